@@ -1,0 +1,156 @@
+"""Values of the core: the rule of a breaker, its durable record, columns of samples, and what an evaluation reports.
+
+All times are Unix milliseconds (int). Sources: interface.md "Breaker", "BreakerEvent"; semantics.md sections 1 to 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+StateWord = Literal["closed", "open", "half_open"]
+Verdict = Literal["healthy", "breach", "indeterminate", "unconfirmed"]
+Kind = Literal[
+    "error_rate", "avg", "p95", "max", "min", "sum", "stddev", "count", "percentile", "consecutive_failures", "delta"
+]
+Op = Literal["gt", "lt", "gte", "lte"]
+Policy = Literal["optimistic", "conservative", "pessimistic"]
+Cause = Literal["threshold_exceeded", "insufficient_samples"]
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a breaker evaluates and how it moves: the fields of interface.md "Breaker" that change its behaviour.
+
+    Built by `core.rules.parse_rule`, which fills the defaults of semantics.md section 1 and checks every bound.
+    """
+
+    metric: str
+    kind: Kind
+    op: Op
+    threshold: float
+    window_ms: int = 60_000
+    eval_interval_ms: int = 10_000
+    min_count: int = 1
+    min_state_duration_ms: int = 60_000
+    cooldown_ms: int = 0
+    half_open_backoff_enabled: bool = True
+    half_open_backoff_cap_ms: int = 300_000
+    half_open_indeterminate_policy: Policy = "conservative"
+    recovery_allow_rate_ramp_steps: int = 5
+    kind_params: dict[str, Any] | None = None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The durable runtime record of a breaker (semantics.md section 1), without its window.
+
+    `now_ms` is the logical time of the last input applied; `grid_ms` the origin of the tick grid (the last transition,
+    or the end of a gap). A restore takes this record at its cut and refills the window from the log.
+    """
+
+    created_ms: int
+    now_ms: int
+    grid_ms: int
+    state: StateWord = "closed"
+    state_since_ms: int
+    transition_seq: int = 0
+    step: int = 0
+    passes: int = 0
+    failed_recoveries: int = 0
+    evidence_floor_ms: int = 0
+    open_cause: Cause | None = None
+    verdict: Verdict = "indeterminate"
+    value: float | None = None
+    count: int = 0
+    last_eval_ms: int = 0
+    streak: int = 0
+    peak: int = 0
+    seen: int = 0
+    baseline: float | None = None
+    late_count: int = 0
+    truncated_count: int = 0
+
+
+class Agg(msgspec.Struct, frozen=True):
+    """The `agg` object of an event: figures of the evaluation window, 0 when it is empty (semantics.md section 5)."""
+
+    avg: float = 0.0
+    count: int = 0
+    error_count: int = 0
+    p95: float = 0.0
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """Effect: the breaker moved. `allow_rate` is what a gate does from here on (closed 1.0, open 0.0)."""
+
+    prev: StateWord
+    curr: StateWord
+    ts_ms: int
+    transition_seq: int
+    reason: str
+    allow_rate: float
+    value: float | None
+    agg: Agg
+
+
+class RateChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Effect: still half_open, with another allow_rate."""
+
+    ts_ms: int
+    allow_rate: float
+
+
+Effect = Transition | RateChange
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a state read shows at an instant, as if every tick up to then had run; nothing is changed by looking."""
+
+    state: StateWord
+    state_since_ms: int
+    allow_rate: float
+    verdict: Verdict
+    value: float | None
+    sample_count: int
+    passes: int
+    last_eval_ms: int
+    next_eval_ms: int | None
+    transition_seq: int
+    open_cause: Cause | None
+    held_back: bool
+    """True when a breach stands but min_state_duration_ms keeps the state."""
+    late_count: int = 0
+    truncated_count: int = 0
+
+
+class Batch:
+    """Samples as columns, in arrival order: `ts_ms` int64, `value` float64, `ok` bool, all of one length."""
+
+    __slots__ = ("ok", "ts_ms", "value")
+
+    def __init__(self, ts_ms: Int64, value: Float64, ok: Flags) -> None:
+        self.ts_ms = ts_ms
+        self.value = value
+        self.ok = ok
+
+    def __len__(self) -> int:
+        return len(self.ts_ms)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """The samples start..stop-1, without a copy."""
+        return Batch(self.ts_ms[start:stop], self.value[start:stop], self.ok[start:stop])
+
+    @classmethod
+    def of(cls, rows: list[tuple[int, float, bool]]) -> Batch:
+        """Columns from (ts_ms, value, ok) rows."""
+        return cls(
+            np.array([r[0] for r in rows], np.int64),
+            np.array([r[1] for r in rows], np.float64),
+            np.array([r[2] for r in rows], np.bool_),
+        )

@@ -1,0 +1,160 @@
+"""What a router's log holds, as values and bytes (design.md section 3.1): samples, breaker settings, router views, gaps.
+
+Pure codec; nothing here reads or writes a file. Offsets are dense per router and start at 1; offset 0 means "nothing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from breaker_actors.core.model import Batch, Flags, Float64, Int64, Rule
+
+SAMPLES, BREAKER, VIEW, GAP = 1, 2, 3, 4
+Mode = Literal["static", "canary", "weighted"]
+
+
+class BreakerSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one breaker from here on; `rule` None means it was deleted.
+
+    `created` marks the record that brings the breaker to life: its created_ms is the record's received_ms and its
+    first transition is numbered `after_seq + 1`.
+    """
+
+    breaker_id: str
+    version: int
+    name: str
+    rule: Rule | None
+    created: bool = False
+    after_seq: int = 0
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One breaker linked to a router: it takes samples of `metric`; `share` is its percent (canary) or weight."""
+
+    breaker_id: str
+    metric: str
+    share: float | None = None
+
+
+class RouterView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a router splits samples from here on."""
+
+    version: int
+    mode: Mode = "static"
+    enabled: bool = True
+    links: tuple[Link, ...] = ()
+
+    def takers(self, metric: str) -> tuple[str, ...]:
+        """The ids of the breakers that get the samples of a metric (static mode: all of its samples)."""
+        if not self.enabled:
+            return ()
+        return tuple(link.breaker_id for link in self.links if link.metric == metric)
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A span in which the router could take no samples: silence in it is no evidence (semantics.md section 2)."""
+
+    from_ms: int
+    to_ms: int
+
+
+class LogRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One record as it lies in the log. `view_offset` is the offset of the RouterView in force (0 before the first)."""
+
+    router_id: str
+    offset: int
+    received_ms: int
+    kind: int
+    view_offset: int
+    payload: bytes
+
+
+class _Header(msgspec.Struct, array_like=True):
+    metrics: list[str]
+    counts: list[int]
+    has_share: bool
+
+
+class SampleColumns:
+    """Samples of one record grouped by metric (stable within a metric): metric i owns rows starts[i]..starts[i+1]."""
+
+    __slots__ = ("batch", "metrics", "share", "starts")
+
+    def __init__(self, metrics: Sequence[str], starts: Sequence[int], batch: Batch, share: Int64 | None) -> None:
+        self.metrics = metrics
+        self.starts = starts
+        self.batch = batch
+        self.share = share
+
+    def of(self, metric: str) -> Batch | None:
+        """The rows of one metric, or None when the record has none."""
+        try:
+            i = self.metrics.index(metric)
+        except ValueError:
+            return None
+        return self.batch.slice(self.starts[i], self.starts[i + 1])
+
+
+_encoder = msgspec.msgpack.Encoder()
+_header_decoder = msgspec.msgpack.Decoder(_Header)
+
+
+def encode_samples(
+    metrics: Sequence[str], counts: Sequence[int], ts_ms: Int64, value: Float64, ok: Flags, share: Int64 | None = None
+) -> bytes:
+    """Bytes of a samples record: length-prefixed header, then ts_ms, value, ok and, if given, share as raw columns."""
+    header = _encoder.encode(_Header(list(metrics), list(counts), share is not None))
+    columns = (ts_ms.astype("<i8", copy=False), value.astype("<f8", copy=False), ok.astype("?", copy=False))
+    tail = b"" if share is None else share.astype("<i8", copy=False).tobytes()
+    return b"".join((len(header).to_bytes(4, "little"), header, *(c.tobytes() for c in columns), tail))
+
+
+def decode_samples(payload: bytes) -> SampleColumns:
+    """The columns of a samples record, without copying the payload."""
+    head = int.from_bytes(payload[:4], "little")
+    header = _header_decoder.decode(payload[4 : 4 + head])
+    starts = [0]
+    for count in header.counts:
+        starts.append(starts[-1] + count)
+    n, at = starts[-1], 4 + head
+    ts_ms = np.frombuffer(payload, "<i8", n, at)
+    value = np.frombuffer(payload, "<f8", n, at + 8 * n)
+    ok = np.frombuffer(payload, "?", n, at + 16 * n)
+    share = np.frombuffer(payload, "<i8", n, at + 17 * n) if header.has_share else None
+    return SampleColumns(header.metrics, starts, Batch(ts_ms, value, ok), share)
+
+
+def merge_samples(payloads: Sequence[bytes]) -> bytes:
+    """One payload with the rows of several, grouped by metric, earlier payloads first."""
+    if len(payloads) == 1:
+        return payloads[0]
+    groups: dict[str, list[tuple[Batch, Int64 | None]]] = {}
+    for columns in map(decode_samples, payloads):
+        for i, metric in enumerate(columns.metrics):
+            a, b = columns.starts[i], columns.starts[i + 1]
+            share = None if columns.share is None else columns.share[a:b]
+            groups.setdefault(metric, []).append((columns.batch.slice(a, b), share))
+    parts = [part for group in groups.values() for part in group]
+    shares = [s for _, s in parts if s is not None]
+    return encode_samples(
+        list(groups),
+        [sum(len(b) for b, _ in group) for group in groups.values()],
+        np.concatenate([b.ts_ms for b, _ in parts]),
+        np.concatenate([b.value for b, _ in parts]),
+        np.concatenate([b.ok for b, _ in parts]),
+        np.concatenate(shares) if len(shares) == len(parts) else None,
+    )
+
+
+def encode_entry(entry: BreakerSet | RouterView | Gap) -> bytes:
+    """Bytes of a record that is not samples."""
+    return _encoder.encode(entry)
+
+
+decode_breaker = msgspec.msgpack.Decoder(BreakerSet).decode
+decode_view = msgspec.msgpack.Decoder(RouterView).decode
+decode_gap = msgspec.msgpack.Decoder(Gap).decode

@@ -1,0 +1,112 @@
+"""Error classes of the service: one class per meaning, positional constructors (they must survive pickling).
+
+`code` is the machine word of an error answer (interface.md, Errors; the words are fixed in api/problems.py's table).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BreakersError(Exception):
+    """Something went wrong in the service."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str = "", details: dict[str, Any] | None = None) -> None:
+        self.message = message or (self.__doc__ or "").strip()
+        self.details = details or {}
+        super().__init__(self.message, self.details)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class BadRequest(BreakersError):
+    """The request can't be read."""
+
+    code = "bad_request"
+
+
+class Invalid(BreakersError):
+    """The request is well formed but a value in it is not allowed."""
+
+    code = "validation_failed"
+
+
+class Unauthorized(BreakersError):
+    """The API key or signature is missing or invalid."""
+
+    code = "unauthorized"
+
+
+class Forbidden(BreakersError):
+    """The key is valid but lacks the right for this operation."""
+
+    code = "forbidden"
+
+
+class NotFound(BreakersError):
+    """There is no such thing here."""
+
+    code = "not_found"
+
+
+class BreakerExists(BreakersError):
+    """A breaker with this id already exists."""
+
+    code = "breaker_exists"
+
+
+class RouterHasBreakers(BreakersError):
+    """The router still has linked breakers; unlink them first."""
+
+    code = "router_has_breakers"
+
+
+class GuardrailBlocked(BreakersError):
+    """The change would remove too many breakers."""
+
+    code = "guardrail_blocked"
+
+
+class PreconditionFailed(BreakersError):
+    """If-Match does not match the current set."""
+
+    code = "precondition_failed"
+
+
+class PayloadTooLarge(BreakersError):
+    """The body is larger than the service takes."""
+
+    code = "payload_too_large"
+
+
+class Overloaded(BreakersError):
+    """Too much is in flight; try again after a pause (details.retry_after_s)."""
+
+    code = "rate_limited"
+
+
+class Unavailable(BreakersError):
+    """A part of the service that this call needs does not answer now."""
+
+    code = "not_ready"
+
+
+class Fenced(BreakersError):
+    """A newer owner has taken over; the caller must drop what it holds."""
+
+    code = "fenced"
+
+
+class NotOwner(BreakersError):
+    """This process does not own the breaker or router under the epoch of the call."""
+
+    code = "not_owner"
+
+
+class SchemaMismatch(BreakersError):
+    """The store's schema is newer than this program knows."""
+
+    code = "schema_mismatch"

@@ -1,0 +1,156 @@
+"""Small frozen values that cross processes between replicas, routers, breakers, journal and directory.
+
+Each survives pickling (a test proves it). Bounds of the queues that hold them are in settings.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from breaker_actors.core.model import StateWord, View
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """The samples of one ingest request that go to one router, already encoded as the log keeps them.
+
+    `keys` are 16-byte values under which the router recognises a repetition: the append id first, then the
+    request's duplicate key when it has one.
+    """
+
+    router_id: str
+    keys: tuple[bytes, ...]
+    payload: bytes
+    count: int
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a Part: "ok", "duplicate" (an earlier one had its key), "full", "not_owner" or "failed"."""
+
+    word: Literal["ok", "duplicate", "full", "not_owner", "failed"]
+    offset: int = 0
+
+
+class Target(msgspec.Struct, frozen=True, array_like=True):
+    """Everything of a router's log in (after, upto] that concerns one breaker.
+
+    `spans` are (index into Delivery.records, start row, stop row); rows are -1, -1 for a record that is not samples.
+    `spans` None means: there is something in that range, read it from the log (the lane had no room for it).
+    """
+
+    breaker_id: str
+    epoch: int
+    router_id: str
+    after: int
+    upto: int
+    spans: tuple[tuple[int, int, int], ...] | None
+
+
+class Delivery(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a lane from a router's owner to a breaker's owner. `records`: (received_ms, kind, payload)."""
+
+    records: list[tuple[int, int, bytes]]
+    targets: list[Target]
+
+
+class RouterRef(msgspec.Struct, frozen=True, array_like=True):
+    """Where a breaker's router lives: its owner's name, the log slot, and the offset after which the link counts."""
+
+    router_id: str
+    owner: str
+    log_slot: str
+    since_offset: int
+
+
+class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The Directory hands a breaker to a BreakerActor under a new epoch. `record` None: it has none yet."""
+
+    breaker_id: str
+    project_id: str
+    shard: int
+    epoch: int
+    name: str
+    routers: tuple[RouterRef, ...]
+    record: bytes | None = None
+    cut: dict[str, int] = {}
+    settings: bytes | None = None
+    """The encoded BreakerSet in force at the cut."""
+
+
+class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The Directory hands a router to a RouterActor under a new epoch."""
+
+    router_id: str
+    project_id: str
+    epoch: int
+    log_slot: str
+
+
+class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition on its way into the journal."""
+
+    name: str
+    prev: StateWord
+    curr: StateWord
+    ts_ms: int
+    transition_seq: int
+    reason: str
+    allow_rate: float
+    value: float | None
+    rule: dict[str, Any]
+    agg: dict[str, Any]
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a BreakerActor asks its Journal to make durable for one breaker: events, the record and its cut.
+
+    With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate
+    (`announce`) or a mere checkpoint.
+    """
+
+    breaker_id: str
+    project_id: str
+    epoch: int
+    events: tuple[EventDraft, ...]
+    state: StateWord
+    allow_rate: float
+    transition_seq: int
+    record: bytes
+    cut: dict[str, int]
+    settings: bytes | None = None
+    """The encoded BreakerSet, when it changed since this process last stored it."""
+    announce: bool = False
+
+
+CommitResult = Literal["ok", "fenced", "failed"]
+
+
+class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One thing replicas must know. kind "state": a breaker's state or rate. "config": something of the project's
+    configuration changed, reload it. "keys": an API key was revoked or a project's secret changed, drop caches."""
+
+    sequence: int
+    kind: Literal["state", "config", "keys"]
+    project_id: str
+    breaker_id: str = ""
+    state: StateWord = "closed"
+    allow_rate: float = 1.0
+    transition_seq: int = 0
+
+
+class FeedPage(msgspec.Struct, frozen=True, array_like=True):
+    """Answer of a long poll: entries after the asked position, or `reset` when the position is not held any more."""
+
+    epoch: int
+    position: int
+    entries: list[FeedEntry]
+    reset: bool = False
+
+
+class StateReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One breaker's state as a replica answers it; `stale` when its owner did not answer and the store did."""
+
+    breaker_id: str
+    view: View
+    stale: bool = False

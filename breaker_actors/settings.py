@@ -1,0 +1,61 @@
+"""All settings, parsed once at start from BREAKERS_* environment variables and passed in; unknown names are errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from breaker_actors.errors import Invalid
+
+PREFIX = "BREAKERS_"
+
+
+class Settings(BaseSettings):
+    """Each field is the environment variable BREAKERS_<NAME IN CAPITALS>. README's table is made from this class."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    data_dir: Path = Field(Path(".breakers"), description="where databases, logs, keys and credentials.json live")
+    host: str = Field("127.0.0.1", description="address the HTTP interface listens on")
+    port: int = Field(7117, ge=0, le=65535, description="port of the HTTP interface; 0 picks a free one")
+    health_token: str | None = Field(None, description="bearer token that the health endpoints ask for, when set")
+    replicas: int = Field(1, ge=1, description="API replicas")
+    breaker_actors: int | None = Field(
+        None, ge=1, description="budget of BreakerActors; default max(8, 2 x CPUs of the cluster)"
+    )
+    router_actors: int | None = Field(None, ge=1, description="budget of RouterActors; default max(1, CPUs // 2)")
+    window_samples_max: int = Field(1_000_000, ge=1, description="samples one window holds; older ones leave early")
+    max_body_bytes: int = Field(8 << 20, ge=1, description="largest request body as sent; more is 413")
+    max_inflated_bytes: int = Field(16 << 20, ge=1, description="largest request body after gzip; more is 413")
+    max_sample_age_ms: int = Field(3_600_000, ge=0, description="older samples are rejected as ts_ms_too_old")
+    max_sample_ahead_ms: int = Field(300_000, ge=0, description="samples further ahead are ts_ms_in_future")
+    signature_skew_ms: int = Field(300_000, ge=0, description="how far X-EB-Timestamp may lie from our clock")
+    duplicate_window_ms: int = Field(600_000, ge=0, description="how long a repeated request is recognised")
+    duplicate_keys_max: int = Field(1_000_000, ge=1, description="duplicate keys a RouterActor holds; oldest go first")
+    lane_samples_max: int = Field(200_000, ge=1, description="samples waiting in one lane from a replica to a router")
+    lane_bytes_max: int = Field(64 << 20, ge=1, description="bytes waiting in one lane")
+    feed_entries_max: int = Field(20_000, ge=1, description="feed entries a Journal keeps for replicas that lag")
+    subscriber_queue_max: int = Field(1_000, ge=1, description="messages waiting for one stream client before it is cut")
+    streams_per_project_max: int = Field(2_000, ge=1, description="open state streams of one project per replica")
+    checkpoint_interval_ms: int = Field(5_000, ge=1, description="how often changed breaker records are stored")
+    heartbeat_interval_ms: int = Field(1_000, ge=1, description="how often a RouterActor notes that it takes samples")
+    owner_timeout_ms: int = Field(1_000, ge=1, description="how long a read or a promise waits for an owner")
+    log_synchronous: bool = Field(False, description="true: a sample answered 202 also survives a power loss (slower)")
+
+
+def load_settings(environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
+    """Settings from the environment and explicit overrides (None = not given). Raises Invalid naming the variable."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    unknown = sorted(k for k in (environ or os.environ) if k.startswith(PREFIX) and k not in known)
+    if unknown:
+        raise Invalid(f"unknown setting {unknown[0]}", {"setting": unknown[0]})
+    try:
+        return Settings(**{k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = PREFIX + str(first["loc"][0]).upper()
+        raise Invalid(f"{name}: {first['msg']}", {"setting": name}) from None

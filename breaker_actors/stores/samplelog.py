@@ -1,0 +1,72 @@
+"""The sample log: one dense sequence of records per router, the order of everything (design.md section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from breaker_actors.core.records import LogRecord
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True):
+    """One record to append. Its offset and received_ms are the caller's (the router's owner), checked by the log."""
+
+    router_id: str
+    epoch: int
+    offset: int
+    received_ms: int
+    kind: int
+    view_offset: int
+    payload: bytes
+    keys: tuple[bytes, ...] = ()
+
+
+class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a router's log stands when an owner takes it over. `alive_ms`: until when its last owner was surely up."""
+
+    router_id: str
+    epoch: int
+    offset: int
+    last_received_ms: int
+    alive_ms: int
+    view_offset: int
+    view: bytes | None
+    keys: tuple[tuple[bytes, int], ...]
+    """Duplicate keys still alive, with the offset they were stored at, oldest first."""
+
+
+class SampleLog(Protocol):
+    """Appends are fenced by epoch; reads need none. Raises errors.Unavailable when the log can't be reached."""
+
+    async def take(
+        self, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+    ) -> list[RouterHead]:
+        """Fences routers [(id, epoch)] for an owner incarnation; lower epochs are refused from here on. A router
+        already held under a higher epoch is left out of the answer."""
+        ...
+
+    async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
+        """One transaction for all; False where the epoch or the offset was not the router's next (fenced)."""
+        ...
+
+    async def alive(self, slot: str, owner: str, now_ms: int) -> None:
+        """Heartbeat (or promise) of an owner incarnation, durable when this returns; never goes back."""
+        ...
+
+    async def read(
+        self, slot: str, router_id: str, after: int, upto: int, limit: int = 256
+    ) -> list[LogRecord]:
+        """Records with after < offset <= upto, ascending, at most `limit`."""
+        ...
+
+    async def read_back(self, slot: str, router_id: str, upto: int, until_ms: int) -> list[LogRecord]:
+        """Samples and settings records with offset <= upto and received_ms > until_ms, ascending: what refills a window."""
+        ...
+
+    async def trim(self, slot: str, router_id: str, below: int) -> int:
+        """Drops records below an offset except the view in force; returns how many."""
+        ...
+
+    async def close(self) -> None: ...
