@@ -1,12 +1,33 @@
-"""The one typed door through which replicas and tools reach the actors (stop 5 of a sample's life)."""
+"""The one typed door through which replicas and tools reach the actors (stop 5 of a sample's life).
+
+Gets Parts from the API; hands them to the owners of their routers, one lane per owner. Owners are cached and asked of the
+Directory when one does not answer or refuses.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
+from breaker_actors.clock import Clock
+from breaker_actors.core.model import Record, View
+from breaker_actors.errors import BreakersError, Overloaded
+from breaker_actors.lane import Lane
 from breaker_actors.messages import FeedPage, Outcome, Part, StateReading
-from breaker_actors.stores.base import Store
+from breaker_actors.net import ActorKind, BreakerPeer, DirectoryPeer, JournalPeer, Net, RouterPeer, journal_name
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import Store, StoredState
+
+CONFIGURED_S = 10.0
+INGEST_S = 10.0
+AGAIN_S = 0.05
+OWNERS_MAX = 200_000
+
+_decode_record = msgspec.msgpack.Decoder(Record).decode
 
 
 class Gateway(Protocol):
@@ -16,6 +37,14 @@ class Gateway(Protocol):
     """
 
     store: Store
+
+    async def open(self) -> None:
+        """Connects the store. Call once, on the loop that uses the gateway."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the lanes and the store."""
+        ...
 
     async def ingest(self, parts: Sequence[Part]) -> list[Outcome]:
         """Appends each part to its router's log; one outcome per part, in order. "full" = try again later (429),
@@ -38,3 +67,160 @@ class Gateway(Protocol):
     async def ready(self) -> None:
         """Returns when store, directory and every journal answer."""
         ...
+
+
+class ActorGateway:
+    """The Gateway over a Net: actors of a cluster, or hosts in this process."""
+
+    def __init__(self, store: Store, net: Net, clock: Clock, settings: Settings) -> None:
+        self.store = store
+        self._net = net
+        self._clock = clock
+        self._settings = settings
+        self._directory = DirectoryPeer(net)
+        self._owners: dict[str, str] = {}
+        self._lanes: dict[str, Lane[Part, Outcome]] = {}
+        self._carried = 0
+
+    async def open(self) -> None:
+        await self.store.open()
+
+    async def ingest(self, parts: Sequence[Part]) -> list[Outcome]:
+        return list(await asyncio.gather(*map(self._ingest_one, parts)))
+
+    async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
+        if change_ids:
+            # the rows are written: if the Directory is away it applies them when it is back
+            with contextlib.suppress(BreakersError, TimeoutError):
+                async with asyncio.timeout(CONFIGURED_S):
+                    await self._directory.configured(change_ids)
+
+    async def states(self, project_id: str, breaker_ids: Sequence[str]) -> dict[str, StateReading]:
+        readings: dict[str, StateReading] = {}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
+                await self._read_owners(list(breaker_ids), readings)
+        missing = [i for i in breaker_ids if i not in readings]
+        if missing:
+            now = self._clock.now_ms()
+            for stored in await self.store.stored_states(project_id, missing):
+                view = stored_view(stored, now)
+                readings[stored.breaker_id] = StateReading(breaker_id=stored.breaker_id, view=view, stale=True)
+        return readings
+
+    async def feed(self, shard: int, epoch: int, after: int, wait_s: float) -> FeedPage:
+        return await JournalPeer(self._net, journal_name(shard)).poll(epoch, after, wait_s)
+
+    async def ready(self) -> None:
+        await self.store.ping()
+        await self._directory.ready()
+        await JournalPeer(self._net, journal_name(0)).ready()
+
+    async def close(self) -> None:
+        """Ends the lanes and the store."""
+        for lane in self._lanes.values():
+            await lane.close()
+        await self.store.close()
+
+    # ------------------------------------------------------------------ owners
+
+    async def _owner(self, kind: ActorKind, ids: Sequence[str]) -> dict[str, str]:
+        """Cached owners; the Directory is asked for those not known."""
+        unknown = [i for i in ids if i not in self._owners]
+        if unknown:
+            if len(self._owners) > OWNERS_MAX:
+                self._owners.clear()
+            self._owners.update(await self._directory.locate(kind, unknown))
+        return {i: self._owners[i] for i in ids if i in self._owners}
+
+    # ------------------------------------------------------------------ samples
+
+    async def _ingest_one(self, part: Part) -> Outcome:
+        """Repeats a part under its append id until its router's owner has answered, at most INGEST_S."""
+        if self._carried and self._carried + part.count > 2 * self._settings.lane_samples_max:
+            return Outcome("full")
+        self._carried += part.count
+        try:
+            async with asyncio.timeout(INGEST_S):
+                while True:
+                    outcome = await self._try(part)
+                    if outcome.word not in ("not_owner", "failed"):
+                        return outcome
+                    self._owners.pop(part.router_id, None)
+                    await asyncio.sleep(AGAIN_S)
+        except TimeoutError:
+            return Outcome("failed")
+        finally:
+            self._carried -= part.count
+
+    async def _try(self, part: Part) -> Outcome:
+        try:
+            owner = (await self._owner("router", [part.router_id])).get(part.router_id)
+            return Outcome("not_owner") if owner is None else await self._lane(owner).put(part)
+        except Overloaded:
+            return Outcome("full")
+        except BreakersError:
+            return Outcome("failed")
+
+    def _lane(self, owner: str) -> Lane[Part, Outcome]:
+        lane = self._lanes.get(owner)
+        if lane is None:
+            lane = self._lanes[owner] = Lane(
+                RouterPeer(self._net, owner).append,
+                weigh=lambda part: part.count,
+                weight_max=self._settings.lane_samples_max,
+            )
+        return lane
+
+    # ------------------------------------------------------------------ states
+
+    async def _read_owners(self, wanted: list[str], readings: dict[str, StateReading]) -> None:
+        """Asks owners until every breaker has answered; the caller sets the limit."""
+        while wanted:
+            by_owner: dict[str, list[str]] = {}
+            with contextlib.suppress(BreakersError):
+                for breaker_id, owner in (await self._owner("breaker", wanted)).items():
+                    by_owner.setdefault(owner, []).append(breaker_id)
+            await asyncio.gather(*(self._read(owner, ids, readings) for owner, ids in by_owner.items()))
+            wanted = [i for i in wanted if i not in readings]
+            if wanted:
+                for breaker_id in wanted:
+                    self._owners.pop(breaker_id, None)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _read(self, owner: str, ids: list[str], readings: dict[str, StateReading]) -> None:
+        with contextlib.suppress(BreakersError):
+            wait_s = self._settings.owner_timeout_ms / 1000
+            for reading in await BreakerPeer(self._net, owner).states(ids, wait_s):
+                readings[reading.breaker_id] = reading
+
+
+def stored_view(stored: StoredState, now_ms: int) -> View:
+    """What the stored record says, when its owner does not: the figures of the last evaluation."""
+    if stored.record is None:
+        record = Record(
+            created_ms=stored.created_ms,
+            now_ms=stored.created_ms,
+            grid_ms=stored.created_ms,
+            state_since_ms=stored.created_ms,
+            last_eval_ms=stored.created_ms,
+            transition_seq=stored.transition_seq,
+        )
+    else:
+        record = _decode_record(stored.record)
+    return View(
+        state=stored.state,
+        state_since_ms=record.state_since_ms,
+        allow_rate=stored.allow_rate,
+        verdict=record.verdict,
+        value=record.value,
+        sample_count=record.count,
+        passes=record.passes,
+        last_eval_ms=record.last_eval_ms,
+        next_eval_ms=None,
+        transition_seq=stored.transition_seq,
+        open_cause=record.open_cause,
+        held_back=stored.state == "closed" and record.verdict == "breach",
+        late_count=record.late_count,
+        truncated_count=record.truncated_count,
+    )

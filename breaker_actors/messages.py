@@ -48,9 +48,9 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
-    """One call of a lane from a router's owner to a breaker's owner. `records`: (received_ms, kind, payload)."""
+    """One call of a lane from a router's owner to a breaker's owner. `records`: (offset, received_ms, kind, payload)."""
 
-    records: list[tuple[int, int, bytes]]
+    records: list[tuple[int, int, int, bytes]]
     targets: list[Target]
 
 
@@ -127,7 +127,7 @@ CommitResult = Literal["ok", "fenced", "failed"]
 
 
 class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One thing replicas must know. kind "state": a breaker's state or rate. "config": something of the project's
+    """One thing replicas must know; `sequence` is the store's position it was committed at. kind "state": a breaker's state or rate. "config": something of the project's
     configuration changed, reload it. "keys": an API key was revoked or a project's secret changed, drop caches."""
 
     sequence: int
@@ -140,7 +140,9 @@ class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FeedPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answer of a long poll: entries after the asked position, or `reset` when the position is not held any more."""
+    """Answer of a long poll: entries after the asked position, or `reset` when the position is not held any more.
+
+    `position` counts the entries of this Journal's epoch; it is not a sequence."""
 
     epoch: int
     position: int

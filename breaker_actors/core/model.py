@@ -50,8 +50,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The durable runtime record of a breaker (semantics.md section 1), without its window.
 
-    `now_ms` is the logical time of the last input applied; `grid_ms` the origin of the tick grid (the last transition,
-    or the end of a gap). A restore takes this record at its cut and refills the window from the log.
+    `now_ms` is the logical time: every timer before it has fired, so after an input it is the input's time, and after
+    timers ran up to T it is T + 1. `grid_ms` is the origin of the tick grid (the last transition, or the end of a gap),
+    `gap_end_ms` the end of the last gap: silence inside a gap is no evidence of absence. A restore takes this record at
+    its cut and refills the window from the log.
     """
 
     created_ms: int
@@ -75,6 +77,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     baseline: float | None = None
     late_count: int = 0
     truncated_count: int = 0
+    gap_end_ms: int = 0
 
 
 class Agg(msgspec.Struct, frozen=True):

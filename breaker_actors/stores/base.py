@@ -105,7 +105,8 @@ class RouterDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Records to append to one router's log: (kind, payload) in order. `links`: breakers that start to count with it."""
+    """Records to append to one router's log: (kind, payload) in order. `links`: breakers that start to count
+    with it."""
 
     id: int
     router_id: str

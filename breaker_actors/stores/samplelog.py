@@ -62,7 +62,8 @@ class SampleLog(Protocol):
         ...
 
     async def read_back(self, slot: str, router_id: str, upto: int, until_ms: int) -> list[LogRecord]:
-        """Samples and settings records with offset <= upto and received_ms > until_ms, ascending: what refills a window."""
+        """Samples and settings records with offset <= upto and received_ms > until_ms, ascending: they refill a
+        window."""
         ...
 
     async def trim(self, slot: str, router_id: str, below: int) -> int:

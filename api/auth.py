@@ -1,0 +1,89 @@
+"""Stop 3 of a sample's life, and the door of every other request: who may do what (semantics.md sections 6 and 10).
+
+Pure functions: keys and projects are looked up elsewhere and passed in. Order of the answers: 401 for a missing or
+unknown key, then 403 for a key without the right, then 404 for what belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import Literal
+
+from breaker_actors.errors import Forbidden, NotFound, Unauthorized
+from breaker_actors.stores.base import KeyKind, KeyRow, ProjectRow
+
+Right = Literal["manage", "read_runtime", "edit_metadata"]
+
+RIGHTS: dict[KeyKind, frozenset[Right]] = {
+    "user": frozenset({"manage", "read_runtime"}),
+    "admin": frozenset({"manage", "read_runtime", "edit_metadata"}),
+    "project": frozenset({"read_runtime"}),
+}
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_MILLISECONDS = re.compile(r"[0-9]{1,16}")
+
+
+def bearer(header: str | None) -> str:
+    """The key in an Authorization header; "" when there is none (some clients send `Bearer` alone or `Bearer null`)."""
+    scheme, _, key = (header or "").strip().partition(" ")
+    key = key.strip()
+    return key if scheme.lower() == "bearer" and key != "null" else ""
+
+
+def permit(key: KeyRow | None, right: Right) -> KeyRow:
+    """The key, if it is one and has the right."""
+    if key is None:
+        raise Unauthorized
+    if right not in RIGHTS[key.kind]:
+        raise Forbidden
+    return key
+
+
+def belongs(key: KeyRow, project: ProjectRow | None) -> ProjectRow:
+    """The project, if the key reaches it; otherwise it might as well not exist."""
+    if project is None or project.org_id != key.org_id:
+        raise NotFound("There is no such project.")
+    if key.kind == "project" and key.project_id != project.id:
+        raise NotFound("There is no such project.")
+    return project
+
+
+def uuid_or_none(text: object) -> str | None:
+    """The canonical spelling of a uuid, or None when it isn't one."""
+    return text.lower() if isinstance(text, str) and _UUID.fullmatch(text) else None
+
+
+def path_uuid(text: str) -> str:
+    """The uuid of a path segment; anything else is a thing that doesn't exist."""
+    if found := uuid_or_none(text):
+        return found
+    raise NotFound
+
+
+def milliseconds(header: str | None) -> int | None:
+    """The value of an X-EB-Timestamp header, or None when it is absent or no number."""
+    return int(header) if header and _MILLISECONDS.fullmatch(header) else None
+
+
+def check_signature(
+    secret: str, timestamp: str | None, signature: str | None, body: bytes, now_ms: int, skew_ms: int
+) -> None:
+    """Refuses a request whose HMAC doesn't prove knowledge of the secret, or whose timestamp is too far off.
+
+    The same timestamp and signature again are a client's retry, not an attack: recognising them is ingest's business.
+    """
+    sent_ms = milliseconds(timestamp)
+    if sent_ms is None or not signature or abs(now_ms - sent_ms) > skew_ms:
+        raise Unauthorized("The signature is missing or its timestamp is out of range.")
+    mac = hmac.new(bytes.fromhex(secret), f"{timestamp}.".encode() + body, hashlib.sha256)
+    if not hmac.compare_digest(f"v1={mac.hexdigest()}".encode(), signature.encode()):
+        raise Unauthorized("The signature does not match.")
+
+
+def check_health_token(expected: str | None, header: str | None) -> None:
+    """Health probes are open unless a token is configured."""
+    if expected and not hmac.compare_digest(bearer(header).encode(), expected.encode()):
+        raise Unauthorized

@@ -1,0 +1,104 @@
+"""The `breakers` command. What is slow to import (Ray, polars, Quart) is imported where it is used: --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch
+
+if TYPE_CHECKING:
+    from api.service import Service
+
+WRONG_USE, FAILED = 2, 1
+
+app = typer.Typer(name="breakers", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def main() -> None:
+    """The entry point of the `breakers` command."""
+    app(prog_name="breakers")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("breaker-actors"))
+        raise typer.Exit
+
+
+@app.callback()
+def breakers(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Circuit breakers over metric samples, with alerts on their changes of state."""
+
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on (BREAKERS_HOST; default 127.0.0.1).")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one (BREAKERS_PORT; default 7117).")]
+DataDir = Annotated[Path | None, typer.Option(help="Where all data lives (BREAKERS_DATA_DIR; default ./.breakers).")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr how long each phase took.")]
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbose: Verbose = False) -> None:
+    """Run the whole service on this machine until Ctrl-C."""
+    with _one_line_errors():
+        from breaker_actors.settings import load_settings
+
+        settings = load_settings(host=host, port=port, data_dir=data_dir)
+        settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser().resolve()})
+        from api.service import Service, run
+
+        run(Service(settings, tell=_say if verbose else _keep_quiet, warn=_say), _announce)
+
+
+def _announce(service: Service) -> None:
+    from api.credentials import FILE_NAME
+
+    typer.echo(f"credentials {service.data_dir / FILE_NAME}")
+    typer.echo(f"ready {service.base_url}")
+    sys.stdout.flush()
+
+
+@app.command()
+def demo(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
+) -> None:
+    """Serve on a free port, replay a real latency series through it and show a breaker trip and recover."""
+    with _one_line_errors():
+        from api import demo as player
+
+        player.run(as_json=json)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Errors an operator can act on are one line on stderr: exit code 2 for wrong use, 1 for a failed start."""
+    try:
+        yield
+    except (Invalid, SchemaMismatch) as error:
+        _fail(str(error), WRONG_USE)
+    except BreakersError as error:
+        _fail(str(error), FAILED)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"breakers: {' '.join(message.split())}", err=True)
+    raise typer.Exit(code)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _keep_quiet(line: str) -> None:
+    pass

@@ -1,0 +1,60 @@
+"""Serve wiring: the deployment whose replicas each build a gateway and the Quart app around it. No routes here.
+
+The app is built inside the replica because a Quart app does not survive pickling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.schema import LoggingConfig
+
+from breaker_actors.settings import Settings
+
+Build = Callable[[Settings], Any]
+
+# An open state stream counts as an ongoing request for as long as it lives.
+ONGOING_MAX = 20_000
+# A replica that is replaced gets this long to finish requests. Streams never finish: at the end of it the replica is
+# killed and their sockets are cut, which is what makes clients reconnect (wire-contract: never end a stream cleanly).
+GRACE_S = 5.0
+LOGGING = LoggingConfig(enable_access_log=False, log_level="WARNING")
+
+
+def build_app(settings: Settings) -> Any:
+    """The Quart app of one replica, on the actors of this cluster."""
+    from api.app import create_app
+    from breaker_actors.actors import connect
+    from breaker_actors.clock import SystemClock
+
+    return create_app(connect(settings), settings, SystemClock())
+
+
+class Api:
+    """What Serve holds in a replica. `build` makes the app after the constructor, in the replica's process."""
+
+    def __init__(self, settings: Settings, build: Build) -> None:
+        self._settings = settings
+        self._build = build
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return self._build(self._settings)
+
+
+def application(settings: Settings, build: Build = build_app) -> Application:
+    """The Serve application; num_cpus 0: on a small machine replicas and actors share the cores."""
+    deployment = serve.deployment(
+        name="Api",
+        num_replicas=settings.replicas,
+        max_ongoing_requests=ONGOING_MAX,
+        graceful_shutdown_timeout_s=GRACE_S,
+        graceful_shutdown_wait_loop_s=0.1,
+        health_check_period_s=5.0,
+        health_check_timeout_s=10.0,
+        ray_actor_options={"num_cpus": 0},
+        logging_config=LOGGING,
+    )
+    return deployment(serve.ingress()(Api)).bind(settings, build)

@@ -1,0 +1,91 @@
+"""Every error answer is made here: one table from error class to status, one JSON body (interface.md, Errors).
+
+The machine word is the class's own `code`; framework errors (unknown route, wrong method, body too large) get a word
+from the same closed list, so that no client ever sees an HTML page or an empty error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from quart import Quart, Response
+from werkzeug.exceptions import HTTPException
+
+from api.reply import json_response, request_id
+from breaker_actors import errors
+
+log = structlog.get_logger(__name__)
+
+STATUS: dict[type[errors.BreakersError], int] = {
+    errors.BadRequest: 400,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.BreakerExists: 409,
+    errors.RouterHasBreakers: 409,
+    errors.GuardrailBlocked: 409,
+    errors.PreconditionFailed: 412,
+    errors.PayloadTooLarge: 413,
+    errors.Invalid: 422,
+    errors.Overloaded: 429,
+    errors.Unavailable: 503,
+}
+
+WORDS = {
+    401: errors.Unauthorized.code,
+    403: errors.Forbidden.code,
+    404: errors.NotFound.code,
+    413: errors.PayloadTooLarge.code,
+    429: errors.Overloaded.code,
+    503: errors.Unavailable.code,
+}
+"""Framework statuses that have a word of their own; other 4xx are bad_request, other 5xx internal_error."""
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of an error; anything the table doesn't know is our fault."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def problem_body(code: str, message: str, request: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The Error object; all four texts are always there (some clients can't read a null)."""
+    body: dict[str, Any] = {"error": code, "code": code, "message": message, "request_id": request}
+    return body | ({"details": details} if details else {})
+
+
+def answer_error(error: errors.BreakersError) -> Response:
+    """An error of ours; one that isn't meant for callers is logged and answered without details."""
+    status = status_of(error)
+    if status == 500:
+        return answer_bug(error)
+    response = json_response(problem_body(error.code, error.message, request_id(), error.details), status)
+    # Seconds, on 429 only: one public client crashes on any other error answer that carries the header.
+    if status == 429:
+        response.headers["Retry-After"] = str(max(1, int(error.details.get("retry_after_s", 1))))
+    return response
+
+
+def answer_http(error: HTTPException) -> Response:
+    """An error the framework raised before or instead of a handler."""
+    status = error.code or 500
+    word = WORDS.get(status, errors.BadRequest.code if status < 500 else errors.BreakersError.code)
+    response = json_response(problem_body(word, error.name, request_id()), status)
+    allowed = getattr(error, "valid_methods", None)
+    if allowed:
+        response.headers["Allow"] = ", ".join(sorted(allowed))
+    return response
+
+
+def answer_bug(error: Exception) -> Response:
+    """A failure of ours: everything in the log under the request id, nothing in the answer."""
+    log.error("request_failed", request_id=request_id(), exc_info=error)
+    body = problem_body(errors.BreakersError.code, "Something went wrong in the service.", request_id())
+    return json_response(body, 500)
+
+
+def install(app: Quart) -> None:
+    """Makes every error of this app leave through the functions above."""
+    app.register_error_handler(errors.BreakersError, answer_error)  # type: ignore[arg-type]
+    app.register_error_handler(HTTPException, answer_http)  # type: ignore[arg-type]
+    app.register_error_handler(Exception, answer_bug)

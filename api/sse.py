@@ -1,0 +1,41 @@
+"""Stop 14 of a sample's life: one state as the bytes of one server-sent event. Pure.
+
+The form is what the strictest public client reads: `event: state`, one `data: ` line, LF ends, no `id:` line.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from breaker_actors.core.model import StateWord
+
+HEARTBEAT = b": heartbeat\n\n"
+
+
+class StateMessage(msgspec.Struct, frozen=True):
+    """Payload of a message: `breaker` is the stream name, `allow_rate` a number in half_open and null elsewhere."""
+
+    breaker: str
+    state: StateWord
+    allow_rate: float | None
+
+
+class StreamTiming(msgspec.Struct, frozen=True):
+    """Pauses of a stream in seconds.
+
+    `snapshot_s`: one public client loses a first message that comes with the headers. `heartbeat_s`: another gives up
+    after 10 s of silence. `refusal_s`: a third asks again without pause when it is refused.
+    """
+
+    snapshot_s: float = 0.05
+    heartbeat_s: float = 5.0
+    refusal_s: float = 1.0
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_state(name: str, state: StateWord, allow_rate: float) -> bytes:
+    """One message; JSON escapes line ends, so a name can't break the framing."""
+    rate = allow_rate if state == "half_open" else None
+    return b"event: state\ndata: " + _encoder.encode(StateMessage(name, state, rate)) + b"\n\n"

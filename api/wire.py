@@ -1,0 +1,193 @@
+"""Requests as values: JSON bodies and query strings into typed structs, or one error that names the field.
+
+Unknown fields are ignored. Null and absent differ only in a PATCH, where null means "back to the default".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.auth import uuid_or_none
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.errors import BadRequest, Invalid
+from breaker_actors.stores.base import BreakerDraft, BreakerRow, RouterDraft
+
+T = TypeVar("T")
+
+NAME_LENGTH_MAX = 255
+Name = Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
+Url = Annotated[str, msgspec.Meta(max_length=2048)]
+Metadata = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=255)]],
+    msgspec.Meta(max_length=20),
+]
+_PATH = re.compile(r"`\$\.?([^`]*)`")
+
+
+def decode_object(body: bytes, otherwise: type[Invalid] | type[BadRequest] = Invalid) -> dict[str, Any]:
+    """The JSON object of a request body; no body at all is an empty object, another kind of value is `otherwise`."""
+    if not body.strip():
+        return {}
+    try:
+        decoded = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        raise BadRequest("The body is not valid JSON.") from None
+    if not isinstance(decoded, dict):
+        raise otherwise("The body must be a JSON object.")
+    # Databases don't agree on NUL characters, so none gets in; the cheap test keeps the walk for suspects.
+    if b"\\u0000" in body and _has_nul(decoded):
+        raise Invalid("Text must not contain NUL characters.")
+    return decoded
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_has_nul(key) or _has_nul(item) for key, item in value.items())
+    return isinstance(value, list) and any(map(_has_nul, value))
+
+
+def shape(fields: Mapping[str, Any], kind: type[T]) -> T:
+    """The fields as a struct, or Invalid with the path of the field that doesn't fit."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = _PATH.search(text)
+        path = found.group(1) if found and found.group(1) else "body"
+        raise invalid(path, text.partition(" - at ")[0]) from None
+
+
+def invalid(field: str, message: str) -> Invalid:
+    """The error for one field."""
+    return Invalid(f"{field}: {message}", {field: message})
+
+
+# projects
+
+
+class ProjectCreate(msgspec.Struct):
+    workspace_id: str | None = None
+    name: Name | None = None
+
+
+class ProjectPatch(msgspec.Struct):
+    enable_signed_ingest: bool | None | UnsetType = UNSET
+    name: Name | None | UnsetType = UNSET
+    slack_webhook_url: Url | None | UnsetType = UNSET
+    trace_id_url_template: Url | None | UnsetType = UNSET
+
+    def fields(self) -> dict[str, Any]:
+        """What to store: null and "" clear an address, null turns signing off, an empty name is no change."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not UNSET}
+        if not given.get("name"):
+            given.pop("name", None)
+        for name in ("slack_webhook_url", "trace_id_url_template"):
+            if name in given:
+                given[name] = given[name] or None
+        if "enable_signed_ingest" in given:
+            given["enable_signed_ingest"] = bool(given["enable_signed_ingest"])
+        return given
+
+
+# breakers
+
+
+class BreakerFields(msgspec.Struct):
+    """The fields of a breaker that don't change its behaviour; the others are core.rules' business."""
+
+    id: str | None | UnsetType = UNSET
+    name: Name | None | UnsetType = UNSET
+    actions: dict[str, Any] | None | UnsetType = UNSET
+    metadata: Metadata | None | UnsetType = UNSET
+
+
+def breaker_draft(fields: Mapping[str, Any]) -> BreakerDraft:
+    """What a create asks for; null is the same as absent."""
+    plain = shape(fields, BreakerFields)
+    if plain.id and uuid_or_none(plain.id) is None:
+        raise invalid("id", "Expected a uuid")
+    return BreakerDraft(
+        rule=parse_rule(fields),
+        id=uuid_or_none(plain.id),
+        name=plain.name or None,
+        actions=plain.actions or None,
+        metadata=plain.metadata or {},
+    )
+
+
+def breaker_edit(row: BreakerRow, fields: Mapping[str, Any]) -> BreakerRow:
+    """The row as a PATCH wants it."""
+    plain = shape(fields, BreakerFields)
+    wanted: dict[str, Any] = {"rule": parse_rule(fields, row.rule)}
+    if plain.name is not UNSET:
+        if not plain.name:
+            raise invalid("name", "Expected a name that is not empty")
+        wanted["name"] = plain.name
+    if plain.actions is not UNSET:
+        wanted["actions"] = plain.actions or None
+    if plain.metadata is not UNSET:
+        wanted["metadata"] = plain.metadata or {}
+    return msgspec.structs.replace(row, **wanted)
+
+
+# routers
+
+
+class RouterFields(msgspec.Struct):
+    """`mode` may be "" (one client sends that when nothing was chosen)."""
+
+    name: Name | None = None
+    mode: Annotated[str, msgspec.Meta(pattern="^(static|canary|weighted|)$")] | None = None
+    enabled: bool | None = None
+    metadata: Metadata | None = None
+    breaker_ids: list[str] | None = None
+
+
+def router_draft(fields: Mapping[str, Any]) -> RouterDraft:
+    """What a create asks for; a shape msgspec has checked, so the mode is one of the three words."""
+    plain = shape(fields, RouterFields)
+    return RouterDraft(
+        name=plain.name or None,
+        mode=plain.mode or "static",  # type: ignore[arg-type]
+        enabled=plain.enabled is not False,
+        metadata=plain.metadata or {},
+        breaker_ids=tuple(dict.fromkeys(uuids("breaker_ids", plain.breaker_ids))),
+    )
+
+
+def uuids(field: str, values: list[str] | None) -> list[str]:
+    """Canonical uuids, or Invalid with the place of the first that isn't one."""
+    found = [uuid_or_none(value) for value in values or ()]
+    if None in found:
+        raise invalid(f"{field}[{found.index(None)}]", "Expected a uuid")
+    return [value for value in found if value is not None]
+
+
+# states
+
+
+class StateBatch(msgspec.Struct):
+    breaker_ids: list[str] | None = None
+    router_ids: list[str] | None = None
+    router_id: str | None = None
+
+    def breakers(self) -> list[str]:
+        return uuids("breaker_ids", self.breaker_ids)
+
+    def routers(self) -> list[str]:
+        return uuids("router_ids", self.router_ids) + uuids("router_id", [self.router_id] if self.router_id else [])
+
+
+def state_batch(fields: Mapping[str, Any]) -> StateBatch:
+    """The ids asked for; empty lists count as not given, and nothing at all is refused."""
+    batch = shape(fields, StateBatch)
+    if not (batch.breaker_ids or batch.router_ids or batch.router_id):
+        raise Invalid("Give breaker_ids or router_ids.", {"breaker_ids": "Expected at least one id"})
+    return batch

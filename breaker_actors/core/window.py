@@ -1,0 +1,287 @@
+"""The exact sliding window of a breaker: columns sorted by effective time, ties in arrival order (semantics.md sec. 2).
+
+Expire, then add, then read: `core.machine` calls in that order, and the accumulator of `core.aggregate` hears of every
+sample that comes or goes. A sample held costs 17 bytes of columns plus slack. One storage has two code paths: scalar
+loops for small batches, short-lived numpy views for large ones (a view blocks resizing, so none is kept).
+
+Late samples: the newest part of the window takes them in place; those that belong deeper go to a second small sorted
+run, which is merged once it outgrows a fraction of the first. Among equal times the samples of the first run came
+earlier: whatever is not newer than the second run's end joins that run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+
+from breaker_actors.core.aggregate import Accumulator
+from breaker_actors.core.model import Batch, Flags, Float64, Int64
+
+SMALL_BATCH = 8
+"""Up to here a loop over plain numbers beats numpy."""
+NEAR = 1024
+"""A late sample at most this many places (and two batches) from the end is moved in place."""
+LATE_MIN = 1024
+LATE_FRACTION = 16
+
+
+class Run:
+    """Sorted columns with a head index: what lies before it has left, its memory goes back in larger pieces."""
+
+    __slots__ = ("head", "ok", "time", "value")
+
+    def __init__(self) -> None:
+        self.time = array("q")
+        self.value = array("d")
+        self.ok = bytearray()
+        self.head = 0
+
+    def __len__(self) -> int:
+        return len(self.time) - self.head
+
+    def values(self, start: int) -> Float64:
+        """A view of the values from index `start` on."""
+        return np.frombuffer(self.value, np.float64)[start:]
+
+    def flags(self, start: int) -> Flags:
+        """A view of the ok flags from index `start` on."""
+        return np.frombuffer(self.ok, np.bool_)[start:]
+
+    def insert(self, time: int, value: float, ok: bool) -> None:
+        """Puts one sample behind all that are not newer."""
+        at = bisect_right(self.time, time, self.head)
+        self.time.insert(at, time)
+        self.value.insert(at, value)
+        self.ok.insert(at, ok)
+
+    def append(self, time: Int64, value: Float64, ok: Flags) -> None:
+        """Sorted columns, none older than the end of the run."""
+        self.time.frombytes(time.tobytes())
+        self.value.frombytes(value.tobytes())
+        self.ok += ok.tobytes()
+
+    def merge(self, time: Int64, value: Float64, ok: Flags) -> None:
+        """Sorted columns that may reach into the run: only the part they touch is rewritten."""
+        if not len(time):
+            return
+        at = bisect_right(self.time, int(time[0]), self.head)
+        if at < len(self.time):
+            times = np.concatenate([np.frombuffer(self.time, np.int64)[at:], time])
+            order = np.argsort(times, kind="stable")
+            time = times[order]
+            value = np.concatenate([self.values(at), value])[order]
+            ok = np.concatenate([self.flags(at), ok])[order]
+            del self.time[at:], self.value[at:], self.ok[at:]
+        self.append(time, value, ok)
+
+    def release(self, to: int) -> None:
+        """Moves the head; gives memory back when a quarter of the columns is dead, which costs O(1) per sample."""
+        if to == len(self.time):
+            self.time, self.value, self.ok, self.head = array("q"), array("d"), bytearray(), 0
+            return
+        self.head = to
+        if to >= 32 and 4 * to >= len(self.time):
+            del self.time[:to], self.value[:to], self.ok[:to]
+            self.head = 0
+
+
+class Window:
+    """The samples held for one breaker, with the accumulator that follows them."""
+
+    __slots__ = ("_late", "_main", "_max", "acc")
+
+    def __init__(self, acc: Accumulator, samples_max: int) -> None:
+        self.acc = acc
+        self._max = samples_max
+        self._main = Run()
+        self._late: Run | None = None
+
+    def __len__(self) -> int:
+        main = self._main
+        n = len(main.time) - main.head
+        return n if self._late is None else n + len(self._late)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Effective time of the sample that leaves next."""
+        main, late = self._main, self._late
+        if late is None:
+            return main.time[main.head] if main.time else None
+        first = late.time[late.head]
+        return min(first, main.time[main.head]) if main.time else first
+
+    def values(self) -> Float64:
+        """All values held; a view that must be gone before the window changes."""
+        main = self._main.values(self._main.head)
+        return main if self._late is None else np.concatenate([main, self._late.values(self._late.head)])
+
+    def flags(self) -> Flags:
+        """All ok flags held, in the order of `values`; a view likewise."""
+        main = self._main.flags(self._main.head)
+        return main if self._late is None else np.concatenate([main, self._late.flags(self._late.head)])
+
+    def since(self, low: int) -> tuple[Float64, Flags]:
+        """Values and flags of the samples newer than `low`, without changing anything."""
+        runs = [self._main] if self._late is None else [self._main, self._late]
+        starts = [bisect_right(run.time, low, run.head) for run in runs]
+        parts = list(zip(runs, starts, strict=True))
+        return (
+            np.concatenate([run.values(start) for run, start in parts]),
+            np.concatenate([run.flags(start) for run, start in parts]),
+        )
+
+    def recount(self, acc: Accumulator) -> None:
+        """Another accumulator takes over, filled from the columns held."""
+        self.acc = acc
+        if len(self):
+            acc.add_many(self.values(), self.flags())
+
+    def clear(self) -> None:
+        """Holds nothing from here on."""
+        self._main, self._late = Run(), None
+        self.acc.clear()
+
+    # -- leaving ------------------------------------------------------------------------------------------------------
+
+    def expire(self, low: int) -> None:
+        """Samples with effective time <= low leave."""
+        main = self._main
+        if main.time and main.time[main.head] <= low:
+            self._leave(main, bisect_right(main.time, low, main.head))
+        late = self._late
+        if late is not None and late.time[late.head] <= low:
+            self._leave(late, bisect_right(late.time, low, late.head))
+
+    def _leave(self, run: Run, to: int) -> None:
+        """What lies before index `to` of a run leaves; the accumulator takes the cheapest way there."""
+        gone, acc = to - run.head, self.acc
+        left = len(self) - gone
+        if not left:
+            self.clear()
+            return
+        if gone <= SMALL_BATCH:
+            for i in range(run.head, to):
+                acc.drop(run.value[i], bool(run.ok[i]))
+        elif gone <= left:
+            acc.drop_many(run.values(run.head)[:gone], run.flags(run.head)[:gone])
+        run.release(to)
+        if self._late is not None and not self._late.time:
+            self._late = None
+        if gone > max(left, SMALL_BATCH):
+            acc.clear()
+            acc.add_many(self.values(), self.flags())
+
+    def _truncate(self) -> int:
+        """The oldest leave while more than the bound are held; how many had to."""
+        excess = len(self) - self._max
+        if excess <= 0:
+            return 0
+        late = self._late
+        if late is None:
+            self._leave(self._main, self._main.head + excess)
+            return excess
+        from_late = self._oldest_in_late(late, excess)
+        if from_late:
+            self._leave(late, late.head + from_late)
+        if excess > from_late:
+            self._leave(self._main, self._main.head + excess - from_late)
+        return excess
+
+    def _oldest_in_late(self, late: Run, count: int) -> int:
+        """Of the `count` oldest samples, how many lie in the late run (ties: the first run's came earlier)."""
+        main = self._main
+        i, j = main.head, late.head
+        for _ in range(count):
+            if i < len(main.time) and (j == len(late.time) or main.time[i] <= late.time[j]):
+                i += 1
+            else:
+                j += 1
+        return j - late.head
+
+    # -- coming -------------------------------------------------------------------------------------------------------
+
+    def add(self, batch: Batch, received_ms: int, low: int) -> tuple[int, int]:
+        """Takes the samples newer than `low`; returns how many came too late and how many were truncated."""
+        n = len(batch.ts_ms)
+        if n <= SMALL_BATCH:
+            late = self._add_few(batch, received_ms, low)
+        else:
+            late = self._add_many(batch, received_ms, low)
+        return late, self._truncate() if len(self) > self._max else 0
+
+    def _add_few(self, batch: Batch, received_ms: int, low: int) -> int:
+        late, add = 0, self.acc.add
+        for ts_ms, value, ok in zip(batch.ts_ms.tolist(), batch.value.tolist(), batch.ok.tolist(), strict=True):
+            time = ts_ms if ts_ms < received_ms else received_ms
+            if time <= low:
+                late += 1
+                continue
+            add(value, ok)
+            main = self._main
+            if self._late is None and (not main.time or time >= main.time[-1]):
+                main.time.append(time)
+                main.value.append(value)
+                main.ok.append(ok)
+            else:
+                self._place_one(time, value, ok)
+        return late
+
+    def _place_one(self, time: int, value: float, ok: bool) -> None:
+        main, late = self._main, self._late
+        if late is not None and time <= late.time[-1]:
+            late.insert(time, value, ok)
+            self._merge_runs()
+        elif len(main) <= NEAR or time >= main.time[-NEAR]:
+            main.insert(time, value, ok)
+        else:
+            self._late = late = late or Run()
+            late.insert(time, value, ok)
+            self._merge_runs()
+
+    def _add_many(self, batch: Batch, received_ms: int, low: int) -> int:
+        time, value, ok = np.minimum(batch.ts_ms, received_ms), batch.value, batch.ok
+        if (time[1:] < time[:-1]).any():
+            order = np.argsort(time, kind="stable")
+            time, value, ok = time[order], value[order], ok[order]
+        late = 0
+        if time[0] <= low:
+            late = int(np.searchsorted(time, low, side="right"))
+            time, value, ok = time[late:], value[late:], ok[late:]
+        if len(time):
+            self.acc.add_many(value, ok)
+            self._place_many(time, value, ok)
+        return late
+
+    def _place_many(self, time: Int64, value: Float64, ok: Flags) -> None:
+        """Sorted columns go where they belong: the late run, its continuation, or the newest part of the first."""
+        main = self._main
+        if self._late is None and (not main.time or time[0] >= main.time[-1]):
+            main.append(time, value, ok)
+            return
+        deep = self._deep_count(time)
+        if deep:
+            self._late = self._late or Run()
+            self._late.merge(time[:deep], value[:deep], ok[:deep])
+            self._merge_runs()
+        self._main.merge(time[deep:], value[deep:], ok[deep:])
+
+    def _deep_count(self, time: Int64) -> int:
+        """How many of the sorted times belong into the late run."""
+        main, near = self._main, NEAR + 2 * len(time)
+        deep = 0
+        if self._late is not None:
+            deep = int(np.searchsorted(time, self._late.time[-1], side="right"))
+        if len(main) > near:
+            deep = max(deep, int(np.searchsorted(time, main.time[-near], side="left")))
+        return deep
+
+    def _merge_runs(self) -> None:
+        """The late run joins the first once it is no longer small beside it."""
+        late, main = self._late, self._main
+        if late is None or len(late) <= max(LATE_MIN, len(main) // LATE_FRACTION):
+            return
+        time = np.frombuffer(late.time, np.int64)[late.head :]
+        main.merge(time, late.values(late.head), late.flags(late.head))
+        self._late = None

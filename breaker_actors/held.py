@@ -1,0 +1,181 @@
+"""One breaker as its BreakerActor holds it: the machine, its place in the routers' logs, and what waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import msgspec
+
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Cause, Effect, RateChange, StateWord, Transition, View
+from breaker_actors.core.records import BreakerSet, SampleColumns, decode_breaker, encode_entry
+from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, RouterRef
+
+INBOX_ROWS_MAX = 50_000
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A log record waiting to be applied: nothing that concerns the breaker lies between `after` and `offset`.
+
+    `body` None: only known that the log must be read up to `offset`.
+    """
+
+    router_id: str
+    after: int
+    offset: int
+    received_ms: int
+    kind: int
+    body: SampleColumns | bytes | None
+    start: int
+    stop: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What readers may see while a transition is on its way into the journal."""
+
+    state: StateWord
+    state_since_ms: int
+    allow_rate: float
+    transition_seq: int
+    open_cause: Cause | None
+
+
+class Held:
+    """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it."""
+
+    __slots__ = (
+        "blocked",
+        "breaker",
+        "committed",
+        "cut",
+        "dirty",
+        "dropped",
+        "epoch",
+        "id",
+        "inbox",
+        "inbox_rows",
+        "needs_refill",
+        "project_id",
+        "promised",
+        "ready",
+        "routers",
+        "settings",
+        "shard",
+        "stored_version",
+        "wake",
+    )
+
+    def __init__(self, assignment: BreakerAssignment) -> None:
+        self.id = assignment.breaker_id
+        self.project_id = assignment.project_id
+        self.shard = assignment.shard
+        self.epoch = assignment.epoch
+        self.routers: dict[str, RouterRef] = {r.router_id: r for r in assignment.routers}
+        self.cut: dict[str, int] = {r.router_id: r.since_offset for r in assignment.routers}
+        self.cut.update(assignment.cut)
+        self.settings: BreakerSet | None = decode_breaker(assignment.settings) if assignment.settings else None
+        self.stored_version = self.settings.version if self.settings else 0
+        self.breaker: Breaker | None = None
+        self.committed: Committed | None = None
+        self.inbox: deque[Item] = deque()
+        self.inbox_rows = 0
+        self.blocked = True
+        self.dropped = False
+        self.dirty = False
+        self.needs_refill = False
+        self.promised: tuple[int, dict[str, int]] | None = None
+        self.ready = asyncio.Event()
+        self.wake: int | None = None
+
+    def push(self, item: Item) -> None:
+        """Queues an item; past INBOX_ROWS_MAX the whole inbox becomes one mark per router (read the log)."""
+        self.inbox.append(item)
+        self.inbox_rows += max(1, item.stop - item.start)
+        if self.inbox_rows > INBOX_ROWS_MAX:
+            upto: dict[str, int] = {}
+            for waiting in self.inbox:
+                upto[waiting.router_id] = max(waiting.offset, upto.get(waiting.router_id, 0))
+            self.inbox = deque(mark(router_id, offset) for router_id, offset in upto.items())
+            self.inbox_rows = len(self.inbox)
+
+    def pop(self) -> Item:
+        item = self.inbox.popleft()
+        self.inbox_rows -= max(1, item.stop - item.start)
+        return item
+
+    def note_committed(self) -> None:
+        """What the journal has is what the machine says now."""
+        assert self.breaker is not None
+        record = self.breaker.record()
+        self.committed = Committed(
+            record.state,
+            record.state_since_ms,
+            self.breaker.allow_rate,
+            record.transition_seq,
+            record.open_cause,
+        )
+
+    def view(self, now_ms: int) -> View:
+        """The committed state, with the live figures of the window."""
+        assert self.breaker is not None
+        view = self.breaker.view(now_ms)
+        c = self.committed
+        if c is None or view.transition_seq == c.transition_seq and view.allow_rate == c.allow_rate:
+            return view
+        return msgspec.structs.replace(
+            view,
+            state=c.state,
+            state_since_ms=c.state_since_ms,
+            allow_rate=c.allow_rate,
+            transition_seq=c.transition_seq,
+            open_cause=c.open_cause,
+        )
+
+    def commit(self, effects: tuple[Effect, ...]) -> Commit:
+        """What the journal has to store for these effects (none: a checkpoint)."""
+        assert self.breaker is not None
+        assert self.settings is not None
+        record = self.breaker.record()
+        changed = self.settings.version != self.stored_version
+        return Commit(
+            breaker_id=self.id,
+            project_id=self.project_id,
+            epoch=self.epoch,
+            events=tuple(self._event(e) for e in effects if isinstance(e, Transition)),
+            state=record.state,
+            allow_rate=self.breaker.allow_rate,
+            transition_seq=record.transition_seq,
+            record=msgspec.msgpack.encode(record),
+            cut=dict(self.cut),
+            settings=encode_entry(self.settings) if changed else None,
+            announce=bool(effects) and all(isinstance(e, RateChange) for e in effects),
+        )
+
+    def _event(self, effect: Transition) -> EventDraft:
+        assert self.settings is not None
+        rule = self.breaker.rule if self.breaker is not None else self.settings.rule
+        assert rule is not None
+        return EventDraft(
+            name=self.settings.name,
+            prev=effect.prev,
+            curr=effect.curr,
+            ts_ms=effect.ts_ms,
+            transition_seq=effect.transition_seq,
+            reason=effect.reason,
+            allow_rate=effect.allow_rate,
+            value=effect.value,
+            rule={
+                "kind": rule.kind,
+                "metric": rule.metric,
+                "threshold": rule.threshold,
+                "window_ms": rule.window_ms,
+                "tags": {},
+            },
+            agg=msgspec.to_builtins(effect.agg),
+        )
+
+
+def mark(router_id: str, upto: int) -> Item:
+    """"Read the log of this router up to here"."""
+    return Item(router_id, 0, upto, 0, 0, None, 0, 0)

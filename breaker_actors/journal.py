@@ -1,0 +1,118 @@
+"""The Journal (stop 12 of a sample's life): the single writer of events and records of a shard of projects.
+
+Gets Commits from BreakerActors, stores them in group transactions, then wakes the replicas' long polls. Nothing is
+visible before it is stored. Feed entries are kept in memory, at most feed_entries_max; who lags further is reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from breaker_actors.errors import BreakersError, Fenced, Unavailable
+from breaker_actors.lane import Lane
+from breaker_actors.messages import Commit, CommitResult, FeedEntry, FeedPage
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import JournalHead, Store
+
+GROUP_MAX = 2_000
+PAGE_MAX = 5_000
+
+
+class JournalHost:
+    """Everything a Journal does, without Ray. `start()` fences its predecessor."""
+
+    def __init__(self, shard: int, store: Store, settings: Settings) -> None:
+        self.shard = shard
+        self._store = store
+        self._head: JournalHead | None = None
+        self._entries: deque[FeedEntry] = deque(maxlen=settings.feed_entries_max)
+        self._position = 0
+        self._news = asyncio.Event()
+        # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
+        self._group: Lane[Commit, CommitResult] = Lane(self._write, weight_max=1 << 30, call_weight_max=GROUP_MAX)
+
+    async def start(self) -> None:
+        self._head = await self._store.open_journal(self.shard)
+
+    async def stop(self) -> None:
+        await self._group.close()
+        self._news.set()
+
+    async def ready(self) -> None:
+        """Returns while this journal holds its shard."""
+        self._holding()
+
+    async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
+        """Stores commits, each for itself; "failed" ones may be sent again."""
+        self._holding()
+        futures = [self._group.put(c) for c in commits]
+        return [await self._result(f) for f in futures]
+
+    async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
+        """Tells replicas that something beside states has changed."""
+        sequence = self._holding().sequence
+        self._push([FeedEntry(sequence, kind, project_id) for project_id in project_ids])
+
+    async def poll(self, epoch: int, after: int, wait_s: float) -> FeedPage:
+        """Entries after a position of this epoch; waits up to wait_s for the first one."""
+        mine = self._holding().epoch
+        oldest = self._position - len(self._entries)
+        if epoch != mine or after < oldest or after > self._position:
+            return FeedPage(mine, self._position, [], reset=True)
+        if after == self._position and wait_s > 0:
+            await self._wait(wait_s)
+            oldest = self._position - len(self._entries)
+            if after < oldest:
+                return FeedPage(mine, self._position, [], reset=True)
+        count = min(self._position - after, PAGE_MAX)
+        start = after - oldest
+        return FeedPage(mine, after + count, [self._entries[i] for i in range(start, start + count)])
+
+    # ------------------------------------------------------------------ inside
+
+    def _holding(self) -> JournalHead:
+        if self._head is None:
+            raise Unavailable("this journal does not hold its shard")
+        return self._head
+
+    async def _wait(self, wait_s: float) -> None:
+        news = self._news
+        try:
+            async with asyncio.timeout(wait_s):
+                await news.wait()
+        except TimeoutError:
+            pass
+
+    @staticmethod
+    async def _result(future: asyncio.Future[CommitResult]) -> CommitResult:
+        try:
+            return await future
+        except BreakersError:
+            return "failed"
+
+    async def _write(self, commits: list[Commit]) -> list[CommitResult]:
+        head = self._holding()
+        try:
+            self._head, results = await self._store.commit(head, commits)
+        except Fenced:
+            self._head = None
+            raise
+        sequence = self._head.sequence
+        self._push(
+            [
+                FeedEntry(sequence, "state", c.project_id, c.breaker_id, c.state, c.allow_rate, c.transition_seq)
+                for c, result in zip(commits, results, strict=True)
+                if result == "ok" and (c.events or c.announce)
+            ]
+        )
+        return results
+
+    def _push(self, entries: list[FeedEntry]) -> None:
+        if entries:
+            self._entries.extend(entries)
+            self._position += len(entries)
+            news, self._news = self._news, asyncio.Event()
+            news.set()

@@ -1,0 +1,119 @@
+"""All parts in one process over one store, without Ray: for unit tests and simulation. Calls are pickled on the way, so
+nothing that could not cross a process does."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any
+from uuid import uuid4
+
+from breaker_actors.clock import Clock
+from breaker_actors.directory import DirectoryHost
+from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.gateway import ActorGateway
+from breaker_actors.host import BreakerHost
+from breaker_actors.journal import JournalHost
+from breaker_actors.net import DIRECTORY, ActorKind, DirectoryPeer, journal_name
+from breaker_actors.router import RouterHost
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import Store
+from breaker_actors.stores.samplelog import SampleLog
+
+HELLO_RETRY_S = 0.05
+
+
+class LocalNet:
+    """Actors by name in this process. `kill` drops one without a word; `spawn` (or `revive`) starts it anew, empty."""
+
+    def __init__(self, log: SampleLog, clock: Clock, settings: Settings) -> None:
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self.actors: dict[str, Any] = {}
+        self._hellos: set[asyncio.Task[None]] = set()
+
+    async def call(self, actor: str, method: str, *args: Any) -> Any:
+        target = self.actors.get(actor)
+        if target is None:
+            await asyncio.sleep(0)
+            raise Unavailable(f"{actor} does not answer")
+        result = await getattr(target, method)(*pickle.loads(pickle.dumps(args)))
+        if self.actors.get(actor) is not target:
+            raise Unavailable(f"{actor} died during the call")
+        return pickle.loads(pickle.dumps(result))
+
+    def spawn(self, kind: ActorKind, name: str) -> None:
+        if name not in self.actors:
+            self.revive(kind, name)
+
+    def revive(self, kind: ActorKind, name: str) -> None:
+        """A new, empty process under the name."""
+        build = RouterHost if kind == "router" else BreakerHost
+        host = build(name, uuid4().hex, self._log, self, self._clock, self._settings)
+        host.start()
+        self.actors[name] = host
+        task = asyncio.create_task(self._hello(kind, name, host.incarnation))
+        self._hellos.add(task)
+        task.add_done_callback(self._hellos.discard)
+
+    async def kill(self, name: str) -> Any:
+        """Takes an actor away as a crash would; answers what is left of it."""
+        host = self.actors.pop(name)
+        await host.stop()
+        return host
+
+    async def close(self) -> None:
+        for task in list(self._hellos):
+            task.cancel()
+        await asyncio.gather(*self._hellos, return_exceptions=True)
+        for name in list(self.actors):
+            await self.kill(name)
+
+    async def _hello(self, kind: ActorKind, name: str, incarnation: str) -> None:
+        while True:
+            try:
+                await DirectoryPeer(self).hello(kind, name, incarnation)
+                return
+            except BreakersError:
+                await asyncio.sleep(HELLO_RETRY_S)
+
+
+class LocalCluster:
+    """A whole service in this process: `async with LocalCluster(store, log, clock, settings) as cluster`."""
+
+    def __init__(self, store: Store, log: SampleLog, clock: Clock, settings: Settings) -> None:
+        self.store = store
+        self.log = log
+        self.settings = settings
+        self.net = LocalNet(log, clock, settings)
+        self.gateway = ActorGateway(store, self.net, clock, settings)
+
+    async def __aenter__(self) -> LocalCluster:
+        await self.start_journal()
+        await self.start_directory()
+        while True:
+            try:
+                await self.gateway.ready()
+                return self
+            except Unavailable:
+                await asyncio.sleep(0.01)
+
+    async def start_journal(self) -> None:
+        journal = JournalHost(0, self.store, self.settings)
+        await journal.start()
+        self.net.actors[journal_name(0)] = journal
+
+    async def start_directory(self) -> None:
+        budgets: dict[ActorKind, int] = {
+            "breaker": self.settings.breaker_actors or 2,
+            "router": self.settings.router_actors or 1,
+        }
+        directory = DirectoryHost(self.store, self.net, budgets)
+        self.net.actors[DIRECTORY] = directory
+        await directory.start()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.net.close()
+        await self.gateway.close()
+        await self.log.close()

@@ -1,0 +1,130 @@
+"""How the parts call each other: by actor name and method, over Ray in a cluster or directly in one process.
+
+`Net` is the only thing a plain part knows of the others; `actors.py` has the Ray version, `local.py` the direct one.
+The peers below give its calls their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, cast
+
+from breaker_actors.messages import (
+    BreakerAssignment,
+    Commit,
+    CommitResult,
+    Delivery,
+    FeedPage,
+    Outcome,
+    Part,
+    RouterAssignment,
+    RouterRef,
+    StateReading,
+)
+from breaker_actors.stores.base import ChangeRow
+
+ActorKind = Literal["breaker", "router"]
+DIRECTORY = "directory"
+
+
+def journal_name(shard: int) -> str:
+    """The actor name of a shard's Journal."""
+    return f"journal-{shard}"
+
+
+class Net(Protocol):
+    """Calls raise errors.Unavailable when it is unknown whether they ran; the callee's own errors pass through."""
+
+    async def call(self, actor: str, method: str, *args: Any) -> Any: ...
+
+    def spawn(self, kind: ActorKind, name: str) -> None:
+        """Starts the actor in the background unless it runs; it says hello to the Directory when it is up."""
+        ...
+
+
+class _Peer:
+    def __init__(self, net: Net, name: str) -> None:
+        self.net = net
+        self.name = name
+
+
+class RouterPeer(_Peer):
+    """Calls to a RouterActor."""
+
+    async def append(self, parts: Sequence[Part]) -> list[Outcome]:
+        return cast(list[Outcome], await self.net.call(self.name, "append", parts))
+
+    async def take(self, assignments: Sequence[RouterAssignment]) -> list[str]:
+        return cast(list[str], await self.net.call(self.name, "take", assignments))
+
+    async def change(self, changes: Sequence[ChangeRow]) -> dict[int, int]:
+        return cast(dict[int, int], await self.net.call(self.name, "change", changes))
+
+    async def attach(self, owner: str, wants: Sequence[tuple[str, str, int]]) -> list[int]:
+        return cast(list[int], await self.net.call(self.name, "attach", owner, wants))
+
+    async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[int]:
+        return cast(list[int], await self.net.call(self.name, "promise", upto_ms, pairs))
+
+    async def incarnation(self) -> str:
+        return cast(str, await self.net.call(self.name, "incarnation_id"))
+
+    async def report(self) -> tuple[str, dict[str, int]]:
+        return cast(tuple[str, dict[str, int]], await self.net.call(self.name, "report"))
+
+
+class BreakerPeer(_Peer):
+    """Calls to a BreakerActor."""
+
+    async def deliver(self, delivery: Delivery) -> list[tuple[str, int]]:
+        return cast(list[tuple[str, int]], await self.net.call(self.name, "deliver", delivery))
+
+    async def assign(self, assignments: Sequence[BreakerAssignment]) -> None:
+        await self.net.call(self.name, "assign", assignments)
+
+    async def link(self, breaker_id: str, router: RouterRef) -> None:
+        await self.net.call(self.name, "link", breaker_id, router)
+
+    async def routers_moved(self, owners: Mapping[str, str]) -> None:
+        await self.net.call(self.name, "routers_moved", owners)
+
+    async def states(self, breaker_ids: Sequence[str], wait_s: float) -> list[StateReading]:
+        return cast(list[StateReading], await self.net.call(self.name, "states", breaker_ids, wait_s))
+
+    async def report(self) -> tuple[str, dict[str, int]]:
+        return cast(tuple[str, dict[str, int]], await self.net.call(self.name, "report"))
+
+
+class JournalPeer(_Peer):
+    """Calls to a Journal."""
+
+    async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
+        return cast(list[CommitResult], await self.net.call(self.name, "commit", commits))
+
+    async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
+        await self.net.call(self.name, "announce", kind, project_ids)
+
+    async def poll(self, epoch: int, after: int, wait_s: float) -> FeedPage:
+        return cast(FeedPage, await self.net.call(self.name, "poll", epoch, after, wait_s))
+
+    async def ready(self) -> None:
+        await self.net.call(self.name, "ready")
+
+
+class DirectoryPeer(_Peer):
+    """Calls to the Directory."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__(net, DIRECTORY)
+
+    async def hello(self, kind: ActorKind, name: str, incarnation: str) -> None:
+        await self.net.call(self.name, "hello", kind, name, incarnation)
+
+    async def configured(self, change_ids: Sequence[int]) -> None:
+        await self.net.call(self.name, "configured", change_ids)
+
+    async def locate(self, kind: ActorKind, ids: Sequence[str]) -> dict[str, str]:
+        return cast(dict[str, str], await self.net.call(self.name, "locate", kind, ids))
+
+    async def ready(self) -> None:
+        await self.net.call(self.name, "ready")

@@ -1,0 +1,550 @@
+"""RouterActor's inside (stop 7 of a sample's life): stamps, appends to the sample log, splits by linked breaker.
+
+Gets Parts from replicas and changes from the Directory; hands Deliveries to the owners of the linked breakers. All that
+touches a router's log goes through one group lane, so one log transaction is in flight and offsets stay dense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from breaker_actors.clock import Clock
+from breaker_actors.core.records import (
+    BREAKER,
+    GAP,
+    SAMPLES,
+    VIEW,
+    Gap,
+    RouterView,
+    SampleColumns,
+    decode_breaker,
+    decode_samples,
+    decode_view,
+    encode_entry,
+    merge_samples,
+)
+from breaker_actors.delivery import DeliveryLane, Subscription
+from breaker_actors.errors import BreakersError, NotOwner, Unavailable
+from breaker_actors.lane import Lane
+from breaker_actors.messages import Outcome, Part, RouterAssignment
+from breaker_actors.net import BreakerPeer, Net
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import ChangeRow
+from breaker_actors.stores.samplelog import Append, RouterHead, SampleLog
+
+GAP_MIN_MS = 1_000
+RECORD_ROWS_MAX = 10_000
+
+
+class _Router:
+    """One owned router: where its log stands, how it splits, who listens."""
+
+    __slots__ = (
+        "by_metric",
+        "epoch",
+        "id",
+        "keys",
+        "last_ms",
+        "offset",
+        "promised_ms",
+        "slot",
+        "subscriptions",
+        "view",
+        "view_offset",
+    )
+
+    def __init__(self, assignment: RouterAssignment, head: RouterHead) -> None:
+        self.id = assignment.router_id
+        self.epoch = assignment.epoch
+        self.slot = assignment.log_slot
+        self.offset = head.offset
+        self.last_ms = head.last_received_ms
+        self.promised_ms = 0
+        self.keys = dict(head.keys)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.set_view(head.view_offset, decode_view(head.view) if head.view else RouterView(version=0))
+
+    def set_view(self, offset: int, view: RouterView) -> None:
+        self.view_offset = offset
+        self.view = view
+        self.by_metric: dict[str, tuple[str, ...]] = {}
+        for link in view.links:
+            self.by_metric[link.metric] = view.takers(link.metric)
+
+    def stamp(self, now_ms: int) -> int:
+        """received_ms of the next record (semantics.md section 2); later than everything promised to be over."""
+        return max(now_ms, self.last_ms, self.promised_ms + 1 if self.promised_ms else 0)
+
+
+class _Change(msgspec.Struct, frozen=True):
+    row: ChangeRow
+    key: bytes
+
+
+class _Promise(msgspec.Struct, frozen=True):
+    upto_ms: int
+    pairs: Sequence[tuple[str, str]]
+
+
+class _Attach(msgspec.Struct, frozen=True):
+    owner: str
+    wants: Sequence[tuple[str, str, int]]
+
+
+class _Take(msgspec.Struct, frozen=True):
+    assignments: Sequence[RouterAssignment]
+
+
+class _Beat(msgspec.Struct, frozen=True):
+    pass
+
+
+_Item = Part | _Change | _Promise | _Attach | _Take | _Beat
+
+
+class _Staged(msgspec.Struct):
+    """One record on its way into the log, and the items it answers."""
+
+    router: _Router
+    append: Append
+    answers: list[int]
+    columns: SampleColumns | None = None
+
+
+def _weigh(item: _Item) -> int:
+    return item.count if isinstance(item, Part) else 0
+
+
+class RouterHost:
+    """Everything a RouterActor does, without Ray. Start with `start()`, end with `stop()`."""
+
+    def __init__(
+        self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._log = log
+        self._net = net
+        self._clock = clock
+        self._settings = settings
+        self._routers: dict[str, _Router] = {}
+        self._key_ages: deque[tuple[int, str, bytes]] = deque()
+        self._lanes: dict[str, DeliveryLane] = {}
+        self._work: Lane[_Item, Any] = Lane(
+            self._run, weigh=_weigh, weight_max=settings.lane_samples_max, call_weight_max=RECORD_ROWS_MAX
+        )
+        self._up_ms = 0
+        self._doubtful = False
+        self._beating: asyncio.Task[None] | None = None
+        self.counters: dict[str, int] = {"appended": 0, "duplicates": 0, "keys_dropped": 0, "gaps": 0, "refused": 0}
+
+    # ------------------------------------------------------------------ calls
+
+    def start(self) -> None:
+        """Begins the heartbeat. Nothing is owned until `take`."""
+        self._beating = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        await self._work.close()
+        for lane in self._lanes.values():
+            await lane.close()
+
+    async def append(self, parts: Sequence[Part]) -> list[Outcome]:
+        """Appends samples; one outcome per part. "ok" means durable in the log."""
+        futures: list[asyncio.Future[Outcome] | Outcome] = []
+        for part in parts:
+            try:
+                futures.append(self._work.put(part))
+            except BreakersError:
+                futures.append(Outcome("full"))
+        return [f if isinstance(f, Outcome) else await self._outcome(f) for f in futures]
+
+    @staticmethod
+    async def _outcome(future: asyncio.Future[Outcome]) -> Outcome:
+        try:
+            return await future
+        except BreakersError:
+            return Outcome("failed")
+
+    async def take(self, assignments: Sequence[RouterAssignment]) -> list[str]:
+        """Becomes the owner of routers; answers the ids that were not fenced by a higher epoch."""
+        taken: list[str] = await self._work.put(_Take(assignments))
+        return taken
+
+    async def change(self, changes: Sequence[ChangeRow]) -> dict[int, int]:
+        """Appends configuration changes; change id -> offset of its first record. Repeating one is harmless."""
+        offsets: dict[int, int] = {}
+        for row in changes:
+            outcome: Outcome = await self._work.put(_Change(row, b"change:%09d" % row.id))
+            if outcome.word in ("ok", "duplicate"):
+                offsets[row.id] = outcome.offset
+            elif outcome.word == "not_owner":
+                raise NotOwner(f"router {row.router_id} is not owned here")
+        return offsets
+
+    async def attach(self, owner: str, wants: Sequence[tuple[str, str, int]]) -> list[int]:
+        """Subscribes breakers [(router_id, breaker_id, breaker epoch)] of an owner; answers for each the offset after
+        which deliveries start (what lies before is read from the log), -1 when the router is not owned here."""
+        answer: list[int] = await self._work.put(_Attach(owner, wants))
+        return answer
+
+    async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[int]:
+        """Promises that nothing stamped <= upto_ms will come any more; answers per (router_id, breaker_id) the offset up
+        to which the breaker has been sent everything, -1 when it is not subscribed here."""
+        answer: list[int] = await self._work.put(_Promise(upto_ms, pairs))
+        return answer
+
+    async def incarnation_id(self) -> str:
+        return self.incarnation
+
+    async def report(self) -> tuple[str, dict[str, int]]:
+        """This process's incarnation and what it owns, with epochs."""
+        return self.incarnation, {r.id: r.epoch for r in self._routers.values()}
+
+    # ------------------------------------------------------------------ the group
+
+    async def _run(self, items: list[_Item]) -> list[Any]:
+        """One group: everything in arrival order, samples and changes in one log transaction."""
+        if self._doubtful:
+            await self._reread()
+        now = self._clock.now_ms()
+        await self._note_outage(now)
+        results: list[Any] = [None] * len(items)
+        staged = self._stage(items, now, results)
+        if staged and not await self._write(staged, results):
+            return [Outcome("failed") if r is None and isinstance(i, Part | _Change) else r
+                    for i, r in zip(items, results, strict=True)]
+        for index, item in enumerate(items):
+            if results[index] is None:
+                results[index] = await self._control(item, now)
+        return results
+
+    def _stage(self, items: list[_Item], now: int, results: list[Any]) -> list[_Staged]:
+        """Records for the log; parts of one router that follow each other become one record."""
+        staged: list[_Staged] = []
+        open_parts: dict[str, tuple[list[Part], list[int]]] = {}
+        seen: dict[tuple[str, bytes], int] = {}
+        ends: dict[str, int] = {}
+        for index, item in enumerate(items):
+            if not isinstance(item, Part | _Change):
+                continue
+            router_id = item.router_id if isinstance(item, Part) else item.row.router_id
+            router = self._routers.get(router_id)
+            if router is None:
+                results[index] = Outcome("not_owner")
+                continue
+            keys = item.keys if isinstance(item, Part) else (item.key,)
+            if (known := self._known(router, keys, seen)) is not None:
+                self._repeat(results, index, known, staged, open_parts)
+                continue
+            seen.update({(router_id, key): index for key in keys})
+            if isinstance(item, Part):
+                parts, answers = open_parts.setdefault(router_id, ([], []))
+                parts.append(item)
+                answers.append(index)
+            else:
+                self._close_parts(router_id, open_parts, staged, ends, now)
+                staged.extend(self._change_records(router, item, index, ends, now))
+        for router_id in list(open_parts):
+            self._close_parts(router_id, open_parts, staged, ends, now)
+        return staged
+
+    def _known(
+        self, router: _Router, keys: Sequence[bytes], seen: dict[tuple[str, bytes], int]
+    ) -> tuple[str, int] | None:
+        """Where a repetition stands already: ("log", offset) or ("group", item index)."""
+        for key in keys:
+            if key in router.keys:
+                return ("log", router.keys[key])
+            if (router.id, key) in seen:
+                return ("group", seen[router.id, key])
+        return None
+
+    def _repeat(
+        self,
+        results: list[Any],
+        index: int,
+        known: tuple[str, int],
+        staged: list[_Staged],
+        open_parts: dict[str, tuple[list[Part], list[int]]],
+    ) -> None:
+        """A repetition answers like its first: from the log at once, in the same group together with it."""
+        self.counters["duplicates"] += 1
+        where, at = known
+        if where == "log":
+            results[index] = Outcome("duplicate", at)
+            return
+        for answers in (*(s.answers for s in staged), *(a for _, a in open_parts.values())):
+            if at in answers:
+                answers.append(index)
+                return
+
+    def _close_parts(
+        self,
+        router_id: str,
+        open_parts: dict[str, tuple[list[Part], list[int]]],
+        staged: list[_Staged],
+        ends: dict[str, int],
+        now: int,
+    ) -> None:
+        if router_id not in open_parts:
+            return
+        parts, answers = open_parts.pop(router_id)
+        payload = merge_samples([p.payload for p in parts])
+        keys = tuple(key for p in parts for key in p.keys)
+        append = self._next(self._routers[router_id], ends, now, SAMPLES, payload, keys)
+        staged.append(_Staged(self._routers[router_id], append, answers, decode_samples(payload)))
+
+    def _change_records(
+        self, router: _Router, change: _Change, index: int, ends: dict[str, int], now: int
+    ) -> list[_Staged]:
+        """All records of one change; its key and its answer sit on the first."""
+        records = []
+        for i, (kind, payload) in enumerate(change.row.entries):
+            keys = (change.key,) if i == 0 else ()
+            append = self._next(router, ends, now, kind, payload, keys)
+            records.append(_Staged(router, append, [index] if i == 0 else []))
+        return records
+
+    def _next(
+        self, router: _Router, ends: dict[str, int], now: int, kind: int, payload: bytes, keys: tuple[bytes, ...]
+    ) -> Append:
+        offset = ends.get(router.id, router.offset) + 1
+        ends[router.id] = offset
+        return Append(
+            router.id, router.epoch, offset, router.stamp(now), kind, router.view_offset, payload, keys
+        )
+
+    async def _write(self, staged: list[_Staged], results: list[Any]) -> bool:
+        """Appends and, where the log took it, answers and hands on. False: the outcome is not known."""
+        self._settle_view_offsets(staged)
+        by_slot: dict[str, list[_Staged]] = {}
+        for record in staged:
+            by_slot.setdefault(record.router.slot, []).append(record)
+        try:
+            for slot, records in by_slot.items():
+                taken = await self._log.append(slot, [r.append for r in records])
+                for record, ok in zip(records, taken, strict=True):
+                    self._appended(record, ok, results)
+        except BreakersError:
+            self._doubtful = True
+            return False
+        self._up_ms = self._clock.now_ms()
+        self._forget_keys()
+        self._flush()
+        return True
+
+    @staticmethod
+    def _settle_view_offsets(staged: list[_Staged]) -> None:
+        """A record after a VIEW of the same group is split by that view."""
+        latest: dict[str, int] = {}
+        for record in staged:
+            if record.router.id in latest and record.append.view_offset != latest[record.router.id]:
+                record.append = msgspec.structs.replace(record.append, view_offset=latest[record.router.id])
+            if record.append.kind == VIEW:
+                latest[record.router.id] = record.append.offset
+
+    def _appended(self, record: _Staged, ok: bool, results: list[Any]) -> None:
+        router, append = record.router, record.append
+        if not ok:
+            self.counters["refused"] += 1
+            self._routers.pop(router.id, None)
+            for index in record.answers:
+                results[index] = Outcome("not_owner")
+            return
+        self.counters["appended"] += 1
+        router.offset, router.last_ms = append.offset, append.received_ms
+        for key in append.keys:
+            router.keys[key] = append.offset
+            self._key_ages.append((append.received_ms, router.id, key))
+        for index in record.answers:
+            results[index] = Outcome("ok", append.offset)
+        if append.kind == VIEW:
+            router.set_view(append.offset, decode_view(append.payload))
+        self._hand_on(router, append, record.columns)
+
+    def _forget_keys(self) -> None:
+        """Duplicate keys live duplicate_window_ms; beyond duplicate_keys_max the oldest go early, counted."""
+        horizon = self._clock.now_ms() - self._settings.duplicate_window_ms
+        while self._key_ages:
+            expired = self._key_ages[0][0] < horizon
+            if not expired and len(self._key_ages) <= self._settings.duplicate_keys_max:
+                return
+            _, router_id, key = self._key_ages.popleft()
+            self.counters["keys_dropped"] += not expired
+            if (router := self._routers.get(router_id)) is not None:
+                router.keys.pop(key, None)
+
+    # ------------------------------------------------------------------ handing on
+
+    def _hand_on(self, router: _Router, append: Append, columns: SampleColumns | None) -> None:
+        """Puts the record into the lane of every subscribed breaker that it concerns."""
+        if append.kind == SAMPLES:
+            assert columns is not None
+            for i, metric in enumerate(columns.metrics):
+                span = (columns.starts[i], columns.starts[i + 1])
+                for breaker_id in router.by_metric.get(metric, ()):
+                    self._send(router, breaker_id, append, span)
+        elif append.kind == BREAKER:
+            self._send(router, decode_breaker(append.payload).breaker_id, append, (-1, -1))
+        elif append.kind == GAP:
+            for link in router.view.links:
+                self._send(router, link.breaker_id, append, (-1, -1))
+
+    def _send(self, router: _Router, breaker_id: str, append: Append, span: tuple[int, int]) -> None:
+        subscription = router.subscriptions.get(breaker_id)
+        if subscription is not None:
+            self._lane(subscription.owner).add(subscription, append, span)
+
+    def _lane(self, owner: str) -> DeliveryLane:
+        lane = self._lanes.get(owner)
+        if lane is None:
+            lane = DeliveryLane(BreakerPeer(self._net, owner), self._refused, self._settings.lane_samples_max)
+            self._lanes[owner] = lane
+        return lane
+
+    def _flush(self) -> None:
+        for lane in self._lanes.values():
+            lane.flush()
+
+    def _refused(self, router_id: str, breaker_id: str, epoch: int) -> None:
+        """The breaker is not held there under that epoch any more: its next owner will attach by itself."""
+        router = self._routers.get(router_id)
+        if router is not None:
+            subscription = router.subscriptions.get(breaker_id)
+            if subscription is not None and subscription.epoch <= epoch:
+                subscription.live = False
+                del router.subscriptions[breaker_id]
+
+    # ------------------------------------------------------------------ control items
+
+    async def _control(self, item: _Item, now: int) -> Any:
+        if isinstance(item, _Take):
+            return await self._take(item.assignments, now)
+        if isinstance(item, _Attach):
+            return [self._attach(item.owner, *want) for want in item.wants]
+        if isinstance(item, _Promise):
+            return await self._promise(item)
+        return None
+
+    async def _take(self, assignments: Sequence[RouterAssignment], now: int) -> list[str]:
+        by_slot: dict[str, list[RouterAssignment]] = {}
+        for assignment in assignments:
+            by_slot.setdefault(assignment.log_slot, []).append(assignment)
+        taken: list[str] = []
+        gaps: list[tuple[_Router, int]] = []
+        for slot, group in by_slot.items():
+            wanted = {a.router_id: a for a in group}
+            for head in await self._heads(slot, [(a.router_id, a.epoch) for a in group], now):
+                router = _Router(wanted[head.router_id], head)
+                self._adopt(router, head, now)
+                taken.append(router.id)
+                if head.offset:
+                    gaps.append((router, max(head.alive_ms, head.last_received_ms)))
+        await self._write_gaps(gaps, now)
+        return taken
+
+    async def _heads(self, slot: str, routers: list[tuple[str, int]], now: int) -> list[RouterHead]:
+        horizon = now - self._settings.duplicate_window_ms
+        heads = await self._log.take(slot, self.incarnation, routers, now, horizon)
+        self._up_ms = max(self._up_ms, now)
+        return heads
+
+    def _adopt(self, router: _Router, head: RouterHead, now: int) -> None:
+        """A re-taken router keeps its listeners; they are told to read what they were not sent."""
+        old = self._routers.get(router.id)
+        if old is not None:
+            router.promised_ms = old.promised_ms
+            for subscription in old.subscriptions.values():
+                router.subscriptions[subscription.breaker_id] = subscription
+                if subscription.sent < head.offset:
+                    self._lane(subscription.owner).mark(subscription, head.offset)
+        router.promised_ms = max(router.promised_ms, head.alive_ms)
+        self._routers[router.id] = router
+        self._key_ages.extend((now, router.id, key) for key in router.keys)
+
+    async def _write_gaps(self, candidates: list[tuple[_Router, int]], now: int) -> None:
+        """A span in which no samples could be taken becomes a record of its own (semantics.md section 2)."""
+        staged = []
+        ends: dict[str, int] = {}
+        for router, since in candidates:
+            stamp = router.stamp(now)
+            if stamp - since >= GAP_MIN_MS:
+                append = self._next(router, ends, now, GAP, encode_entry(Gap(since, stamp)), ())
+                staged.append(_Staged(router, append, []))
+        if staged:
+            self.counters["gaps"] += len(staged)
+            if not await self._write(staged, []):
+                raise Unavailable("the sample log does not answer")
+
+    async def _reread(self) -> None:
+        """After a write of unknown outcome: where does the log stand really?"""
+        routers = list(self._routers.values())
+        assignments = [RouterAssignment(router_id=r.id, project_id="", epoch=r.epoch, log_slot=r.slot) for r in routers]
+        now = self._clock.now_ms()
+        outage_from = self._up_ms
+        taken = await self._take(assignments, now)
+        for router in routers:
+            if router.id not in taken:
+                self._routers.pop(router.id, None)
+        self._doubtful = False
+        self._up_ms = outage_from
+        await self._note_outage(now)
+        self._flush()
+
+    async def _note_outage(self, now: int) -> None:
+        """This process slept or its log was away for longer than a missed heartbeat explains."""
+        limit = GAP_MIN_MS + self._settings.heartbeat_interval_ms
+        if self._up_ms and now - self._up_ms >= limit:
+            since = self._up_ms
+            await self._write_gaps([(r, max(since, r.last_ms)) for r in self._routers.values() if r.offset], now)
+            self._up_ms = now
+
+    def _attach(self, owner: str, router_id: str, breaker_id: str, epoch: int) -> int:
+        router = self._routers.get(router_id)
+        if router is None:
+            return -1
+        known = router.subscriptions.get(breaker_id)
+        if known is None or known.epoch <= epoch:
+            if known is not None:
+                known.live = False
+            router.subscriptions[breaker_id] = Subscription(router_id, breaker_id, epoch, owner, router.offset)
+        return router.offset
+
+    async def _promise(self, item: _Promise) -> list[int]:
+        """Durable before it is given: a later gap must not swallow a timer that fired under it."""
+        slots = set()
+        answer = []
+        for router_id, breaker_id in item.pairs:
+            router = self._routers.get(router_id)
+            subscription = None if router is None else router.subscriptions.get(breaker_id)
+            if router is None or subscription is None:
+                answer.append(-1)
+                continue
+            answer.append(subscription.sent)
+            if item.upto_ms > router.promised_ms:
+                router.promised_ms = item.upto_ms
+                slots.add(router.slot)
+        for slot in slots:
+            await self._log.alive(slot, self.incarnation, item.upto_ms)
+        return answer
+
+    async def _beat(self) -> None:
+        """Every heartbeat_interval_ms: notes in the log's store that samples could be taken until now."""
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            with contextlib.suppress(BreakersError):
+                await self._work.put(_Beat())
+                now = self._clock.now_ms()
+                for slot in {r.slot for r in self._routers.values()}:
+                    await self._log.alive(slot, self.incarnation, now)
+                self._up_ms = max(self._up_ms, now)

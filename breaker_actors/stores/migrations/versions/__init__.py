@@ -1,0 +1,1 @@
+"""Numbered migrations; a file that has been released is never edited."""

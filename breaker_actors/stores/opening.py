@@ -1,0 +1,20 @@
+"""Where a process finds its store and its sample log, from the settings."""
+
+from __future__ import annotations
+
+from breaker_actors.settings import Settings
+from breaker_actors.stores.secrets import SecretBox
+from breaker_actors.stores.sql import SqlStore
+from breaker_actors.stores.sqlitelog import SqliteLog
+
+
+def make_store(settings: Settings) -> SqlStore:
+    """The store of the data dir; connect with `open()`."""
+    directory = settings.data_dir.absolute()
+    box = SecretBox.from_file(directory / "secret.key")
+    return SqlStore(f"sqlite:///{directory / 'breakers.sqlite'}", box)
+
+
+def make_log(settings: Settings) -> SqliteLog:
+    """The sample log of the data dir; files are opened on first use."""
+    return SqliteLog(settings.data_dir.absolute() / "log", settings.log_synchronous, settings.duplicate_window_ms)

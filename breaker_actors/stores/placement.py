@@ -1,0 +1,160 @@
+"""The Directory's side of the store: owners and epochs, change rows, assignments (design.md sections 3.2 and 3.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
+
+from breaker_actors.errors import Fenced
+from breaker_actors.messages import BreakerAssignment, RouterAssignment, RouterRef
+from breaker_actors.stores import tables as t
+from breaker_actors.stores.base import ChangeRow, Placement
+from breaker_actors.stores.part import StorePart, chunks
+
+Kind = Literal["breaker", "router"]
+_TABLES = {"breaker": t.breakers, "router": t.routers}
+_ONLY = 1
+_decode_entries = msgspec.msgpack.Decoder(tuple[tuple[int, bytes], ...]).decode
+
+
+class Placements(StorePart):
+    async def open_directory(self) -> int:
+        return await self._db.write(_open)
+
+    async def placements(self, kind: Kind) -> list[Placement]:
+        return await self._db.read(lambda c: _placements(c, kind))
+
+    async def claim(self, directory_epoch: int, kind: Kind, owners: Mapping[str, str]) -> dict[str, int]:
+        return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
+
+    async def pending_changes(self, limit: int) -> list[ChangeRow]:
+        query = select(t.changes).order_by(t.changes.c.id).limit(limit)
+        return [_change(row) for row in await self._db.read(lambda c: c.execute(query).all())]
+
+    async def settle_changes(self, directory_epoch: int, offsets: Mapping[int, int]) -> None:
+        await self._db.write(lambda c: _settle(c, directory_epoch, offsets))
+
+    async def breaker_assignments(self, breaker_ids: Sequence[str]) -> list[BreakerAssignment]:
+        return await self._db.read(lambda c: _breaker_assignments(c, breaker_ids))
+
+    async def router_assignments(self, router_ids: Sequence[str]) -> list[RouterAssignment]:
+        return await self._db.read(lambda c: _router_assignments(c, router_ids))
+
+
+def _open(c: Connection) -> int:
+    stored = c.execute(select(t.directory.c.epoch).where(t.directory.c.id == _ONLY).with_for_update()).scalar()
+    if stored is None:
+        c.execute(insert(t.directory).values(id=_ONLY, epoch=1))
+        return 1
+    c.execute(update(t.directory).where(t.directory.c.id == _ONLY).values(epoch=stored + 1))
+    return int(stored) + 1
+
+
+def _check_directory(c: Connection, epoch: int) -> None:
+    stored = c.execute(select(t.directory.c.epoch).where(t.directory.c.id == _ONLY).with_for_update()).scalar()
+    if stored != epoch:
+        raise Fenced("a newer directory has taken over")
+
+
+def _placements(c: Connection, kind: Kind) -> list[Placement]:
+    table = _TABLES[kind]
+    columns = [table.c.id, table.c.project_id, table.c.owner, table.c.epoch]
+    if kind == "router":
+        columns.append(table.c.log_slot)
+    return [Placement(**row._mapping) for row in c.execute(select(*columns).order_by(table.c.number))]
+
+
+def _claim(c: Connection, directory_epoch: int, kind: Kind, owners: Mapping[str, str]) -> dict[str, int]:
+    _check_directory(c, directory_epoch)
+    if not owners:
+        return {}
+    table = _TABLES[kind]
+    values: dict[str, Any] = {"owner": bindparam("to"), "epoch": table.c.epoch + 1}
+    if kind == "router":
+        # A router's log stays where it began, whoever owns it.
+        values["log_slot"] = func.coalesce(table.c.log_slot, bindparam("to"))
+    statement = update(table).where(table.c.id == bindparam("which")).values(values)
+    c.execute(statement, [{"which": id_, "to": owner} for id_, owner in owners.items()])
+    epochs: dict[str, int] = {}
+    for some in chunks(list(owners)):
+        rows = c.execute(select(table.c.id, table.c.epoch).where(table.c.id.in_(some)))
+        epochs.update({id_: epoch for id_, epoch in rows})
+    return epochs
+
+
+def _change(row: Row[Any]) -> ChangeRow:
+    return ChangeRow(
+        id=row.id,
+        router_id=row.router_id,
+        project_id=row.project_id,
+        entries=_decode_entries(row.entries),
+        links=row.links,
+    )
+
+
+def _settle(c: Connection, directory_epoch: int, offsets: Mapping[int, int]) -> None:
+    _check_directory(c, directory_epoch)
+    starts: list[dict[str, Any]] = []
+    for some in chunks(sorted(offsets)):
+        query = select(t.changes.c.id, t.changes.c.router_id, t.changes.c.links).where(t.changes.c.id.in_(some))
+        for row in c.execute(query.order_by(t.changes.c.id)):
+            since = offsets[row.id] - 1
+            starts += [{"router": row.router_id, "breaker": breaker, "since": since} for breaker in row.links]
+        c.execute(delete(t.changes).where(t.changes.c.id.in_(some)))
+    if starts:
+        mine = (t.links.c.router_id == bindparam("router")) & (t.links.c.breaker_id == bindparam("breaker"))
+        c.execute(update(t.links).where(mine).values(since_offset=bindparam("since")), starts)
+    waiting = exists().where(t.changes.c.router_id == t.routers.c.id)
+    c.execute(delete(t.routers).where(t.routers.c.deleted_ms.is_not(None), ~waiting))
+
+
+def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[BreakerAssignment]:
+    found: dict[str, BreakerAssignment] = {}
+    for some in chunks(breaker_ids):
+        refs = _router_refs(c, some)
+        for row in c.execute(
+            select(
+                t.breakers.c.id.label("breaker_id"),
+                t.breakers.c.project_id,
+                t.breakers.c.epoch,
+                t.breakers.c.name,
+                t.projects.c.shard,
+                t.records.c.record,
+                t.records.c.cut,
+                t.records.c.settings,
+            )
+            .join(t.projects, t.projects.c.id == t.breakers.c.project_id)
+            .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+            .where(t.breakers.c.id.in_(some))
+        ):
+            routers = tuple(refs.get(row.breaker_id, ()))
+            found[row.breaker_id] = BreakerAssignment(**row._mapping, routers=routers)
+    return [found[breaker_id] for breaker_id in breaker_ids if breaker_id in found]
+
+
+def _router_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[RouterRef]]:
+    """Links that count already; one whose change is not in the log yet has nothing to read."""
+    query = (
+        select(
+            t.links.c.breaker_id, t.links.c.router_id, t.routers.c.owner, t.routers.c.log_slot, t.links.c.since_offset
+        )
+        .join(t.routers, t.routers.c.id == t.links.c.router_id)
+        .where(t.links.c.breaker_id.in_(breaker_ids), t.links.c.since_offset.is_not(None))
+        .order_by(t.links.c.number)
+    )
+    refs: dict[str, list[RouterRef]] = {}
+    for breaker_id, router_id, owner, slot, since in c.execute(query):
+        refs.setdefault(breaker_id, []).append(RouterRef(router_id, owner or "", slot or "", since))
+    return refs
+
+
+def _router_assignments(c: Connection, router_ids: Sequence[str]) -> list[RouterAssignment]:
+    found: dict[str, RouterAssignment] = {}
+    columns = (t.routers.c.id.label("router_id"), t.routers.c.project_id, t.routers.c.epoch, t.routers.c.log_slot)
+    for some in chunks(router_ids):
+        query = select(*columns).where(t.routers.c.id.in_(some), t.routers.c.log_slot.is_not(None))
+        found.update({row.router_id: RouterAssignment(**row._mapping) for row in c.execute(query)})
+    return [found[router_id] for router_id in router_ids if router_id in found]

@@ -1,0 +1,97 @@
+"""Reads of events and committed states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, select, tuple_
+
+from breaker_actors.errors import NotFound
+from breaker_actors.stores import tables as t
+from breaker_actors.stores.base import EventQuery, EventRow, StoredState, StreamSnapshot
+from breaker_actors.stores.part import StorePart, chunks
+
+_EVENT_COLUMNS = [t.events.c[f] for f in EventRow.__struct_fields__]
+
+
+class Reads(StorePart):
+    async def events(self, query: EventQuery) -> list[EventRow]:
+        statement = _events(query)
+        rows = await self._db.read(lambda c: c.execute(statement).all())
+        return [EventRow(**row._mapping) for row in rows]
+
+    async def latest_event_ms(self, query: EventQuery) -> int | None:
+        statement = select(func.max(t.events.c.ts_ms)).where(*_filter(query))
+        return await self._db.read(lambda c: c.execute(statement).scalar())
+
+    async def stored_states(self, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[StoredState]:
+        return await self._db.read(lambda c: _states(c, project_id, breaker_ids))
+
+    async def stream_snapshot(self, project_id: str, now_ms: int) -> StreamSnapshot:
+        return await self._db.read(lambda c: _snapshot(c, project_id, now_ms))
+
+
+def _filter(query: EventQuery) -> list[ColumnElement[bool]]:
+    e = t.events.c
+    wanted = [e.project_id == query.project_id]
+    if query.breaker_id is not None:
+        wanted.append(e.breaker_id == query.breaker_id)
+    if query.since_ms is not None:
+        wanted.append(e.ts_ms > query.since_ms)
+    if query.until_ms is not None:
+        wanted.append(e.ts_ms <= query.until_ms)
+    if query.after_sequence is not None:
+        wanted.append(e.sequence > query.after_sequence)
+    return wanted
+
+
+def _events(query: EventQuery) -> Select[Any]:
+    e = t.events.c
+    wanted = _filter(query)
+    if query.before is not None:
+        wanted.append(tuple_(e.ts_ms, e.sequence) < tuple_(*query.before))
+    statement = select(*_EVENT_COLUMNS).where(*wanted).limit(query.limit)
+    if query.after_sequence is not None:
+        return statement.order_by(e.sequence)
+    return statement.order_by(e.ts_ms.desc(), e.sequence.desc())
+
+
+def _states(c: Connection, project_id: str, breaker_ids: Sequence[str] | None) -> list[StoredState]:
+    """In creation order, whatever the order of the ids."""
+    b, r = t.breakers.c, t.records.c
+    base = (
+        select(b.id, b.name, b.rule, b.created_ms, r.state, r.allow_rate, r.transition_seq, r.record, b.number)
+        .join(t.records, r.breaker_id == b.id)
+        .where(b.project_id == project_id)
+    )
+    if breaker_ids is None:
+        return [_state(row) for row in c.execute(base.order_by(b.created_ms, b.number))]
+    rows = [row for some in chunks(list(dict.fromkeys(breaker_ids))) for row in c.execute(base.where(b.id.in_(some)))]
+    return [_state(row) for row in sorted(rows, key=lambda row: (row.created_ms, row.number))]
+
+
+def _state(row: Any) -> StoredState:
+    return StoredState(
+        breaker_id=row.id,
+        name=row.name,
+        rule=row.rule,
+        created_ms=row.created_ms,
+        state=row.state,
+        allow_rate=row.allow_rate,
+        transition_seq=row.transition_seq,
+        record=row.record,
+    )
+
+
+def _snapshot(c: Connection, project_id: str, now_ms: int) -> StreamSnapshot:
+    shard = c.execute(select(t.projects.c.shard).where(t.projects.c.id == project_id)).scalar()
+    if shard is None:
+        raise NotFound("no such project", {"project_id": project_id})
+    position = c.execute(select(t.journals.c.sequence).where(t.journals.c.shard == shard)).scalar()
+    gone = select(t.gone_names.c.name).where(t.gone_names.c.project_id == project_id, t.gone_names.c.until_ms > now_ms)
+    return StreamSnapshot(
+        position=position or 0,
+        states=tuple(_states(c, project_id, None)),
+        gone=tuple(c.execute(gone.order_by(t.gone_names.c.name)).scalars()),
+    )

@@ -1,0 +1,159 @@
+"""The Journal's side of the store: fenced commits of events, records and cuts (design.md sections 3.4 and 3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
+
+from breaker_actors.errors import Fenced
+from breaker_actors.messages import Commit, CommitResult
+from breaker_actors.stores import tables as t
+from breaker_actors.stores.base import JournalHead
+from breaker_actors.stores.part import StorePart, chunks
+
+
+class Journals(StorePart):
+    async def open_journal(self, shard: int) -> JournalHead:
+        return await self._db.write(lambda c: _open(c, shard))
+
+    async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
+        return await self._db.write(lambda c: _commit(c, head, commits))
+
+
+class _Fence(NamedTuple):
+    """What a commit for one breaker must match."""
+
+    epoch: int
+    transition_seq: int
+
+
+def _open(c: Connection, shard: int) -> JournalHead:
+    query = select(t.journals).where(t.journals.c.shard == shard).with_for_update()
+    stored = c.execute(query).first()
+    if stored is None:
+        c.execute(insert(t.journals).values(shard=shard, epoch=1, sequence=0))
+        return JournalHead(shard, 1, 0)
+    c.execute(update(t.journals).where(t.journals.c.shard == shard).values(epoch=stored.epoch + 1))
+    return JournalHead(shard, stored.epoch + 1, stored.sequence)
+
+
+def numbers_taken(commit: Commit) -> int:
+    """Sequence numbers of one commit. They are taken whatever its result, so that the journal can count them alike;
+    a hole in the sequence harms nobody."""
+    return len(commit.events) or int(commit.announce)
+
+
+def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
+    new = msgspec.structs.replace(head, sequence=head.sequence + sum(map(numbers_taken, commits)))
+    _advance(c, head, new)
+    fences = _fences(c, sorted({commit.breaker_id for commit in commits}))
+    results: list[CommitResult] = []
+    kept: list[Commit] = []
+    rows: list[dict[str, Any]] = []
+    sequence = head.sequence
+    for commit in commits:
+        result = _judge(c, commit, fences)
+        results.append(result or "ok")
+        if result is None:
+            kept.append(commit)
+            rows += _event_rows(head.shard, sequence, commit)
+            fences[commit.breaker_id] = _Fence(commit.epoch, commit.transition_seq)
+        sequence += numbers_taken(commit)
+    if rows:
+        c.execute(insert(t.events), rows)
+    _store_records(c, kept)
+    return new, results
+
+
+def _advance(c: Connection, head: JournalHead, new: JournalHead) -> None:
+    mine = (
+        (t.journals.c.shard == head.shard)
+        & (t.journals.c.epoch == head.epoch)
+        & (t.journals.c.sequence == head.sequence)
+    )
+    if c.execute(update(t.journals).where(mine).values(sequence=new.sequence)).rowcount != 1:
+        raise Fenced("a newer journal holds this shard")
+
+
+def _fences(c: Connection, breaker_ids: Sequence[str]) -> dict[str, _Fence]:
+    """Epoch and transition_seq per breaker, locked until the transaction ends: what is judged by them stays true."""
+    fences: dict[str, _Fence] = {}
+    for some in chunks(breaker_ids):
+        query = (
+            select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq)
+            .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+            .where(t.breakers.c.id.in_(some))
+            .with_for_update()
+        )
+        fences.update({id_: _Fence(epoch, seq) for id_, epoch, seq in c.execute(query)})
+    return fences
+
+
+def _judge(c: Connection, commit: Commit, fences: dict[str, _Fence]) -> CommitResult | None:
+    """None: it may be written. A commit that is stored already is "ok": its first answer got lost."""
+    wanted = commit.transition_seq - len(commit.events)
+    if [e.transition_seq for e in commit.events] != list(range(wanted + 1, commit.transition_seq + 1)):
+        return "failed"
+    fence = fences.get(commit.breaker_id)
+    if fence == _Fence(commit.epoch, wanted):
+        return None
+    if fence is None or not commit.events:
+        return "fenced"
+    return "ok" if _stored_alike(c, commit) else "fenced"
+
+
+def _stored_alike(c: Connection, commit: Commit) -> bool:
+    e = t.events.c
+    first, last = commit.events[0].transition_seq, commit.transition_seq
+    query = (
+        select(e.prev, e.curr, e.ts_ms, e.transition_seq)
+        .where(e.breaker_id == commit.breaker_id, e.transition_seq.between(first, last))
+        .order_by(e.transition_seq)
+    )
+    given = [(d.prev, d.curr, d.ts_ms, d.transition_seq) for d in commit.events]
+    return [tuple(row) for row in c.execute(query)] == given
+
+
+def _event_rows(shard: int, sequence: int, commit: Commit) -> list[dict[str, Any]]:
+    place = {"shard": shard, "project_id": commit.project_id, "breaker_id": commit.breaker_id}
+    return [
+        place | {"sequence": sequence + i} | msgspec.structs.asdict(draft) for i, draft in enumerate(commit.events, 1)
+    ]
+
+
+def _store_records(c: Connection, commits: Sequence[Commit]) -> None:
+    """Writes records and cuts under the same fence once more: the statement itself can't write past it."""
+    if not commits:
+        return
+    r = t.records.c
+    owned = exists().where(t.breakers.c.id == bindparam("which"), t.breakers.c.epoch == bindparam("under"))
+    statement = (
+        update(t.records)
+        .where(r.breaker_id == bindparam("which"), r.transition_seq == bindparam("before"), owned)
+        .values(
+            transition_seq=bindparam("seq"),
+            state=bindparam("state"),
+            allow_rate=bindparam("allow_rate"),
+            record=bindparam("record"),
+            cut=bindparam("cut"),
+            settings=func.coalesce(bindparam("settings"), r.settings),
+        )
+    )
+    c.execute(statement, [_record_values(commit) for commit in commits])
+
+
+def _record_values(commit: Commit) -> dict[str, Any]:
+    return {
+        "which": commit.breaker_id,
+        "under": commit.epoch,
+        "before": commit.transition_seq - len(commit.events),
+        "seq": commit.transition_seq,
+        "state": commit.state,
+        "allow_rate": commit.allow_rate,
+        "record": commit.record,
+        "cut": commit.cut,
+        "settings": commit.settings,
+    }

@@ -1,0 +1,90 @@
+"""Secrets at rest: ingest secrets and webhook addresses are sealed, API keys are stored as hashes only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from breaker_actors.errors import BreakersError
+
+if TYPE_CHECKING:
+    from breaker_actors.stores.base import KeyKind
+
+KEY_PREFIXES: dict[KeyKind, str] = {"user": "eb_user_", "admin": "eb_admin_", "project": "eb_pk_"}
+KEY_PREFIX_LEN = 12
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
+
+
+class SecretBox:
+    """Seals short texts with AES-256-GCM. `place` names the row and column a text belongs to: a sealed value moved
+    to another place does not open."""
+
+    __slots__ = ("_cipher",)
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    def __repr__(self) -> str:
+        return "SecretBox()"
+
+    @classmethod
+    def from_file(cls, path: Path) -> SecretBox:
+        """The box of a key file, made on first use (mode 600)."""
+        if not path.exists():
+            _make_key_file(path)
+        key = path.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise BreakersError(f"{path} is not a key file of {_KEY_BYTES} bytes")
+        return cls(key)
+
+    def seal(self, text: str, place: str) -> bytes:
+        """Nonce and ciphertext; two seals of one text differ."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, text.encode(), place.encode())
+
+    def unseal(self, sealed: bytes, place: str) -> str:
+        """The text; raises when the key file is another one than at seal time."""
+        nonce, body = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return self._cipher.decrypt(nonce, body, place.encode()).decode()
+        except InvalidTag:
+            raise BreakersError(f"the key file does not open the stored {place.partition(':')[0]}") from None
+
+
+def _make_key_file(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.urandom(_KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        # A link appears whole or not at all: of several processes starting together one makes the key, all read it.
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def new_api_key(kind: KeyKind) -> str:
+    """A key of the kind with 256 random bits."""
+    return KEY_PREFIXES[kind] + secrets.token_hex(_KEY_BYTES)
+
+
+def hash_api_key(key: str) -> str:
+    """What is stored of a key. No salt or stretching is needed: the key is random, not a password."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def new_ingest_secret() -> str:
+    """64 lowercase hex digits, what every client takes."""
+    return secrets.token_hex(32)

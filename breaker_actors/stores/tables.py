@@ -1,0 +1,229 @@
+"""The schema, as portable SQLAlchemy Core: the same tables on SQLite and PostgreSQL.
+
+Nothing cascades in the database: the code that deletes a row deletes what hangs on it, in the same transaction, so that
+the rule can be read there. `number` columns give the order of insertion; ids are uuids as text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeDecorator
+
+from breaker_actors.core.model import Rule
+
+# SQLite gives out row numbers for a column declared exactly INTEGER only; PostgreSQL needs 64 bits for them.
+Number = BigInteger().with_variant(Integer, "sqlite")
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+
+class JsonText(TypeDecorator[Any]):
+    """A value kept as JSON text, read back as `shape`."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__()
+        self.shape = shape
+        self._decoder = msgspec.json.Decoder(shape)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return None if value is None else self._decoder.decode(value)
+
+
+orgs = Table(
+    "orgs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+)
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("org_id", Text, ForeignKey(orgs.c.id), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("slug", Text, nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+)
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("workspace_id", Text, ForeignKey(workspaces.c.id), nullable=False, index=True),
+    Column("name", Text),
+    Column("enable_signed_ingest", Boolean, nullable=False),
+    Column("ingest_secret", LargeBinary, nullable=False),
+    Column("slack_webhook_url", LargeBinary),
+    Column("trace_id_url_template", Text),
+    Column("shard", Integer, nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+    Column("breakers_updated_ms", BigInteger, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("org_id", Text, ForeignKey(orgs.c.id), nullable=False, index=True),
+    Column("project_id", Text, ForeignKey(projects.c.id), index=True),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("key_prefix", Text, nullable=False),
+    Column("key_sha256", Text, nullable=False, unique=True),
+    Column("inserted_ms", BigInteger, nullable=False),
+    Column("last_used_ms", BigInteger),
+)
+
+breakers = Table(
+    "breakers",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project_id", Text, ForeignKey(projects.c.id), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("rule", JsonText(Rule), nullable=False),
+    Column("actions", JsonText(dict[str, Any])),
+    Column("metadata", JsonText(dict[str, str]), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    Column("owner", Text),
+    Column("epoch", BigInteger, nullable=False),
+)
+Index("ix_breakers_project_created", breakers.c.project_id, breakers.c.created_ms, breakers.c.number)
+Index("ix_breakers_project_name", breakers.c.project_id, breakers.c.name)
+
+# `deleted_ms`: gone for every read, kept until its last change is in its log (only an owner can append it there).
+routers = Table(
+    "routers",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project_id", Text, ForeignKey(projects.c.id), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("metadata", JsonText(dict[str, str]), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+    Column("deleted_ms", BigInteger, index=True),
+    Column("owner", Text),
+    Column("epoch", BigInteger, nullable=False),
+    Column("log_slot", Text),
+)
+
+# `number` orders a router's breakers and a breaker's routers alike. `since_offset`: NULL until settled.
+links = Table(
+    "links",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("router_id", Text, ForeignKey(routers.c.id), nullable=False),
+    Column("breaker_id", Text, ForeignKey(breakers.c.id), nullable=False, index=True),
+    Column("since_offset", BigInteger),
+    UniqueConstraint("router_id", "breaker_id"),
+)
+
+# A settled change's id is never given out again: a late settle of it must not remove another change.
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", Number, primary_key=True, autoincrement=True),
+    Column("router_id", Text, ForeignKey(routers.c.id), nullable=False, index=True),
+    Column("project_id", Text, nullable=False),
+    Column("entries", LargeBinary, nullable=False),
+    Column("links", JsonText(tuple[str, ...]), nullable=False),
+    sqlite_autoincrement=True,
+)
+
+records = Table(
+    "records",
+    metadata,
+    Column("breaker_id", Text, ForeignKey(breakers.c.id), primary_key=True),
+    Column("transition_seq", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("allow_rate", Float, nullable=False),
+    Column("record", LargeBinary),
+    Column("cut", JsonText(dict[str, int]), nullable=False),
+    Column("settings", LargeBinary),
+)
+
+# Events outlive their breaker, so breaker_id is no foreign key.
+events = Table(
+    "events",
+    metadata,
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("project_id", Text, nullable=False),
+    Column("breaker_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("prev", Text, nullable=False),
+    Column("curr", Text, nullable=False),
+    Column("ts_ms", BigInteger, nullable=False),
+    Column("transition_seq", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("allow_rate", Float, nullable=False),
+    Column("value", Float),
+    Column("rule", JsonText(dict[str, Any]), nullable=False),
+    Column("agg", JsonText(dict[str, Any]), nullable=False),
+    UniqueConstraint("breaker_id", "transition_seq"),
+)
+Index("ix_events_project_newest", events.c.project_id, events.c.ts_ms, events.c.sequence)
+Index("ix_events_breaker_newest", events.c.breaker_id, events.c.ts_ms, events.c.sequence)
+Index("ix_events_project_sequence", events.c.project_id, events.c.sequence)
+
+journals = Table(
+    "journals",
+    metadata,
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+)
+
+directory = Table(
+    "directory",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+)
+
+gone_names = Table(
+    "gone_names",
+    metadata,
+    Column("project_id", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("until_ms", BigInteger, nullable=False),
+)

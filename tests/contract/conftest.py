@@ -1,0 +1,88 @@
+"""Backends of the contract tests. A new backend is one more entry in `BACKENDS`; the tests stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from breaker_actors.stores.samplelog import SampleLog
+from breaker_actors.stores.secrets import SecretBox
+from breaker_actors.stores.sql import SqlStore
+from breaker_actors.stores.sqlitelog import SqliteLog
+
+BACKENDS = ["sqlite"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where one test keeps its data, so that several stores (and processes) can share it."""
+
+    name: str
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder / 'store.sqlite'}"
+
+    @property
+    def log_folder(self) -> Path:
+        return self.folder / "log"
+
+    def store(self) -> SqlStore:
+        return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"))
+
+    def log(self) -> SqliteLog:
+        return SqliteLog(self.log_folder, synchronous_full=False)
+
+    def stored_bytes(self) -> bytes:
+        """Everything the backend wrote, to search for what must not be there."""
+        return b"".join(p.read_bytes() for p in self.folder.glob("store.sqlite*"))
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    return Backend(request.param, tmp_path)
+
+
+@pytest.fixture
+async def make_store(backend: Backend) -> AsyncIterator[Callable[[], Awaitable[SqlStore]]]:
+    """Opens any number of stores on one database."""
+    stores: list[SqlStore] = []
+
+    async def make() -> SqlStore:
+        store = backend.store()
+        stores.append(store)
+        await store.open()
+        return store
+
+    yield make
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+async def store(make_store: Callable[[], Awaitable[SqlStore]]) -> SqlStore:
+    return await make_store()
+
+
+@pytest.fixture
+async def make_log(backend: Backend) -> AsyncIterator[Callable[[], SampleLog]]:
+    """Opens any number of logs on one place."""
+    logs: list[SampleLog] = []
+
+    def make() -> SampleLog:
+        log = backend.log()
+        logs.append(log)
+        return log
+
+    yield make
+    for log in logs:
+        await log.close()
+
+
+@pytest.fixture
+def log(make_log: Callable[[], SampleLog]) -> SampleLog:
+    return make_log()
