@@ -39,7 +39,7 @@ class Board:
     """States of a project at a position of the feed."""
 
     def __init__(self, snapshot: StreamSnapshot) -> None:
-        self.position = snapshot.position
+        self._position = snapshot.position
         names = stream_names(snapshot.states)
         self._shown = {
             s.breaker_id: Shown(names[s.breaker_id], s.state, s.allow_rate, s.transition_seq) for s in snapshot.states
@@ -50,10 +50,8 @@ class Board:
     def apply(self, entry: FeedEntry) -> bytes | None:
         """Follows one state entry; the message to push, or None when it says nothing new."""
         old = self._shown.get(entry.breaker_id)
-        if entry.sequence <= self.position:
-            return None
-        self.position = entry.sequence
-        if old is None or entry.transition_seq < old.seq:
+        # Entries of one transaction share a sequence, so only the snapshot's own position bounds them from below.
+        if entry.sequence <= self._position or old is None or entry.transition_seq < old.seq:
             return None
         new = Shown(old.name, entry.state, entry.allow_rate, entry.transition_seq)
         self._shown[entry.breaker_id] = new

@@ -40,7 +40,7 @@ def project(row: ProjectRow) -> Body:
         "project_id": row.id,
         "id": row.id,
         "workspace_id": row.workspace_id,
-        "name": row.name,
+        "name": row.name or f"project-{row.id[:8]}",
         "enable_signed_ingest": row.enable_signed_ingest,
         "slack_webhook_url": row.slack_webhook_url,
         "trace_id_url_template": row.trace_id_url_template,

@@ -60,7 +60,7 @@ class Caches:
         self._drops = 0
 
     async def key(self, key: str) -> KeyRow | None:
-        """The row of an API key, kept under a hash of it: the key itself is nowhere in memory for longer than a call."""
+        """The row of an API key, kept under a hash: the key itself is in memory for no longer than a call."""
         if not key:
             return None
         name = hashlib.sha256(key.encode()).hexdigest()

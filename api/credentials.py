@@ -11,7 +11,6 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,9 +18,6 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import Store
-
-if TYPE_CHECKING:
-    from breaker_actors.stores.sql import SqlStore
 
 FILE_NAME = "credentials.json"
 MISSING = (
@@ -51,20 +47,14 @@ def prepare(settings: Settings, base_url: str, clock: Clock, warn: Callable[[str
 
 
 async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callable[[str], None]) -> None:
-    store = store_of(settings)
+    from breaker_actors.stores.opening import make_store
+
+    store = make_store(settings)
     await store.open()
     try:
         await ensure(store, settings.data_dir / FILE_NAME, base_url, clock.now_ms(), warn)
     finally:
         await store.close()
-
-
-def store_of(settings: Settings) -> SqlStore:
-    """The store of a data directory, not opened yet."""
-    from breaker_actors.stores.secrets import SecretBox
-    from breaker_actors.stores.sql import SqlStore
-
-    return SqlStore(f"sqlite:///{settings.data_dir / 'store.sqlite'}", SecretBox.from_file(settings.data_dir / "key"))
 
 
 async def ensure(store: Store, path: Path, base_url: str, now_ms: int, warn: Callable[[str], None]) -> None:

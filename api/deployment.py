@@ -41,7 +41,21 @@ class Api:
         self._build = build
 
     def __serve_build_asgi_app__(self) -> Any:
+        _close_internal_port()
         return self._build(self._settings)
+
+
+def _close_internal_port() -> None:
+    """Moves the replica's port for calls from other deployments to loopback; it is bound after the app is built.
+
+    Serve opens it on every interface and unpickles what arrives there, without asking who sent it: whoever reaches the
+    machine could run code in it. There are no other deployments, so nobody has to reach it from outside.
+    """
+    from ray.serve._private import replica
+
+    bind = getattr(replica, "add_port_to_grpc_server", None)
+    if bind is not None:
+        replica.add_port_to_grpc_server = lambda server, address: bind(server, address.replace("[::]", "127.0.0.1"))
 
 
 def application(settings: Settings, build: Build = build_app) -> Application:

@@ -54,11 +54,11 @@ def problem_body(code: str, message: str, request: str, details: dict[str, Any] 
     return body | ({"details": details} if details else {})
 
 
-def answer_error(error: errors.BreakersError) -> Response:
+async def answer_error(error: errors.BreakersError) -> Response:
     """An error of ours; one that isn't meant for callers is logged and answered without details."""
     status = status_of(error)
     if status == 500:
-        return answer_bug(error)
+        return await answer_bug(error)
     response = json_response(problem_body(error.code, error.message, request_id(), error.details), status)
     # Seconds, on 429 only: one public client crashes on any other error answer that carries the header.
     if status == 429:
@@ -66,7 +66,7 @@ def answer_error(error: errors.BreakersError) -> Response:
     return response
 
 
-def answer_http(error: HTTPException) -> Response:
+async def answer_http(error: HTTPException) -> Response:
     """An error the framework raised before or instead of a handler."""
     status = error.code or 500
     word = WORDS.get(status, errors.BadRequest.code if status < 500 else errors.BreakersError.code)
@@ -77,7 +77,7 @@ def answer_http(error: HTTPException) -> Response:
     return response
 
 
-def answer_bug(error: Exception) -> Response:
+async def answer_bug(error: Exception) -> Response:
     """A failure of ours: everything in the log under the request id, nothing in the answer."""
     log.error("request_failed", request_id=request_id(), exc_info=error)
     body = problem_body(errors.BreakersError.code, "Something went wrong in the service.", request_id())
@@ -86,6 +86,6 @@ def answer_bug(error: Exception) -> Response:
 
 def install(app: Quart) -> None:
     """Makes every error of this app leave through the functions above."""
-    app.register_error_handler(errors.BreakersError, answer_error)  # type: ignore[arg-type]
-    app.register_error_handler(HTTPException, answer_http)  # type: ignore[arg-type]
+    app.register_error_handler(errors.BreakersError, answer_error)
+    app.register_error_handler(HTTPException, answer_http)
     app.register_error_handler(Exception, answer_bug)

@@ -48,7 +48,7 @@ def matches(header: str | None, content_hash: str) -> bool:
     return any(tag in ("*", content_hash) for tag in tags)
 
 
-def name_request() -> None:
+async def name_request() -> None:
     """Before each request: takes the caller's X-Request-ID when it is short and harmless, else makes one."""
     given = request.headers.get("X-Request-ID", "")
     g.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

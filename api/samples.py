@@ -213,15 +213,15 @@ def _judge(samples: list[Any], bounds: Bounds) -> Sorted:
 
 
 def _judge_one(sample: Any, bounds: Bounds, good: Columns) -> tuple[str, str] | None:
-    """Adds a good sample to the columns; of a bad one the field and the code, in the order of semantics.md section 6."""
+    """Adds a good sample to the columns; of a bad one the first wrong field and its code."""
     if not isinstance(sample, dict):
         return "router_id", "invalid_router_id"
     router_id, metric = sample.get("router_id"), sample.get("metric")
     if not isinstance(router_id, str) or router_id.lower() not in bounds.routers:
         return "router_id", "invalid_router_id"
-    if not _is_text(metric) or not 0 < len(metric) <= METRIC_LENGTH_MAX:
+    if not isinstance(metric, str) or not _is_text(metric) or not 0 < len(metric) <= METRIC_LENGTH_MAX:
         return "metric", "invalid_metric"
-    ts_ms = bounds.default_ms if sample.get("ts_ms") is None else sample["ts_ms"]
+    ts_ms: Any = bounds.default_ms if sample.get("ts_ms") is None else sample["ts_ms"]
     if wrong := _wrong_time(ts_ms, bounds):
         return "ts_ms", wrong
     value = _finite(sample.get("value"))
@@ -294,7 +294,9 @@ def to_parts(good: Columns, keys: tuple[bytes, ...]) -> list[Part]:
     return parts
 
 
-def duplicate_key(signature: str | None, idempotency_key: str | None, timestamp: str | None, body: bytes) -> bytes | None:
+def duplicate_key(
+    signature: str | None, idempotency_key: str | None, timestamp: str | None, body: bytes
+) -> bytes | None:
     """What makes a repeated request recognisable, or None when nothing does.
 
     The signature of a signed project; else the caller's Idempotency-Key; else the timestamp header with the body, which

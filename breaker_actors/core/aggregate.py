@@ -72,7 +72,7 @@ def _rounded(exact: Fraction) -> float:
     try:
         return float(exact)
     except OverflowError:
-        return math.copysign(FLOAT_MAX, exact)
+        return FLOAT_MAX if exact > 0 else -FLOAT_MAX
 
 
 def mean(values: list[float]) -> float:

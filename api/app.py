@@ -1,0 +1,107 @@
+"""Stop 1 of a sample's life: `create_app` builds the Quart app of one replica, its blueprints, error table and feed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import cast
+
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from quart import Quart, Response, request
+from quart.asgi import ASGIHTTPConnection
+from quart.utils import raise_task_exceptions
+
+from api import problems
+from api.context import EXTENSION, Replica
+from api.feed import Feed
+from api.reply import name_request, request_id
+from api.routes import BLUEPRINTS
+from api.sse import StreamTiming
+from breaker_actors.clock import Clock
+from breaker_actors.gateway import Gateway
+from breaker_actors.settings import Settings
+
+
+class Connection(ASGIHTTPConnection):
+    """Ends both of Quart's tasks when the server cancels the request.
+
+    Quart waits for them in asyncio.wait, which leaves its children running: a stream whose client is gone would live
+    on for ever. A double slash, which clients make of a base URL that ends in one, is read as a single one.
+    """
+
+    def __init__(self, app: Quart, scope: HTTPScope) -> None:
+        path = re.sub("//+", "/", scope["path"])
+        super().__init__(app, scope if path == scope["path"] else cast(HTTPScope, {**scope, "path": path}))
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        request = self._create_request_from_scope(send)
+        tasks = {
+            asyncio.create_task(self.handle_messages(request, receive)),
+            asyncio.create_task(self.handle_request(request, send)),
+        }
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        raise_task_exceptions(done)
+
+
+def create_app(
+    gateway: Gateway,
+    settings: Settings,
+    clock: Clock,
+    timing: StreamTiming | None = None,
+    shards: Sequence[int] = (0,),
+    owns_gateway: bool = True,
+    names_requests: bool = True,
+) -> Quart:
+    """The app of one replica. `owns_gateway`: it opens the gateway when it starts and closes it in the end.
+
+    `names_requests`: False where the server in front already puts X-Request-ID on every answer (Ray Serve does).
+    """
+    timing = timing or StreamTiming()
+    feed = Feed(gateway, settings, clock, timing, shards)
+    app = Quart("api", static_folder=None)
+    app.asgi_http_class = Connection
+    app.url_map.merge_slashes = False
+    app.config.update(
+        MAX_CONTENT_LENGTH=settings.max_body_bytes, RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False
+    )
+    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing)
+    for blueprint in BLUEPRINTS:
+        app.register_blueprint(blueprint)
+    problems.install(app)
+    _watch_requests(app, names_requests)
+    _live(app, gateway, feed, owns_gateway)
+    return app
+
+
+def _watch_requests(app: Quart, names_requests: bool) -> None:
+    app.before_request(name_request)
+
+    @app.after_request
+    async def finish(response: Response) -> Response:
+        if names_requests:
+            response.headers["X-Request-ID"] = request_id()
+        if request.method == "HEAD":
+            headers = response.headers.copy()
+            response.set_data(b"")
+            response.headers = headers
+        return response
+
+
+def _live(app: Quart, gateway: Gateway, feed: Feed, owns_gateway: bool) -> None:
+    @app.before_serving
+    async def start() -> None:
+        if owns_gateway:
+            await gateway.open()
+        feed.start()
+
+    @app.after_serving
+    async def stop() -> None:
+        await feed.stop()
+        if owns_gateway:
+            await gateway.close()

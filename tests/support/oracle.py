@@ -1,0 +1,384 @@
+"""A naive model of semantics.md sections 1 to 5: keeps every sample, recomputes everything, runs every tick.
+
+Independent of the core's code: it shares only the values of core.model. Slow and plain on purpose.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from breaker_actors.core.model import Agg, Batch, Effect, RateChange, Record, Rule, Transition, View
+
+MAX = 1.7976931348623157e308
+OPS = {
+    "gt": lambda a, b: a > b,
+    "lt": lambda a, b: a < b,
+    "gte": lambda a, b: a >= b,
+    "lte": lambda a, b: a <= b,
+}
+TICK_ACTION = {"healthy": "pass", "breach": "fail", "unconfirmed": "hold"}
+POLICY_ACTION = {"optimistic": "pass", "conservative": "hold", "pessimistic": "fail"}
+
+
+def clamped(value: float) -> float:
+    return min(MAX, max(-MAX, value))
+
+
+def to_float(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return MAX if exact > 0 else -MAX
+
+
+def total(values: list[float]) -> float:
+    return to_float(sum((Fraction(v) for v in values), Fraction(0)))
+
+
+def mean(values: list[float]) -> float:
+    exact = sum((Fraction(v) for v in values), Fraction(0))
+    try:
+        return float(exact) / len(values)
+    except OverflowError:
+        return to_float(exact / len(values))
+
+
+def deviation(values: list[float]) -> float:
+    scale = 1.0
+    if any(abs(v) >= 2.0**500 for v in values):
+        scale, values = 2.0**600, [v * 2.0**-600 for v in values]
+    middle = mean(values)
+    return clamped(math.sqrt(math.fsum((v - middle) * (v - middle) for v in values) / len(values)) * scale)
+
+
+def nearest_rank(percent: object, values: list[float]) -> float:
+    place = math.ceil(Fraction(repr(percent)) * len(values) / 100)
+    return sorted(values)[place - 1]
+
+
+def aggregate(kind: str, params: dict, samples: list[tuple[float, bool]], min_count: int) -> float | None:
+    values = [v for v, _ in samples]
+    if kind == "count":
+        return float(len(values))
+    if not values:
+        return 0.0 if kind == "sum" and min_count == 0 else None
+    if kind == "error_rate":
+        return sum(1 for _, ok in samples if not ok) / len(samples)
+    if kind == "p95":
+        return nearest_rank(95, values)
+    if kind == "percentile":
+        return nearest_rank(params["percentile"], values)
+    return {"avg": mean, "sum": total, "max": max, "min": min, "stddev": deviation}[kind](values)
+
+
+@dataclass
+class Oracle:
+    """One breaker. `logical` is the time before which every timer has fired."""
+
+    rule: Rule
+    created: int
+    samples_max: int = 1_000_000
+    seq: int = 0
+    state: str = "closed"
+    since: int = 0
+    grid: int = 0
+    step: int = 0
+    passes: int = 0
+    failed: int = 0
+    floor: int = 0
+    gap_end: int = 0
+    cause: str | None = None
+    verdict: str = "indeterminate"
+    value: float | None = None
+    count: int = 0
+    last_eval: int = 0
+    streak: int = 0
+    peak: int = 0
+    seen: int = 0
+    baseline: float | None = None
+    late: int = 0
+    truncated: int = 0
+    logical: int = 0
+    ticked_to: int = -1
+    samples: list[tuple[int, float, bool, str]] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.since = self.grid = self.logical = self.created
+        self.evaluate(self.created, "ingest")
+
+    # inputs: each returns the effects it had
+
+    def ingest(self, batch: Batch, received: int) -> tuple[Effect, ...]:
+        before = len(self.effects)
+        self.fire(received - 1)
+        now = self.logical = max(self.logical, received)
+        oks = batch.ok.tolist()
+        if self.rule.kind == "consecutive_failures":
+            self.follow(oks)
+        else:
+            held = len(self.window(now))
+            fresh = 0
+            for ts, value, ok in zip(batch.ts_ms.tolist(), batch.value.tolist(), oks, strict=True):
+                time = min(ts, received)
+                if time <= now - self.rule.window_ms or time < self.floor:
+                    self.late += 1
+                else:
+                    fresh += 1
+            self.truncated += max(0, held + fresh - self.samples_max)
+        self.keep(batch, received)
+        self.evaluate(now, "ingest")
+        return tuple(self.effects[before:])
+
+    def keep(self, batch: Batch, received: int) -> None:
+        rows = zip(batch.ts_ms.tolist(), batch.value.tolist(), batch.ok.tolist(), strict=True)
+        self.samples += [(min(ts, received), value, ok, self.rule.metric) for ts, value, ok in rows]
+
+    def follow(self, oks: list[bool]) -> None:
+        for ok in oks:
+            self.seen += 1
+            self.streak = 0 if ok else self.streak + 1
+            self.peak = max(self.peak, self.streak)
+
+    def advance(self, until: int) -> tuple[Effect, ...]:
+        before = len(self.effects)
+        self.fire(until)
+        self.logical = max(self.logical, until + 1)
+        return tuple(self.effects[before:])
+
+    def gap(self, start: int, end: int) -> tuple[Effect, ...]:
+        before = len(self.effects)
+        self.fire(start)
+        self.logical = self.grid = self.gap_end = max(end, self.logical)
+        self.ticked_to = -1
+        self.evaluate(self.logical, "ingest")
+        return tuple(self.effects[before:])
+
+    def configure(self, rule: Rule, now: int) -> None:
+        old = self.rule
+        self.logical = max(self.logical, now)
+        if (rule.metric, rule.kind, rule.kind_params) != (old.metric, old.kind, old.kind_params):
+            self.floor = self.logical
+            self.baseline = None
+            self.forget()
+        self.rule = rule
+        self.step = min(self.step, rule.recovery_allow_rate_ramp_steps)
+
+    def forget(self) -> None:
+        self.streak = self.peak = self.seen = self.count = 0
+        self.verdict, self.value = "indeterminate", None
+
+    # timers
+
+    def next_tick(self) -> int:
+        at = max(self.logical, self.ticked_to + 1, self.grid + 1)
+        interval = self.rule.eval_interval_ms
+        return self.grid + -(-(at - self.grid) // interval) * interval
+
+    def deadline(self) -> int | None:
+        if self.state == "open":
+            due = self.since + self.open_wait()
+        elif self.verdict == "breach":
+            due = self.since + self.rule.min_state_duration_ms
+        else:
+            return None
+        return max(due, self.logical) if due > self.last_eval else None
+
+    def open_wait(self) -> int:
+        rule = self.rule
+        base = max(rule.cooldown_ms, rule.min_state_duration_ms)
+        if self.failed == 0 or not rule.half_open_backoff_enabled:
+            return base
+        base = base or rule.eval_interval_ms
+        return min(max(rule.half_open_backoff_cap_ms, base), base * 2 ** min(self.failed, 40))
+
+    def fire(self, until: int) -> None:
+        while True:
+            tick, deadline = self.next_tick(), self.deadline()
+            at = tick if deadline is None else min(tick, deadline)
+            if at > until:
+                return
+            self.logical = at
+            if at == tick:
+                self.ticked_to = at
+            self.evaluate(at, "tick" if at == tick else "deadline")
+
+    # evaluation
+
+    def window(self, now: int) -> list[tuple[float, bool]]:
+        if self.rule.kind == "consecutive_failures":
+            return []
+        inside = [
+            sample
+            for sample in self.samples
+            if now - self.rule.window_ms < sample[0] <= now
+            and sample[0] >= self.floor
+            and sample[3] == self.rule.metric
+        ]
+        inside.sort(key=lambda sample: sample[0])
+        return [(value, ok) for _, value, ok, _ in inside[-self.samples_max :]]
+
+    def ready(self, now: int) -> bool:
+        if self.rule.kind not in ("count", "sum") or self.rule.op not in ("lt", "lte"):
+            return True
+        return now - max(self.created, self.floor, self.gap_end) >= self.rule.window_ms
+
+    def evaluate(self, now: int, trigger: str) -> None:
+        rule, params = self.rule, self.rule.kind_params or {}
+        window = self.window(now)
+        inner: float | None = None
+        need = rule.min_count if rule.kind in ("count", "sum") else max(1, rule.min_count)
+        if rule.kind == "consecutive_failures":
+            self.count, self.value = self.seen, float(self.peak) if self.seen else None
+        elif rule.kind == "delta":
+            self.count = len(window)
+            inner = aggregate(params.get("delta_of") or "avg", {}, window, need) if window else None
+            known = inner is not None and self.baseline is not None
+            self.value = clamped(inner - self.baseline) if known else None
+        else:
+            self.count, self.value = len(window), aggregate(rule.kind, params, window, rule.min_count)
+        if self.count < need or self.value is None or not self.ready(now):
+            self.verdict = "indeterminate"
+        elif OPS[rule.op](self.value, rule.threshold):
+            self.verdict = "breach"
+        elif rule.kind == "consecutive_failures" and self.state == "half_open" and self.streak > 0:
+            self.verdict = "unconfirmed"
+        else:
+            self.verdict = "healthy"
+        self.last_eval = now
+        state = self.state
+        agg = self.agg(window)
+        {"closed": self.in_closed, "open": self.in_open, "half_open": self.in_half_open}[state](now, trigger, agg)
+        if state == "closed" and trigger == "tick" and self.verdict != "breach" and self.count >= need:
+            self.learn(inner, float(params.get("alpha") or 0.3))
+        self.peak = self.streak
+
+    def learn(self, inner: float | None, alpha: float) -> None:
+        if inner is not None:
+            old = self.baseline
+            self.baseline = inner if old is None else clamped(alpha * inner + (1 - alpha) * old)
+
+    def agg(self, window: list[tuple[float, bool]]) -> Agg:
+        if self.rule.kind == "consecutive_failures":
+            return Agg(count=self.seen, error_count=self.peak)
+        if not window:
+            return Agg()
+        values = [v for v, _ in window]
+        return Agg(mean(values), len(window), sum(1 for _, ok in window if not ok), nearest_rank(95, values))
+
+    def in_closed(self, now: int, trigger: str, agg: Agg) -> None:
+        if self.verdict == "breach" and now - self.since >= self.rule.min_state_duration_ms:
+            self.cause = "threshold_exceeded"
+            self.move("open", now, "threshold_exceeded", agg)
+
+    def in_open(self, now: int, trigger: str, agg: Agg) -> None:
+        if now - self.since < self.open_wait():
+            return
+        self.step, self.passes = 1, 0
+        self.move("half_open", now, "cooldown_elapsed", agg)
+        self.floor = now
+        self.forget()
+
+    def in_half_open(self, now: int, trigger: str, agg: Agg) -> None:
+        policy = POLICY_ACTION[self.rule.half_open_indeterminate_policy]
+        action = TICK_ACTION.get(self.verdict, policy)
+        if trigger != "tick" and self.verdict != "breach":
+            return
+        steps, old_rate = self.rule.recovery_allow_rate_ramp_steps, self.rate()
+        aged = now - self.since >= self.rule.min_state_duration_ms
+        if action == "pass":
+            self.passes += 1
+            if self.passes >= steps + 1 and aged:
+                self.failed, self.cause = 0, None
+                self.move("closed", now, "recovered", agg)
+                self.step = self.passes = 0
+                return
+            self.step = min(self.passes + 1, steps)
+        elif action == "fail":
+            if aged:
+                self.failed += 1
+                self.cause = "threshold_exceeded" if self.verdict == "breach" else "insufficient_samples"
+                self.move("open", now, self.cause, agg)
+                self.step = self.passes = 0
+                return
+            self.step, self.passes = 1, 0
+        if self.rate() != old_rate:
+            self.effects.append(RateChange(ts_ms=now, allow_rate=self.rate()))
+
+    def rate(self) -> float:
+        if self.state == "half_open":
+            return round(self.step / self.rule.recovery_allow_rate_ramp_steps, 4)
+        return 1.0 if self.state == "closed" else 0.0
+
+    def move(self, curr: str, now: int, reason: str, agg: Agg) -> None:
+        prev, self.state = self.state, curr
+        self.since = self.grid = now
+        self.seq += 1
+        self.effects.append(
+            Transition(
+                prev=prev,  # type: ignore[arg-type]
+                curr=curr,  # type: ignore[arg-type]
+                ts_ms=now,
+                transition_seq=self.seq,
+                reason=reason,
+                allow_rate=self.rate(),
+                value=self.value,
+                agg=agg,
+            )
+        )
+
+    # reading
+
+    def clone(self) -> Oracle:
+        other = copy.copy(self)
+        other.samples, other.effects = list(self.samples), list(self.effects)
+        return other
+
+    def record(self) -> Record:
+        return Record(
+            created_ms=self.created,
+            now_ms=self.logical,
+            grid_ms=self.grid,
+            state=self.state,  # type: ignore[arg-type]
+            state_since_ms=self.since,
+            transition_seq=self.seq,
+            step=self.step,
+            passes=self.passes,
+            failed_recoveries=self.failed,
+            evidence_floor_ms=self.floor,
+            open_cause=self.cause,  # type: ignore[arg-type]
+            verdict=self.verdict,  # type: ignore[arg-type]
+            value=self.value,
+            count=self.count,
+            last_eval_ms=self.last_eval,
+            streak=self.streak,
+            peak=self.peak,
+            seen=self.seen,
+            baseline=self.baseline,
+            late_count=self.late,
+            truncated_count=self.truncated,
+            gap_end_ms=self.gap_end,
+        )
+
+    def view(self, now: int) -> View:
+        tick, deadline = self.next_tick(), self.deadline()
+        young = now - self.since < self.rule.min_state_duration_ms
+        return View(
+            state=self.state,  # type: ignore[arg-type]
+            state_since_ms=self.since,
+            allow_rate=self.rate(),
+            verdict=self.verdict,  # type: ignore[arg-type]
+            value=self.value,
+            sample_count=self.count,
+            passes=self.passes,
+            last_eval_ms=self.last_eval,
+            next_eval_ms=tick if deadline is None else min(tick, deadline),
+            transition_seq=self.seq,
+            open_cause=self.cause,  # type: ignore[arg-type]
+            held_back=self.state != "open" and self.verdict == "breach" and young,
+            late_count=self.late,
+            truncated_count=self.truncated,
+        )

@@ -1,0 +1,196 @@
+"""The breaker equals the naive oracle after every step of random scripts: effects, record and view."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from breaker_actors.core import window
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Batch, Record, Rule
+from breaker_actors.core.rules import DELTA_OF, KINDS, OPS, POLICIES
+from tests.support.oracle import Oracle
+
+START = 10_000
+
+values = st.sampled_from(
+    [0.0, 1.0, 2.0, 5.0, -1.0, -5.0, 0.1, 0.2, 0.3, 0.5, 1 / 3, 100.0, 1e16, -1e16, 1e-16]
+    + [5e-324, -5e-324, 1e-310, 2.0**520, -(2.0**520), 1e308, -1e308, 1.7976931348623157e308, 3.0, 4.0]
+)
+plain = st.sampled_from([0.0, 1.0, 2.0, 3.0, 5.0, 0.1, 0.3])
+thresholds = st.one_of(plain, values)
+
+
+@st.composite
+def rule_fields(draw: st.DrawFn) -> dict[str, Any]:
+    """All fields of a rule, small enough that ticks, deadlines and expiries meet often."""
+    kind = draw(st.sampled_from(KINDS))
+    params: dict[str, Any] | None = None
+    if kind == "percentile":
+        params = {"percentile": draw(st.sampled_from([1, 10, 33.3, 50, 55, 66.7, 95, 99.9, 100]))}
+    elif kind == "delta":
+        params = {
+            "delta_of": draw(st.sampled_from(DELTA_OF)),
+            "alpha": draw(st.sampled_from([0.3, 0.5, 1.0, 0.05])),
+        }
+    return {
+        "metric": draw(st.sampled_from(["m", "m", "m", "n"])),
+        "kind": kind,
+        "op": draw(st.sampled_from(OPS)),
+        "threshold": draw(thresholds),
+        "window_ms": draw(st.sampled_from([1, 7, 20, 50, 100, 300])),
+        "eval_interval_ms": draw(st.sampled_from([1, 3, 10, 10, 25, 50])),
+        "min_count": draw(st.sampled_from([0, 1, 1, 2, 5])),
+        "min_state_duration_ms": draw(st.sampled_from([0, 0, 15, 40, 120])),
+        "cooldown_ms": draw(st.sampled_from([0, 10, 33])),
+        "half_open_backoff_enabled": draw(st.booleans()),
+        "half_open_backoff_cap_ms": draw(st.sampled_from([0, 50, 100])),
+        "half_open_indeterminate_policy": draw(st.sampled_from(POLICIES)),
+        "recovery_allow_rate_ramp_steps": draw(st.sampled_from([1, 2, 3, 5])),
+        "kind_params": params,
+    }
+
+
+lags = st.sampled_from([0, 0, 0, 1, 2, 5, 10, 19, 40, 90, 250, -5])
+rows = st.lists(st.tuples(lags, st.one_of(plain, values), st.booleans()), min_size=0, max_size=14)
+waits = st.sampled_from([0, 1, 3, 9, 10, 11, 25, 50, 60, 130])
+batches = st.tuples(st.just("batch"), waits, rows, st.sampled_from([0, 0, 0, 0, 3, 20]))
+steps = st.one_of(
+    batches,
+    batches,
+    batches,
+    st.tuples(st.just("wait"), waits),
+    st.tuples(st.just("look"), waits),
+    st.tuples(st.just("gap"), waits, waits),
+    st.tuples(
+        st.just("rule"),
+        waits,
+        rule_fields(),
+        st.sets(
+            st.sampled_from(
+                ["threshold", "op", "window_ms", "eval_interval_ms", "min_state_duration_ms", "cooldown_ms"]
+                + ["recovery_allow_rate_ramp_steps", "min_count", "half_open_indeterminate_policy", "metric", "kind"]
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+    ),
+    st.tuples(st.just("restart"), waits),
+)
+
+
+class Both:
+    """A breaker and its oracle, fed alike; `log` is what a router's log would hold for the refill."""
+
+    def __init__(self, rule: Rule, samples_max: int) -> None:
+        self.now, self.samples_max = START, samples_max
+        self.breaker, effects = Breaker.create(rule, START, window_samples_max=samples_max)
+        self.oracle = Oracle(rule, START, samples_max)
+        self.log: list[tuple[str, int, Batch]] = []
+        assert effects == tuple(self.oracle.effects)
+
+    def step(self, step: tuple[Any, ...]) -> None:
+        getattr(self, step[0])(*step[1:])
+        assert self.breaker.record() == self.oracle.record()
+        self.look(0)
+
+    def batch(self, wait: int, rows: list[tuple[int, float, bool]], behind: int) -> None:
+        """`behind`: the stamp lies before the breaker's logical time, as from a second router."""
+        self.now += wait
+        received = self.now - behind
+        batch = Batch.of([(received - lag, value, ok) for lag, value, ok in rows])
+        self.log.append((self.breaker.rule.metric, received, batch))
+        assert self.breaker.ingest(batch, received) == self.oracle.ingest(batch, received)
+
+    def wait(self, wait: int) -> None:
+        self.now += wait
+        assert self.breaker.advance(self.now) == self.oracle.advance(self.now)
+
+    def look(self, wait: int) -> None:
+        """Timers up to the next wake change nothing but the last evaluation, and a view shows that they ran."""
+        at, wake = self.now + wait, self.breaker.next_wake()
+        later = self.oracle.clone()
+        effects = later.advance(at if wake is None else min(at, wake - 1))
+        assert effects == ()
+        assert later.passes == self.oracle.passes
+        assert later.baseline == self.oracle.baseline
+        assert self.breaker.view(at) == later.view(at)
+
+    def gap(self, wait: int, length: int) -> None:
+        start = self.now + wait
+        self.now = start + length
+        assert self.breaker.gap(start, self.now) == self.oracle.gap(start, self.now)
+
+    def rule(self, wait: int, fields: dict[str, Any], changed: set[str]) -> None:
+        self.now += wait
+        assert self.breaker.advance(self.now - 1) == self.oracle.advance(self.now - 1)
+        if "kind" in changed:
+            changed = changed | {"kind_params"}
+        rule = msgspec.structs.replace(self.breaker.rule, **{name: fields[name] for name in changed})
+        lacks = self.breaker.configure(rule, self.now)
+        self.oracle.configure(rule, self.now)
+        if lacks:
+            self.breaker.unload()
+            self.refill()
+
+    def restart(self, wait: int) -> None:
+        stored = msgspec.msgpack.decode(msgspec.msgpack.encode(self.breaker.record()), type=Record)
+        self.breaker = Breaker.restore(self.breaker.rule, stored, window_samples_max=self.samples_max)
+        self.refill()
+
+    def refill(self) -> None:
+        after = self.breaker.reload_after_ms
+        self.oracle.samples.clear()
+        for metric, received, batch in self.log:
+            if metric == self.breaker.rule.metric:
+                self.oracle.keep(batch, received)
+                if received > after:
+                    self.breaker.load(batch, received)
+
+
+def play(fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int, tight: bool) -> None:
+    with ExitStack() as stack:
+        if tight:  # few samples then suffice to reach the second run, merges and the columnar path
+            for name, value in {"SMALL_BATCH": 2, "NEAR": 1, "LATE_MIN": 3}.items():
+                stack.enter_context(patch.object(window, name, value))
+        both = Both(Rule(**fields), samples_max)
+        for step in script:
+            both.step(step)
+
+
+scripts = {
+    "fields": rule_fields(),
+    "script": st.lists(steps, min_size=8, max_size=24),
+    "samples_max": st.sampled_from([1_000_000, 1_000_000, 4, 9]),
+    "tight": st.booleans(),
+}
+relaxed = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+}
+
+
+@given(**scripts)
+@settings(max_examples=250, **relaxed)
+def test_breaker_equals_oracle(
+    fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int, tight: bool
+) -> None:
+    """Effects, record and view equal the oracle's after every step."""
+    play(fields, script, samples_max, tight)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@given(**scripts)
+@settings(max_examples=10_000, **relaxed)
+def test_breaker_equals_oracle_campaign(
+    fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int, tight: bool
+) -> None:
+    """The same over ten thousand scripts."""
+    play(fields, script, samples_max, tight)
