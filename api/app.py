@@ -35,10 +35,10 @@ class Connection(ASGIHTTPConnection):
         super().__init__(app, scope if path == scope["path"] else cast(HTTPScope, {**scope, "path": path}))
 
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        request = self._create_request_from_scope(send)
+        asked = self._create_request_from_scope(send)
         tasks = {
-            asyncio.create_task(self.handle_messages(request, receive)),
-            asyncio.create_task(self.handle_request(request, send)),
+            asyncio.create_task(self.handle_messages(asked, receive)),
+            asyncio.create_task(self.handle_request(asked, send)),
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

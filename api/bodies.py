@@ -115,6 +115,14 @@ def router_list(rows: Sequence[RouterRow]) -> Body:
     return listing("routers", [router(row) for row in rows], count=len(rows))
 
 
+# metadata
+
+
+def metadata_list(project_id: str, key: str, rows: Sequence[BreakerRow] | Sequence[RouterRow]) -> Body:
+    items: list[Body] = [{"id": row.id, "name": row.name, "metadata": row.metadata} for row in rows]
+    return listing(key, items, project_id=project_id)
+
+
 # states
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import typer
 from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch
 
 if TYPE_CHECKING:
-    from api.service import Service
+    from api.service import Service, Stopped
 
 WRONG_USE, FAILED = 2, 1
 
@@ -22,7 +23,16 @@ app = typer.Typer(name="breakers", no_args_is_help=True, add_completion=False, p
 
 def main() -> None:
     """The entry point of the `breakers` command."""
-    app(prog_name="breakers")
+    try:
+        app(prog_name="breakers")
+    except SystemExit as end:
+        if "ray" in sys.modules:
+            # All is stopped and written. Ray's threads may still be busy with a stop that took too long, and would
+            # abort the process if Python took their ground away.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 0)
+        raise
 
 
 def _version(asked: bool) -> None:
@@ -55,18 +65,19 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbos
         from breaker_actors.settings import load_settings
 
         settings = load_settings(host=host, port=port, data_dir=data_dir)
-        settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser().resolve()})
         from api.service import Service, run
 
-        run(Service(settings, tell=_say if verbose else _keep_quiet, warn=_say), _announce)
+        run(Service(settings, tell=_say if verbose else _keep_quiet, warn=_say), _serve)
 
 
-def _announce(service: Service) -> None:
+def _serve(service: Service, stopped: Stopped) -> None:
     from api.credentials import FILE_NAME
 
     typer.echo(f"credentials {service.data_dir / FILE_NAME}")
     typer.echo(f"ready {service.base_url}")
     sys.stdout.flush()
+    while not stopped(1.0):
+        service.watch()
 
 
 @app.command()
@@ -75,9 +86,9 @@ def demo(
 ) -> None:
     """Serve on a free port, replay a real latency series through it and show a breaker trip and recover."""
     with _one_line_errors():
-        from api import demo as player
+        from api.demo.play import play
 
-        player.run(as_json=json)
+        play(as_json=json)
 
 
 @contextmanager
@@ -102,3 +113,7 @@ def _say(line: str) -> None:
 
 def _keep_quiet(line: str) -> None:
     pass
+
+
+if __name__ == "__main__":
+    main()

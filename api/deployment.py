@@ -30,7 +30,8 @@ def build_app(settings: Settings) -> Any:
     from breaker_actors.actors import connect
     from breaker_actors.clock import SystemClock
 
-    return create_app(connect(settings), settings, SystemClock())
+    # Serve itself puts X-Request-ID on every answer.
+    return create_app(connect(settings), settings, SystemClock(), names_requests=False)
 
 
 class Api:
@@ -53,9 +54,10 @@ def _close_internal_port() -> None:
     """
     from ray.serve._private import replica
 
-    bind = getattr(replica, "add_port_to_grpc_server", None)
+    name = "add_port_to_grpc_server"
+    bind = getattr(replica, name, None)
     if bind is not None:
-        replica.add_port_to_grpc_server = lambda server, address: bind(server, address.replace("[::]", "127.0.0.1"))
+        setattr(replica, name, lambda server, address: bind(server, address.replace("[::]", "127.0.0.1")))
 
 
 def application(settings: Settings, build: Build = build_app) -> Application:

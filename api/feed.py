@@ -7,6 +7,7 @@ queue is full is cut off; it comes back and gets a snapshot. The same entries te
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Sequence
 
 import structlog
@@ -179,7 +180,7 @@ class Feed:
             except Unavailable as error:
                 log.warning("feed_unavailable", shard=shard, failures=failures, error=str(error))
             except Exception:
-                log.exception("feed_failed", shard=shard, failures=failures)
+                log.error("feed_failed", shard=shard, failures=failures, traceback=traceback.format_exc())
             await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
             failures += 1
 

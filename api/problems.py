@@ -6,6 +6,7 @@ from the same closed list, so that no client ever sees an HTML page or an empty 
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import structlog
@@ -79,7 +80,9 @@ async def answer_http(error: HTTPException) -> Response:
 
 async def answer_bug(error: Exception) -> Response:
     """A failure of ours: everything in the log under the request id, nothing in the answer."""
-    log.error("request_failed", request_id=request_id(), exc_info=error)
+    # As text: a pretty renderer of exceptions would print local variables, and those hold keys and bodies.
+    lines = traceback.format_exception(error)
+    log.error("request_failed", request_id=request_id(), traceback="".join(lines))
     body = problem_body(errors.BreakersError.code, "Something went wrong in the service.", request_id())
     return json_response(body, 500)
 

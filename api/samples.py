@@ -306,7 +306,7 @@ def duplicate_key(
         return _blake(b"signature", signature.encode())
     if idempotency_key:
         return _blake(b"idempotency", idempotency_key.encode())
-    return _blake(b"timestamp", timestamp.encode() + b"." + body) if timestamp else None
+    return _blake(b"timestamp", timestamp.encode() + b"\0" + body) if timestamp else None
 
 
 def _blake(kind: bytes, content: bytes) -> bytes:

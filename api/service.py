@@ -36,6 +36,7 @@ _FILES_RESERVED = 1_000
 _CONNECTIONS_MAX = 40_000
 OBJECT_STORE_BYTES = 256 << 20
 NAMESPACE = "breakers"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP, STARTED = b"x", b"s"
 
 
@@ -68,6 +69,8 @@ def ray_environment(folder: Path, files_max: int) -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # A late call after the end must not start a second cluster.
         "RAY_ENABLE_AUTO_CONNECT": "0",
+        # Ray's agents wait this long for a head that will not come back when the service was killed; default 60.
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_event_stats": "0",
         "RAY_task_events_report_interval_ms": "0",
@@ -91,7 +94,7 @@ class Service:
         launch: Callable[[Settings], Any] | None = None,
         build: Callable[[Settings], Any] | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser().absolute()})
         self._tell = tell
         self._warn = warn
         self._clock = clock or SystemClock()
@@ -250,6 +253,7 @@ class Service:
     def kill(self) -> None:
         """Ends everything below this process at once. What was acknowledged is on disk: a start recovers from it."""
         if self._folder is not None:
+            signal.alarm(0)  # Ray's, if its SIGTERM handler was faster than ours (see run)
             with self._phase("clean-up"):
                 left = processes.end_all(self._clock, KILL_S)
                 if left:
@@ -362,31 +366,39 @@ def _stop_ray() -> None:
         ray.shutdown()
 
 
-def run(service: Service, on_ready: Callable[[Service], None]) -> None:
-    """Starts a service, calls `on_ready` and keeps it up until SIGINT or SIGTERM, also one that comes during the start.
+Stopped = Callable[[float], bool]
 
-    The start runs in a thread of its own: Ray's C++ calls would hold back a signal in the main thread for seconds.
+
+def run(service: Service, work: Callable[[Service, Stopped], None]) -> None:
+    """Starts a service, does `work` and stops it again; SIGINT and SIGTERM end the start or the work early.
+
+    `work` gets a function that waits so many seconds and says whether a signal has come. The start runs in a thread of
+    its own: Ray's C++ calls would hold back a signal in the main thread for seconds.
     """
     # A pipe, not an Event: setting an Event in a signal handler can deadlock with the wait it interrupted.
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: os.write(writer, STOP))
+
+    def listen() -> dict[int, Any]:
+        return {number: signal.signal(number, lambda *_: os.write(writer, STOP)) for number in STOP_SIGNALS}
+
+    before = listen()
     started: Future[None] = Future()
     threading.Thread(target=_start, args=(service, started, writer), name="starter", daemon=True).start()
     try:
-        if _next_word(reader, None) == STARTED:
+        while not select.select([reader], [], [], 0.05)[0]:
+            # Somewhere in its start Ray puts a SIGTERM handler of its own, which prints a stack trace and aborts the
+            # process three seconds later.
+            listen()
+        listen()
+        if os.read(reader, 1) == STARTED:
             started.result()
-            on_ready(service)
-            while _next_word(reader, 1.0) is None:
-                service.watch()
+            work(service, lambda within_s: bool(select.select([reader], [], [], within_s)[0]))
             service.stop()
     finally:
         service.kill()
-
-
-def _next_word(reader: int, within_s: float | None) -> bytes | None:
-    return os.read(reader, 1) if select.select([reader], [], [], within_s)[0] else None
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _start(service: Service, started: Future[None], writer: int) -> None:
@@ -394,7 +406,8 @@ def _start(service: Service, started: Future[None], writer: int) -> None:
         service.start()
     except BaseException as error:
         started.set_exception(error)
-    else:
-        started.set_result(None)
+        os.write(writer, STARTED)
+        return
+    started.set_result(None)
     os.write(writer, STARTED)
     threading.Event().wait()  # see Service: this thread may not end

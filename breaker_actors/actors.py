@@ -1,4 +1,4 @@
-"""Ray around the plain parts: actor classes, names, handles, and the Net over them. The only file here that imports ray.
+"""Ray around the plain parts: actor classes, names, handles, the Net over them. The only file here that imports ray.
 
 Every actor is named, detached within the cluster, restarted for ever and never retried by Ray (lanes retry by append
 id). An actor that Ray starts or restarts owns nothing; it says hello to the Directory, which assigns.
@@ -61,7 +61,12 @@ class RayNet:
 
     def spawn(self, kind: ActorKind, name: str) -> None:
         actor = RouterActor if kind == "router" else BreakerActor
-        self._handles[name] = actor.options(name=name, **OPTIONS).remote(name, self._settings)
+        self._handles[name] = _start(actor, name, name, self._settings)
+
+
+def _start(actor: type[_Wrapped], name: str, *args: Any) -> Any:
+    """The handle of a named actor, started unless it runs."""
+    return ray.remote(actor).options(name=name, **OPTIONS).remote(*args)
 
 
 def _cause(error: RayTaskError) -> Exception:
@@ -78,7 +83,7 @@ class _Wrapped:
         return await getattr(self._part, method)(*args)
 
 
-class _BreakerActor(_Wrapped):
+class BreakerActor(_Wrapped):
     async def __init__(self, name: str, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
         incarnation = uuid4().hex
         net = RayNet(settings)
@@ -87,7 +92,7 @@ class _BreakerActor(_Wrapped):
         self._hello = asyncio.create_task(_say_hello(net, "breaker", name, incarnation))
 
 
-class _RouterActor(_Wrapped):
+class RouterActor(_Wrapped):
     async def __init__(self, name: str, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
         incarnation = uuid4().hex
         net = RayNet(settings)
@@ -96,7 +101,7 @@ class _RouterActor(_Wrapped):
         self._hello = asyncio.create_task(_say_hello(net, "router", name, incarnation))
 
 
-class _JournalActor(_Wrapped):
+class JournalActor(_Wrapped):
     async def __init__(self, shard: int, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
         await store.open()
@@ -104,7 +109,7 @@ class _JournalActor(_Wrapped):
         await self._part.start()
 
 
-class _DirectoryActor(_Wrapped):
+class DirectoryActor(_Wrapped):
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
         await store.open()
@@ -121,12 +126,6 @@ async def _say_hello(net: RayNet, kind: ActorKind, name: str, incarnation: str) 
             await asyncio.sleep(HELLO_RETRY_S)
 
 
-BreakerActor = ray.remote(_BreakerActor)
-RouterActor = ray.remote(_RouterActor)
-JournalActor = ray.remote(_JournalActor)
-DirectoryActor = ray.remote(_DirectoryActor)
-
-
 def budgets(settings: Settings) -> dict[ActorKind, int]:
     """How many actors of each kind there may be in this cluster (design.md section 2, Placement)."""
     cpus = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
@@ -138,8 +137,8 @@ def budgets(settings: Settings) -> dict[ActorKind, int]:
 
 def launch(settings: Settings) -> None:
     """Starts the named actors of the service on the Ray cluster this process is connected to; returns at once."""
-    JournalActor.options(name=journal_name(0), **OPTIONS).remote(0, settings)
-    DirectoryActor.options(name=DIRECTORY, **OPTIONS).remote(settings)
+    _start(JournalActor, journal_name(0), 0, settings)
+    _start(DirectoryActor, DIRECTORY, settings)
 
 
 def connect(settings: Settings) -> ActorGateway:

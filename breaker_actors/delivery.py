@@ -1,4 +1,4 @@
-"""The lane from a router's owner to a breaker's owner: one call in flight, ranges of the log instead of single messages.
+"""The lane from a router's owner to a breaker's owner: one call in flight, ranges of the log, not messages.
 
 Bounded: what does not fit is sent as a mark ("there is something up to this offset, read the log"), never dropped and
 never pushed back on ingest. A call that failed is repeated as marks until the breaker's owner answers or attaches anew.

@@ -48,9 +48,15 @@ class DirectoryHost:
 
     async def start(self) -> None:
         """Fences an older Directory, starts the actors that own something (and one of each kind), goes on working."""
-        self._epoch = await self._store.open_directory()
-        for kind in ("router", "breaker"):
-            await self._load(kind)
+        while not self._epoch:
+            try:
+                self._epoch = await self._store.open_directory()
+                for kind in ("router", "breaker"):
+                    await self._load(kind)
+            except Unavailable as error:
+                log.warning("directory_not_started", error=str(error))
+                self._epoch = 0
+                await asyncio.sleep(RETRY_S)
         self._spawn(self._keep_applying())
 
     async def stop(self) -> None:
@@ -76,8 +82,12 @@ class DirectoryHost:
         await self._claim(kind, {thing: self._choose(kind) for thing in moved})
         # routers are few and every sample needs one: all start now; breakers' actors start when they are needed
         for name in names if kind == "router" else {*self._counts[kind], names[0]}:
-            self._net.spawn(kind, name)
-            self._spawn(self._resume(kind, name))
+            self._wake(kind, name)
+
+    def _wake(self, kind: ActorKind, name: str) -> None:
+        """Starts an actor unless it runs. A new process says hello; one that runs already is asked what it holds."""
+        self._net.spawn(kind, name)
+        self._spawn(self._resume(kind, name))
 
     async def _resume(self, kind: ActorKind, name: str) -> None:
         """An actor that outlived the last Directory, or a lost call, keeps what it holds under the stored epochs."""
@@ -175,7 +185,7 @@ class DirectoryHost:
             if owner in self._up:
                 await self._give(kind, owner, ids)
             else:
-                self._net.spawn(kind, owner)
+                self._wake(kind, owner)
 
     async def _assign(self, kind: ActorKind, owner: str, ids: list[str]) -> None:
         """New epochs for an owner's things, then the owner is told."""
@@ -301,4 +311,3 @@ class DirectoryHost:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-

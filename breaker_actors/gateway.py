@@ -1,7 +1,7 @@
 """The one typed door through which replicas and tools reach the actors (stop 5 of a sample's life).
 
-Gets Parts from the API; hands them to the owners of their routers, one lane per owner. Owners are cached and asked of the
-Directory when one does not answer or refuses.
+Gets Parts from the API; hands them to the owners of their routers, one lane per owner. Owners are cached and asked of
+the Directory when one does not answer or refuses.
 """
 
 from __future__ import annotations
@@ -137,9 +137,10 @@ class ActorGateway:
 
     async def _ingest_one(self, part: Part) -> Outcome:
         """Repeats a part under its append id until its router's owner has answered, at most INGEST_S."""
-        if self._carried and self._carried + part.count > 2 * self._settings.lane_samples_max:
+        weight = part.weight()
+        if self._carried and self._carried + weight > 2 * self._settings.lane_samples_max:
             return Outcome("full")
-        self._carried += part.count
+        self._carried += weight
         try:
             async with asyncio.timeout(INGEST_S):
                 while True:
@@ -151,7 +152,7 @@ class ActorGateway:
         except TimeoutError:
             return Outcome("failed")
         finally:
-            self._carried -= part.count
+            self._carried -= weight
 
     async def _try(self, part: Part) -> Outcome:
         try:
@@ -167,7 +168,7 @@ class ActorGateway:
         if lane is None:
             lane = self._lanes[owner] = Lane(
                 RouterPeer(self._net, owner).append,
-                weigh=lambda part: part.count,
+                weigh=Part.weight,
                 weight_max=self._settings.lane_samples_max,
             )
         return lane

@@ -121,7 +121,7 @@ class Held:
         assert self.breaker is not None
         view = self.breaker.view(now_ms)
         c = self.committed
-        if c is None or view.transition_seq == c.transition_seq and view.allow_rate == c.allow_rate:
+        if c is None or (view.transition_seq == c.transition_seq and view.allow_rate == c.allow_rate):
             return view
         return msgspec.structs.replace(
             view,
@@ -177,5 +177,5 @@ class Held:
 
 
 def mark(router_id: str, upto: int) -> Item:
-    """"Read the log of this router up to here"."""
+    """ "Read the log of this router up to here"."""
     return Item(router_id, 0, upto, 0, 0, None, 0, 0)

@@ -56,9 +56,7 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 class BreakerHost:
     """Everything a BreakerActor does, without Ray. Start with `start()`, end with `stop()`."""
 
-    def __init__(
-        self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings
-    ) -> None:
+    def __init__(self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings) -> None:
         self.name = name
         self.incarnation = incarnation
         self._reader = LogReader(log)
@@ -521,16 +519,15 @@ class BreakerHost:
             if not held.blocked and not held.inbox:
                 self._keep_promise(held)
 
-    async def _promises(
-        self, owner: str, pairs: list[tuple[str, str]], upto_ms: int
-    ) -> dict[tuple[str, str], int]:
+    async def _promises(self, owner: str, pairs: list[tuple[str, str]], upto_ms: int) -> dict[tuple[str, str], int]:
         """Sent offsets per (router, breaker); missing answers are left out and listened to anew."""
         answer: list[int] = [-1] * len(pairs)
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
                 answer = await RouterPeer(self._net, owner).promise(upto_ms, pairs)
-        self._unattached.update((breaker_id, router_id) for (router_id, breaker_id), sent in
-                                zip(pairs, answer, strict=True) if sent < 0)
+        self._unattached.update(
+            (breaker_id, router_id) for (router_id, breaker_id), sent in zip(pairs, answer, strict=True) if sent < 0
+        )
         return dict(zip(pairs, answer, strict=True))
 
     def _keep_promise(self, held: Held) -> None:

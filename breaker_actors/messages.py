@@ -24,6 +24,10 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
     count: int
 
+    def weight(self) -> int:
+        """What it counts in a lane: its samples, or its size where names make it large."""
+        return max(self.count, len(self.payload) >> 6)
+
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of a Part: "ok", "duplicate" (an earlier one had its key), "full", "not_owner" or "failed"."""
@@ -48,7 +52,9 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
-    """One call of a lane from a router's owner to a breaker's owner. `records`: (offset, received_ms, kind, payload)."""
+    """One call of a lane from a router's owner to a breaker's owner.
+
+    `records`: (offset, received_ms, kind, payload)."""
 
     records: list[tuple[int, int, int, bytes]]
     targets: list[Target]
@@ -127,8 +133,10 @@ CommitResult = Literal["ok", "fenced", "failed"]
 
 
 class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One thing replicas must know; `sequence` is the store's position it was committed at. kind "state": a breaker's state or rate. "config": something of the project's
-    configuration changed, reload it. "keys": an API key was revoked or a project's secret changed, drop caches."""
+    """One thing replicas must know; `sequence` is the store's position it was committed at.
+
+    kind "state": a breaker's state or rate. "config": something of the project's configuration changed, reload it.
+    "keys": an API key was revoked or a project's secret changed, drop caches."""
 
     sequence: int
     kind: Literal["state", "config", "keys"]

@@ -118,15 +118,13 @@ class _Staged(msgspec.Struct):
 
 
 def _weigh(item: _Item) -> int:
-    return item.count if isinstance(item, Part) else 0
+    return item.weight() if isinstance(item, Part) else 0
 
 
 class RouterHost:
     """Everything a RouterActor does, without Ray. Start with `start()`, end with `stop()`."""
 
-    def __init__(
-        self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings
-    ) -> None:
+    def __init__(self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings) -> None:
         self.name = name
         self.incarnation = incarnation
         self._log = log
@@ -198,8 +196,8 @@ class RouterHost:
         return answer
 
     async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[int]:
-        """Promises that nothing stamped <= upto_ms will come any more; answers per (router_id, breaker_id) the offset up
-        to which the breaker has been sent everything, -1 when it is not subscribed here."""
+        """Promises that nothing stamped <= upto_ms will come any more; answers per (router_id, breaker_id) the offset
+        up to which the breaker has been sent everything, -1 when it is not subscribed here."""
         answer: list[int] = await self._work.put(_Promise(upto_ms, pairs))
         return answer
 
@@ -221,8 +219,10 @@ class RouterHost:
         results: list[Any] = [None] * len(items)
         staged = self._stage(items, now, results)
         if staged and not await self._write(staged, results):
-            return [Outcome("failed") if r is None and isinstance(i, Part | _Change) else r
-                    for i, r in zip(items, results, strict=True)]
+            return [
+                Outcome("failed") if r is None and isinstance(i, Part | _Change) else r
+                for i, r in zip(items, results, strict=True)
+            ]
         for index, item in enumerate(items):
             if results[index] is None:
                 results[index] = await self._control(item, now)
@@ -320,9 +320,7 @@ class RouterHost:
     ) -> Append:
         offset = ends.get(router.id, router.offset) + 1
         ends[router.id] = offset
-        return Append(
-            router.id, router.epoch, offset, router.stamp(now), kind, router.view_offset, payload, keys
-        )
+        return Append(router.id, router.epoch, offset, router.stamp(now), kind, router.view_offset, payload, keys)
 
     async def _write(self, staged: list[_Staged], results: list[Any]) -> bool:
         """Appends and, where the log took it, answers and hands on. False: the outcome is not known."""

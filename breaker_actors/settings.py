@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from breaker_actors.errors import Invalid
@@ -36,15 +36,33 @@ class Settings(BaseSettings):
     signature_skew_ms: int = Field(300_000, ge=0, description="how far X-EB-Timestamp may lie from our clock")
     duplicate_window_ms: int = Field(600_000, ge=0, description="how long a repeated request is recognised")
     duplicate_keys_max: int = Field(1_000_000, ge=1, description="duplicate keys a RouterActor holds; oldest go first")
-    lane_samples_max: int = Field(200_000, ge=1, description="samples waiting in one lane from a replica to a router")
-    lane_bytes_max: int = Field(64 << 20, ge=1, description="bytes waiting in one lane")
+    lane_samples_max: int = Field(
+        200_000, ge=1, description="samples waiting in one lane; 64 bytes count as one at least"
+    )
     feed_entries_max: int = Field(20_000, ge=1, description="feed entries a Journal keeps for replicas that lag")
-    subscriber_queue_max: int = Field(1_000, ge=1, description="messages waiting for one stream client before it is cut")
+    subscriber_queue_max: int = Field(
+        1_000, ge=1, description="messages waiting for one stream client before it is cut"
+    )
     streams_per_project_max: int = Field(2_000, ge=1, description="open state streams of one project per replica")
     checkpoint_interval_ms: int = Field(5_000, ge=1, description="how often changed breaker records are stored")
     heartbeat_interval_ms: int = Field(1_000, ge=1, description="how often a RouterActor notes that it takes samples")
     owner_timeout_ms: int = Field(1_000, ge=1, description="how long a read or a promise waits for an owner")
     log_synchronous: bool = Field(False, description="true: a sample answered 202 also survives a power loss (slower)")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, data_dir: Path) -> Path:
+        """Actors have working directories of their own."""
+        return data_dir.absolute()
+
+    @classmethod
+    def table(cls) -> str:
+        """README's settings table, in Markdown."""
+        lines = ["| variable | default | what it sets |", "|---|---|---|"]
+        for name, field in cls.model_fields.items():
+            default = "" if field.default is None else f"`{str(field.default).lower()}`"
+            lines.append(f"| `{PREFIX}{name.upper()}` | {default} | {field.description} |")
+        return "\n".join(lines)
 
 
 def load_settings(environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:

@@ -2,7 +2,7 @@
 
 from quart import Blueprint
 
-from api.routes import breakers, events, health, ingest, projects, routers, states, status, stream
+from api.routes import breakers, events, health, ingest, metadata, projects, routers, states, status, stream
 
 BLUEPRINTS: tuple[Blueprint, ...] = (
     health.blueprint,
@@ -11,6 +11,7 @@ BLUEPRINTS: tuple[Blueprint, ...] = (
     status.blueprint,
     stream.blueprint,
     states.blueprint,
+    metadata.blueprint,
     breakers.blueprint,
     routers.blueprint,
     events.blueprint,

@@ -1,9 +1,8 @@
-"""One aggregate per kind of semantics.md section 4: what it is (exact functions), and how to decide it without sorting.
+"""Accumulators: decide an aggregate without sorting or summing anew (semantics.md section 4).
 
-The exact functions define a value from the samples of a window alone. The accumulators follow a window as samples come
-and go and answer `value <op> threshold` exactly as the definition would, whatever the history: where running figures
-can't tell for certain, they recompute from the window's columns. Gets its samples from `core.window`, is asked by
-`core.machine`. All values are finite floats.
+They follow a window as samples come and go and answer `value <op> threshold` exactly as the definitions of `core.exact`
+would, whatever the history: where running figures can't tell for certain, they recompute from the window's columns. Get
+their samples from `core.window`, are asked by `core.evidence`.
 """
 
 from __future__ import annotations
@@ -16,17 +15,23 @@ from typing import Protocol
 
 import numpy as np
 
-from breaker_actors.core.model import Agg, Flags, Float64, Op, Rule
-from breaker_actors.core.rules import ALPHA_DEFAULT, DELTA_OF_DEFAULT
+from breaker_actors.core.exact import (
+    HUGE,
+    P95,
+    WIDE,
+    deviation,
+    inner_kind,
+    mean,
+    nearest,
+    need_of,
+    percent_of,
+    rank,
+    total,
+)
+from breaker_actors.core.model import Flags, Float64, Op, Rule
 
-FLOAT_MAX = float(np.finfo(np.float64).max)
-HUGE = 2.0**960
-"""From here on a sum of a window may overflow: such samples are counted, not summed, and force the exact path."""
-WIDE = 2.0**500
-"""From here on squares may overflow: deviations are then computed on values scaled by 2**-600."""
 TINY = 5e-324
 EPS = 2.0**-52
-P95 = Fraction(95)
 
 COMPARE: dict[Op, Callable[[float, float], bool]] = {
     "gt": operator.gt,
@@ -34,118 +39,6 @@ COMPARE: dict[Op, Callable[[float, float], bool]] = {
     "gte": operator.ge,
     "lte": operator.le,
 }
-
-
-def clamp(value: float) -> float:
-    """The nearest finite float: answers and events carry no infinities."""
-    return max(-FLOAT_MAX, min(FLOAT_MAX, value))
-
-
-# -- exact definitions ------------------------------------------------------------------------------------------------
-
-
-def exact_total(values: list[float]) -> Fraction:
-    """The sum without any rounding; for windows where `math.fsum` overflows on the way."""
-    huge = [v * 2.0**-128 for v in values if abs(v) >= HUGE]
-    rest = [v for v in values if abs(v) < HUGE]
-    return _exact(huge) * 2**128 + _exact(rest)
-
-
-def _exact(values: list[float]) -> Fraction:
-    """Peels the sum off word by word: each pass takes 53 bits, so two or three passes are the rule."""
-    left, total = list(values), Fraction(0)
-    while word := math.fsum(left):
-        total += Fraction(word)
-        left.append(-word)
-    return total
-
-
-def total(values: list[float]) -> float:
-    """The exact sum rounded once, kept within the finite floats."""
-    try:
-        return clamp(math.fsum(values))
-    except OverflowError:
-        return _rounded(exact_total(values))
-
-
-def _rounded(exact: Fraction) -> float:
-    try:
-        return float(exact)
-    except OverflowError:
-        return FLOAT_MAX if exact > 0 else -FLOAT_MAX
-
-
-def mean(values: list[float]) -> float:
-    """fsum / n; where that sum overflows, the exact sum / n rounded once."""
-    try:
-        return clamp(math.fsum(values)) / len(values)
-    except OverflowError:
-        return _mean_of_huge(exact_total(values), len(values))
-
-
-def _mean_of_huge(exact: Fraction, n: int) -> float:
-    try:
-        return float(exact) / n
-    except OverflowError:
-        return _rounded(exact / n)
-
-
-def deviation(values: Float64) -> float:
-    """Population standard deviation in two passes; see WIDE for huge values."""
-    scale = 1.0
-    if len(values) and max(values.max(), -values.min()) >= WIDE:
-        scale, values = 2.0**600, values * 2.0**-600
-    off = values - mean(values.tolist())
-    return clamp(math.sqrt(math.fsum((off * off).tolist()) / len(values)) * scale)
-
-
-def rank(percent: Fraction, n: int) -> int:
-    """ceil(percent / 100 * n) in whole numbers: 1-based place of the nearest rank."""
-    return -(-percent.numerator * n // (percent.denominator * 100))
-
-
-def nearest(values: Float64, place: int) -> float:
-    """The `place`-th value in ascending order, 1-based."""
-    return float(np.partition(values, place - 1)[place - 1])
-
-
-def percent_of(rule: Rule) -> Fraction:
-    """The rule's percentile as the decimal number its author wrote."""
-    return P95 if rule.kind == "p95" else Fraction(repr((rule.kind_params or {})["percentile"]))
-
-
-def exact_value(kind: str, percent: Fraction, values: Float64, ok: Flags) -> float:
-    """The aggregate `kind` of a window that is not empty, from its definition."""
-    n = len(values)
-    match kind:
-        case "error_rate":
-            return (n - int(np.count_nonzero(ok))) / n
-        case "count":
-            return float(n)
-        case "avg":
-            return mean(values.tolist())
-        case "sum":
-            return total(values.tolist())
-        case "stddev":
-            return deviation(values)
-        case "max":
-            return float(values.max())
-        case "min":
-            return float(values.min())
-        case _:
-            return nearest(values, rank(percent, n))
-
-
-def summary(values: Float64, ok: Flags) -> Agg:
-    """The `agg` object of an event over these samples."""
-    n = len(values)
-    if not n:
-        return Agg()
-    errors = n - int(np.count_nonzero(ok))
-    return Agg(mean(values.tolist()), n, errors, nearest(values, rank(P95, n)))
-
-
-# -- accumulators -----------------------------------------------------------------------------------------------------
 
 
 class Columns(Protocol):
@@ -346,10 +239,10 @@ class Total:
         if not self._huge:
             if not self._lost:
                 return self._decide(self._high + self._low, n)
-            slack = self._lost * (1 + 1e-9)
-            low = self._decide(math.nextafter(self._high + (self._low - slack), -math.inf), n)
-            if low is self._decide(math.nextafter(self._high + (self._low + slack), math.inf), n):
-                return low
+            low, high = self._bounds()
+            verdict = self._decide(low, n)
+            if verdict is self._decide(high, n):
+                return verdict
         return self._compare(self._recount(n, columns), self._threshold)
 
     def value(self, n: int, columns: Columns) -> float:
@@ -360,6 +253,12 @@ class Total:
 
     def may_breach(self, n: int) -> bool:
         return self._edge > 0 or self._huge > 0
+
+    def _bounds(self) -> tuple[float, float]:
+        """An interval around the sum. The words are added first: they may cancel, and would swallow what was lost."""
+        near, lost = self._high + self._low, self._lost * (1 + 1e-9)
+        low = math.nextafter(math.nextafter(near, -math.inf) - lost, -math.inf)
+        return low, math.nextafter(math.nextafter(near, math.inf) + lost, math.inf)
 
     def _decide(self, exact: float, n: int) -> bool:
         return self._compare(exact / n if self._is_avg else exact, self._threshold)
@@ -500,22 +399,6 @@ class Deviation:
         self._moment_error += n * EPS * (math.sqrt(n * squares) * (1 + n * EPS) + abs(self._moment))
         self._spread += sign * squares
         self._spread_error += 4 * n * EPS * (squares + abs(self._spread))
-
-
-def delta_params(rule: Rule) -> tuple[str, float]:
-    """The inner aggregate and the weight of a delta rule."""
-    params = rule.kind_params or {}
-    return params.get("delta_of") or DELTA_OF_DEFAULT, float(params.get("alpha") or ALPHA_DEFAULT)
-
-
-def need_of(rule: Rule) -> int:
-    """The least number of samples that makes the rule determinate."""
-    return rule.min_count if rule.kind in ("count", "sum") else max(1, rule.min_count)
-
-
-def inner_kind(rule: Rule) -> str:
-    """The aggregate taken over the window: the kind itself, for delta what it is a difference of."""
-    return delta_params(rule)[0] if rule.kind == "delta" else rule.kind
 
 
 def accumulator_for(rule: Rule) -> Accumulator:

@@ -169,15 +169,18 @@ def _update(c: Connection, project_id: str, breaker_id: str, edit: Edit, now_ms:
     )
     both = [row.name, wanted.name]
     names = stream_names(c, project_id, both)
-    before = [(router, current_view(c, router).links) for router in routers_of(c, breaker_id)]
+    routers = routers_of(c, breaker_id)
+    # Views of large routers are dear: they are compared only when something they are made of has changed.
+    visible = (row.name, row.rule.metric) != (wanted.name, wanted.rule.metric)
+    before = {router.id: current_view(c, router).links for router in routers} if visible else {}
     values = {column.name: getattr(wanted, column.name) for column in BREAKER_COLUMNS}
     c.execute(update(t.breakers).where(t.breakers.c.id == breaker_id).values(values))
     note_stream_names(c, project_id, names, stream_names(c, project_id, both), now_ms)
     touch_breakers(c, project_id, now_ms)
     changes = []
-    for router, links in before:
+    for router in routers:
         entries = [breaker_entry(wanted)]
-        if current_view(c, router).links != links:
+        if visible and current_view(c, router).links != before[router.id]:
             entries.append(view_entry(raise_view(c, router)))
         changes.append(add_change(c, router, entries))
     return wanted, changes

@@ -83,14 +83,12 @@ def add_links(c: Connection, router_id: str, breaker_ids: Sequence[str]) -> None
 
 def stream_names(c: Connection, project_id: str, names: Sequence[str]) -> set[str]:
     """The stream names of all breakers called one of `names`: the oldest has its name, the others their id."""
-    query = (
-        select(t.breakers.c.id, t.breakers.c.name)
-        .where(t.breakers.c.project_id == project_id, t.breakers.c.name.in_(names))
-        .order_by(t.breakers.c.created_ms, t.breakers.c.number)
-    )
+    b = t.breakers.c
+    # Sorted here: asked for the order, SQLite takes the index on creation and walks through the whole project.
+    query = select(b.created_ms, b.number, b.id, b.name).where(b.project_id == project_id, b.name.in_(names))
     taken: set[str] = set()
-    for row in c.execute(query):
-        taken.add(row.id if row.name in taken else row.name)
+    for _, _, id_, name in sorted(map(tuple, c.execute(query))):
+        taken.add(id_ if name in taken else name)
     return taken
 
 

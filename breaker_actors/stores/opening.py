@@ -10,11 +10,11 @@ from breaker_actors.stores.sqlitelog import SqliteLog
 
 def make_store(settings: Settings) -> SqlStore:
     """The store of the data dir; connect with `open()`."""
-    directory = settings.data_dir.absolute()
+    directory = settings.data_dir
     box = SecretBox.from_file(directory / "secret.key")
     return SqlStore(f"sqlite:///{directory / 'breakers.sqlite'}", box)
 
 
 def make_log(settings: Settings) -> SqliteLog:
     """The sample log of the data dir; files are opened on first use."""
-    return SqliteLog(settings.data_dir.absolute() / "log", settings.log_synchronous, settings.duplicate_window_ms)
+    return SqliteLog(settings.data_dir / "log", settings.log_synchronous, settings.duplicate_window_ms)

@@ -98,17 +98,25 @@ def _change(row: Row[Any]) -> ChangeRow:
 def _settle(c: Connection, directory_epoch: int, offsets: Mapping[int, int]) -> None:
     _check_directory(c, directory_epoch)
     starts: list[dict[str, Any]] = []
+    router_ids: set[str] = set()
     for some in chunks(sorted(offsets)):
         query = select(t.changes.c.id, t.changes.c.router_id, t.changes.c.links).where(t.changes.c.id.in_(some))
         for row in c.execute(query.order_by(t.changes.c.id)):
             since = offsets[row.id] - 1
             starts += [{"router": row.router_id, "breaker": breaker, "since": since} for breaker in row.links]
+            router_ids.add(row.router_id)
         c.execute(delete(t.changes).where(t.changes.c.id.in_(some)))
     if starts:
         mine = (t.links.c.router_id == bindparam("router")) & (t.links.c.breaker_id == bindparam("breaker"))
         c.execute(update(t.links).where(mine).values(since_offset=bindparam("since")), starts)
+    _remove_deleted(c, sorted(router_ids))
+
+
+def _remove_deleted(c: Connection, router_ids: Sequence[str]) -> None:
+    """Routers that were marked as deleted go with their last change."""
     waiting = exists().where(t.changes.c.router_id == t.routers.c.id)
-    c.execute(delete(t.routers).where(t.routers.c.deleted_ms.is_not(None), ~waiting))
+    for some in chunks(router_ids):
+        c.execute(delete(t.routers).where(t.routers.c.id.in_(some), t.routers.c.deleted_ms.is_not(None), ~waiting))
 
 
 def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[BreakerAssignment]:

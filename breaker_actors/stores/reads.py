@@ -32,17 +32,22 @@ class Reads(StorePart):
         return await self._db.read(lambda c: _snapshot(c, project_id, now_ms))
 
 
+def _int64(value: int) -> int:
+    """A number of a query as the database can compare it: beyond 64 bits there is nothing."""
+    return max(-(2**63), min(value, 2**63 - 1))
+
+
 def _filter(query: EventQuery) -> list[ColumnElement[bool]]:
     e = t.events.c
     wanted = [e.project_id == query.project_id]
     if query.breaker_id is not None:
         wanted.append(e.breaker_id == query.breaker_id)
     if query.since_ms is not None:
-        wanted.append(e.ts_ms > query.since_ms)
+        wanted.append(e.ts_ms > _int64(query.since_ms))
     if query.until_ms is not None:
-        wanted.append(e.ts_ms <= query.until_ms)
+        wanted.append(e.ts_ms <= _int64(query.until_ms))
     if query.after_sequence is not None:
-        wanted.append(e.sequence > query.after_sequence)
+        wanted.append(e.sequence > _int64(query.after_sequence))
     return wanted
 
 
@@ -50,7 +55,7 @@ def _events(query: EventQuery) -> Select[Any]:
     e = t.events.c
     wanted = _filter(query)
     if query.before is not None:
-        wanted.append(tuple_(e.ts_ms, e.sequence) < tuple_(*query.before))
+        wanted.append(tuple_(e.ts_ms, e.sequence) < tuple_(*map(_int64, query.before)))
     statement = select(*_EVENT_COLUMNS).where(*wanted).limit(query.limit)
     if query.after_sequence is not None:
         return statement.order_by(e.sequence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,10 @@ class Journals(StorePart):
 
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
         return await self._db.write(lambda c: _commit(c, head, commits))
+
+
+# Two events that agree in these are the same event.
+_IDENTITY = ("prev", "curr", "ts_ms", "transition_seq")
 
 
 class _Fence(NamedTuple):
@@ -55,7 +59,7 @@ def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tupl
     rows: list[dict[str, Any]] = []
     sequence = head.sequence
     for commit in commits:
-        result = _judge(c, commit, fences)
+        result = _judge(c, commit, fences, rows)
         results.append(result or "ok")
         if result is None:
             kept.append(commit)
@@ -92,8 +96,11 @@ def _fences(c: Connection, breaker_ids: Sequence[str]) -> dict[str, _Fence]:
     return fences
 
 
-def _judge(c: Connection, commit: Commit, fences: dict[str, _Fence]) -> CommitResult | None:
-    """None: it may be written. A commit that is stored already is "ok": its first answer got lost."""
+def _judge(
+    c: Connection, commit: Commit, fences: dict[str, _Fence], written: Sequence[Mapping[str, Any]]
+) -> CommitResult | None:
+    """None: it may be written. A commit that is stored already is "ok": its first answer got lost. `written` are the
+    event rows of this call: a commit and its repetition may meet in one."""
     wanted = commit.transition_seq - len(commit.events)
     if [e.transition_seq for e in commit.events] != list(range(wanted + 1, commit.transition_seq + 1)):
         return "failed"
@@ -102,19 +109,21 @@ def _judge(c: Connection, commit: Commit, fences: dict[str, _Fence]) -> CommitRe
         return None
     if fence is None or not commit.events:
         return "fenced"
-    return "ok" if _stored_alike(c, commit) else "fenced"
+    mine = [row for row in written if row["breaker_id"] == commit.breaker_id]
+    return "ok" if _stored_alike(c, commit, mine) else "fenced"
 
 
-def _stored_alike(c: Connection, commit: Commit) -> bool:
+def _stored_alike(c: Connection, commit: Commit, written: Sequence[Mapping[str, Any]]) -> bool:
     e = t.events.c
     first, last = commit.events[0].transition_seq, commit.transition_seq
     query = (
-        select(e.prev, e.curr, e.ts_ms, e.transition_seq)
+        select(*(e[k] for k in _IDENTITY))
         .where(e.breaker_id == commit.breaker_id, e.transition_seq.between(first, last))
         .order_by(e.transition_seq)
     )
-    given = [(d.prev, d.curr, d.ts_ms, d.transition_seq) for d in commit.events]
-    return [tuple(row) for row in c.execute(query)] == given
+    stored = [tuple(row) for row in c.execute(query)]
+    stored += [tuple(row[k] for k in _IDENTITY) for row in written if first <= row["transition_seq"] <= last]
+    return stored == [tuple(getattr(draft, k) for k in _IDENTITY) for draft in commit.events]
 
 
 def _event_rows(shard: int, sequence: int, commit: Commit) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ def new_api_key(kind: KeyKind) -> str:
 
 def hash_api_key(key: str) -> str:
     """What is stored of a key. No salt or stretching is needed: the key is random, not a password."""
-    return hashlib.sha256(key.encode()).hexdigest()
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def new_ingest_secret() -> str:

@@ -19,7 +19,7 @@ from breaker_actors.errors import Invalid
 from breaker_actors.stores.samplelog import Append, RouterHead
 from breaker_actors.stores.sqlite_files import BUSY_TIMEOUT_S, make_file
 
-TRIM_ROWS = 500
+TRIM_ROWS = 200
 _SLOT = re.compile(r"[a-z0-9-]{1,64}")
 _CACHED_STATEMENTS = 64
 

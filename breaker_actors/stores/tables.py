@@ -140,7 +140,7 @@ routers = Table(
     Column("metadata", JsonText(dict[str, str]), nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("inserted_ms", BigInteger, nullable=False),
-    Column("deleted_ms", BigInteger, index=True),
+    Column("deleted_ms", BigInteger),
     Column("owner", Text),
     Column("epoch", BigInteger, nullable=False),
     Column("log_slot", Text),
@@ -202,7 +202,7 @@ events = Table(
     UniqueConstraint("breaker_id", "transition_seq"),
 )
 Index("ix_events_project_newest", events.c.project_id, events.c.ts_ms, events.c.sequence)
-Index("ix_events_breaker_newest", events.c.breaker_id, events.c.ts_ms, events.c.sequence)
+Index("ix_events_breaker_newest", events.c.project_id, events.c.breaker_id, events.c.ts_ms, events.c.sequence)
 Index("ix_events_project_sequence", events.c.project_id, events.c.sequence)
 
 journals = Table(

@@ -122,7 +122,7 @@ class Oracle:
         else:
             held = len(self.window(now))
             fresh = 0
-            for ts, value, ok in zip(batch.ts_ms.tolist(), batch.value.tolist(), oks, strict=True):
+            for ts in batch.ts_ms.tolist():
                 time = min(ts, received)
                 if time <= now - self.rule.window_ms or time < self.floor:
                     self.late += 1

@@ -6,6 +6,7 @@ query.
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, inspect, select, text
@@ -32,7 +33,7 @@ def upgrade(url: str) -> bool:
                 return False
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
             return revision(connection) != HEAD and _run(connection)
-    except DBAPIError as error:
+    except (DBAPIError, sqlite3.Error, OSError) as error:
         raise translate(error) from None
     finally:
         engine.dispose()

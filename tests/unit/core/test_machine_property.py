@@ -20,8 +20,33 @@ from tests.support.oracle import Oracle
 START = 10_000
 
 values = st.sampled_from(
-    [0.0, 1.0, 2.0, 5.0, -1.0, -5.0, 0.1, 0.2, 0.3, 0.5, 1 / 3, 100.0, 1e16, -1e16, 1e-16]
-    + [5e-324, -5e-324, 1e-310, 2.0**520, -(2.0**520), 1e308, -1e308, 1.7976931348623157e308, 3.0, 4.0]
+    [
+        0.0,
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+        5.0,
+        -1.0,
+        -5.0,
+        0.1,
+        0.2,
+        0.3,
+        0.5,
+        1 / 3,
+        100.0,
+        1e16,
+        -1e16,
+        1e-16,
+        5e-324,
+        -5e-324,
+        1e-310,
+        2.0**520,
+        -(2.0**520),
+        1e308,
+        -1e308,
+        1.7976931348623157e308,
+    ]
 )
 plain = st.sampled_from([0.0, 1.0, 2.0, 3.0, 5.0, 0.1, 0.3])
 thresholds = st.one_of(plain, values)
@@ -74,8 +99,19 @@ steps = st.one_of(
         rule_fields(),
         st.sets(
             st.sampled_from(
-                ["threshold", "op", "window_ms", "eval_interval_ms", "min_state_duration_ms", "cooldown_ms"]
-                + ["recovery_allow_rate_ramp_steps", "min_count", "half_open_indeterminate_policy", "metric", "kind"]
+                [
+                    "threshold",
+                    "op",
+                    "window_ms",
+                    "eval_interval_ms",
+                    "min_state_duration_ms",
+                    "cooldown_ms",
+                    "metric",
+                    "recovery_allow_rate_ramp_steps",
+                    "min_count",
+                    "half_open_indeterminate_policy",
+                    "kind",
+                ]
             ),
             min_size=1,
             max_size=3,
@@ -177,7 +213,7 @@ relaxed = {
 
 
 @given(**scripts)
-@settings(max_examples=250, **relaxed)
+@settings(max_examples=800, **relaxed)
 def test_breaker_equals_oracle(
     fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int, tight: bool
 ) -> None:

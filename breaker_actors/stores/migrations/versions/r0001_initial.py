@@ -37,7 +37,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("shard", "sequence", name=op.f("pk_events")),
         sa.UniqueConstraint("breaker_id", "transition_seq", name=op.f("uq_events_breaker_id")),
     )
-    op.create_index("ix_events_breaker_newest", "events", ["breaker_id", "ts_ms", "sequence"], unique=False)
+    op.create_index(
+        "ix_events_breaker_newest", "events", ["project_id", "breaker_id", "ts_ms", "sequence"], unique=False
+    )
     op.create_index("ix_events_project_newest", "events", ["project_id", "ts_ms", "sequence"], unique=False)
     op.create_index("ix_events_project_sequence", "events", ["project_id", "sequence"], unique=False)
     op.create_table(
@@ -148,7 +150,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("number", name=op.f("pk_routers")),
         sa.UniqueConstraint("id", name=op.f("uq_routers_id")),
     )
-    op.create_index(op.f("ix_routers_deleted_ms"), "routers", ["deleted_ms"], unique=False)
     op.create_index(op.f("ix_routers_project_id"), "routers", ["project_id"], unique=False)
     op.create_table(
         "changes",

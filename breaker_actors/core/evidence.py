@@ -1,0 +1,258 @@
+"""What a breaker knows of its samples, and the verdict on them (semantics.md section 3, "One evaluation").
+
+Either a window with its accumulator, or, for consecutive_failures, the runs of failures in arrival order. Sits between
+`core.window` and `core.machine`: the machine says when and in which state to judge, and acts on the verdict.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from breaker_actors.core.aggregate import COMPARE, accumulator_for
+from breaker_actors.core.exact import P95, clamp, delta_params, exact_value, inner_kind, need_of, percent_of, summary
+from breaker_actors.core.model import Agg, Batch, Flags, Record, Rule, Verdict
+from breaker_actors.core.window import Window
+
+LONG_AGO = -(1 << 62)
+FEW = 64
+"""Up to so many samples an idle tick is shown by plain recomputation, with no thought of whether anything changed."""
+
+
+class Evidence:
+    """Samples or streaks, the baseline of a delta, and the last verdict, value and count drawn from them."""
+
+    __slots__ = (
+        "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "baseline", "count", "inner", "is_delta",
+        "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "truncated", "verdict", "window",
+    )  # fmt: skip
+
+    def __init__(self, rule: Rule, record: Record, samples_max: int) -> None:
+        self._samples_max = samples_max
+        self.verdict: Verdict = record.verdict
+        self._value, self.count, self._lazy = record.value, record.count, False
+        self.streak, self.peak, self.seen = record.streak, record.peak, record.seen
+        self.baseline = record.baseline
+        self.late, self.truncated = record.late_count, record.truncated_count
+        self.inner: float | None = None
+        self.window: Window | None = None
+        self.use(rule, record)
+
+    def use(self, rule: Rule, record: Record) -> None:
+        """Takes a rule in: what is derived from it, and an accumulator over the columns held."""
+        self.rule = rule
+        self.need, self._compare = need_of(rule), COMPARE[rule.op]
+        self.is_delta = rule.kind == "delta"
+        self._alpha = delta_params(rule)[1] if self.is_delta else 0.0
+        if rule.kind == "consecutive_failures":
+            self.window = None
+        elif self.window is None:
+            self.window = Window(accumulator_for(rule), self._samples_max)
+        else:
+            self.window.recount(accumulator_for(rule))
+        self.date(record)
+
+    def date(self, record: Record) -> None:
+        """From when on samples count, and when few of them mean anything.
+
+        count and sum with lt or lte need a whole window of listening: since creation, the floor, the end of a gap.
+        """
+        rule = self.rule
+        self._floor_ms, self.ready_ms = record.evidence_floor_ms, LONG_AGO
+        if rule.kind in ("count", "sum") and rule.op in ("lt", "lte"):
+            self.ready_ms = max(record.created_ms, record.evidence_floor_ms, record.gap_end_ms) + rule.window_ms
+
+    def low_ms(self, now: int) -> int:
+        """Samples up to this effective time are not in the window at `now`."""
+        low = now - self.rule.window_ms
+        return low if low >= self._floor_ms else self._floor_ms - 1
+
+    # -- coming and going ---------------------------------------------------------------------------------------------
+
+    def take(self, batch: Batch, received_ms: int, now: int) -> None:
+        """A batch comes in."""
+        window = self.window
+        if window is None:
+            self._follow(batch.ok)
+            return
+        low = self.low_ms(now)
+        window.expire(low)
+        late, truncated = window.add(batch, received_ms, low)
+        self.late += late
+        self.truncated += truncated
+
+    def _follow(self, ok: Flags) -> None:
+        """consecutive_failures: runs of ok=false in arrival order, over the ends of batches."""
+        self.seen += len(ok)
+        good = np.flatnonzero(ok)
+        if not len(good):
+            self.streak += len(ok)
+            self.peak = max(self.peak, self.streak)
+            return
+        inside = int(np.diff(good).max()) - 1 if len(good) > 1 else 0
+        first = self.streak + int(good[0])
+        self.streak = len(ok) - 1 - int(good[-1])
+        self.peak = max(self.peak, first, inside, self.streak)
+
+    def load(self, batch: Batch, received_ms: int, now: int) -> None:
+        """A logged batch comes back in, uncounted."""
+        if self.window is not None and len(batch):
+            self.window.add(batch, received_ms, self.low_ms(now))
+
+    def expire(self, now: int) -> None:
+        """What has left the window at `now` goes."""
+        if self.window is not None:
+            self.window.expire(self.low_ms(now))
+
+    def forget(self) -> None:
+        """What was judged so far is no evidence any more; the baseline stays."""
+        self.verdict, self._value, self._lazy, self.count = "indeterminate", None, False, 0
+        self.inner = None
+        self.streak = self.peak = self.seen = 0
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    def assess(self, now: int, half_open: bool) -> None:
+        """Count and verdict at `now`; a value is worked out only when somebody asks (see `value`)."""
+        window = self.window
+        if window is None:
+            self._assess_streak(half_open)
+            return
+        self.count = n = len(window)
+        if self.is_delta:
+            self._assess_delta(window, n)
+            return
+        self._lazy = True
+        if n < self.need or now < self.ready_ms:
+            self.verdict = "indeterminate"
+            return
+        breach = window.acc.breach(n, window) if n else self.breaches(0.0)
+        self.verdict = "breach" if breach else "healthy"
+
+    def _assess_streak(self, half_open: bool) -> None:
+        self.count = self.seen
+        self._value = float(self.peak) if self.seen else None
+        self.verdict = self.judge_streak(self.peak, half_open)
+        self.peak = self.streak
+
+    def judge_streak(self, highest: int, half_open: bool) -> Verdict:
+        """The verdict on a run of failures."""
+        if self.seen < self.need:
+            return "indeterminate"
+        if self.breaches(float(highest)):
+            return "breach"
+        return "unconfirmed" if half_open and self.streak else "healthy"
+
+    def _assess_delta(self, window: Window, n: int) -> None:
+        self.inner = window.acc.value(n, window) if n else None
+        self._value = self._difference(self.inner)
+        if n < self.need or self._value is None:
+            self.verdict = "indeterminate"
+        else:
+            self.verdict = "breach" if self.breaches(self._value) else "healthy"
+
+    def breaches(self, value: float) -> bool:
+        """value <op> threshold."""
+        return self._compare(value, self.rule.threshold)
+
+    def value(self) -> float | None:
+        """The value of the last evaluation, worked out from the window when it has not been yet."""
+        if self._lazy and self.window is not None:
+            n = len(self.window)
+            self._value = self.window.acc.value(n, self.window) if n else self._empty_value()
+            self._lazy = False
+        return self._value
+
+    def _empty_value(self) -> float | None:
+        """Of nothing: a count of 0, a sum of 0 when min_count allows it, else no value."""
+        kind = self.rule.kind
+        return 0.0 if kind == "count" or (kind == "sum" and not self.need) else None
+
+    def agg(self) -> Agg:
+        """The `agg` object of an event, right after an evaluation."""
+        window = self.window
+        if window is None:
+            return Agg(count=self.seen, error_count=int(self._value or 0))
+        return summary(window.values(), window.flags()) if len(window) else Agg()
+
+    # -- the baseline of a delta --------------------------------------------------------------------------------------
+
+    def _difference(self, inner: float | None) -> float | None:
+        return None if inner is None or self.baseline is None else clamp(inner - self.baseline)
+
+    def learn(self) -> None:
+        """A tick in closed moves the baseline, or seeds it; never on a breach."""
+        inner = self.inner
+        if inner is None or self.count < self.need or self.verdict == "breach":
+            return
+        self.baseline = inner if self.baseline is None else self._learned(inner, self.baseline)
+
+    def _learned(self, inner: float, baseline: float) -> float:
+        return clamp(self._alpha * inner + (1 - self._alpha) * baseline)
+
+    def learn_ticks(self, ticks: int) -> tuple[int, bool]:
+        """Up to `ticks` healthy ticks over an aggregate that stands still: how many were run, and whether that is all
+        there is to do (the baseline does not move any more). A tick that would breach is left to be run."""
+        inner, baseline = self.inner, self.baseline
+        if inner is None or baseline is None:
+            return 0, False
+        run, arrived = 0, False
+        while run < ticks and not arrived and not self.breaches(value := clamp(inner - baseline)):
+            self._value = value
+            learned = self._learned(inner, baseline)
+            run, arrived, baseline = run + 1, learned == baseline, learned
+        self.baseline = baseline
+        return run, arrived
+
+    def delta_tick_is_idle(self) -> bool:
+        """Would a tick in closed leave verdict and baseline as they are?"""
+        inner, baseline = self.inner, self.baseline
+        if inner is None or baseline is None or self.count < self.need:
+            return inner is None or self.count < self.need
+        if self.breaches(clamp(inner - baseline)):
+            return self.verdict == "breach"
+        return self._learned(inner, baseline) == baseline
+
+    # -- looking ahead ------------------------------------------------------------------------------------------------
+
+    def change_ms(self, last_eval: int) -> int | None:
+        """When the verdict may differ without any input: the oldest sample leaves, or few samples come to mean
+        something. None: never, there is nothing to leave or too little for good."""
+        window = self.window
+        if window is None or len(window) < self.need:
+            return None
+        oldest = window.oldest_ms
+        change = None if oldest is None else oldest + self.rule.window_ms
+        if last_eval < self.ready_ms:
+            return self.ready_ms if change is None else min(change, self.ready_ms)
+        return change
+
+    def may_breach(self) -> bool:
+        """May samples that leave turn a healthy verdict into a breach?"""
+        window = self.window
+        return window is not None and len(window) > 0 and window.acc.may_breach(len(window))
+
+    def glance(self, at: int, half_open: bool, unchanged: bool) -> tuple[Verdict, float | None, int]:
+        """Verdict, value and count of an idle tick at `at`, without touching anything.
+
+        `unchanged`: the window is as the last evaluation saw it.
+        """
+        window = self.window
+        if window is None:
+            value = float(self.streak) if self.seen else None
+            return self.judge_streak(self.streak, half_open), value, self.seen
+        if unchanged and len(window) > FEW and not self.is_delta:
+            return self.verdict, self.value(), self.count
+        return self._recompute(window, at)
+
+    def _recompute(self, window: Window, at: int) -> tuple[Verdict, float | None, int]:
+        rule = self.rule
+        values, ok = window.since(at - rule.window_ms)
+        n, value = len(values), self._empty_value()
+        if n:
+            percent = percent_of(rule) if rule.kind == "percentile" else P95
+            value = exact_value(inner_kind(rule), percent, values, ok)
+        if self.is_delta:
+            value = self._difference(value)
+        if n < self.need or value is None or at < self.ready_ms:
+            return "indeterminate", value, n
+        return "breach" if self.breaches(value) else "healthy", value, n

@@ -1,0 +1,181 @@
+"""When a breaker is to be evaluated without an input: ticks and deadlines, and which ticks need not run.
+
+A tick that provably changes nothing is not run: between two inputs a window only loses samples, so the verdict of a
+tick can differ from the last one only after the next sample has left (or count/sum became determinate). In doubt a tick
+runs. `core.machine` fires what is found here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from breaker_actors.core.evidence import Evidence
+from breaker_actors.core.model import Record, Rule, Verdict
+
+Trigger = Literal["ingest", "tick", "deadline"]
+Action = Literal["nothing", "pass", "hold", "fail"]
+
+BACKOFF_EXPONENT_MAX = 40
+
+HALF_OPEN_TICK: dict[str, Action] = {
+    "healthy": "pass",
+    "breach": "fail",
+    "unconfirmed": "hold",
+    "optimistic": "pass",
+    "conservative": "hold",
+    "pessimistic": "fail",
+}
+"""What a tick in half_open does; the policy word stands for an indeterminate verdict."""
+
+HALF_OPEN_BETWEEN: dict[str, Action] = {
+    "healthy": "nothing",
+    "breach": "fail",
+    "unconfirmed": "nothing",
+    "optimistic": "nothing",
+    "conservative": "nothing",
+    "pessimistic": "nothing",
+}
+"""What an ingest or a deadline in half_open does."""
+
+
+class Timers:
+    """The part of a breaker that knows its next timers.
+
+    `_record` is the durable part as of the last transition, pass or gap; `_now` the logical time before which every
+    timer has fired; `_clean` tells that the last verdict is what an evaluation would find again right away.
+    """
+
+    __slots__ = ("_clean", "_evidence", "_last_eval", "_next_tick", "_now", "_record", "_rule")
+
+    _rule: Rule
+    _record: Record
+    _evidence: Evidence
+    _now: int
+    _last_eval: int
+    _next_tick: int
+    _clean: bool
+
+    def _timer(self) -> tuple[int, Trigger] | None:
+        """The next timer that could change something; a deadline on the grid is a tick."""
+        tick, deadline = self._useful_tick(), self._deadline()
+        if deadline is None or (tick is not None and tick <= deadline):
+            return None if tick is None else (tick, "tick")
+        on_grid = deadline >= self._next_tick and self._tick_from(deadline) == deadline
+        return deadline, "tick" if on_grid else "deadline"
+
+    def _deadline(self) -> int | None:
+        """End of openWait, or of the minimum duration while a breach stands.
+
+        Only what the last evaluation has not seen past: without any wait the next tick or batch moves on. A new rule
+        may leave a deadline in the past, it is due at once.
+        """
+        record = self._record
+        if record.state == "open":
+            wait = self._open_wait()
+        elif self._evidence.verdict == "breach":
+            wait = self._rule.min_state_duration_ms
+        else:
+            return None
+        due = record.state_since_ms + wait
+        return max(due, self._now) if due > self._last_eval else None
+
+    def _open_wait(self) -> int:
+        """How long open lasts: doubled with every failed recovery, up to the cap."""
+        rule, failed = self._rule, self._record.failed_recoveries
+        base = max(rule.cooldown_ms, rule.min_state_duration_ms)
+        if not failed or not rule.half_open_backoff_enabled:
+            return base
+        base = base or rule.eval_interval_ms
+        return min(max(rule.half_open_backoff_cap_ms, base), base << min(failed, BACKOFF_EXPONENT_MAX))
+
+    def _tick_from(self, at: int) -> int:
+        """The first tick at or after `at`."""
+        origin, interval = self._record.grid_ms, self._rule.eval_interval_ms
+        return origin + max(1, -(-(at - origin) // interval)) * interval
+
+    def _tick_up_to(self, at: int) -> int:
+        """The last pending tick up to `at`, which must not lie before the next one."""
+        interval = self._rule.eval_interval_ms
+        return self._next_tick + (at - self._next_tick) // interval * interval
+
+    def _word(self, verdict: Verdict) -> str:
+        """The row of the half_open tables: the verdict, or the policy for an indeterminate one."""
+        return self._rule.half_open_indeterminate_policy if verdict == "indeterminate" else verdict
+
+    # -- which ticks matter -------------------------------------------------------------------------------------------
+
+    def _useful_tick(self) -> int | None:
+        """The next tick that could change state, rate, passes, baseline or a standing breach; in doubt the next one."""
+        state, evidence = self._record.state, self._evidence
+        if state == "open":
+            return None if self._deadline() is not None else self._next_tick
+        if not self._clean:
+            return self._next_tick
+        if evidence.window is None:
+            return self._useful_streak_tick()
+        if state == "half_open":
+            return self._useful_half_open_tick(evidence.verdict)
+        if evidence.is_delta:
+            return self._change_tick() if evidence.delta_tick_is_idle() else self._next_tick
+        return self._change_tick() if evidence.verdict != "healthy" or evidence.may_breach() else None
+
+    def _change_tick(self) -> int | None:
+        """The first tick whose verdict may differ from that of the last evaluation."""
+        change = self._evidence.change_ms(self._last_eval)
+        return None if change is None else max(self._next_tick, self._tick_from(change))
+
+    def _useful_half_open_tick(self, verdict: Verdict) -> int | None:
+        """`verdict` is what a tick finds as long as the evidence stays the same."""
+        record = self._record
+        action = HALF_OPEN_TICK[self._word(verdict)]
+        if action == "pass" or (action == "fail" and (record.step != 1 or record.passes)):
+            return self._next_tick
+        change = self._change_tick()
+        if action == "hold":
+            return change
+        ripe = max(self._next_tick, self._tick_from(record.state_since_ms + self._rule.min_state_duration_ms))
+        return ripe if change is None else min(change, ripe)
+
+    def _useful_streak_tick(self) -> int | None:
+        """A tick sees the running streak where the last ingest saw the highest one; after that nothing moves."""
+        half_open, evidence = self._record.state == "half_open", self._evidence
+        verdict = evidence.judge_streak(evidence.streak, half_open)
+        if verdict != evidence.verdict:
+            return self._next_tick
+        return self._useful_half_open_tick(verdict) if half_open else None
+
+    # -- many ticks at once -------------------------------------------------------------------------------------------
+
+    def _leap(self, until: int) -> None:
+        """After a tick: the ticks like it, which only count passes or move the baseline, are done in one go."""
+        record, evidence = self._record, self._evidence
+        if not self._clean or self._last_eval == record.state_since_ms:
+            return
+        change = evidence.change_ms(self._last_eval)
+        last = until if change is None else min(until, change - 1)
+        if record.state == "half_open":
+            self._leap_passes(last)
+        elif record.state == "closed" and evidence.is_delta and evidence.verdict == "healthy":
+            self._leap_baseline(last)
+
+    def _leap_passes(self, last: int) -> None:
+        """With the full rate reached, passes before the minimum duration only add up."""
+        record, rule = self._record, self._rule
+        last = min(last, record.state_since_ms + rule.min_state_duration_ms - 1)
+        full = record.step == rule.recovery_allow_rate_ramp_steps
+        if not full or last < self._next_tick or HALF_OPEN_TICK[self._word(self._evidence.verdict)] != "pass":
+            return
+        at = self._tick_up_to(last)
+        passes = record.passes + (at - self._next_tick) // rule.eval_interval_ms + 1
+        self._record = replace(record, passes=passes)
+        self._last_eval, self._next_tick = at, at + rule.eval_interval_ms
+
+    def _leap_baseline(self, last: int) -> None:
+        """The aggregate stands still, the baseline moves towards it tick by tick until it arrives or breaches."""
+        interval = self._rule.eval_interval_ms
+        run, _ = self._evidence.learn_ticks((last - self._next_tick) // interval + 1)
+        if run:
+            self._next_tick += run * interval
+            self._last_eval = self._next_tick - interval

@@ -1,0 +1,228 @@
+"""SampleLog: dense offsets per router, fences by epoch, heads at take-over, reads, trimming."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from breaker_actors.core.records import BREAKER, GAP, SAMPLES, VIEW, LogRecord
+from breaker_actors.errors import Invalid, Unavailable
+from breaker_actors.stores.samplelog import Append, RouterHead, SampleLog
+
+SLOT = "r-0"
+
+
+def rec(offset: int, router: str = "a", epoch: int = 1, **fields: Any) -> Append:
+    values: dict[str, Any] = {
+        "router_id": router,
+        "epoch": epoch,
+        "offset": offset,
+        "received_ms": 100 * offset,
+        "kind": SAMPLES,
+        "view_offset": 0,
+        "payload": f"{router}{offset}".encode(),
+    }
+    return Append(**values | fields)
+
+
+async def take(log: SampleLog, epoch: int = 1, owner: str = "o1", router: str = "a", **fields: int) -> RouterHead:
+    (head,) = await log.take(SLOT, owner, [(router, epoch)], fields.get("now_ms", 0), fields.get("keys_after_ms", 0))
+    return head
+
+
+async def offsets(log: SampleLog, router: str = "a", after: int = 0, upto: int = 1000, limit: int = 256) -> list[int]:
+    return [record.offset for record in await log.read(SLOT, router, after, upto, limit)]
+
+
+async def test_a_log_nobody_made_is_empty(log: SampleLog) -> None:
+    """Reads of a slot without a file answer nothing, and see what is written later."""
+    assert await log.read(SLOT, "a", 0, 9) == []
+    assert await log.read_back(SLOT, "a", 9, 0) == []
+    await take(log)
+    assert await log.append(SLOT, [rec(1)]) == [True]
+    assert await log.read(SLOT, "a", 0, 9) == [LogRecord("a", 1, 100, SAMPLES, 0, b"a1")]
+
+
+async def test_one_call_appends_for_many_routers(log: SampleLog) -> None:
+    """A result for each record; a refused one leaves the others alone."""
+    await log.take(SLOT, "o1", [("a", 1), ("b", 4)], 0, 0)
+    records = [rec(1), rec(1, "b", 4), rec(2), rec(2, "b", 3), rec(2, "b", 4), rec(1, "c")]
+    assert await log.append(SLOT, records) == [True, True, True, False, True, False]
+    assert await offsets(log) == [1, 2]
+    assert await offsets(log, "b") == [1, 2]
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+async def test_offsets_are_dense(log: SampleLog, offset: int) -> None:
+    """Only the next offset is taken."""
+    await take(log)
+    await log.append(SLOT, [rec(1)])
+    assert await log.append(SLOT, [rec(offset, payload=b"other")]) == [False]
+    assert await offsets(log) == [1]
+
+
+async def test_time_never_goes_back(log: SampleLog) -> None:
+    """A stamp before the router's last one is refused, an equal one is fine."""
+    await take(log)
+    assert await log.append(SLOT, [rec(1), rec(2, received_ms=99), rec(2, received_ms=100)]) == [True, False, True]
+
+
+async def test_an_append_may_be_repeated(log: SampleLog) -> None:
+    """The same record under the same epoch counts as appended; another owner must not claim it as its own."""
+    await take(log)
+    assert await log.append(SLOT, [rec(1), rec(2)]) == [True, True]
+    assert await log.append(SLOT, [rec(2), rec(3)]) == [True, True]
+    assert await log.append(SLOT, [rec(2, payload=b"other")]) == [False]
+    await take(log, epoch=2, owner="o2")
+    assert await log.append(SLOT, [rec(3), rec(3, epoch=2)]) == [False, False]
+    assert await offsets(log) == [1, 2, 3]
+
+
+async def test_a_new_owner_fences_the_old_one(log: SampleLog) -> None:
+    """From take on lower epochs are refused; so is an equal epoch of another owner."""
+    await take(log)
+    await log.append(SLOT, [rec(1)])
+    await take(log, epoch=3, owner="o3")
+    assert await log.append(SLOT, [rec(2)]) == [False]
+    assert await log.append(SLOT, [rec(2, epoch=4)]) == [False]
+    assert await log.take(SLOT, "o2", [("a", 2), ("a", 3)], 0, 0) == []
+    assert await log.append(SLOT, [rec(2, epoch=3)]) == [True]
+
+
+async def test_a_head_tells_where_the_log_stands(log: SampleLog) -> None:
+    """Offset, last stamp, the view in force and the keys, oldest first and not too old ones."""
+    first = await take(log, now_ms=50)
+    assert first == RouterHead(
+        router_id="a", epoch=1, offset=0, last_received_ms=0, alive_ms=50, view_offset=0, view=None, keys=()
+    )
+    await log.append(
+        SLOT,
+        [
+            rec(1, kind=BREAKER),
+            rec(2, kind=VIEW, payload=b"view"),
+            rec(3, view_offset=2, keys=(b"k" * 16, b"a" * 16)),
+            rec(4, view_offset=2, keys=(b"c" * 16,)),
+            rec(5, view_offset=2, keys=(b"b" * 16,)),
+        ],
+    )
+    head = await take(log, epoch=2, owner="o2", keys_after_ms=300, now_ms=900)
+    assert (head.epoch, head.offset, head.last_received_ms) == (2, 5, 500)
+    assert (head.view_offset, head.view) == (2, b"view")
+    assert head.keys == ((b"c" * 16, 4), (b"b" * 16, 5))
+
+
+async def test_alive_is_the_previous_owners(log: SampleLog) -> None:
+    """Its heartbeats or its last stamp, whichever is later; heartbeats never go back."""
+    await take(log, now_ms=1000)
+    await log.alive(SLOT, "o1", 5000)
+    await log.alive(SLOT, "o1", 4000)
+    assert (await take(log, epoch=2, owner="o2", now_ms=9000)).alive_ms == 5000
+    await log.append(SLOT, [rec(1, epoch=2, received_ms=9500)])
+    assert (await take(log, epoch=3, owner="o3", now_ms=20_000)).alive_ms == 9500
+
+
+async def test_a_repeated_take_answers_alike(log: SampleLog) -> None:
+    """The first answer may get lost: the gap it tells of must not be lost with it."""
+    await take(log, now_ms=1000)
+    first = await take(log, epoch=2, owner="o2", now_ms=9000)
+    await log.alive(SLOT, "o2", 9500)
+    assert await take(log, epoch=2, owner="o2", now_ms=9600) == first
+    await log.append(SLOT, [rec(1, epoch=2, received_ms=9700)])
+    again = await take(log, epoch=2, owner="o2", now_ms=9900)
+    assert (again.alive_ms, again.offset) == (9700, 1)
+
+
+async def test_old_keys_go(log: SampleLog) -> None:
+    """Keys older than ten minutes are dropped as the log goes on."""
+    await take(log)
+    await log.append(SLOT, [rec(1, keys=(b"1" * 16,)), rec(2, received_ms=700_000, keys=(b"2" * 16,))])
+    head = await take(log, epoch=2, owner="o2", keys_after_ms=-1)
+    assert head.keys == ((b"2" * 16, 2),)
+
+
+async def test_reads_are_ranges(log: SampleLog) -> None:
+    """after is exclusive, upto inclusive, limit bounds the answer."""
+    await take(log)
+    await log.append(SLOT, [rec(n) for n in range(1, 11)])
+    assert await offsets(log, after=3, upto=7) == [4, 5, 6, 7]
+    assert await offsets(log, after=3, limit=2) == [4, 5]
+    assert await offsets(log, after=10) == []
+    assert await offsets(log, "b") == []
+
+
+async def test_read_back_refills_a_window(log: SampleLog) -> None:
+    """Samples and settings after a time and up to an offset, oldest first."""
+    await take(log)
+    kinds = [BREAKER, VIEW, SAMPLES, BREAKER, GAP, SAMPLES, SAMPLES]
+    await log.append(SLOT, [rec(n, kind=kind) for n, kind in enumerate(kinds, 1)])
+    assert [r.offset for r in await log.read_back(SLOT, "a", 6, 0)] == [1, 3, 4, 6]
+    assert [r.offset for r in await log.read_back(SLOT, "a", 7, 300)] == [4, 6, 7]
+
+
+async def test_trim_keeps_the_view_in_force(log: SampleLog) -> None:
+    """The first record kept must still find its view; older views go."""
+    await take(log)
+    kinds = {1: VIEW, 3: VIEW, 7: VIEW}
+    view = 0
+    records = []
+    for n in range(1, 10):
+        view = n if n in kinds else view
+        records.append(rec(n, kind=kinds.get(n, SAMPLES), view_offset=view))
+    await log.append(SLOT, records)
+    assert await log.trim(SLOT, "a", 6) == 4
+    assert await offsets(log) == [3, 6, 7, 8, 9]
+    assert await log.trim(SLOT, "a", 100) == 4
+    assert await offsets(log) == [7]
+    head = await take(log, epoch=2, owner="o2")
+    assert (head.offset, head.view, head.view_offset) == (9, b"a7", 7)
+    assert await log.append(SLOT, [rec(10, epoch=2, view_offset=7)]) == [True]
+    assert await log.trim("r-9", "a", 5) == 0
+
+
+async def test_a_long_trim_is_complete(log: SampleLog) -> None:
+    """More records than one step drops; their bytes count no more."""
+    assert await log.size_bytes(SLOT) == 0
+    await take(log)
+    await log.append(SLOT, [rec(n, payload=bytes(1000)) for n in range(1, 1302)])
+    assert await log.size_bytes(SLOT) > 1_300_000
+    assert await log.trim(SLOT, "a", 1301) == 1300
+    assert await offsets(log, upto=9999) == [1301]
+    assert await log.size_bytes(SLOT) < 200_000
+
+
+async def test_slots_are_apart(log: SampleLog) -> None:
+    """One router id in two slots is two logs; a name that could leave the folder is refused."""
+    await take(log)
+    await log.append(SLOT, [rec(1)])
+    assert await log.read("r-1", "a", 0, 9) == []
+    for slot in ("../x", "", "A", "a/b", "a.b", "x" * 65):
+        with pytest.raises(Invalid):
+            await log.read(slot, "a", 0, 9)
+        with pytest.raises(Invalid):
+            await log.append(slot, [])
+
+
+async def test_a_closed_log_refuses(make_log: Callable[[], SampleLog]) -> None:
+    """Closing twice is harmless; another log on the same place goes on."""
+    log, other = make_log(), make_log()
+    await take(log)
+    await log.append(SLOT, [rec(1)])
+    await log.close()
+    await log.close()
+    with pytest.raises(Unavailable):
+        await log.append(SLOT, [rec(2)])
+    assert await offsets(other) == [1]
+
+
+async def test_a_zombie_next_to_its_successor(make_log: Callable[[], SampleLog]) -> None:
+    """Two owners with the log open at once: the lower epoch gets nothing in, readers see one sequence."""
+    old, new, reader = make_log(), make_log(), make_log()
+    await take(old)
+    await old.append(SLOT, [rec(1)])
+    await take(new, epoch=2, owner="o2")
+    assert await old.append(SLOT, [rec(2, payload=b"zombie")]) == [False]
+    assert await new.append(SLOT, [rec(2, epoch=2)]) == [True]
+    assert await old.append(SLOT, [rec(3, payload=b"zombie")]) == [False]
+    assert [record.payload for record in await reader.read(SLOT, "a", 0, 9)] == [b"a1", b"a2"]

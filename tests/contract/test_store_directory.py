@@ -1,0 +1,147 @@
+"""Store: owners and epochs, change rows, assignments; everything the Directory does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from breaker_actors.errors import Fenced
+from breaker_actors.messages import RouterAssignment, RouterRef
+from breaker_actors.stores.base import Placement, Store
+from tests.contract.store_world import World, event
+
+
+async def test_an_older_directory_is_refused(world: World) -> None:
+    """Opening raises the epoch; the one before can neither claim nor settle from then on."""
+    row = await world.breaker("a")
+    newer = await world.store.open_directory()
+    assert newer == world.directory + 1
+    with pytest.raises(Fenced):
+        await world.store.claim(world.directory, "breaker", {row.id: "b-0"})
+    (change,) = await world.store.pending_changes(10)
+    with pytest.raises(Fenced):
+        await world.store.settle_changes(world.directory, {change.id: 1})
+    assert await world.store.pending_changes(10) == [change]
+    assert (await world.store.placements("breaker"))[0].owner is None
+    assert await world.store.claim(newer, "breaker", {row.id: "b-0"}) == {row.id: 1}
+
+
+async def test_claims_raise_epochs(world: World) -> None:
+    """Each claim by one, also by the same owner; unknown ids are left out."""
+    row, other = await world.breaker("a"), await world.breaker("b")
+    claim = world.store.claim
+    assert await claim(world.directory, "breaker", {row.id: "b-0", other.id: "b-1", "nothing": "b-0"}) == {
+        row.id: 1,
+        other.id: 1,
+    }
+    assert await claim(world.directory, "breaker", {row.id: "b-0"}) == {row.id: 2}
+    assert await claim(world.directory, "breaker", {}) == {}
+    assert await world.store.placements("breaker") == [
+        Placement(id=row.id, project_id=world.project_id, owner="b-0", epoch=2),
+        Placement(id=other.id, project_id=world.project_id, owner="b-1", epoch=1),
+    ]
+
+
+async def test_a_router_keeps_its_first_log_slot(world: World) -> None:
+    """The slot is the first owner's name for ever; before it there is no assignment."""
+    row = await world.breaker("a")
+    (router_id,) = row.router_ids
+    assert await world.store.router_assignments([router_id]) == []
+    for epoch, owner in enumerate(("r-0", "r-1"), 1):
+        assert await world.store.claim(world.directory, "router", {router_id: owner}) == {router_id: epoch}
+        assert await world.store.placements("router") == [
+            Placement(id=router_id, project_id=world.project_id, owner=owner, epoch=epoch, log_slot="r-0")
+        ]
+    assert await world.store.router_assignments(["nothing", router_id]) == [
+        RouterAssignment(router_id=router_id, project_id=world.project_id, epoch=2, log_slot="r-0")
+    ]
+
+
+async def test_concurrent_claims_take_turns(world: World, make_store: Callable[[], Awaitable[Store]]) -> None:
+    """Several stores claim one breaker at once: every claim gets an epoch of its own."""
+    row = await world.breaker("a")
+    stores = [world.store, await make_store(), await make_store()]
+    claims = [s.claim(world.directory, "breaker", {row.id: f"b-{n}"}) for n, s in enumerate(stores * 5)]
+    answers = await asyncio.gather(*claims)
+    assert sorted(answer[row.id] for answer in answers) == list(range(1, 16))
+
+
+async def test_changes_come_in_order_and_go_when_settled(world: World) -> None:
+    """pending_changes is oldest first and bounded; settled ids never come back."""
+    rows = [await world.breaker(name) for name in "abc"]
+    pending = await world.store.pending_changes(2)
+    assert [change.links for change in pending] == [(row.id,) for row in rows[:2]]
+    await world.settle()
+    assert await world.store.pending_changes(10) == []
+    await world.breaker("d")
+    (change,) = await world.store.pending_changes(10)
+    assert change.id > pending[-1].id + 1
+
+
+async def test_a_link_counts_from_where_its_change_lies(world: World) -> None:
+    """since_offset is one below the change's first record; a link without it is not assigned."""
+    row = await world.breaker("a")
+    epoch = await world.own(row.id)
+    (assignment,) = await world.store.breaker_assignments([row.id, "nothing"])
+    assert (assignment.routers, assignment.epoch, assignment.name) == ((), epoch, "a")
+    assert (assignment.project_id, assignment.shard) == (world.project_id, world.journal.shard)
+    (change,) = await world.store.pending_changes(10)
+    await world.store.settle_changes(world.directory, {change.id: 8, 12345: 3})
+    (assignment,) = await world.store.breaker_assignments([row.id])
+    assert assignment.routers == (RouterRef(row.router_ids[0], "", "", 7),)
+    await world.store.claim(world.directory, "router", {row.router_ids[0]: "r-0"})
+    router = await world.router(row.id)
+    await world.settle(1)
+    await world.store.claim(world.directory, "router", {router.id: "r-1"})
+    (assignment,) = await world.store.breaker_assignments([row.id])
+    assert assignment.routers == (
+        RouterRef(row.router_ids[0], "r-0", "r-0", 7),
+        RouterRef(router.id, "r-1", "r-1", 0),
+    )
+
+
+async def test_assignments_carry_the_committed_record(world: World) -> None:
+    """Record, cut and settings as last committed; nothing before the first commit."""
+    row = await world.breaker("a")
+    epoch = await world.own(row.id)
+    (fresh,) = await world.store.breaker_assignments([row.id])
+    assert (fresh.record, fresh.cut, fresh.settings) == (None, {}, None)
+    await world.write(world.commit(row.id, epoch, event(1), record=b"R", cut={"r": 9}, settings=b"S"))
+    (assignment,) = await world.store.breaker_assignments([row.id])
+    assert (assignment.record, assignment.cut, assignment.settings) == (b"R", {"r": 9}, b"S")
+
+
+async def test_a_deletion_waits_for_all_its_changes(world: World) -> None:
+    """The router of a deleted breaker stays placeable until its last change is in the log."""
+    row = await world.breaker("a")
+    (birth,) = await world.store.pending_changes(10)
+    (death,) = await world.store.delete_breaker(world.project_id, row.id, 50)
+    await world.store.settle_changes(world.directory, {birth.id: 1})
+    assert await world.store.claim(world.directory, "router", {birth.router_id: "r-0"}) == {birth.router_id: 1}
+    assert len(await world.store.router_assignments([birth.router_id])) == 1
+    await world.store.settle_changes(world.directory, {death: 3})
+    assert await world.store.router_assignments([birth.router_id]) == []
+
+
+@pytest.mark.parametrize("count", [700])
+async def test_bulk(world: World, count: int) -> None:
+    """Many breakers at once: more ids than one statement takes, and fast (10,000 ids in well under 2 s)."""
+    rows = [await world.breaker() for _ in range(count)]
+    ids = [row.id for row in rows]
+    start = time.perf_counter()
+    epochs = await world.store.claim(world.directory, "breaker", {id_: f"b-{n}" for n, id_ in enumerate(ids)})
+    await world.store.claim(world.directory, "router", {row.router_ids[0]: "r-0" for row in rows})
+    await world.settle(2)
+    assignments = await world.store.breaker_assignments(ids)
+    results = await world.write(*(world.commit(id_, 1, event(1)) for id_ in ids))
+    states = await world.store.stored_states(world.project_id, ids)
+    elapsed = time.perf_counter() - start
+    assert epochs == dict.fromkeys(ids, 1)
+    assert [assignment.breaker_id for assignment in assignments] == ids
+    assert {assignment.routers[0].since_offset for assignment in assignments} == {1}
+    assert (results, world.journal.sequence) == (["ok"] * count, count)
+    assert [state.breaker_id for state in states] == ids
+    assert elapsed < 2.0

@@ -1,0 +1,165 @@
+"""Store: commits of the Journal and their fences (design.md sections 3.2, 3.4, 3.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from breaker_actors.errors import Fenced
+from breaker_actors.messages import Commit
+from breaker_actors.stores.base import EventQuery, EventRow, JournalHead, Store, StoredState
+from tests.contract.store_world import World, event
+
+
+@pytest.fixture
+async def breaker_id(world: World) -> str:
+    """A breaker owned under epoch 1."""
+    row = await world.breaker("a")
+    assert await world.own(row.id) == 1
+    return row.id
+
+
+async def _state(world: World) -> StoredState:
+    (state,) = await world.store.stored_states(world.project_id)
+    return state
+
+
+async def _events(world: World) -> list[EventRow]:
+    return await world.store.events(EventQuery(project_id=world.project_id, after_sequence=0))
+
+
+async def test_a_transition_is_event_and_record_together(world: World, breaker_id: str) -> None:
+    """Everything of the commit can be read back, under the journal's next number."""
+    draft = event(1)
+    assert await world.write(world.commit(breaker_id, 1, draft)) == ["ok"]
+    place = {"sequence": 1, "project_id": world.project_id, "breaker_id": breaker_id}
+    assert await _events(world) == [EventRow(**place, **msgspec.structs.asdict(draft))]
+    state = await _state(world)
+    assert (state.state, state.allow_rate, state.transition_seq, state.record) == ("open", 0.0, 1, b"record")
+
+
+async def test_numbers_are_counted_alike_whatever_the_result(world: World, breaker_id: str) -> None:
+    """n events take n numbers, an announcement one, a checkpoint none, a fenced commit as many as an accepted one."""
+    commits = [
+        world.commit(breaker_id, 9, event(1)),
+        world.commit(breaker_id, 1, event(1), event(2, "open", "half_open")),
+        world.commit(breaker_id, 1, seq=2, state="half_open", allow_rate=0.4, announce=True),
+        world.commit(breaker_id, 1, seq=2, state="half_open", allow_rate=0.4),
+        world.commit(breaker_id, 1, event(3, "half_open", "closed")),
+    ]
+    assert await world.write(*commits) == ["fenced", "ok", "ok", "ok", "ok"]
+    assert world.journal.sequence == 5
+    assert [row.sequence for row in await _events(world)] == [2, 3, 5]
+
+
+async def test_an_older_journal_is_refused(world: World, breaker_id: str) -> None:
+    """Opening a shard fences its journal; the sequence goes on where it was."""
+    await world.write(world.commit(breaker_id, 1, event(1)))
+    newer = await world.store.open_journal(world.journal.shard)
+    assert newer == JournalHead(world.journal.shard, world.journal.epoch + 1, 1)
+    with pytest.raises(Fenced):
+        await world.write(world.commit(breaker_id, 1, seq=1))
+    with pytest.raises(Fenced):
+        await world.store.commit(JournalHead(77, 1, 0), [])
+    assert await world.store.commit(newer, []) == (newer, [])
+
+
+async def test_a_head_is_good_for_one_commit(world: World, breaker_id: str) -> None:
+    """A journal that does not know that its commit was done must open again: its old head is behind."""
+    old = world.journal
+    await world.write(world.commit(breaker_id, 1, event(1)))
+    with pytest.raises(Fenced):
+        await world.store.commit(old, [world.commit(breaker_id, 1, event(2, "open", "half_open"))])
+
+
+async def test_the_first_answer_may_get_lost(world: World, breaker_id: str) -> None:
+    """The same events again are "ok" and stored once, also after later ones; other events are "fenced"."""
+    first = world.commit(breaker_id, 1, event(1))
+    second = world.commit(breaker_id, 1, event(2, "open", "half_open"), record=b"second")
+    assert await world.write(first) == ["ok"]
+    assert await world.write(first) == ["ok"]
+    assert await world.write(second, first) == ["ok", "ok"]
+    different = world.commit(breaker_id, 1, event(2, "open", "half_open", ts_ms=7))
+    assert await world.write(different) == ["fenced"]
+    assert [row.transition_seq for row in await _events(world)] == [1, 2]
+    state = await _state(world)
+    assert (state.transition_seq, state.record) == (2, b"second")
+
+
+async def test_a_commit_and_its_repetition_in_one_call(world: World, breaker_id: str) -> None:
+    """The journal may have both waiting: one is stored, both are "ok"."""
+    commit = world.commit(breaker_id, 1, event(1), event(2, "open", "half_open"))
+    other = world.commit(breaker_id, 1, event(1, ts_ms=7), event(2, "open", "half_open"))
+    assert await world.write(commit, commit, other) == ["ok", "ok", "fenced"]
+    assert [row.transition_seq for row in await _events(world)] == [1, 2]
+
+
+async def test_an_older_owner_is_fenced(world: World, breaker_id: str) -> None:
+    """Neither transitions nor checkpoints nor announcements of an epoch that is over."""
+    assert await world.own(breaker_id, owner="b-1") == 2
+    old: list[Commit] = [
+        world.commit(breaker_id, 1, event(1)),
+        world.commit(breaker_id, 1),
+        world.commit(breaker_id, 1, announce=True),
+    ]
+    assert await world.write(*old) == ["fenced"] * 3
+    assert (await _state(world)).record is None
+    assert await _events(world) == []
+    assert await world.write(world.commit(breaker_id, 2, event(1))) == ["ok"]
+
+
+@pytest.mark.parametrize("seq", [0, 2])
+async def test_a_checkpoint_must_match_the_transition(world: World, breaker_id: str, seq: int) -> None:
+    """A record of before or after the stored transition is not written over it."""
+    await world.write(world.commit(breaker_id, 1, event(1)))
+    assert await world.write(world.commit(breaker_id, 1, seq=seq, record=b"other")) == ["fenced"]
+    assert (await _state(world)).record == b"record"
+
+
+async def test_a_hole_in_the_numbers_fails(world: World, breaker_id: str) -> None:
+    """Transition numbers are dense: a commit that is not is refused, the others of the call are done."""
+    other = await world.breaker("b")
+    await world.own(other.id)
+    holed = world.commit(breaker_id, 1, event(1), event(3))
+    ahead = world.commit(breaker_id, 1, event(2))
+    assert await world.write(holed, ahead, world.commit(other.id, 1, event(1))) == ["failed", "fenced", "ok"]
+    assert [row.breaker_id for row in await _events(world)] == [other.id]
+
+
+async def test_settings_stay_until_given_again(world: World, breaker_id: str) -> None:
+    """A commit without settings keeps the stored ones; state and cut are always written."""
+    await world.write(world.commit(breaker_id, 1, settings=b"one", cut={"r": 1}))
+    await world.write(world.commit(breaker_id, 1, cut={"r": 2}, state="half_open", allow_rate=0.2))
+    (assignment,) = await world.store.breaker_assignments([breaker_id])
+    assert (assignment.settings, assignment.cut) == (b"one", {"r": 2})
+    state = await _state(world)
+    assert (state.state, state.allow_rate) == ("half_open", 0.2)
+    await world.write(world.commit(breaker_id, 1, settings=b"two"))
+    (assignment,) = await world.store.breaker_assignments([breaker_id])
+    assert assignment.settings == b"two"
+
+
+async def test_a_deleted_breaker_is_fenced(world: World, breaker_id: str) -> None:
+    """Its owner may not know yet; even a commit that was stored before is refused then."""
+    commit = world.commit(breaker_id, 1, event(1))
+    await world.write(commit)
+    await world.store.delete_breaker(world.project_id, breaker_id, 50)
+    late = world.commit(breaker_id, 1, event(2, "open", "half_open"))
+    assert await world.write(commit, late, world.commit(breaker_id, 1, seq=1)) == ["fenced"] * 3
+    assert len(await _events(world)) == 1
+
+
+async def test_of_two_journals_one_wins(
+    world: World, breaker_id: str, make_store: Callable[[], Awaitable[Store]]
+) -> None:
+    """Two stores commit under one head at once: the events are stored once."""
+    other = await make_store()
+    commit = world.commit(breaker_id, 1, event(1))
+    answers = await asyncio.gather(
+        *(store.commit(world.journal, [commit]) for store in (world.store, other)), return_exceptions=True
+    )
+    assert sorted(type(answer) for answer in answers if isinstance(answer, Exception)) == [Fenced]
+    assert len(await _events(world)) == 1

@@ -1,0 +1,204 @@
+"""A real service for end-to-end tests: `breakers serve` as a process of its own, and clients that speak HTTP to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+READY_S = 90.0
+
+
+def wait_for(check: Callable[[], Any], timeout_s: float = 20.0, every_s: float = 0.02) -> Any:
+    """The first true answer of `check`, polled until the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := check()):
+        assert time.monotonic() < deadline, f"not true within {timeout_s} s: {check}"
+        time.sleep(every_s)
+    return answer
+
+
+def tree_of(pid: int) -> dict[int, str]:
+    """Process ids below `pid` with their command lines; Ray names its workers there ("ray::RouterActor...")."""
+    children: dict[int, list[int]] = {}
+    lines: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text()
+                children.setdefault(int(stat.rsplit(")", 1)[1].split()[1]), []).append(int(entry.name))
+                lines[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    found: dict[int, str] = {}
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            found[child] = lines.get(child, "")
+            waiting.append(child)
+    return found
+
+
+class LiveService:
+    """One running `breakers serve` and its credentials."""
+
+    def __init__(self, data_dir: Path, **environ: str) -> None:
+        self.data_dir = data_dir
+        command = [str(Path(sys.executable).with_name("breakers")), "serve", "--port", "0", "--data-dir", str(data_dir)]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
+        )
+        self.output: list[str] = []
+        self._ready = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+        if not self._ready.wait(READY_S) or self.process.poll() is not None:
+            self.stop()
+            raise AssertionError("the service did not get ready:\n" + "".join(self.output))
+        self.credentials: dict[str, str] = json.loads((data_dir / "credentials.json").read_text())
+        self.base_url = self.credentials["base_url"]
+        self.project_id = self.credentials["project_id"]
+        self.project_path = f"/v1/projects/{self.project_id}"
+        self.user = self.client(self.credentials["user_key"])
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output.append(line)
+            if line.startswith("ready "):
+                self._ready.set()
+        self._ready.set()
+
+    def client(self, key: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=self.base_url, headers=headers, timeout=20)
+
+    def stop(self) -> None:
+        self.user.close() if hasattr(self, "user") else None
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(20)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    # -- what tests do
+
+    def breaker(self, **fields: Any) -> dict[str, Any]:
+        """A breaker with a short rule unless told otherwise; the 201 answer."""
+        body = {
+            "metric": "latency",
+            "kind": "avg",
+            "op": "gt",
+            "threshold": 100,
+            "window_ms": 2_000,
+            "eval_interval_ms": 100,
+            "min_state_duration_ms": 0,
+            "cooldown_ms": 200,
+            **fields,
+        }
+        answer = self.user.post(f"{self.project_path}/breakers", json=body)
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    def send(self, router_id: str, values: list[float], *, key: str | None = None, **sample: Any) -> httpx.Response:
+        """One ingest request; repeated like an SDK does when the answer is 429 or 503 or does not come."""
+        now = int(time.time() * 1000)
+        samples = [{"router_id": router_id, "metric": "latency", "ts_ms": now, "value": v, **sample} for v in values]
+        headers = {"Idempotency-Key": key or os.urandom(12).hex()}
+        for pause in (0.1, 0.4, 1.0, 2.0, 4.0, None):
+            try:
+                answer = self.user.post(f"{self.project_path}/ingest", json={"samples": samples}, headers=headers)
+                if answer.status_code not in (429, 500, 503) or pause is None:
+                    return answer
+            except httpx.TransportError:
+                if pause is None:
+                    raise
+            time.sleep(pause or 0)
+        raise AssertionError
+
+    def state(self, breaker_id: str) -> dict[str, Any]:
+        answer = self.user.get(f"{self.project_path}/breakers/{breaker_id}/state")
+        assert answer.status_code == 200, answer.text
+        state: dict[str, Any] = answer.json()
+        return state
+
+    def in_state(self, breaker_id: str, word: str, timeout_s: float = 20.0) -> dict[str, Any]:
+        found: dict[str, Any] = wait_for(
+            lambda: state if (state := self.state(breaker_id))["state"] == word else None, timeout_s
+        )
+        return found
+
+    def events(self, breaker_id: str) -> list[dict[str, Any]]:
+        """Oldest first."""
+        answer = self.user.get(f"{self.project_path}/events", params={"breaker_id": breaker_id, "limit": 200})
+        assert answer.status_code == 200, answer.text
+        return list(reversed(answer.json()["events"]))
+
+    def pids(self, name: str) -> list[int]:
+        """Processes of an actor class, e.g. "BreakerActor"."""
+        return [pid for pid, line in tree_of(self.process.pid).items() if line.startswith(f"ray::{name}")]
+
+    def kill(self, name: str) -> list[int]:
+        """kill -9 of every process of an actor class."""
+        victims = self.pids(name)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        return victims
+
+    @contextlib.contextmanager
+    def stream(self, key: str | None = None) -> Iterator[StreamReader]:
+        reader = StreamReader(self, key or self.credentials["project_key"])
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+class StreamReader:
+    """Follows the state stream in a thread; `messages` grows."""
+
+    def __init__(self, service: LiveService, key: str) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.heartbeats = 0
+        self.opened = threading.Event()
+        self._closing = False
+        self._client = service.client(key)
+        self._path = f"{service.project_path}/breakers/state:stream"
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+        assert self.opened.wait(20), "the stream did not open"
+
+    def _follow(self) -> None:
+        with contextlib.suppress(httpx.TransportError, RuntimeError):
+            with self._client.stream("GET", self._path) as answer:
+                assert answer.status_code == 200
+                self._answer = answer
+                self.headers = answer.headers
+                self.opened.set()
+                for line in answer.iter_lines():
+                    if line.startswith("data: "):
+                        self.messages.append(json.loads(line[6:]))
+                    elif line.startswith(": heartbeat"):
+                        self.heartbeats += 1
+                    if self._closing:
+                        return
+
+    def of(self, name: str) -> list[tuple[str, float | None]]:
+        return [(m["state"], m["allow_rate"]) for m in self.messages if m["breaker"] == name]
+
+    def close(self) -> None:
+        self._closing = True
+        self._client.close()
+        self._thread.join(10)

@@ -1,0 +1,186 @@
+"""Aggregates: the exact definitions, and accumulators that answer as those do, sample by sample."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from breaker_actors.core import aggregate as agg
+from breaker_actors.core import exact
+from breaker_actors.core.model import Agg, Rule
+from tests.support import oracle
+
+KINDS = ["error_rate", "avg", "sum", "max", "min", "p95", "percentile", "stddev", "count"]
+
+
+def array(values: list[float]) -> Any:
+    return np.array(values, np.float64)
+
+
+@pytest.mark.parametrize(
+    ("percent", "n", "place"),
+    [
+        ("55", 100, 55),
+        ("95", 20, 19),
+        ("95", 21, 20),
+        ("99.9", 1000, 999),
+        ("99.9", 1001, 1000),
+        ("100", 7, 7),
+        ("0.001", 5, 1),
+        ("70", 10, 7),
+        ("29", 100, 29),
+        ("1e-05", 3, 1),
+        ("95", 1, 1),
+        ("58", 50, 29),
+    ],
+)
+def test_rank_is_exact(percent: str, n: int, place: int) -> None:
+    """Nearest rank in whole numbers: in floats 0.55 * 100 is above 55 and would give rank 56."""
+    assert exact.rank(Fraction(percent), n) == place
+
+
+def test_sum_is_fsum() -> None:
+    """The running sum equals fsum where a plain float sum does not, also after samples have left."""
+    total = agg.Total("gt", 0.0, is_avg=False)
+    values = [1e16, 1.0, 1.0, -1e16, 0.1, 0.2, 0.3]
+    for value in values:
+        total.add(value, True)
+    window = Held([(v, True) for v in values])
+    assert total.value(7, window) == math.fsum(values) != sum(values)
+    total.drop(1e16, True)
+    total.drop(-1e16, True)
+    assert total.value(5, Held([(v, True) for v in values if abs(v) < 2])) == math.fsum([1.0, 1.0, 0.1, 0.2, 0.3])
+
+
+def test_lost_bits_come_back() -> None:
+    """0.1 does not fit beside 2**50 and 2**104; when those have left, it decides."""
+    total = agg.Total("gt", 0.0, is_avg=True)
+    total.add_many(array([2.0**50, 2.0**104, 0.0, 0.1]), np.ones(4, np.bool_))
+    total.drop_many(array([2.0**50, 2.0**104]), np.ones(2, np.bool_))
+    assert total.breach(2, Held([(0.0, True), (0.1, True)]))
+
+
+@pytest.mark.parametrize(
+    ("values", "sum_", "mean"),
+    [
+        ([1e308, 1e308, -1e308], 1e308, 1e308 / 3),
+        ([1e308] * 4, exact.FLOAT_MAX, 1e308),
+        ([-1e308] * 4, -exact.FLOAT_MAX, -1e308),
+        ([1e308, 1e308, -1e308, -1e308, 3.0], 3.0, 0.6),
+        ([5e-324] * 3, 1.5e-323, 5e-324),
+    ],
+)
+def test_extreme_sums(values: list[float], sum_: float, mean: float) -> None:
+    """Where fsum overflows on the way, the sum is exact and kept within the finite floats; the average is finite."""
+    assert exact.total(values) == sum_
+    assert exact.mean(values) == mean
+
+
+def test_deviation() -> None:
+    """Population standard deviation; one value has none; huge values don't overflow."""
+    assert exact.deviation(array([2, 4, 4, 4, 5, 5, 7, 9])) == 2.0
+    assert exact.deviation(array([3.7])) == 0.0
+    assert exact.deviation(array([1e308, -1e308])) == 1e308
+    assert exact.deviation(array([1e9 + 1, 1e9 + 2, 1e9 + 3])) == pytest.approx(math.sqrt(2 / 3), rel=1e-15)
+
+
+def test_summary() -> None:
+    """`agg` of an event: average, count, failures, p95; zeros for nothing."""
+    values = array([float(i) for i in range(1, 21)])
+    ok = np.array([i % 4 != 0 for i in range(20)])
+    assert exact.summary(values, ok) == Agg(10.5, 20, 5, 19.0)
+    assert exact.summary(array([]), np.array([], np.bool_)) == Agg(0.0, 0, 0, 0.0)
+
+
+class Held:
+    """A window as plain lists."""
+
+    def __init__(self, samples: list[tuple[float, bool]]) -> None:
+        self.samples = samples
+
+    def values(self) -> Any:
+        return array([v for v, _ in self.samples])
+
+    def flags(self) -> Any:
+        return np.array([ok for _, ok in self.samples], np.bool_)
+
+
+numbers = st.one_of(
+    st.sampled_from(
+        [0.0, 0.1, 0.2, 0.3, 1.0, 2.0, 3.0, -1.0, 1e16, -1e16, 1e-300, 5e-324, 2.0**970, -(2.0**970), 1e308]
+    ),
+    st.builds(lambda sign, power: sign * 2.0**power, st.sampled_from([1, -1, 1.1]), st.integers(-60, 200)),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(min_value=-1000, max_value=1000),
+)
+samples = st.lists(st.tuples(numbers, st.booleans()), min_size=1, max_size=12)
+moves = st.lists(
+    st.one_of(st.tuples(st.just("add"), samples), st.tuples(st.just("drop"), st.integers(1, 15))), max_size=8
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    op=st.sampled_from(["gt", "lt", "gte", "lte"]), threshold=numbers, moves=moves, scalar=st.booleans(), data=st.data()
+)
+@settings(max_examples=60, deadline=None)
+def test_accumulator_equals_definition(
+    kind: str, op: Any, threshold: float, moves: list[tuple[str, Any]], scalar: bool, data: st.DataObject
+) -> None:
+    """After any samples came and went: same value, same verdict, and no breach by expiry that was ruled out."""
+    params = {"percentile": data.draw(st.sampled_from([1, 33.3, 50, 99.9, 100]))} if kind == "percentile" else {}
+    rule = Rule(metric="m", kind=kind, op=op, threshold=threshold, kind_params=params)  # type: ignore[arg-type]
+    acc, held = agg.accumulator_for(rule), Held([])
+    for word, what in moves:
+        if word == "add":
+            held.samples = held.samples + what
+            change(acc.add, acc.add_many, what, scalar)
+        else:
+            gone, held.samples = held.samples[:what], held.samples[what:]
+            change(acc.drop, acc.drop_many, gone, scalar)
+        if not held.samples:
+            acc.clear()
+            continue
+        n = len(held.samples)
+        value = oracle.aggregate(kind, params, held.samples, 1)
+        assert value is not None
+        assert acc.breach(n, held) is oracle.OPS[op](value, threshold)
+        assert acc.value(n, held) == value
+        if not acc.breach(n, held) and not acc.may_breach(n):
+            for left in range(1, n):
+                later = oracle.aggregate(kind, params, held.samples[left:], 1)
+                assert not oracle.OPS[op](later, threshold)
+
+
+def change(one: Any, many: Any, what: list[tuple[float, bool]], scalar: bool) -> None:
+    if scalar:
+        for value, ok in what:
+            one(value, ok)
+    elif what:
+        many(array([v for v, _ in what]), np.array([ok for _, ok in what], np.bool_))
+
+
+def test_deviation_filter_decides_without_columns() -> None:
+    """A clear case is decided from the running sums; only a close one looks at the window again."""
+
+    class Untouchable:
+        def values(self) -> Any:
+            raise LookupError
+
+        flags = values
+
+    acc = agg.Deviation("gt", 50.0)
+    values = np.random.default_rng(5).normal(1e6, 10.0, 5000)
+    acc.add_many(values, np.ones(5000, np.bool_))
+    acc.drop_many(values[:1000], np.ones(1000, np.bool_))
+    assert acc.breach(4000, Untouchable()) is False
+    close = agg.Deviation("gt", exact.deviation(values))
+    close.add_many(values, np.ones(5000, np.bool_))
+    with pytest.raises(LookupError):
+        close.breach(5000, Untouchable())

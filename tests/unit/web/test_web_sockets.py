@@ -1,0 +1,144 @@
+"""The app behind real servers on a loopback socket: a stream that stops must never end cleanly (no last chunk)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+
+from api.context import EXTENSION, Replica
+from api.feed import Feed
+from tests.support.fake_gateway import moved
+from tests.support.web_world import World
+
+Server = Callable[[World], AbstractAsyncContextManager[int]]
+
+
+@asynccontextmanager
+async def on_uvicorn(world: World) -> AsyncIterator[int]:
+    config = uvicorn.Config(world.app, port=0, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    await task
+
+
+@asynccontextmanager
+async def on_hypercorn(world: World) -> AsyncIterator[int]:
+    async def bare(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            raise NotImplementedError("the test has started the app already")
+        await world.app(scope, receive, send)
+
+    config, stop = Config(), asyncio.Event()
+    config.bind = ["127.0.0.1:0"]
+    config.graceful_timeout = 0.2
+    config.errorlog = None
+    sockets = config.create_sockets()
+    port = sockets.insecure_sockets[0].getsockname()[1]
+    config.create_sockets = lambda: sockets  # type: ignore[method-assign]
+    task = asyncio.create_task(serve(bare, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
+    await asyncio.sleep(0.1)
+    yield port
+    stop.set()
+    await task
+
+
+async def ask(world: World, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    path = f"{world.path}/breakers/state:stream"
+    writer.write(
+        f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.keys['project']}\r\n"
+        "Accept-Encoding: gzip\r\n\r\n".encode()
+    )
+    return reader, writer
+
+
+@pytest.mark.parametrize("server", [on_uvicorn, on_hypercorn])
+async def test_a_stream_that_is_cut_lacks_the_last_chunk(world: World, server: Server) -> None:
+    row = await world.breaker("a")
+    feed = _feed(world)
+    async with server(world) as port:
+        reader, writer = await ask(world, port)
+        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).decode().lower()
+        assert head.startswith("http/1.1 200")
+        assert "content-type: text/event-stream\r\n" in head
+        assert "cache-control: no-cache\r\n" in head
+        assert "connection: keep-alive\r\n" in head
+        assert "transfer-encoding: chunked\r\n" in head
+        assert "content-encoding" not in head
+        assert b'"closed"' in await asyncio.wait_for(reader.readuntil(b"}\n\n"), 5)
+        world.gateway.say(moved(world.project.id, row.id, "open", 0.0, 1))
+        assert b'"open"' in await asyncio.wait_for(reader.readuntil(b"}\n\n"), 5)
+        feed.cut_all()
+        rest = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    assert b"0\r\n\r\n" not in rest
+    assert feed.stream_count() == 0
+
+
+@pytest.mark.parametrize("server", [on_uvicorn, on_hypercorn])
+async def test_a_server_that_stops_ends_no_stream_cleanly(world: World, server: Server) -> None:
+    async with server(world) as port:
+        reader, writer = await ask(world, port)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert b"0\r\n\r\n" not in await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+@pytest.mark.parametrize("server", [on_uvicorn, on_hypercorn])
+async def test_a_client_that_drops_its_socket_is_forgotten(world: World, server: Server) -> None:
+    async with server(world) as port:
+        reader, writer = await ask(world, port)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        writer.close()
+        async with asyncio.timeout(5):
+            while _feed(world).stream_count():
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("server", [on_uvicorn, on_hypercorn])
+async def test_answers_without_a_body_say_so(world: World, server: Server) -> None:
+    """HEAD keeps the length of GET, 204 and 304 have none at all, and nothing follows the head."""
+    row = await world.breaker("a")
+    tag = (await world.call("GET", "breakers")).headers["ETag"]
+    async with server(world) as port:
+        for method, path, more, status, length in [
+            ("HEAD", "/api/healthz", "", 200, "15"),
+            ("HEAD", f"{world.path}/status", "", 200, "62"),
+            ("GET", f"{world.path}/breakers", f"If-None-Match: {tag}\r\n", 304, None),
+            ("DELETE", f"{world.path}/breakers/{row.id}", "", 204, None),
+            ("POST", f"{world.path}/ingest_secret/rotate", "Content-Type: application/json\r\n", 200, "84"),
+        ]:
+            head, rest = await talk(world, port, method, path, more)
+            assert head.startswith(f"http/1.1 {status} "), head
+            lengths = [line.partition(": ")[2] for line in head.splitlines() if line.startswith("content-length")]
+            assert lengths == ([] if length is None else [length])
+            assert head.count("x-request-id: ") == 1
+            assert "transfer-encoding" not in head
+            assert (rest == b"") == (method != "POST")
+
+
+async def talk(world: World, port: int, method: str, path: str, more: str) -> tuple[str, bytes]:
+    """Head and rest of one answer on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {world.keys['user']}", "Connection: close"]
+    writer.write(("\r\n".join(lines) + f"\r\n{more}\r\n").encode())
+    head, _, rest = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    writer.close()
+    return head.decode().lower(), rest
+
+
+def _feed(world: World) -> Feed:
+    parts: Replica = world.app.extensions[EXTENSION]
+    return parts.feed
