@@ -6,6 +6,7 @@ this tree as our own children, so "everything below us" stays a complete list an
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -23,6 +24,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 # Below the range the kernel hands out for outgoing connections (from 32768): Ray opens dozens of those between the
 # moment we choose and the moment the listener binds.
 _PORTS = range(20_000, 30_000)
+_BLOCKS = range(10_000, 20_000, 100)
 _TRIES = 200
 
 
@@ -45,6 +47,12 @@ def free_port(host: str = "127.0.0.1") -> int:
         except OSError:
             continue
     raise Invalid(f"no free port found on {host}")
+
+
+def port_block() -> range:
+    """A hundred ports, most likely another hundred than other services on this machine got."""
+    start = random.choice(_BLOCKS)
+    return range(start, start + _BLOCKS.step)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -101,6 +109,17 @@ def _parent(entry: Path) -> int | None:
 def named(pids: list[int], name: str) -> list[int]:
     """Those of the processes whose program has this name."""
     return [pid for pid in pids if _program(pid) == name]
+
+
+def started_with(name: str, value: str) -> list[int]:
+    """Processes of this user that were started with this environment variable."""
+    wanted = f"{name}={value}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
 
 
 def _program(pid: int) -> str | None:

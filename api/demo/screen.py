@@ -91,10 +91,7 @@ class Screen:
 def plot(series: Series, passed: list[str], width: int) -> Text:
     """Bars of the highest value per column in the colour of the state then; below, the labelled failures."""
     edges = [column * len(series) // width for column in range(width + 1)]
-    heights = [
-        _height(float(series.batch.value[a:b].max())) if a < b <= len(passed) else 0
-        for a, b in pairwise(edges)
-    ]
+    heights = [_height(float(series.batch.value[a:b].max())) if a < b <= len(passed) else 0 for a, b in pairwise(edges)]
     threshold_row = _height(float(BREAKERS[0]["threshold"])) // 8
     text = Text()
     for row in reversed(range(ROWS)):

@@ -14,11 +14,14 @@ from tripswitch.admin.types import (
     BreakerKind,
     BreakerOp,
     CreateBreakerInput,
+    CreateProjectInput,
     CreateRouterInput,
     ListEventsParams,
+    RouterMode,
     UpdateBreakerInput,
     UpdateProjectInput,
 )
+from tripswitch.errors import NotFoundError, UnauthorizedError
 
 from tests.support.live import LiveService, wait_for
 
@@ -101,7 +104,7 @@ def test_signed_samples_trip_a_breaker_the_client_is_gated_and_sees_the_recovery
         assert {0.2, 1.0} <= set(rates)
         assert client.execute(lambda: 42, breakers=[breaker.name]) == 42
         assert changes == [("closed", "open"), ("open", "half_open"), ("half_open", "closed")]
-        stats = client.stats()
+        stats = client.stats
         assert (stats.flush_failures, stats.dropped_samples, stats.sse_connected) == (0, 0, True)
     finally:
         client.close()
@@ -117,39 +120,37 @@ def test_the_admin_client_reads_what_it_wrote(live: LiveService, admin: AdminCli
     assert again.router_id == breaker.router_id
     changed = admin.update_breaker(live.project_id, breaker.id, UpdateBreakerInput(threshold=150.5))
     assert changed.threshold == 150.5
-    assert breaker.id in [b.id for b in admin.list_breakers(live.project_id).breakers]
+    assert breaker.id in [b.id for b in admin.list_breakers(live.project_id)]
 
     state = admin.get_breaker_state(live.project_id, breaker.id)
     assert (state.breaker_id, state.state, state.allow_rate) == (breaker.id, "closed", 1.0)
     (batch,) = admin.batch_get_breaker_states(live.project_id, BatchGetBreakerStatesInput(breaker_ids=[breaker.id]))
     assert (batch.breaker_id, batch.state) == (breaker.id, "closed")
 
-    router = admin.create_router(live.project_id, CreateRouterInput(name="sdk-router"))
+    router = admin.create_router(live.project_id, CreateRouterInput(name="sdk-router", mode=RouterMode.STATIC))
     assert admin.get_router(live.project_id, router.id).name == "sdk-router"
-    assert {router.id, breaker.router_id} <= {r.id for r in admin.list_routers(live.project_id).routers}
+    assert {router.id, breaker.router_id} <= {r.id for r in admin.list_routers(live.project_id)}
 
     live.send(breaker.router_id, [500.0] * 3)
     wait_for(lambda: admin.list_events(live.project_id, ListEventsParams(breaker_id=breaker.id)))
     event = admin.list_events(live.project_id, ListEventsParams(breaker_id=breaker.id))[-1]
     assert (event.from_state, event.to_state, event.reason) == ("closed", "open", "threshold_exceeded")
     admin.delete_breaker(live.project_id, breaker.id)
-    with pytest.raises(tripswitch.admin.NotFoundError):
+    with pytest.raises(NotFoundError):
         admin.get_breaker(live.project_id, breaker.id)
 
 
 def test_the_admin_client_makes_projects_and_rotates_secrets(live: LiveService, admin: AdminClient) -> None:
-    from tripswitch.admin.types import CreateProjectInput
-
     made = admin.create_project(CreateProjectInput(name="second", workspace_id=live.credentials["workspace_id"]))
-    assert made.ingest_secret
+    first = admin.rotate_ingest_secret(made.id)
     rotated = admin.rotate_ingest_secret(made.id)
     assert len(rotated.ingest_secret) == 64
-    assert rotated.ingest_secret != made.ingest_secret
+    assert rotated.ingest_secret != first.ingest_secret
     renamed = admin.update_project(made.id, UpdateProjectInput(name="renamed"))
     assert (renamed.name, renamed.enable_signed_ingest) == ("renamed", False)
 
 
 def test_wrong_keys_are_refused(live: LiveService) -> None:
     with AdminClient(api_key="eb_admin_nobody", base_url=live.base_url) as client:
-        with pytest.raises(tripswitch.admin.UnauthorizedError):
+        with pytest.raises(UnauthorizedError):
             client.get_project(live.project_id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,3 +89,10 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
     """The signature header of a request."""
     mac = hmac.new(bytes.fromhex(secret), timestamp.encode() + b"." + body, hashlib.sha256)
     return f"v1={mac.hexdigest()}"
+
+
+async def soon(check: Callable[[], Any], timeout_s: float = 5.0) -> None:
+    """Waits until something is true."""
+    async with asyncio.timeout(timeout_s):
+        while not check():
+            await asyncio.sleep(0.002)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from api import processes
-from api.service import ray_environment
+from api.environment import ray_environment
 from breaker_actors.errors import Invalid
 
 

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from api.app import create_app
+from api.context import EXTENSION
 from breaker_actors.settings import Settings
 from breaker_actors.stores.secrets import SecretBox
-from breaker_actors.stores.sql import SqlStore, upgrade
+from breaker_actors.stores.sql import SqlStore
 from tests.support.fake_gateway import FakeClock, FakeGateway
-from tests.support.web_world import TIMING, World
+from tests.support.web_world import TIMING, World, soon
+
+
+def store_at(path: Path) -> SqlStore:
+    return SqlStore(f"sqlite:///{path}", SecretBox(b"k" * 32))
+
+
+async def populate(path: Path) -> dict[str, Any]:
+    """A store with two organisations, ours and a stranger's; what a World has of it."""
+    store = store_at(path)
+    await store.open()
+    org, foreign = await store.create_org("ours", 1), await store.create_org("theirs", 1)
+    workspace = await store.create_workspace(org, "w", "w", 1)
+    abroad = await store.create_workspace(foreign, "w", "w", 1)
+    project = await store.create_project(org, workspace.id, "shop", 1)
+    other = await store.create_project(foreign, abroad.id, "shop", 1)
+    keys = {
+        "user": (await store.create_key(org, "user", "u", 1))[1],
+        "admin": (await store.create_key(org, "admin", "a", 1))[1],
+        "project": (await store.create_key(org, "project", "p", 1, project.id))[1],
+        "stranger": (await store.create_key(foreign, "user", "s", 1))[1],
+    }
+    await store.close()
+    return {"project": project, "other": other, "workspace_id": workspace.id, "keys": keys}
+
+
+@pytest.fixture(scope="session")
+def populated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Made once and copied for each test: making it costs more than most tests."""
+    path = tmp_path_factory.mktemp("populated") / "store.sqlite"
+    with asyncio.Runner() as runner:
+        return path, runner.run(populate(path))
 
 
 @pytest.fixture
@@ -21,32 +55,15 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(data_dir=tmp_path)
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of the newest schema to copy: making one costs more than most tests."""
-    path = tmp_path_factory.mktemp("template") / "store.sqlite"
-    upgrade(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-async def world(tmp_path: Path, settings: Settings, empty_store: Path) -> AsyncIterator[World]:
-    clock = FakeClock()
-    shutil.copy(empty_store, tmp_path / "store.sqlite")
-    store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}", SecretBox(b"k" * 32))
+async def world(tmp_path: Path, settings: Settings, populated: tuple[Path, dict[str, Any]]) -> AsyncIterator[World]:
+    template, content = populated
+    clock, store = FakeClock(), store_at(tmp_path / "store.sqlite")
+    shutil.copy(template, tmp_path / "store.sqlite")
     await store.open()
-    org, foreign = await store.create_org("ours", 1), await store.create_org("theirs", 1)
-    workspace = await store.create_workspace(org, "w", "w", 1)
-    abroad = await store.create_workspace(foreign, "w", "w", 1)
-    project = await store.create_project(org, workspace.id, "shop", 1)
-    other = await store.create_project(foreign, abroad.id, "shop", 1)
     gateway = FakeGateway(store)
     app = create_app(gateway, settings, clock, TIMING, owns_gateway=False)
-    made = World(app, gateway, store, clock, settings, project, other, workspace.id)
-    for kind in ("user", "admin"):
-        made.keys[kind] = (await store.create_key(org, kind, kind, 1))[1]  # type: ignore[arg-type]
-    made.keys["project"] = (await store.create_key(org, "project", "p", 1, project.id))[1]
-    made.keys["stranger"] = (await store.create_key(foreign, "user", "s", 1))[1]
     async with app.test_app():
-        yield made
+        await soon(app.extensions[EXTENSION].feed.fresh)
+        yield World(app=app, gateway=gateway, store=store, clock=clock, settings=settings, **content)
     await store.close()

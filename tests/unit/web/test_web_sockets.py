@@ -15,7 +15,7 @@ from hypercorn.config import Config
 from api.context import EXTENSION, Replica
 from api.feed import Feed
 from tests.support.fake_gateway import moved
-from tests.support.web_world import World
+from tests.support.web_world import World, soon
 
 Server = Callable[[World], AbstractAsyncContextManager[int]]
 
@@ -102,9 +102,7 @@ async def test_a_client_that_drops_its_socket_is_forgotten(world: World, server:
         reader, writer = await ask(world, port)
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
         writer.close()
-        async with asyncio.timeout(5):
-            while _feed(world).stream_count():
-                await asyncio.sleep(0.01)
+        await soon(lambda: not _feed(world).stream_count())
 
 
 @pytest.mark.parametrize("server", [on_uvicorn, on_hypercorn])

