@@ -5,6 +5,9 @@ The app is built inside the replica because a Quart app does not survive picklin
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +46,16 @@ class Api:
 
     def __serve_build_asgi_app__(self) -> Any:
         _close_internal_port()
-        return self._build(self._settings)
+        self._app = self._build(self._settings)
+        return self._app
+
+    async def census(self) -> dict[str, int]:
+        """What lives in this replica now: open streams, tasks of its loop, asynchronous generators."""
+        from api.context import EXTENSION
+
+        generators = sum(isinstance(o, types.AsyncGeneratorType) for o in gc.get_objects())
+        streams = self._app.extensions[EXTENSION].feed.stream_count()
+        return {"streams": streams, "tasks": len(asyncio.all_tasks()), "generators": generators}
 
 
 def _close_internal_port() -> None:

@@ -1,4 +1,4 @@
-"""What a router's log holds, as values and bytes (design.md section 3.1): samples, breaker settings, router views, gaps.
+"""What a router's log holds, as values and bytes (design.md section 3.1): samples, settings, router views, gaps.
 
 Pure codec; nothing here reads or writes a file. Offsets are dense per router and start at 1; offset 0 means "nothing".
 """

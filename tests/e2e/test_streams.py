@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.live import LiveService, wait_for
+from tests.support.live import LiveService, tree_of, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -23,22 +28,72 @@ def open_stream(live: LiveService) -> socket.socket:
     return sock
 
 
-def threads_and_tasks(live: LiveService) -> dict[str, int]:
-    """What the replica counts of itself."""
-    answer = live.user.get("/api/health")
-    assert answer.status_code == 200
-    return answer.json().get("streams", {})
+CENSUS = """
+import json, logging, os, sys
+os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+import ray
+from ray import serve
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+replica = serve.get_app_handle("breakers")
+for _ in sys.stdin:
+    print(json.dumps(replica.census.remote().result(timeout_s=30)), flush=True)
+"""
 
 
-def test_500_clients_that_connect_and_leave_leave_nothing_behind(live: LiveService) -> None:
+class Census:
+    """Asks the replica, from a driver of its own, what lives in it."""
+
+    def __init__(self, live: LiveService) -> None:
+        lines = tree_of(live.process.pid).values()
+        address = next(m.group(1) for line in lines if (m := re.search(r"--gcs-address=(\S+)", line)))
+        self._driver = subprocess.Popen(
+            [sys.executable, "-c", CENSUS, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def take(self) -> dict[str, int]:
+        assert self._driver.stdin is not None
+        assert self._driver.stdout is not None
+        self._driver.stdin.write("\n")
+        self._driver.stdin.flush()
+        counted: dict[str, int] = json.loads(self._driver.stdout.readline())
+        return counted
+
+    def close(self) -> None:
+        self._driver.communicate(timeout=30)
+
+
+@pytest.fixture
+def census(live: LiveService) -> Iterator[Census]:
+    asked = Census(live)
+    try:
+        yield asked
+    finally:
+        asked.close()
+
+
+def test_500_clients_that_connect_and_leave_leave_nothing_behind(live: LiveService, census: Census) -> None:
     live.breaker(name="watched")
-    before = threads_and_tasks(live)
+    wait_for(lambda: census.take()["streams"] == 0, 30)
+    before = census.take()
+    sockets = []
     for i in range(CLIENTS):
         sock = open_stream(live)
         if i % 2:  # half of them wait for the answer, the others leave at once
             assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+        if i % 10 == 1:
+            sockets.append(sock)  # some stay, so that the count is seen to count
+        else:
+            sock.close()
+    assert wait_for(lambda: (now := census.take())["streams"] == len(sockets) and now, 30)["streams"] == CLIENTS // 10
+    for sock in sockets:
         sock.close()
-    wait_for(lambda: threads_and_tasks(live) == before, 30)
+
+    def nothing_left() -> bool:
+        after = census.take()
+        # a task or two come and go with the service's own work; 500 clients would show
+        return after["streams"] == 0 and all(after[k] <= before[k] + 3 for k in ("tasks", "generators"))
+
+    wait_for(nothing_left, 30, every_s=0.2)
 
 
 def test_a_stream_carries_heartbeats_and_no_other_fields(live: LiveService) -> None:

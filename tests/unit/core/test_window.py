@@ -52,6 +52,19 @@ def test_oldest_leave_when_full(size: int) -> None:
     assert sorted(held.values().tolist()) == [3.0] * size + [4.0] * (2 * size)
 
 
+def test_equal_times_leave_in_arrival_order_over_both_runs() -> None:
+    """Whatever is not newer than the second run's end joins that run, so that its samples stay in arrival order."""
+    with patch.object(window_module, "NEAR", 1):
+        held = window(samples_max=31)
+        for at in range(100, 140):
+            held.expire(at - 20)
+            held.add(batch((at, 1.0)), at, low=at - 20)
+        assert held.add(batch(*[(120, 2.0)] * 9), 140, low=119) == (0, 0)
+        assert held._late is not None
+        assert held.add(batch(*[(120, 3.0)] * 12), 140, low=119) == (0, 10)
+    assert sorted(held.values().tolist()) == [1.0] * 19 + [3.0] * 12
+
+
 def test_recount_gives_the_columns_to_another_accumulator() -> None:
     """A new rule recounts from what is held."""
     held = window()
