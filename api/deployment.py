@@ -50,9 +50,10 @@ class Api:
         return self._app
 
     async def census(self) -> dict[str, int]:
-        """What lives in this replica now: open streams, tasks of its loop, asynchronous generators."""
+        """What lives in this replica now, garbage aside: open streams, tasks of its loop, asynchronous generators."""
         from api.context import EXTENSION
 
+        gc.collect()
         generators = sum(isinstance(o, types.AsyncGeneratorType) for o in gc.get_objects())
         streams = self._app.extensions[EXTENSION].feed.stream_count()
         return {"streams": streams, "tasks": len(asyncio.all_tasks()), "generators": generators}
