@@ -11,13 +11,15 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 from quart import Quart, Response, request
 from quart.asgi import ASGIHTTPConnection
 from quart.utils import raise_task_exceptions
+from werkzeug.routing import Map, UnicodeConverter
 
-from api import problems
+from api import limits, problems
 from api.context import EXTENSION, Replica
 from api.feed import Feed
 from api.reply import name_request, request_id
 from api.routes import BLUEPRINTS
 from api.sse import StreamTiming
+from api.usage import KeyUses
 from breaker_actors.clock import Clock
 from breaker_actors.gateway import Gateway
 from breaker_actors.settings import Settings
@@ -49,6 +51,15 @@ class Connection(ASGIHTTPConnection):
         raise_task_exceptions(done)
 
 
+class Segment(UnicodeConverter):
+    """One part of a path that is an id: never one of the words that stand in the same place, which are paths of their
+    own, so that a wrong method on them is 405 like everywhere."""
+
+    def __init__(self, map: Map) -> None:
+        super().__init__(map)
+        self.regex = r"(?!(?:metadata|state:batch|state:stream)\Z)[^/]+"
+
+
 def create_app(
     gateway: Gateway,
     settings: Settings,
@@ -64,18 +75,21 @@ def create_app(
     """
     timing = timing or StreamTiming()
     feed = Feed(gateway, settings, clock, timing, shards)
+    uses = KeyUses(gateway.store, clock)
     app = Quart("api", static_folder=None)
     app.asgi_http_class = Connection
     app.url_map.merge_slashes = False
+    app.url_map.converters["default"] = Segment
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes, RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False
     )
-    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing)
+    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing, uses)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     problems.install(app)
     _watch_requests(app, names_requests)
-    _live(app, gateway, feed, owns_gateway)
+    limits.install(app, settings)
+    _live(app, gateway, feed, uses, owns_gateway)
     return app
 
 
@@ -93,15 +107,17 @@ def _watch_requests(app: Quart, names_requests: bool) -> None:
         return response
 
 
-def _live(app: Quart, gateway: Gateway, feed: Feed, owns_gateway: bool) -> None:
+def _live(app: Quart, gateway: Gateway, feed: Feed, uses: KeyUses, owns_gateway: bool) -> None:
     @app.before_serving
     async def start() -> None:
         if owns_gateway:
             await gateway.open()
         feed.start()
+        uses.start()
 
     @app.after_serving
     async def stop() -> None:
+        await uses.stop()
         await feed.stop()
         if owns_gateway:
             await gateway.close()

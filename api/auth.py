@@ -69,17 +69,18 @@ def milliseconds(header: str | None) -> int | None:
 
 
 def check_signature(
-    secret: str, timestamp: str | None, signature: str | None, body: bytes, now_ms: int, skew_ms: int
+    secrets: tuple[str, ...], timestamp: str | None, signature: str | None, body: bytes, now_ms: int, skew_ms: int
 ) -> None:
-    """Refuses a request whose HMAC doesn't prove knowledge of the secret, or whose timestamp is too far off.
+    """Refuses a request whose HMAC doesn't prove knowledge of one of the secrets, or whose timestamp is too far off.
 
     The same timestamp and signature again are a client's retry, not an attack: recognising them is ingest's business.
     """
     sent_ms = milliseconds(timestamp)
     if sent_ms is None or not signature or abs(now_ms - sent_ms) > skew_ms:
         raise Unauthorized("The signature is missing or its timestamp is out of range.")
-    mac = hmac.new(bytes.fromhex(secret), f"{timestamp}.".encode() + body, hashlib.sha256)
-    if not hmac.compare_digest(f"v1={mac.hexdigest()}".encode(), signature.encode()):
+    signed = f"{timestamp}.".encode() + body
+    macs = [hmac.new(bytes.fromhex(secret), signed, hashlib.sha256).hexdigest() for secret in secrets]
+    if not any(hmac.compare_digest(f"v1={mac}".encode(), signature.encode()) for mac in macs):
         raise Unauthorized("The signature does not match.")
 
 

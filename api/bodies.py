@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 
+from api.reply import digest
 from breaker_actors.core.model import View
 from breaker_actors.core.rules import derived
 from breaker_actors.messages import StateReading
-from breaker_actors.stores.base import BreakerRow, EventRow, ProjectRow, RouterRow
+from breaker_actors.stores.base import BreakerRow, EventRow, ProjectRow, Replaced, RouterRow
+from breaker_actors.stores.masking import mask_text
 
 Body = dict[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,9 +42,9 @@ def project(row: ProjectRow) -> Body:
         "project_id": row.id,
         "id": row.id,
         "workspace_id": row.workspace_id,
-        "name": row.name or f"project-{row.id[:8]}",
+        "name": row.shown_name(),
         "enable_signed_ingest": row.enable_signed_ingest,
-        "slack_webhook_url": row.slack_webhook_url,
+        "slack_webhook_url": mask_text(row.slack_webhook_url) if row.slack_webhook_url else None,
         "trace_id_url_template": row.trace_id_url_template,
     }
 
@@ -80,6 +82,21 @@ def breaker_single(row: BreakerRow) -> Body:
     """A breaker on its own: in an envelope and flat, for there are clients of both kinds."""
     body = breaker(row)
     return body | {"breaker": body}
+
+
+def set_hash(rows: Sequence[BreakerRow]) -> str:
+    """What the list of these breakers is known by: any difference in what it shows makes another hash."""
+    return digest(sorted(map(breaker, rows), key=lambda body: str(body["id"])))
+
+
+def bulk_result(replaced: Replaced, duration_ms: int) -> Body:
+    return {
+        "changed": replaced.changed,
+        "count": len(replaced.rows),
+        "hash": set_hash(replaced.rows),
+        "duration_ms": duration_ms,
+        "breakers": [breaker(row) for row in replaced.rows],
+    }
 
 
 def breaker_list(rows: Sequence[BreakerRow], updated_ms: int, content_hash: str) -> Body:

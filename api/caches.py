@@ -56,7 +56,7 @@ class Caches:
         self._fresh = fresh
         self._keys: Lru[KeyRow] = Lru(entries_max)
         self._projects: Lru[ProjectRow] = Lru(entries_max)
-        self._routers: Lru[frozenset[str]] = Lru(entries_max)
+        self._routers: Lru[dict[str, bool]] = Lru(entries_max)
         self._drops = 0
 
     async def key(self, key: str) -> KeyRow | None:
@@ -79,12 +79,12 @@ class Caches:
             self._keep(self._projects, project_id, found, drops)
         return found
 
-    async def routers(self, project_id: str, wanted: Collection[str]) -> frozenset[str]:
-        """The ids of a project's routers; asks the store again when one of the wanted isn't among those known."""
+    async def routers(self, project_id: str, wanted: Collection[str]) -> dict[str, bool]:
+        """A project's routers, and whether each splits samples; asks again when one of the wanted isn't known."""
         found = self._recall(self._routers, project_id)
-        if found is None or not found.issuperset(wanted):
+        if found is None or not found.keys() >= set(wanted):
             drops = self._drops
-            found = frozenset(router.id for router in await self._store.list_routers(project_id))
+            found = {router.id: router.mode != "static" for router in await self._store.list_routers(project_id)}
             self._keep(self._routers, project_id, found, drops)
         return found
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch
+from api import cli_admin
+from api.cli_errors import one_line_errors
 
 if TYPE_CHECKING:
     from api.service import Service, Stopped
 
-WRONG_USE, FAILED = 2, 1
-
 app = typer.Typer(name="breakers", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for group in (cli_admin.keys, cli_admin.orgs, cli_admin.projects):
+    app.add_typer(group)
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr ho
 @app.command()
 def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbose: Verbose = False) -> None:
     """Run the whole service on this machine until Ctrl-C."""
-    with _one_line_errors():
+    with one_line_errors():
         from breaker_actors.settings import load_settings
 
         settings = load_settings(host=host, port=port, data_dir=data_dir)
@@ -85,26 +84,18 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
 ) -> None:
     """Serve on a free port, replay a real latency series through it and show a breaker trip and recover."""
-    with _one_line_errors():
+    with one_line_errors():
         from api.demo.play import play
 
         play(as_json=json)
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Errors an operator can act on are one line on stderr: exit code 2 for wrong use, 1 for a failed start."""
-    try:
-        yield
-    except (Invalid, SchemaMismatch) as error:
-        _fail(str(error), WRONG_USE)
-    except BreakersError as error:
-        _fail(str(error), FAILED)
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI document of the HTTP interface."""
+    from api.spec.printing import print_document
 
-
-def _fail(message: str, code: int) -> None:
-    typer.echo(f"breakers: {' '.join(message.split())}", err=True)
-    raise typer.Exit(code)
+    print_document()
 
 
 def _say(line: str) -> None:

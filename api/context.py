@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from quart import current_app, request
+from quart import current_app, g, request
 
 from api import auth
 from api.caches import Caches
 from api.feed import Feed
 from api.sse import StreamTiming
+from api.usage import KeyUses
 from breaker_actors.clock import Clock
 from breaker_actors.errors import NotFound
 from breaker_actors.gateway import Gateway
@@ -29,6 +30,7 @@ class Replica:
     clock: Clock
     feed: Feed
     timing: StreamTiming
+    uses: KeyUses
 
     @property
     def store(self) -> Store:
@@ -53,7 +55,15 @@ async def raw_body() -> bytes:
 async def caller(right: auth.Right) -> KeyRow:
     """The key of the current request, if it has the right."""
     key = await replica().caches.key(auth.bearer(request.headers.get("Authorization")))
-    return auth.permit(key, right)
+    allowed = auth.permit(key, right)
+    g.key_id = allowed.id
+    replica().uses.note(allowed)
+    return allowed
+
+
+def acting() -> str:
+    """Whose key the current request carries, for the audit log."""
+    return str(g.key_id)
 
 
 async def reach(project_id: str, right: auth.Right) -> ProjectRow:
@@ -67,6 +77,13 @@ async def open_project(project_id: str) -> ProjectRow:
     if project := await replica().caches.project(auth.path_uuid(project_id)):
         return project
     raise NotFound("There is no such project.")
+
+
+async def access_changed(project_id: str) -> None:
+    """After a key was revoked or a project's way in was changed: every replica forgets what it remembers of access."""
+    parts = replica()
+    parts.caches.forget_access()
+    await parts.gateway.announce("keys", [project_id])
 
 
 async def configured(project_id: str, change_ids: list[int]) -> None:

@@ -6,6 +6,7 @@ from the same closed list, so that no client ever sees an HTML page or an empty 
 
 from __future__ import annotations
 
+import math
 import traceback
 from typing import Any
 
@@ -25,10 +26,12 @@ STATUS: dict[type[errors.BreakersError], int] = {
     errors.NotFound: 404,
     errors.BreakerExists: 409,
     errors.RouterHasBreakers: 409,
+    errors.WorkspaceHasProjects: 409,
     errors.GuardrailBlocked: 409,
     errors.PreconditionFailed: 412,
     errors.PayloadTooLarge: 413,
     errors.Invalid: 422,
+    errors.SendFailed: 422,
     errors.Overloaded: 429,
     errors.Unavailable: 503,
 }
@@ -63,8 +66,13 @@ async def answer_error(error: errors.BreakersError) -> Response:
     response = json_response(problem_body(error.code, error.message, request_id(), error.details), status)
     # Seconds, on 429 only: one public client crashes on any other error answer that carries the header.
     if status == 429:
-        response.headers["Retry-After"] = str(max(1, int(error.details.get("retry_after_s", 1))))
+        response.headers["Retry-After"] = whole_seconds(error.details.get("retry_after_s", 1))
     return response
+
+
+def whole_seconds(seconds: float) -> str:
+    """A pause as Retry-After says it: whole seconds, never none."""
+    return str(max(1, math.ceil(seconds)))
 
 
 async def answer_http(error: HTTPException) -> Response:
@@ -75,6 +83,8 @@ async def answer_http(error: HTTPException) -> Response:
     allowed = getattr(error, "valid_methods", None)
     if allowed:
         response.headers["Allow"] = ", ".join(sorted(allowed))
+    if status == 429:
+        response.headers["Retry-After"] = whole_seconds(getattr(error, "retry_after", 1))
     return response
 
 

@@ -17,6 +17,8 @@ from breaker_actors.stores.base import EventQuery, EventRow
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _CURSOR = re.compile(r"(?:d\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
+_AUDIT_CURSOR = re.compile(r"l\.([0-9]{1,18})")
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -38,17 +40,36 @@ def events_query(project_id: str, args: Mapping[str, str]) -> EventQuery:
 def cursor_after(query: EventQuery, last: EventRow) -> str:
     """Where the next page begins; only characters that survive a URL unescaped."""
     place = f"d.{last.ts_ms}.{last.sequence}" if query.after_sequence is None else f"a.{last.sequence}"
+    return _opaque(place)
+
+
+def audit_query(args: Mapping[str, str]) -> tuple[int, int | None]:
+    """How many entries of the audit log are asked for, and before which one."""
+    given = {key: value for key, value in args.items() if value != ""}
+    return _limit(given), int(_place(_AUDIT_CURSOR, given["cursor"]).group(1)) if "cursor" in given else None
+
+
+def audit_cursor(number: int) -> str:
+    """Where the next page of the audit log begins."""
+    return _opaque(f"l.{number}")
+
+
+def _opaque(place: str) -> str:
     return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
 
 
-def _continue(query: EventQuery, cursor: str) -> EventQuery:
+def _place(pattern: re.Pattern[str], cursor: str) -> re.Match[str]:
     try:
         place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise _bad("cursor", "not a cursor of this service") from None
-    found = _CURSOR.fullmatch(place)
-    if found is None:
-        raise _bad("cursor", "not a cursor of this service")
+    if found := pattern.fullmatch(place):
+        return found
+    raise _bad("cursor", "not a cursor of this service")
+
+
+def _continue(query: EventQuery, cursor: str) -> EventQuery:
+    found = _place(_CURSOR, cursor)
     if found.group(3):
         return msgspec.structs.replace(query, after_sequence=int(found.group(3)))
     return msgspec.structs.replace(query, after_sequence=None, before=(int(found.group(1)), int(found.group(2))))
@@ -87,10 +108,10 @@ def _instant(field: str, given: Mapping[str, str]) -> int | None:
     """Milliseconds of an RFC 3339 time; a `+` of the offset that arrived unescaped has become a space."""
     if field not in given:
         return None
-    text = re.sub(r" (?=\d\d:?\d\d$)", "+", given[field])
+    text = re.sub(r" (?=\d\d:?\d\d$)", "+", given[field]).upper()
     try:
-        moment = datetime.fromisoformat(text)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        # Python reads much more than RFC 3339: dates alone, weeks, times without a zone.
+        moment = datetime.fromisoformat(text if _INSTANT.fullmatch(text) else "")
         return (moment - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         raise _bad(field, "not an RFC 3339 time") from None

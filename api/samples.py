@@ -11,13 +11,14 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from breaker_actors.core.records import encode_samples
+from breaker_actors.core.model import Int64
+from breaker_actors.core.records import encode_samples, share_of_trace
 from breaker_actors.errors import BadRequest, PayloadTooLarge
 from breaker_actors.messages import Part
 
@@ -32,7 +33,7 @@ _DIGITS_MAX = 400
 
 
 class Sample(msgspec.Struct, gc=False):
-    """One well-formed sample; tags and trace_id are checked and not kept."""
+    """One well-formed sample; tags are checked and not kept, a trace_id only where a router splits by it."""
 
     router_id: str
     metric: Annotated[str, msgspec.Meta(min_length=1, max_length=METRIC_LENGTH_MAX)]
@@ -58,13 +59,13 @@ class SampleError(msgspec.Struct, frozen=True):
 class Bounds(msgspec.Struct, frozen=True):
     """What decides about a sample besides itself: the project's routers, the span of good times, a missing ts_ms."""
 
-    routers: Set[str]
+    routers: Mapping[str, bool]
     oldest_ms: int
     newest_ms: int
     default_ms: int | None = None
 
     @classmethod
-    def at(cls, now_ms: int, age_ms: int, ahead_ms: int, routers: Set[str], default_ms: int | None) -> Bounds:
+    def at(cls, now_ms: int, age_ms: int, ahead_ms: int, routers: Mapping[str, bool], default_ms: int | None) -> Bounds:
         """Bounds at an instant, kept within what a column can hold."""
         return cls(routers, max(now_ms - age_ms, -_INT64_SAFE), min(now_ms + ahead_ms, _INT64_SAFE), default_ms)
 
@@ -72,7 +73,7 @@ class Bounds(msgspec.Struct, frozen=True):
 class Columns:
     """Good samples, one list per field, in request order."""
 
-    __slots__ = ("metric", "ok", "router_id", "ts_ms", "value")
+    __slots__ = ("metric", "ok", "router_id", "trace_id", "ts_ms", "value")
 
     def __init__(self) -> None:
         self.router_id: list[str] = []
@@ -80,16 +81,18 @@ class Columns:
         self.ts_ms: list[int] = []
         self.value: list[float] = []
         self.ok: list[bool] = []
+        self.trace_id: list[str | None] = []
 
     def __len__(self) -> int:
         return len(self.ts_ms)
 
-    def add(self, router_id: str, metric: str, ts_ms: int, value: float, ok: bool) -> None:
+    def add(self, router_id: str, metric: str, ts_ms: int, value: float, ok: bool, trace_id: str | None) -> None:
         self.router_id.append(router_id)
         self.metric.append(metric)
         self.ts_ms.append(ts_ms)
         self.value.append(value)
         self.ok.append(ok)
+        self.trace_id.append(trace_id)
 
 
 class Sorted(msgspec.Struct, frozen=True):
@@ -187,7 +190,7 @@ def _read_int(digits: str) -> int | float:
 def _all_good(samples: list[Sample], bounds: Bounds) -> Columns | None:
     """Columns of samples of the right shape, or None when one of them isn't acceptable."""
     names = {name: name.lower() for name in {sample.router_id for sample in samples}}
-    if not bounds.routers >= set(names.values()):
+    if not bounds.routers.keys() >= set(names.values()):
         return None
     good = Columns()
     good.router_id = [names[sample.router_id] for sample in samples]
@@ -196,6 +199,7 @@ def _all_good(samples: list[Sample], bounds: Bounds) -> Columns | None:
     good.ts_ms = [time for time in times if time is not None and bounds.oldest_ms <= time <= bounds.newest_ms]
     good.value = [sample.value for sample in samples]
     good.ok = [sample.ok for sample in samples]
+    good.trace_id = [sample.trace_id for sample in samples]
     return good if len(good.ts_ms) == len(samples) else None
 
 
@@ -234,7 +238,7 @@ def _judge_one(sample: Any, bounds: Bounds, good: Columns) -> tuple[str, str] | 
         return "tags", "invalid_tags"
     if sample.get("trace_id") is not None and not _is_text(sample["trace_id"]):
         return "trace_id", "invalid_trace_id"
-    good.add(router_id.lower(), metric, ts_ms, value, ok)
+    good.add(router_id.lower(), metric, ts_ms, value, ok, sample.get("trace_id"))
     return None
 
 
@@ -276,8 +280,11 @@ def _are_tags(tags: Any) -> bool:
     return all(_is_text(key) and _is_text(value) for key, value in tags.items())
 
 
-def to_parts(good: Columns, keys: tuple[bytes, ...]) -> list[Part]:
-    """One Part per router, its rows grouped by metric, in request order within a metric."""
+def to_parts(good: Columns, keys: tuple[bytes, ...], splitting: Set[str] = frozenset()) -> list[Part]:
+    """One Part per router, its rows grouped by metric, in request order within a metric.
+
+    `splitting`: routers that give a breaker only a share of the samples; theirs carry a hash of the trace_id.
+    """
     groups: dict[tuple[str, str], int] = {}
     codes = [groups.setdefault(pair, len(groups)) for pair in zip(good.router_id, good.metric, strict=True)]
     order = np.argsort(np.array(codes, np.int64), kind="stable")
@@ -290,8 +297,16 @@ def to_parts(good: Columns, keys: tuple[bytes, ...]) -> list[Part]:
     for router_id, chosen_groups in routers.items():
         metrics, counts = [m for m, _ in chosen_groups], [len(r) for _, r in chosen_groups]
         at = np.concatenate([r for _, r in chosen_groups])
-        parts.append(Part(router_id, keys, encode_samples(metrics, counts, ts_ms[at], value[at], ok[at]), len(at)))
+        share = _shares(good, at) if router_id in splitting else None
+        payload = encode_samples(metrics, counts, ts_ms[at], value[at], ok[at], share)
+        parts.append(Part(router_id, keys, payload, len(at)))
     return parts
+
+
+def _shares(good: Columns, rows: Int64) -> Int64 | None:
+    """Hashes of the rows' traces, 0 for none; None when no row has one."""
+    traces = [good.trace_id[row] for row in rows.tolist()]
+    return np.array([share_of_trace(t) if t else 0 for t in traces], np.int64) if any(traces) else None
 
 
 def duplicate_key(

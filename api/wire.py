@@ -15,17 +15,21 @@ from msgspec import UNSET, UnsetType
 from api.auth import uuid_or_none
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import BadRequest, Invalid
-from breaker_actors.stores.base import BreakerDraft, BreakerRow, RouterDraft
+from breaker_actors.stores.base import BreakerDraft, BreakerRow, ProjectRow, RouterDraft, RouterRow
+from breaker_actors.stores.masking import unmask
 
 T = TypeVar("T")
 
 NAME_LENGTH_MAX = 255
+IDS_MAX = 10_000
 Name = Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
 Url = Annotated[str, msgspec.Meta(max_length=2048)]
 Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=255)]],
     msgspec.Meta(max_length=20),
 ]
+Ids = Annotated[list[str], msgspec.Meta(max_length=IDS_MAX)]
+_MISSING = re.compile(r"missing required field `([^`]*)`")
 _PATH = re.compile(r"`\$\.?([^`]*)`")
 
 
@@ -58,10 +62,16 @@ def shape(fields: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        text = str(error)
-        found = _PATH.search(text)
-        path = found.group(1) if found and found.group(1) else "body"
-        raise invalid(path, text.partition(" - at ")[0]) from None
+        raise invalid(*_place(str(error))) from None
+
+
+def _place(text: str) -> tuple[str, str]:
+    """The field that an error of msgspec is about, and what is wrong with it."""
+    found, missing = _PATH.search(text), _MISSING.search(text)
+    path = found.group(1) if found else ""
+    if missing:
+        return ".".join(filter(None, (path, missing.group(1)))), "is required"
+    return path or "body", text.partition(" - at ")[0]
 
 
 def invalid(field: str, message: str) -> Invalid:
@@ -83,14 +93,17 @@ class ProjectPatch(msgspec.Struct):
     slack_webhook_url: Url | UnsetType | None = UNSET
     trace_id_url_template: Url | UnsetType | None = UNSET
 
-    def fields(self) -> dict[str, Any]:
-        """What to store: null and "" clear an address, null turns signing off, an empty name is no change."""
+    def fields(self, row: ProjectRow) -> dict[str, Any]:
+        """What to store: null and "" clear an address, null turns signing off, an empty name is no change, and the mask
+        of the stored address leaves it."""
         given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not UNSET}
         if not given.get("name"):
             given.pop("name", None)
         for name in ("slack_webhook_url", "trace_id_url_template"):
             if name in given:
                 given[name] = given[name] or None
+        if "slack_webhook_url" in given:
+            given["slack_webhook_url"] = unmask(given["slack_webhook_url"], row.slack_webhook_url)
         if "enable_signed_ingest" in given:
             given["enable_signed_ingest"] = bool(given["enable_signed_ingest"])
         return given
@@ -138,14 +151,17 @@ def breaker_edit(row: BreakerRow, fields: Mapping[str, Any]) -> BreakerRow:
 # routers
 
 
+Mode = Annotated[str, msgspec.Meta(pattern="^(static|canary|weighted|)$")]
+
+
 class RouterFields(msgspec.Struct):
     """`mode` may be "" (one client sends that when nothing was chosen)."""
 
     name: Name | None = None
-    mode: Annotated[str, msgspec.Meta(pattern="^(static|canary|weighted|)$")] | None = None
+    mode: Mode | None = None
     enabled: bool | None = None
     metadata: Metadata | None = None
-    breaker_ids: list[str] | None = None
+    breaker_ids: Ids | None = None
 
 
 def router_draft(fields: Mapping[str, Any]) -> RouterDraft:
@@ -160,6 +176,68 @@ def router_draft(fields: Mapping[str, Any]) -> RouterDraft:
     )
 
 
+class RouterPatch(msgspec.Struct):
+    """Null means back to the default, "" no change."""
+
+    name: Name | None = None
+    mode: Mode | UnsetType | None = UNSET
+    enabled: bool | UnsetType | None = UNSET
+    metadata: Metadata | UnsetType | None = UNSET
+
+
+def router_edit(row: RouterRow, fields: Mapping[str, Any]) -> RouterRow:
+    """The row as a PATCH wants it."""
+    plain = shape(fields, RouterPatch)
+    wanted: dict[str, Any] = {"name": plain.name} if plain.name else {}
+    if plain.mode is not UNSET and plain.mode != "":
+        wanted["mode"] = plain.mode or "static"
+    if plain.enabled is not UNSET:
+        wanted["enabled"] = plain.enabled is not False
+    if plain.metadata is not UNSET:
+        wanted["metadata"] = plain.metadata or {}
+    return msgspec.structs.replace(row, **wanted)
+
+
+class RouterLink(msgspec.Struct):
+    breaker_ids: Ids | None = None
+    breaker_id: str | None = None
+
+
+def linked_ids(fields: Mapping[str, Any]) -> list[str]:
+    """The breakers to link: a list or a single one."""
+    plain = shape(fields, RouterLink)
+    if plain.breaker_ids is None and not plain.breaker_id:
+        raise Invalid("Give breaker_ids or breaker_id.", {"breaker_ids": "Expected at least one id"})
+    return uuids("breaker_ids", plain.breaker_ids) + uuids("breaker_id", [plain.breaker_id] if plain.breaker_id else [])
+
+
+# metadata
+
+
+def metadata_change(fields: Mapping[str, Any]) -> dict[str, str | None]:
+    """Keys to set, null for those to remove: under `metadata`, or the whole body (values are strings or null, so an
+    object under that name can only be the first)."""
+    wrapped = fields.get("metadata")
+    given = wrapped if isinstance(wrapped, dict) else fields
+    if not given and given is fields:
+        raise invalid("metadata", "is required")
+    return shape({"metadata": given}, _MetadataChange).metadata
+
+
+class _MetadataChange(msgspec.Struct):
+    metadata: dict[str, str | None]
+
+
+def merge_metadata(old: Mapping[str, str], change: Mapping[str, str | None]) -> dict[str, str]:
+    """Keys not in the change are kept; the limits hold for the outcome."""
+    merged = {key: value for key, value in {**old, **change}.items() if value is not None}
+    return shape({"metadata": merged}, _MetadataWhole).metadata
+
+
+class _MetadataWhole(msgspec.Struct):
+    metadata: Metadata
+
+
 def uuids(field: str, values: list[str] | None) -> list[str]:
     """Canonical uuids, or Invalid with the place of the first that isn't one."""
     found = [uuid_or_none(value) for value in values or ()]
@@ -172,8 +250,8 @@ def uuids(field: str, values: list[str] | None) -> list[str]:
 
 
 class StateBatch(msgspec.Struct):
-    breaker_ids: list[str] | None = None
-    router_ids: list[str] | None = None
+    breaker_ids: Ids | None = None
+    router_ids: Ids | None = None
     router_id: str | None = None
 
     def breakers(self) -> list[str]:

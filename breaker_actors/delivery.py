@@ -52,15 +52,16 @@ class _Pack:
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int, int, bytes]] = []
-        self.index: dict[tuple[str, int], int] = {}
+        self.index: dict[int, int] = {}
+        self.appends: list[Append] = []
         self.waiting: dict[tuple[str, str], _Waiting] = {}
         self.rows = 0
 
     def record(self, append: Append) -> int:
-        key = (append.router_id, append.offset)
-        at = self.index.get(key)
+        at = self.index.get(id(append))
         if at is None:
-            at = self.index[key] = len(self.records)
+            at = self.index[id(append)] = len(self.records)
+            self.appends.append(append)  # keeps its id taken
             self.records.append((append.offset, append.received_ms, append.kind, append.payload))
         return at
 

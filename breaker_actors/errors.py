@@ -64,6 +64,12 @@ class RouterHasBreakers(BreakersError):
     code = "router_has_breakers"
 
 
+class WorkspaceHasProjects(BreakersError):
+    """The workspace still has projects; delete them first."""
+
+    code = "workspace_has_projects"
+
+
 class GuardrailBlocked(BreakersError):
     """The change would remove too many breakers."""
 
@@ -74,6 +80,12 @@ class PreconditionFailed(BreakersError):
     """If-Match does not match the current set."""
 
     code = "precondition_failed"
+
+
+class SendFailed(BreakersError):
+    """The test notification could not be sent."""
+
+    code = "send_failed"
 
 
 class PayloadTooLarge(BreakersError):

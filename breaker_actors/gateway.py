@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -23,6 +23,7 @@ from breaker_actors.settings import Settings
 from breaker_actors.stores.base import Store, StoredState
 
 CONFIGURED_S = 10.0
+ANNOUNCE_S = 1.0
 INGEST_S = 10.0
 AGAIN_S = 0.05
 OWNERS_MAX = 200_000
@@ -53,6 +54,11 @@ class Gateway(Protocol):
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
         """Tells the Directory of written changes; returns when they are in the routers' logs (or an owner is away)."""
+        ...
+
+    async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
+        """Tells every replica that something beside states was changed in the store. Returns also when nobody can be
+        told now: replicas that hear nothing ask the store, and the Journal notices changes of access by itself."""
         ...
 
     async def states(self, project_id: str, breaker_ids: Sequence[str]) -> dict[str, StateReading]:
@@ -94,6 +100,11 @@ class ActorGateway:
             with contextlib.suppress(BreakersError, TimeoutError):
                 async with asyncio.timeout(CONFIGURED_S):
                     await self._directory.configured(change_ids)
+
+    async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
+        with contextlib.suppress(BreakersError, TimeoutError):
+            async with asyncio.timeout(ANNOUNCE_S):
+                await JournalPeer(self._net, journal_name(0)).announce(kind, project_ids)
 
     async def states(self, project_id: str, breaker_ids: Sequence[str]) -> dict[str, StateReading]:
         readings: dict[str, StateReading] = {}

@@ -104,6 +104,13 @@ class Held:
         self.inbox_rows -= max(1, item.stop - item.start)
         return item
 
+    def leave(self, router_id: str, offset: int) -> None:
+        """The link to a router ended at an offset of its log; it may have begun anew behind that."""
+        router = self.routers.get(router_id)
+        if router is not None and router.since_offset < offset:
+            del self.routers[router_id]
+            del self.cut[router_id]
+
     def note_committed(self) -> None:
         """What the journal has is what the machine says now."""
         assert self.breaker is not None

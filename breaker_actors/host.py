@@ -21,8 +21,8 @@ from breaker_actors.core.records import (
     BREAKER,
     GAP,
     SAMPLES,
+    VIEW,
     BreakerSet,
-    LogRecord,
     SampleColumns,
     decode_breaker,
     decode_gap,
@@ -31,7 +31,7 @@ from breaker_actors.core.records import (
 from breaker_actors.errors import BreakersError
 from breaker_actors.held import Held, Item, mark
 from breaker_actors.lane import Lane
-from breaker_actors.logreader import LogReader, rows, takers
+from breaker_actors.logreader import LogReader, concerned
 from breaker_actors.messages import (
     BreakerAssignment,
     Commit,
@@ -210,6 +210,9 @@ class BreakerHost:
         held.cut[item.router_id] = item.offset
         held.dirty = True
         self.counters["applied"] += 1
+        if item.kind == VIEW:
+            held.leave(item.router_id, item.offset)
+            return ()
         if item.kind == BREAKER:
             assert isinstance(item.body, bytes)
             return self._set(held, decode_breaker(item.body), item.received_ms)
@@ -374,15 +377,13 @@ class BreakerHost:
             since = {h.id: self._window_start(h) for h in listeners}
             by_id = {h.id: h for h in listeners}
             for record in await self._reader.back(router, upto, min(since.values())):
-                view = await self._reader.view(router, record)
-                columns = decode_samples(record.payload)
-                for breaker_id in takers(record, view):
+                splitter = await self._reader.splitter(router, record)
+                for breaker_id, body, start, stop in concerned(record, splitter):
                     held = by_id.get(breaker_id)
                     if held is None or record.offset > held.cut[router.router_id] or held.breaker is None:
                         continue
-                    batch = rows(columns, view, breaker_id)
-                    if batch is not None and record.received_ms > since[breaker_id]:
-                        held.breaker.load(batch, record.received_ms)
+                    if isinstance(body, SampleColumns) and record.received_ms > since[breaker_id]:
+                        held.breaker.load(body.batch.slice(start, stop), record.received_ms)
 
     @staticmethod
     def _window_start(held: Held) -> int:
@@ -409,24 +410,16 @@ class BreakerHost:
         router = next(iter(listeners.values())).routers[router_id]
         last = start = min(h.cut[router_id] for h in listeners.values())
         async for record in self._reader.after(router, start, upto):
-            view = await self._reader.view(router, record)
-            for breaker_id in takers(record, view):
+            splitter = await self._reader.splitter(router, record)
+            for breaker_id, body, start, stop in concerned(record, splitter):
                 held = listeners.get(breaker_id)
-                if held is not None and not held.dropped and held.cut[router_id] < record.offset:
-                    await self._settle(held, self._apply(held, self._item(record, view, breaker_id)))
+                if held is not None and not held.dropped and held.cut.get(router_id, END_OF_LOG) < record.offset:
+                    item = Item(router_id, 0, record.offset, record.received_ms, record.kind, body, start, stop)
+                    await self._settle(held, self._apply(held, item))
             last = record.offset
         for held in listeners.values():
-            held.cut[router_id] = max(held.cut[router_id], last)
-
-    @staticmethod
-    def _item(record: LogRecord, view: Any, breaker_id: str) -> Item:
-        body: SampleColumns | bytes = record.payload
-        start = stop = -1
-        if record.kind == SAMPLES:
-            columns = decode_samples(record.payload)
-            index = next(i for i, metric in enumerate(columns.metrics) if breaker_id in view.takers(metric))
-            body, start, stop = columns, columns.starts[index], columns.starts[index + 1]
-        return Item(record.router_id, 0, record.offset, record.received_ms, record.kind, body, start, stop)
+            if router_id in held.cut:
+                held.cut[router_id] = max(held.cut[router_id], last)
 
     # ------------------------------------------------------------------ listening to routers
 

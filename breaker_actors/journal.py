@@ -7,6 +7,7 @@ visible before it is stored. Feed entries are kept in memory, at most feed_entri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
@@ -19,6 +20,8 @@ from breaker_actors.stores.base import JournalHead, Store
 
 GROUP_MAX = 2_000
 PAGE_MAX = 5_000
+ACCESS_S = 0.4
+"""How often the store is asked whether keys or secrets were changed: by the command line nobody is told."""
 
 
 class JournalHost:
@@ -33,11 +36,17 @@ class JournalHost:
         self._news = asyncio.Event()
         # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
         self._group: Lane[Commit, CommitResult] = Lane(self._write, weight_max=1 << 30, call_weight_max=GROUP_MAX)
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        access = await self._store.access_version()
         self._head = await self._store.open_journal(self.shard)
+        self._watching = asyncio.create_task(self._watch_access(access))
 
     async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self._group.close()
         self._news.set()
 
@@ -85,6 +94,16 @@ class JournalHost:
                 await news.wait()
         except TimeoutError:
             pass
+
+    async def _watch_access(self, known: int) -> None:
+        """Announces changes of who may do what, whoever made them (semantics.md section 6: within a second)."""
+        while True:
+            await asyncio.sleep(ACCESS_S)
+            with contextlib.suppress(BreakersError):
+                found = await self._store.access_version()
+                if found != known:
+                    await self.announce("keys", [""])
+                    known = found
 
     @staticmethod
     async def _result(future: asyncio.Future[CommitResult]) -> CommitResult:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterator
 
-from breaker_actors.core.model import Batch
 from breaker_actors.core.records import (
     BREAKER,
     GAP,
     SAMPLES,
+    VIEW,
     LogRecord,
     RouterView,
     SampleColumns,
+    Splitter,
     decode_breaker,
     decode_samples,
     decode_view,
@@ -29,7 +30,7 @@ class LogReader:
 
     def __init__(self, log: SampleLog) -> None:
         self._log = log
-        self._views: OrderedDict[tuple[str, int], RouterView] = OrderedDict()
+        self._views: OrderedDict[tuple[str, int], Splitter] = OrderedDict()
 
     async def after(self, router: RouterRef, after: int, upto: int) -> AsyncIterator[LogRecord]:
         """Records in (after, upto], in order, read CHUNK at a time."""
@@ -46,12 +47,12 @@ class LogReader:
         records = await self._log.read_back(router.log_slot, router.router_id, upto, until_ms)
         return [r for r in records if r.kind == SAMPLES]
 
-    async def view(self, router: RouterRef, record: LogRecord) -> RouterView:
+    async def splitter(self, router: RouterRef, record: LogRecord) -> Splitter:
         """How the router split when it wrote the record."""
         key = (record.router_id, record.view_offset)
         known = self._views.get(key)
         if known is None:
-            known = self._views[key] = await self._load_view(router, record.view_offset)
+            known = self._views[key] = Splitter(await self._load_view(router, record.view_offset))
             if len(self._views) > VIEWS_MAX:
                 self._views.popitem(last=False)
         return known
@@ -63,21 +64,27 @@ class LogReader:
         return decode_view(records[0].payload) if records else RouterView(version=0)
 
 
-def takers(record: LogRecord, view: RouterView) -> Iterable[str]:
-    """Ids of the breakers that a record concerns."""
+def concerned(record: LogRecord, splitter: Splitter) -> Iterator[tuple[str, SampleColumns | bytes, int, int]]:
+    """Whom a record concerns: breaker id, what it gets of the record, and its rows of that (-1 where it has none)."""
     if record.kind == SAMPLES:
-        metrics = decode_samples(record.payload).metrics
-        return (breaker_id for metric in metrics for breaker_id in view.takers(metric))
-    if record.kind == BREAKER:
-        return (decode_breaker(record.payload).breaker_id,)
-    if record.kind == GAP:
-        return (link.breaker_id for link in view.links)
-    return ()
+        columns = decode_samples(record.payload)
+        for breaker_id, start, stop, chosen in splitter.split(columns, record.router_id, record.offset):
+            if chosen is None:
+                yield breaker_id, columns, start, stop
+            else:
+                metric = columns.metrics[columns.starts.index(start)]
+                yield breaker_id, columns.pick(metric, chosen), 0, len(chosen)
+    elif record.kind == BREAKER:
+        yield decode_breaker(record.payload).breaker_id, record.payload, -1, -1
+    elif record.kind == GAP:
+        for link in splitter.view.links:
+            yield link.breaker_id, record.payload, -1, -1
+    elif record.kind == VIEW:
+        for breaker_id in unlinked(splitter.view, decode_view(record.payload)):
+            yield breaker_id, record.payload, -1, -1
 
 
-def rows(columns: SampleColumns, view: RouterView, breaker_id: str) -> Batch | None:
-    """The rows of a samples record that a breaker takes under a view; None when there are none."""
-    for i, metric in enumerate(columns.metrics):
-        if breaker_id in view.takers(metric):
-            return columns.batch.slice(columns.starts[i], columns.starts[i + 1])
-    return None
+def unlinked(before: RouterView, after: RouterView) -> list[str]:
+    """Breakers that a new view leaves out."""
+    still = {link.breaker_id for link in after.links}
+    return [link.breaker_id for link in before.links if link.breaker_id not in still]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from breaker_actors.clock import Clock
 from breaker_actors.core.records import (
@@ -23,15 +24,18 @@ from breaker_actors.core.records import (
     Gap,
     RouterView,
     SampleColumns,
+    Splitter,
     decode_breaker,
     decode_samples,
     decode_view,
     encode_entry,
+    encode_samples,
     merge_samples,
 )
 from breaker_actors.delivery import DeliveryLane, Subscription
 from breaker_actors.errors import BreakersError, NotOwner, Unavailable
 from breaker_actors.lane import Lane
+from breaker_actors.logreader import unlinked
 from breaker_actors.messages import Outcome, Part, RouterAssignment
 from breaker_actors.net import BreakerPeer, Net
 from breaker_actors.settings import Settings
@@ -46,7 +50,6 @@ class _Router:
     """One owned router: where its log stands, how it splits, who listens."""
 
     __slots__ = (
-        "by_metric",
         "epoch",
         "id",
         "keys",
@@ -54,8 +57,8 @@ class _Router:
         "offset",
         "promised_ms",
         "slot",
+        "splitter",
         "subscriptions",
-        "view",
         "view_offset",
     )
 
@@ -72,10 +75,7 @@ class _Router:
 
     def set_view(self, offset: int, view: RouterView) -> None:
         self.view_offset = offset
-        self.view = view
-        self.by_metric: dict[str, tuple[str, ...]] = {}
-        for link in view.links:
-            self.by_metric[link.metric] = view.takers(link.metric)
+        self.splitter = Splitter(view)
 
     def stamp(self, now_ms: int) -> int:
         """received_ms of the next record (semantics.md section 2); later than everything promised to be over."""
@@ -347,7 +347,7 @@ class RouterHost:
         latest: dict[str, int] = {}
         for record in staged:
             if record.router.id in latest and record.append.view_offset != latest[record.router.id]:
-                record.append = msgspec.structs.replace(record.append, view_offset=latest[record.router.id])
+                record.append = replace(record.append, view_offset=latest[record.router.id])
             if record.append.kind == VIEW:
                 latest[record.router.id] = record.append.offset
 
@@ -367,7 +367,11 @@ class RouterHost:
         for index in record.answers:
             results[index] = Outcome("ok", append.offset)
         if append.kind == VIEW:
-            router.set_view(append.offset, decode_view(append.payload))
+            view = decode_view(append.payload)
+            for breaker_id in unlinked(router.splitter.view, view):
+                self._send(router, breaker_id, append, (-1, -1))
+                router.subscriptions.pop(breaker_id, None)
+            router.set_view(append.offset, view)
         self._hand_on(router, append, record.columns)
 
     def _forget_keys(self) -> None:
@@ -388,14 +392,20 @@ class RouterHost:
         """Puts the record into the lane of every subscribed breaker that it concerns."""
         if append.kind == SAMPLES:
             assert columns is not None
-            for i, metric in enumerate(columns.metrics):
-                span = (columns.starts[i], columns.starts[i + 1])
-                for breaker_id in router.by_metric.get(metric, ()):
-                    self._send(router, breaker_id, append, span)
+            for breaker_id, start, stop, chosen in router.splitter.split(columns, router.id, append.offset):
+                if chosen is None:
+                    self._send(router, breaker_id, append, (start, stop))
+                elif breaker_id in router.subscriptions:
+                    metric = columns.metrics[columns.starts.index(start)]
+                    part = columns.pick(metric, chosen)
+                    payload = encode_samples(
+                        part.metrics, [len(chosen)], part.batch.ts_ms, part.batch.value, part.batch.ok
+                    )
+                    self._send(router, breaker_id, replace(append, payload=payload), (0, len(chosen)))
         elif append.kind == BREAKER:
             self._send(router, decode_breaker(append.payload).breaker_id, append, (-1, -1))
         elif append.kind == GAP:
-            for link in router.view.links:
+            for link in router.splitter.view.links:
                 self._send(router, link.breaker_id, append, (-1, -1))
 
     def _send(self, router: _Router, breaker_id: str, append: Append, span: tuple[int, int]) -> None:

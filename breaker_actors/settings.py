@@ -34,6 +34,11 @@ class Settings(BaseSettings):
     max_sample_age_ms: int = Field(3_600_000, ge=0, description="older samples are rejected as ts_ms_too_old")
     max_sample_ahead_ms: int = Field(300_000, ge=0, description="samples further ahead are ts_ms_in_future")
     signature_skew_ms: int = Field(300_000, ge=0, description="how far X-EB-Timestamp may lie from our clock")
+    secret_overlap_ms: int = Field(0, ge=0, description="how long the last ingest secret counts after a rotation")
+    breakers_per_project_max: int = Field(10_000, ge=1, description="breakers of one project; more is 422")
+    bulk_removal_percent_max: int = Field(
+        50, ge=0, le=100, description="share of a project's breakers, when 10 or more, that one PUT may remove unasked"
+    )
     duplicate_window_ms: int = Field(600_000, ge=0, description="how long a repeated request is recognised")
     duplicate_keys_max: int = Field(1_000_000, ge=1, description="duplicate keys a RouterActor holds; oldest go first")
     lane_samples_max: int = Field(
@@ -44,6 +49,11 @@ class Settings(BaseSettings):
         1_000, ge=1, description="messages waiting for one stream client before it is cut"
     )
     streams_per_project_max: int = Field(2_000, ge=1, description="open state streams of one project per replica")
+    rate_requests_per_s: int = Field(
+        2_000, ge=0, description="requests of one key a second, other than ingest and events; 0 is no limit"
+    )
+    rate_events_per_s: int = Field(20, ge=0, description="reads of the events list of one key a second; 0 is no limit")
+    rate_ingest_per_s: int = Field(0, ge=0, description="ingest requests of one project a second; 0 is no limit")
     checkpoint_interval_ms: int = Field(5_000, ge=1, description="how often changed breaker records are stored")
     heartbeat_interval_ms: int = Field(1_000, ge=1, description="how often a RouterActor notes that it takes samples")
     owner_timeout_ms: int = Field(1_000, ge=1, description="how long a read or a promise waits for an owner")

@@ -2,12 +2,30 @@
 
 from quart import Blueprint
 
-from api.routes import breakers, events, health, ingest, metadata, projects, routers, states, status, stream
+from api.routes import (
+    audit,
+    breakers,
+    channels,
+    events,
+    health,
+    ingest,
+    keys,
+    metadata,
+    projects,
+    routers,
+    spec,
+    states,
+    status,
+    stream,
+    workspaces,
+)
 
 BLUEPRINTS: tuple[Blueprint, ...] = (
     health.blueprint,
     ingest.blueprint,
+    workspaces.blueprint,
     projects.blueprint,
+    keys.blueprint,
     status.blueprint,
     stream.blueprint,
     states.blueprint,
@@ -15,4 +33,7 @@ BLUEPRINTS: tuple[Blueprint, ...] = (
     breakers.blueprint,
     routers.blueprint,
     events.blueprint,
+    channels.blueprint,
+    audit.blueprint,
+    spec.blueprint,
 )

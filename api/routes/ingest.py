@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quart import Blueprint, Response, request
 
@@ -24,9 +24,12 @@ async def ingest(project_id: str) -> Response:
     raw = await raw_body()
     keys = _keys(project, raw)
     body = samples.inflate(raw, request.headers.get("Content-Encoding"), parts.settings.max_inflated_bytes)
-    result = await _sort(project, samples.Request(body))
+    asked = samples.Request(body)
+    routers = await parts.caches.routers(project.id, asked.router_ids())
+    result = _sort(asked, routers)
     if result.good:
-        check_outcomes(await parts.gateway.ingest(samples.to_parts(result.good, keys)))
+        splitting = {router_id for router_id, splits in routers.items() if splits}
+        check_outcomes(await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting)))
     return json_response(answer(result), 202)
 
 
@@ -36,7 +39,8 @@ def _keys(project: ProjectRow, raw: bytes) -> tuple[bytes, ...]:
     timestamp, signature = headers.get("X-EB-Timestamp"), headers.get("X-EB-Signature")
     if project.enable_signed_ingest:
         skew_ms = parts.settings.signature_skew_ms
-        check_signature(project.ingest_secret, timestamp, signature, raw, parts.clock.now_ms(), skew_ms)
+        now_ms = parts.clock.now_ms()
+        check_signature(project.secrets(now_ms), timestamp, signature, raw, now_ms, skew_ms)
     else:
         signature = None
     duplicate = samples.duplicate_key(signature, headers.get("Idempotency-Key"), timestamp, raw)
@@ -44,9 +48,8 @@ def _keys(project: ProjectRow, raw: bytes) -> tuple[bytes, ...]:
     return (append_id,) if duplicate is None else (append_id, duplicate)
 
 
-async def _sort(project: ProjectRow, asked: samples.Request) -> samples.Sorted:
+def _sort(asked: samples.Request, routers: Mapping[str, bool]) -> samples.Sorted:
     parts = replica()
-    routers = await parts.caches.routers(project.id, asked.router_ids())
     sent_ms = milliseconds(request.headers.get("X-EB-Timestamp"))
     age_ms, ahead_ms = parts.settings.max_sample_age_ms, parts.settings.max_sample_ahead_ms
     return asked.sort(samples.Bounds.at(parts.clock.now_ms(), age_ms, ahead_ms, routers, sent_ms))

@@ -6,8 +6,9 @@ from quart import Blueprint, Response, request
 
 from api import bodies, wire
 from api.auth import uuid_or_none
-from api.context import caller, raw_body, reach, replica
-from api.reply import json_response
+from api.context import access_changed, acting, caller, configured, raw_body, reach, replica
+from api.reply import json_response, no_content
+from api.wire_accounts import confirms
 from breaker_actors.errors import BadRequest
 
 blueprint = Blueprint("projects", __name__, url_prefix="/v1/projects")
@@ -30,7 +31,8 @@ async def create_project() -> Response:
     workspace = await parts.store.get_workspace(workspace_id) if workspace_id else None
     if workspace is None or workspace.org_id != key.org_id:
         raise wire.invalid("workspace_id", "Expected the id of one of your workspaces")
-    row = await parts.store.create_project(key.org_id, workspace.id, asked.name or None, parts.clock.now_ms())
+    now_ms = parts.clock.now_ms()
+    row = await parts.store.create_project(key.org_id, workspace.id, asked.name or None, now_ms, by=acting())
     return json_response(bodies.new_project(row), 201)
 
 
@@ -43,14 +45,26 @@ async def get_project(project_id: str) -> Response:
 async def update_project(project_id: str) -> Response:
     project, parts = await reach(project_id, "manage"), replica()
     patch = wire.shape(wire.decode_object(await raw_body()), wire.ProjectPatch)
-    row = await parts.store.update_project(project.id, patch.fields(), parts.clock.now_ms())
-    parts.caches.forget_project(project.id)
+    row = await parts.store.update_project(project.id, patch.fields(project), parts.clock.now_ms(), by=acting())
+    await access_changed(project.id)
     return json_response(bodies.project(row))
+
+
+@blueprint.delete("/<project_id>")
+async def delete_project(project_id: str) -> Response:
+    project, parts = await reach(project_id, "manage"), replica()
+    confirms(await raw_body(), project.shown_name())
+    change_ids = await parts.store.delete_project(project.id, parts.clock.now_ms(), by=acting())
+    await access_changed(project.id)
+    await configured(project.id, change_ids)
+    await parts.gateway.announce("config", [project.id])
+    return no_content()
 
 
 @blueprint.post("/<project_id>/ingest_secret/rotate")
 async def rotate_secret(project_id: str) -> Response:
     project, parts = await reach(project_id, "manage"), replica()
-    row = await parts.store.rotate_secret(project.id, parts.clock.now_ms())
-    parts.caches.forget_project(project.id)
+    overlap_ms = parts.settings.secret_overlap_ms
+    row = await parts.store.rotate_secret(project.id, parts.clock.now_ms(), overlap_ms, by=acting())
+    await access_changed(project.id)
     return json_response({"ingest_secret": row.ingest_secret})

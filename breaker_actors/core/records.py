@@ -5,11 +5,13 @@ Pure codec; nothing here reads or writes a file. Offsets are dense per router an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+from xxhash import xxh64_intdigest
 
 from breaker_actors.core.model import Batch, Flags, Float64, Int64, Rule
 
@@ -48,12 +50,6 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     links: tuple[Link, ...] = ()
 
-    def takers(self, metric: str) -> tuple[str, ...]:
-        """The ids of the breakers that get the samples of a metric (static mode: all of its samples)."""
-        if not self.enabled:
-            return ()
-        return tuple(link.breaker_id for link in self.links if link.metric == metric)
-
 
 class Gap(msgspec.Struct, frozen=True):
     """A span in which the router could take no samples: silence in it is no evidence (semantics.md section 2)."""
@@ -80,7 +76,10 @@ class _Header(msgspec.Struct, array_like=True):
 
 
 class SampleColumns:
-    """Samples of one record grouped by metric (stable within a metric): metric i owns rows starts[i]..starts[i+1]."""
+    """Samples of one record grouped by metric (stable within a metric): metric i owns rows starts[i]..starts[i+1].
+
+    `share`: `share_of_trace` of each row's trace_id, 0 where it has none; None when no row has one that matters.
+    """
 
     __slots__ = ("batch", "metrics", "share", "starts")
 
@@ -97,6 +96,11 @@ class SampleColumns:
         except ValueError:
             return None
         return self.batch.slice(self.starts[i], self.starts[i + 1])
+
+    def pick(self, metric: str, rows: npt.NDArray[np.intp]) -> SampleColumns:
+        """Some rows, which are all of one metric, as columns of their own."""
+        chosen = Batch(self.batch.ts_ms[rows], self.batch.value[rows], self.batch.ok[rows])
+        return SampleColumns((metric,), (0, len(rows)), chosen, None)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -139,14 +143,14 @@ def merge_samples(payloads: Sequence[bytes]) -> bytes:
             share = None if columns.share is None else columns.share[a:b]
             groups.setdefault(metric, []).append((columns.batch.slice(a, b), share))
     parts = [part for group in groups.values() for part in group]
-    shares = [s for _, s in parts if s is not None]
+    shared = any(share is not None for _, share in parts)
     return encode_samples(
         list(groups),
         [sum(len(b) for b, _ in group) for group in groups.values()],
         np.concatenate([b.ts_ms for b, _ in parts]),
         np.concatenate([b.value for b, _ in parts]),
         np.concatenate([b.ok for b, _ in parts]),
-        np.concatenate(shares) if len(shares) == len(parts) else None,
+        np.concatenate([np.zeros(len(b), np.int64) if s is None else s for b, s in parts]) if shared else None,
     )
 
 
@@ -158,3 +162,73 @@ def encode_entry(entry: BreakerSet | RouterView | Gap) -> bytes:
 decode_breaker = msgspec.msgpack.Decoder(BreakerSet).decode
 decode_view = msgspec.msgpack.Decoder(RouterView).decode
 decode_gap = msgspec.msgpack.Decoder(Gap).decode
+
+
+def share_of_trace(trace_id: str) -> int:
+    """What decides where the samples of one trace go; never 0, which says "no trace"."""
+    return _signed(xxh64_intdigest(trace_id.encode())) or 1
+
+
+class Splitter:
+    """Who takes what of a samples record under one view (semantics.md section 7).
+
+    A pure function of the view and the record, so the live router and every replay split alike.
+    """
+
+    __slots__ = ("_links", "view")
+
+    def __init__(self, view: RouterView) -> None:
+        self.view = view
+        self._links: dict[str, list[Link]] = {}
+        for link in view.links if view.enabled else ():
+            self._links.setdefault(link.metric, []).append(link)
+
+    def split(
+        self, columns: SampleColumns, router_id: str, offset: int
+    ) -> Iterator[tuple[str, int, int, npt.NDArray[np.intp] | None]]:
+        """Breaker id, first and last+1 row of its metric, and which of them (row numbers; None: all of them).
+
+        Breakers that take nothing are left out."""
+        mode = self.view.mode
+        for i, metric in enumerate(columns.metrics):
+            links = self._links.get(metric)
+            if not links:
+                continue
+            start, stop = columns.starts[i], columns.starts[i + 1]
+            if mode == "static":
+                for link in links:
+                    yield link.breaker_id, start, stop, None
+                continue
+            place = _places(columns, start, stop, router_id, offset)
+            taken = _canary(links, place) if mode == "canary" else _weighted(links, place)
+            for link, rows in zip(links, taken, strict=True):
+                if rows is None or len(rows):
+                    yield link.breaker_id, start, stop, None if rows is None else rows + start
+
+
+def _places(columns: SampleColumns, start: int, stop: int, router_id: str, offset: int) -> Float64:
+    """A number in [0, 1) per row: from its trace where it has one, else from its place in the log."""
+    share = np.zeros(stop - start, np.int64) if columns.share is None else columns.share[start:stop].copy()
+    for row in np.flatnonzero(share == 0).tolist():
+        share[row] = _signed(xxh64_intdigest(f"{router_id}:{offset}:{start + row}".encode()))
+    return (share.view(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _canary(links: Sequence[Link], place: Float64) -> list[npt.NDArray[np.intp] | None]:
+    """Breakers with a percent get that share, the others everything."""
+    return [None if link.share is None else np.flatnonzero(place * 100 < link.share) for link in links]
+
+
+def _weighted(links: Sequence[Link], place: Float64) -> list[npt.NDArray[np.intp] | None]:
+    """Each row goes to exactly one breaker in proportion to the weights; all zero: to nobody."""
+    ends = np.cumsum([1.0 if link.share is None else link.share for link in links])
+    if not ends[-1] > 0:
+        return [np.empty(0, np.intp) for _ in links]
+    last = int(np.flatnonzero(np.diff(ends, prepend=0.0) > 0)[-1])
+    chosen = np.minimum(np.searchsorted(ends, place * ends[-1], side="right"), last)
+    return [np.flatnonzero(chosen == i) for i in range(len(links))]
+
+
+def _signed(digest: int) -> int:
+    """64 bits as the log's signed column keeps them."""
+    return digest - (1 << 64) if digest >> 63 else digest

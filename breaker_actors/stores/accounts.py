@@ -1,20 +1,25 @@
-"""Organisations, workspaces, API keys and projects."""
+"""Organisations, API keys and workspaces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+import msgspec
+from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
 
-from breaker_actors.errors import Invalid, NotFound
+from breaker_actors.errors import NotFound, WorkspaceHasProjects
 from breaker_actors.stores import tables as t
-from breaker_actors.stores.base import KeyKind, KeyRow, ProjectRow, WorkspaceRow
-from breaker_actors.stores.part import StorePart, new_id
-from breaker_actors.stores.secrets import KEY_PREFIX_LEN, hash_api_key, new_api_key, new_ingest_secret
+from breaker_actors.stores.audits import Note, Place, write_down
+from breaker_actors.stores.part import ACCESS, StorePart, bump, must_exist, new_id
+from breaker_actors.stores.projects import live_projects
+from breaker_actors.stores.rows import SYSTEM, KeyKind, KeyRow, OrgRow, WorkspaceRow
+from breaker_actors.stores.secrets import KEY_PREFIX_LEN, hash_api_key, new_api_key
 
-_PROJECT_FIELDS = {"name", "enable_signed_ingest", "slack_webhook_url", "trace_id_url_template"}
+USE_NOTED_MS = 60_000
+"""How often the use of a key is written down."""
+
+_KEY_COLUMNS = [t.api_keys.c[f] for f in KeyRow.__struct_fields__]
 
 
 class Accounts(StorePart):
@@ -26,24 +31,14 @@ class Accounts(StorePart):
     async def has_org(self) -> bool:
         return await self._db.read(lambda c: c.execute(select(t.orgs.c.id).limit(1)).first() is not None)
 
-    async def create_workspace(self, org_id: str, name: str, slug: str, now_ms: int) -> WorkspaceRow:
-        row = WorkspaceRow(id=new_id(), org_id=org_id, name=name, slug=slug, inserted_ms=now_ms)
+    async def list_orgs(self) -> list[OrgRow]:
+        query = select(t.orgs).order_by(t.orgs.c.inserted_ms, t.orgs.c.id)
+        return [OrgRow(**row._mapping) for row in await self._db.read(lambda c: c.execute(query).all())]
 
-        def work(c: Connection) -> None:
-            _must_exist(c, select(t.orgs.c.id).where(t.orgs.c.id == org_id), "organisation")
-            c.execute(insert(t.workspaces).values({f: getattr(row, f) for f in row.__struct_fields__}))
-
-        await self._db.write(work)
-        return row
-
-    async def get_workspace(self, workspace_id: str) -> WorkspaceRow | None:
-        found = await self._db.read(
-            lambda c: c.execute(select(t.workspaces).where(t.workspaces.c.id == workspace_id)).first()
-        )
-        return None if found is None else WorkspaceRow(**found._mapping)
+    # keys
 
     async def create_key(
-        self, org_id: str, kind: KeyKind, name: str, now_ms: int, project_id: str | None = None
+        self, org_id: str, kind: KeyKind, name: str, now_ms: int, project_id: str | None = None, by: str = SYSTEM
     ) -> tuple[KeyRow, str]:
         key = new_api_key(kind)
         row = KeyRow(
@@ -57,103 +52,119 @@ class Accounts(StorePart):
         )
 
         def work(c: Connection) -> None:
-            _must_exist(c, select(t.orgs.c.id).where(t.orgs.c.id == org_id), "organisation")
+            must_exist(c, select(t.orgs.c.id).where(t.orgs.c.id == org_id), "organisation")
             if project_id is not None:
-                _must_exist(c, _projects(org_id).where(t.projects.c.id == project_id), "project")
+                must_exist(c, live_projects(org_id).where(t.projects.c.id == project_id), "project")
             values = {f: getattr(row, f) for f in row.__struct_fields__}
             c.execute(insert(t.api_keys).values(values | {"key_sha256": hash_api_key(key)}))
+            write_down(c, Place(by, now_ms, project_id, org_id), [Note("key.create", row.id, after=_shown(row))])
 
         await self._db.write(work)
         return row, key
 
     async def find_key(self, key: str) -> KeyRow | None:
-        columns = [t.api_keys.c[f] for f in KeyRow.__struct_fields__]
-        query = select(*columns).where(t.api_keys.c.key_sha256 == hash_api_key(key))
+        query = select(*_KEY_COLUMNS).where(t.api_keys.c.key_sha256 == hash_api_key(key))
         found = await self._db.read(lambda c: c.execute(query).first())
         return None if found is None else KeyRow(**found._mapping)
 
-    async def create_project(self, org_id: str, workspace_id: str, name: str | None, now_ms: int) -> ProjectRow:
-        project_id, secret = new_id(), new_ingest_secret()
-        values = {
-            "id": project_id,
-            "workspace_id": workspace_id,
-            "name": name,
-            "enable_signed_ingest": False,
-            "ingest_secret": self._box.seal(secret, _secret_place(project_id)),
-            "shard": UUID(project_id).int % self._shards,
-            "inserted_ms": now_ms,
-            "breakers_updated_ms": now_ms,
-        }
+    async def list_keys(self, org_id: str, project_id: str | None = None) -> list[KeyRow]:
+        query = select(*_KEY_COLUMNS).where(t.api_keys.c.org_id == org_id)
+        if project_id is not None:
+            query = query.where(t.api_keys.c.project_id == project_id)
+        query = query.order_by(t.api_keys.c.inserted_ms, t.api_keys.c.id)
+        return [KeyRow(**row._mapping) for row in await self._db.read(lambda c: c.execute(query).all())]
 
-        def work(c: Connection) -> ProjectRow:
-            mine = select(t.workspaces.c.id).where(t.workspaces.c.id == workspace_id, t.workspaces.c.org_id == org_id)
-            _must_exist(c, mine, "workspace")
-            c.execute(insert(t.projects).values(values))
-            return self._load_project(c, project_id)
+    async def revoke_key(
+        self, org_id: str, key_id: str, now_ms: int, project_id: str | None = None, by: str = SYSTEM
+    ) -> None:
+        mine = (t.api_keys.c.id == key_id) & (t.api_keys.c.org_id == org_id)
+        if project_id is not None:
+            mine &= t.api_keys.c.project_id == project_id
+
+        def work(c: Connection) -> None:
+            found = c.execute(select(*_KEY_COLUMNS).where(mine)).first()
+            if found is None:
+                raise NotFound("There is no such key.", {"key_id": key_id})
+            row = KeyRow(**found._mapping)
+            c.execute(delete(t.api_keys).where(t.api_keys.c.id == key_id))
+            bump(c, ACCESS)
+            write_down(c, Place(by, now_ms, row.project_id, org_id), [Note("key.revoke", key_id, before=_shown(row))])
+
+        await self._db.write(work)
+
+    async def touch_keys(self, uses: Mapping[str, int]) -> None:
+        k = t.api_keys.c
+        stale = k.last_used_ms.is_(None) | (k.last_used_ms <= bindparam("before"))
+        statement = update(t.api_keys).where(k.id == bindparam("which"), stale).values(last_used_ms=bindparam("at"))
+        rows = [{"which": id_, "at": at_ms, "before": at_ms - USE_NOTED_MS} for id_, at_ms in uses.items()]
+        if rows:
+            await self._db.write(lambda c: c.execute(statement, rows))
+
+    async def access_version(self) -> int:
+        query = select(t.counters.c.value).where(t.counters.c.name == ACCESS)
+        return await self._db.read(lambda c: c.execute(query).scalar()) or 0
+
+    # workspaces
+
+    async def create_workspace(self, org_id: str, name: str, slug: str, now_ms: int, by: str = SYSTEM) -> WorkspaceRow:
+        row = WorkspaceRow(id=new_id(), org_id=org_id, name=name, slug=slug, inserted_ms=now_ms)
+
+        def work(c: Connection) -> None:
+            must_exist(c, select(t.orgs.c.id).where(t.orgs.c.id == org_id), "organisation")
+            c.execute(insert(t.workspaces).values({f: getattr(row, f) for f in row.__struct_fields__}))
+            write_down(c, Place(by, now_ms, org_id=org_id), [Note("workspace.create", row.id, after=row)])
+
+        await self._db.write(work)
+        return row
+
+    async def list_workspaces(self, org_id: str) -> list[WorkspaceRow]:
+        w = t.workspaces.c
+        query = select(t.workspaces).where(w.org_id == org_id).order_by(w.inserted_ms, w.id)
+        return [WorkspaceRow(**row._mapping) for row in await self._db.read(lambda c: c.execute(query).all())]
+
+    async def get_workspace(self, workspace_id: str) -> WorkspaceRow | None:
+        found = await self._db.read(lambda c: c.execute(_workspace(workspace_id)).first())
+        return None if found is None else WorkspaceRow(**found._mapping)
+
+    async def update_workspace(
+        self, workspace_id: str, fields: Mapping[str, str], now_ms: int, by: str = SYSTEM
+    ) -> WorkspaceRow:
+        def work(c: Connection) -> WorkspaceRow:
+            row = _existing(c, workspace_id)
+            new = msgspec.structs.replace(row, **fields)
+            if new != row:
+                values = {"name": new.name, "slug": new.slug}
+                c.execute(update(t.workspaces).where(t.workspaces.c.id == workspace_id).values(values))
+                note = Note("workspace.update", workspace_id, row, new)
+                write_down(c, Place(by, now_ms, org_id=row.org_id), [note])
+            return new
 
         return await self._db.write(work)
 
-    async def list_projects(self, org_id: str, workspace_id: str | None = None) -> list[ProjectRow]:
-        query = _projects(org_id).order_by(t.projects.c.number)
-        if workspace_id is not None:
-            query = query.where(t.projects.c.workspace_id == workspace_id)
-        found = await self._db.read(lambda c: c.execute(query).all())
-        return [self._project(row) for row in found]
+    async def delete_workspace(self, workspace_id: str, now_ms: int, by: str = SYSTEM) -> None:
+        def work(c: Connection) -> None:
+            row = _existing(c, workspace_id)
+            # A deleted project that still waits for its last changes holds its workspace, too: it refers to it.
+            if c.execute(select(t.projects.c.id).where(t.projects.c.workspace_id == workspace_id)).first():
+                raise WorkspaceHasProjects
+            c.execute(delete(t.workspaces).where(t.workspaces.c.id == workspace_id))
+            note = Note("workspace.delete", workspace_id, before=row)
+            write_down(c, Place(by, now_ms, org_id=row.org_id), [note])
 
-    async def get_project(self, project_id: str) -> ProjectRow | None:
-        query = _projects().where(t.projects.c.id == project_id)
-        found = await self._db.read(lambda c: c.execute(query).first())
-        return None if found is None else self._project(found)
-
-    async def update_project(self, project_id: str, fields: Mapping[str, Any], now_ms: int) -> ProjectRow:
-        unknown = sorted(set(fields) - _PROJECT_FIELDS)
-        if unknown:
-            raise Invalid(f"a project has no changeable field {unknown[0]}", {"field": unknown[0]})
-        values = dict(fields)
-        if values.get("slack_webhook_url") is not None:
-            values["slack_webhook_url"] = self._box.seal(values["slack_webhook_url"], _slack_place(project_id))
-        return await self._change_project(project_id, values)
-
-    async def rotate_secret(self, project_id: str, now_ms: int) -> ProjectRow:
-        sealed = self._box.seal(new_ingest_secret(), _secret_place(project_id))
-        return await self._change_project(project_id, {"ingest_secret": sealed})
-
-    async def _change_project(self, project_id: str, values: Mapping[str, Any]) -> ProjectRow:
-        def work(c: Connection) -> ProjectRow:
-            if values:
-                c.execute(update(t.projects).where(t.projects.c.id == project_id).values(**values))
-            return self._load_project(c, project_id)
-
-        return await self._db.write(work)
-
-    def _load_project(self, c: Connection, project_id: str) -> ProjectRow:
-        found = c.execute(_projects().where(t.projects.c.id == project_id)).first()
-        if found is None:
-            raise NotFound("no such project", {"project_id": project_id})
-        return self._project(found)
-
-    def _project(self, row: Row[Any]) -> ProjectRow:
-        values = dict(row._mapping)
-        values["ingest_secret"] = self._box.unseal(row.ingest_secret, _secret_place(row.id))
-        if row.slack_webhook_url is not None:
-            values["slack_webhook_url"] = self._box.unseal(row.slack_webhook_url, _slack_place(row.id))
-        return ProjectRow(**values)
+        await self._db.write(work)
 
 
-def _projects(org_id: str | None = None) -> Select[Any]:
-    columns = [t.workspaces.c.org_id if f == "org_id" else t.projects.c[f] for f in ProjectRow.__struct_fields__]
-    query = select(*columns).join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
-    return query if org_id is None else query.where(t.workspaces.c.org_id == org_id)
+def _workspace(workspace_id: str) -> Select[Any]:
+    return select(t.workspaces).where(t.workspaces.c.id == workspace_id)
 
 
-def _must_exist(c: Connection, query: Select[Any], what: str) -> None:
-    if c.execute(query).first() is None:
-        raise NotFound(f"no such {what}")
+def _existing(c: Connection, workspace_id: str) -> WorkspaceRow:
+    found = c.execute(_workspace(workspace_id).with_for_update()).first()
+    if found is None:
+        raise NotFound("There is no such workspace.", {"workspace_id": workspace_id})
+    return WorkspaceRow(**found._mapping)
 
 
-def _secret_place(project_id: str) -> str:
-    return f"ingest secret:{project_id}"
-
-
-def _slack_place(project_id: str) -> str:
-    return f"slack webhook address:{project_id}"
+def _shown(row: KeyRow) -> dict[str, Any]:
+    """What the audit log shows of a key."""
+    return {"kind": row.kind, "name": row.name, "prefix": row.key_prefix}

@@ -1,7 +1,8 @@
 """What the service keeps durably and the one door to it. `sql.py` implements it for SQLite (and PostgreSQL).
 
 Configuration writes are one transaction each: rows plus `changes` rows that the Directory later appends to the routers'
-logs (design.md section 3.6). Runtime writes (records, events) come from the Journal only, fenced.
+logs (design.md section 3.6), plus a row of the audit log that names `by` whom. Runtime writes (records, events) come
+from the Journal only, fenced. The rows themselves are in `rows.py`.
 """
 
 from __future__ import annotations
@@ -9,184 +10,71 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-import msgspec
-
-from breaker_actors.core.model import Rule, StateWord
 from breaker_actors.messages import BreakerAssignment, Commit, CommitResult, RouterAssignment
+from breaker_actors.stores.rows import (
+    SYSTEM,
+    Alert,
+    AuditRow,
+    BreakerDraft,
+    BreakerItem,
+    BreakerRow,
+    ChangeRow,
+    ChannelDraft,
+    ChannelKind,
+    ChannelRow,
+    EventQuery,
+    EventRow,
+    JournalHead,
+    KeyKind,
+    KeyRow,
+    OrgRow,
+    Placement,
+    ProjectRow,
+    Replaced,
+    RouterDraft,
+    RouterRow,
+    StoredState,
+    StreamSnapshot,
+    WorkspaceRow,
+)
 
-KeyKind = Literal["user", "admin", "project"]
-
-
-class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key without its secret: only a SHA-256 of the key is stored."""
-
-    id: str
-    org_id: str
-    project_id: str | None
-    kind: KeyKind
-    name: str
-    key_prefix: str
-    inserted_ms: int
-    last_used_ms: int | None = None
-
-
-class WorkspaceRow(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    org_id: str
-    name: str
-    slug: str
-    inserted_ms: int
-
-
-class ProjectRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`ingest_secret` is decrypted here (64 hex digits) and must not reach a log or an answer but on create/rotate."""
-
-    id: str
-    workspace_id: str
-    org_id: str
-    name: str
-    enable_signed_ingest: bool
-    ingest_secret: str
-    slack_webhook_url: str | None
-    trace_id_url_template: str | None
-    shard: int
-    inserted_ms: int
-
-    def __repr__(self) -> str:
-        return f"ProjectRow(id={self.id!r})"
-
-
-class BreakerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A breaker's configuration. `router_ids`: in link order. `version` goes up by one with every change."""
-
-    id: str
-    project_id: str
-    name: str
-    rule: Rule
-    actions: dict[str, Any] | None
-    metadata: dict[str, str]
-    version: int
-    created_ms: int
-    updated_ms: int
-    router_ids: tuple[str, ...]
-
-
-class BreakerDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """What a create asks for; id and name may be left to the store (name: unique and non-empty)."""
-
-    rule: Rule
-    id: str | None = None
-    name: str | None = None
-    actions: dict[str, Any] | None = None
-    metadata: dict[str, str] = {}
-
-
-class RouterRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A router's configuration. `breaker_ids`: in link order."""
-
-    id: str
-    project_id: str
-    name: str
-    mode: Literal["static", "canary", "weighted"]
-    enabled: bool
-    created_by: Literal["system", "user"]
-    metadata: dict[str, str]
-    version: int
-    inserted_ms: int
-    breaker_ids: tuple[str, ...]
-
-
-class RouterDraft(msgspec.Struct, frozen=True, kw_only=True):
-    name: str | None = None
-    mode: Literal["static", "canary", "weighted"] = "static"
-    enabled: bool = True
-    metadata: dict[str, str] = {}
-    breaker_ids: tuple[str, ...] = ()
-
-
-class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Records to append to one router's log: (kind, payload) in order. `links`: breakers that start to count
-    with it."""
-
-    id: int
-    router_id: str
-    project_id: str
-    entries: tuple[tuple[int, bytes], ...]
-    links: tuple[str, ...] = ()
-
-
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Owner and epoch of one breaker or router; owner None: nobody yet. `log_slot` for routers only."""
-
-    id: str
-    project_id: str
-    owner: str | None
-    epoch: int
-    log_slot: str | None = None
-
-
-class JournalHead(msgspec.Struct, frozen=True):
-    shard: int
-    epoch: int
-    sequence: int
-
-
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored event. `sequence` is global per shard."""
-
-    sequence: int
-    project_id: str
-    breaker_id: str
-    name: str
-    prev: StateWord
-    curr: StateWord
-    ts_ms: int
-    transition_seq: int
-    reason: str
-    allow_rate: float
-    value: float | None
-    rule: dict[str, Any]
-    agg: dict[str, Any]
-
-
-class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter of an events read. `before`: (ts_ms, sequence) of the last event already given (exclusive, newest first).
-    `until_ms` inclusive, `since_ms` exclusive; `after_sequence` switches to ascending order by sequence."""
-
-    project_id: str
-    breaker_id: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    before: tuple[int, int] | None = None
-    after_sequence: int | None = None
-    limit: int = 50
-
-
-class StoredState(msgspec.Struct, frozen=True, kw_only=True):
-    """The committed state of one breaker. `record` None: it never had one (just created)."""
-
-    breaker_id: str
-    name: str
-    rule: Rule
-    created_ms: int
-    state: StateWord
-    allow_rate: float
-    transition_seq: int
-    record: bytes | None
-
-
-class StreamSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All committed states of a project and the Journal position they were read at, in one transaction.
-
-    Ordered by creation; `gone`: names deleted or renamed away in the last 24 h and not taken again.
-    """
-
-    position: int
-    states: tuple[StoredState, ...]
-    gone: tuple[str, ...]
-
+__all__ = [
+    "SYSTEM",
+    "Alert",
+    "AuditRow",
+    "BreakerDraft",
+    "BreakerItem",
+    "BreakerRow",
+    "ChangeRow",
+    "ChannelDraft",
+    "ChannelEdit",
+    "ChannelKind",
+    "ChannelRow",
+    "Check",
+    "Edit",
+    "EventQuery",
+    "EventRow",
+    "JournalHead",
+    "KeyKind",
+    "KeyRow",
+    "OrgRow",
+    "Placement",
+    "ProjectRow",
+    "Replaced",
+    "RouterDraft",
+    "RouterEdit",
+    "RouterRow",
+    "Store",
+    "StoredState",
+    "StreamSnapshot",
+    "WorkspaceRow",
+]
 
 Edit = Callable[[BreakerRow], BreakerRow]
+RouterEdit = Callable[[RouterRow], RouterRow]
+ChannelEdit = Callable[[ChannelRow], ChannelRow]
+Check = Callable[[Sequence[BreakerRow], int], None]
+"""Looks at the current breakers of a project and at how many of them would go; raises to keep them."""
 
 
 class Store(Protocol):
@@ -197,43 +85,128 @@ class Store(Protocol):
     async def close(self) -> None: ...
     async def ping(self) -> None: ...
 
-    # organisations, keys, projects
+    # organisations and keys
     async def create_org(self, name: str, now_ms: int) -> str: ...
     async def has_org(self) -> bool: ...
-    async def create_workspace(self, org_id: str, name: str, slug: str, now_ms: int) -> WorkspaceRow: ...
-    async def get_workspace(self, workspace_id: str) -> WorkspaceRow | None: ...
+    async def list_orgs(self) -> list[OrgRow]: ...
     async def create_key(
-        self, org_id: str, kind: KeyKind, name: str, now_ms: int, project_id: str | None = None
+        self, org_id: str, kind: KeyKind, name: str, now_ms: int, project_id: str | None = None, by: str = SYSTEM
     ) -> tuple[KeyRow, str]:
         """The row and, only here, the key itself."""
         ...
 
     async def find_key(self, key: str) -> KeyRow | None: ...
-    async def create_project(self, org_id: str, workspace_id: str, name: str | None, now_ms: int) -> ProjectRow: ...
+    async def list_keys(self, org_id: str, project_id: str | None = None) -> list[KeyRow]:
+        """In order of creation: all keys of the organisation, or those of one project."""
+        ...
+
+    async def revoke_key(
+        self, org_id: str, key_id: str, now_ms: int, project_id: str | None = None, by: str = SYSTEM
+    ) -> None:
+        """Removes a key; with `project_id` only one of that project."""
+        ...
+
+    async def touch_keys(self, uses: Mapping[str, int]) -> None:
+        """Notes when keys (id -> ms) were used last; a use within a minute of the noted one is not written."""
+        ...
+
+    async def access_version(self) -> int:
+        """Goes up whenever a key is revoked or a project's way in changes, whoever does it."""
+        ...
+
+    # workspaces and projects
+    async def create_workspace(
+        self, org_id: str, name: str, slug: str, now_ms: int, by: str = SYSTEM
+    ) -> WorkspaceRow: ...
+    async def list_workspaces(self, org_id: str) -> list[WorkspaceRow]: ...
+    async def get_workspace(self, workspace_id: str) -> WorkspaceRow | None: ...
+    async def update_workspace(
+        self, workspace_id: str, fields: Mapping[str, str], now_ms: int, by: str = SYSTEM
+    ) -> WorkspaceRow: ...
+    async def delete_workspace(self, workspace_id: str, now_ms: int, by: str = SYSTEM) -> None:
+        """Raises WorkspaceHasProjects while there are any."""
+        ...
+
+    async def create_project(
+        self, org_id: str, workspace_id: str, name: str | None, now_ms: int, by: str = SYSTEM
+    ) -> ProjectRow: ...
     async def list_projects(self, org_id: str, workspace_id: str | None = None) -> list[ProjectRow]: ...
     async def get_project(self, project_id: str) -> ProjectRow | None: ...
-    async def update_project(self, project_id: str, fields: Mapping[str, Any], now_ms: int) -> ProjectRow: ...
-    async def rotate_secret(self, project_id: str, now_ms: int) -> ProjectRow: ...
+    async def update_project(
+        self, project_id: str, fields: Mapping[str, Any], now_ms: int, by: str = SYSTEM
+    ) -> ProjectRow: ...
+    async def rotate_secret(
+        self, project_id: str, now_ms: int, overlap_ms: int = 0, by: str = SYSTEM
+    ) -> ProjectRow: ...
+    async def delete_project(self, project_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
+        """Everything of the project is gone for reads at once; its breakers end through the routers' logs."""
+        ...
+
+    # notification channels
+    async def create_channel(
+        self, project_id: str, draft: ChannelDraft, now_ms: int, by: str = SYSTEM
+    ) -> ChannelRow: ...
+    async def list_channels(self, project_id: str) -> list[ChannelRow]: ...
+    async def get_channel(self, project_id: str, channel_id: str) -> ChannelRow | None: ...
+    async def update_channel(
+        self, project_id: str, channel_id: str, edit: ChannelEdit, now_ms: int, by: str = SYSTEM
+    ) -> ChannelRow: ...
+    async def delete_channel(self, project_id: str, channel_id: str, now_ms: int, by: str = SYSTEM) -> None: ...
+
+    # audit log
+    async def audit(self, project_id: str, limit: int, before: int | None = None) -> list[AuditRow]:
+        """Newest first; `before`: the number of the last row already given."""
+        ...
 
     # breakers and routers: the second value lists the ids of the change rows written
     async def create_breaker(
-        self, project_id: str, draft: BreakerDraft, now_ms: int
+        self, project_id: str, draft: BreakerDraft, now_ms: int, by: str = SYSTEM
     ) -> tuple[BreakerRow, list[int]]: ...
     async def update_breaker(
-        self, project_id: str, breaker_id: str, edit: Edit, now_ms: int
+        self, project_id: str, breaker_id: str, edit: Edit, now_ms: int, by: str = SYSTEM
     ) -> tuple[BreakerRow, list[int]]:
         """`edit` is a pure function from the current row to the wanted one; equal means nothing is written."""
         ...
 
-    async def delete_breaker(self, project_id: str, breaker_id: str, now_ms: int) -> list[int]: ...
+    async def delete_breaker(self, project_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM) -> list[int]: ...
+    async def replace_breakers(
+        self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM
+    ) -> Replaced:
+        """Makes `items` the whole set of a project's breakers (semantics.md section 8). Invalid items are refused
+        before `check` is asked."""
+        ...
+
     async def list_breakers(self, project_id: str) -> tuple[list[BreakerRow], int]:
         """Rows in creation order, and the time of the last configuration change (ms)."""
         ...
 
     async def get_breaker(self, project_id: str, breaker_id: str) -> BreakerRow | None: ...
-    async def create_router(self, project_id: str, draft: RouterDraft, now_ms: int) -> tuple[RouterRow, list[int]]: ...
+    async def create_router(
+        self, project_id: str, draft: RouterDraft, now_ms: int, by: str = SYSTEM
+    ) -> tuple[RouterRow, list[int]]: ...
     async def list_routers(self, project_id: str) -> list[RouterRow]: ...
     async def get_router(self, project_id: str, router_id: str) -> RouterRow | None: ...
+    async def update_router(
+        self, project_id: str, router_id: str, edit: RouterEdit, now_ms: int, by: str = SYSTEM
+    ) -> tuple[RouterRow, list[int]]:
+        """`edit` as for breakers; a change row is written only when the split changes."""
+        ...
+
+    async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
+        """Raises RouterHasBreakers while there are any."""
+        ...
+
+    async def link_breakers(
+        self, project_id: str, router_id: str, breaker_ids: Sequence[str], now_ms: int, by: str = SYSTEM
+    ) -> tuple[RouterRow, list[int]]:
+        """All of them or none; what is linked already stays as it is."""
+        ...
+
+    async def unlink_breaker(
+        self, project_id: str, router_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[int]:
+        """The link is gone at once; the view without it lies in the change row."""
+        ...
 
     # directory
     async def open_directory(self) -> int:

@@ -5,16 +5,16 @@ Sync functions over a `Connection`; each runs inside the transaction of its call
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from breaker_actors.core.records import BREAKER, VIEW, BreakerSet, RouterView, encode_entry
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.base import BreakerRow
-from breaker_actors.stores.part import DAY_MS
+from breaker_actors.stores.part import DAY_MS, chunks
 from breaker_actors.stores.views import Linked, view_of
 
 Entry = tuple[int, bytes]
@@ -32,72 +32,121 @@ def view_entry(view: RouterView) -> Entry:
     return VIEW, encode_entry(view)
 
 
-def add_change(c: Connection, router: Row[Any], entries: Iterable[Entry], links: Sequence[str] = ()) -> int:
-    """One change row: the entries go to the router's log in this order."""
-    values = {
-        "router_id": router.id,
-        "project_id": router.project_id,
-        "entries": _entries.encode(list(entries)),
-        "links": tuple(links),
-    }
-    return int(c.execute(insert(t.changes).values(values).returning(t.changes.c.id)).scalar_one())
+class Change(NamedTuple):
+    """The entries that go to one router's log, in this order; `links`: breakers that start to count with them."""
+
+    router: Row[Any]
+    entries: Sequence[Entry]
+    links: tuple[str, ...] = ()
 
 
-def linked_of(c: Connection, router_id: str) -> list[Linked]:
-    """The breakers of a router in link order."""
-    query = (
-        select(t.breakers.c.id, t.breakers.c.name, t.breakers.c.rule)
-        .join(t.links, t.links.c.breaker_id == t.breakers.c.id)
-        .where(t.links.c.router_id == router_id)
-        .order_by(t.links.c.number)
-    )
-    return [Linked(row.id, row.name, row.rule.metric) for row in c.execute(query)]
+def add_changes(c: Connection, changes: Sequence[Change]) -> list[int]:
+    """One change row each; their ids in the same order."""
+    if not changes:
+        return []
+    rows = [
+        {
+            "router_id": change.router.id,
+            "project_id": change.router.project_id,
+            "entries": _entries.encode(list(change.entries)),
+            "links": change.links,
+        }
+        for change in changes
+    ]
+    statement = insert(t.changes).returning(t.changes.c.id, sort_by_parameter_order=True)
+    return [int(id_) for id_ in c.execute(statement, rows).scalars()]
 
 
-def current_view(c: Connection, router: Row[Any]) -> RouterView:
-    """The view a router's configuration asks for now, under its stored version."""
-    return view_of(router.version, router.mode, router.enabled, router.metadata, linked_of(c, router.id))
+def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked]]:
+    """The breakers of each router, in link order."""
+    found: dict[str, list[Linked]] = {router_id: [] for router_id in router_ids}
+    b, links = t.breakers.c, t.links.c
+    for some in chunks(router_ids):
+        query = (
+            select(links.router_id, b.id, b.name, b.rule)
+            .join(t.links, links.breaker_id == b.id)
+            .where(links.router_id.in_(some))
+            .order_by(links.number)
+        )
+        for row in c.execute(query):
+            found[row.router_id].append(Linked(row.id, row.name, row.rule.metric))
+    return found
 
 
-def raise_view(c: Connection, router: Row[Any]) -> RouterView:
-    """The current view under the next version of the router."""
-    c.execute(update(t.routers).where(t.routers.c.id == router.id).values(version=router.version + 1))
-    return msgspec.structs.replace(current_view(c, router), version=router.version + 1)
+def current_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:
+    """The view that each router's configuration asks for now, under its stored version."""
+    linked = linked_of(c, [router.id for router in routers])
+    return {r.id: view_of(r.version, r.mode, r.enabled, r.metadata, linked[r.id]) for r in routers}
 
 
-def routers_of(c: Connection, breaker_id: str) -> Sequence[Row[Any]]:
-    """The routers a breaker hangs on, in link order."""
-    query = (
-        select(t.routers)
-        .join(t.links, t.links.c.router_id == t.routers.c.id)
-        .where(t.links.c.breaker_id == breaker_id)
-        .order_by(t.links.c.number)
-    )
-    return c.execute(query).all()
+def raise_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:
+    """The current views, each under the next version of its router."""
+    if routers:
+        statement = update(t.routers).where(t.routers.c.id == bindparam("which"))
+        next_versions = [{"which": router.id, "next": router.version + 1} for router in routers]
+        c.execute(statement.values(version=bindparam("next")), next_versions)
+    views = current_views(c, routers)
+    return {id_: msgspec.structs.replace(view, version=view.version + 1) for id_, view in views.items()}
 
 
-def add_links(c: Connection, router_id: str, breaker_ids: Sequence[str]) -> None:
-    if breaker_ids:
-        c.execute(insert(t.links), [{"router_id": router_id, "breaker_id": breaker_id} for breaker_id in breaker_ids])
+def links_of(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The ids of the routers each breaker hangs on, in link order."""
+    found: dict[str, list[str]] = {breaker_id: [] for breaker_id in breaker_ids}
+    for some in chunks(breaker_ids):
+        query = select(t.links.c.breaker_id, t.links.c.router_id).where(t.links.c.breaker_id.in_(some))
+        for breaker_id, router_id in c.execute(query.order_by(t.links.c.number)):
+            found[breaker_id].append(router_id)
+    return found
+
+
+def load_routers(c: Connection, router_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    found: dict[str, Row[Any]] = {}
+    for some in chunks(router_ids):
+        found.update({row.id: row for row in c.execute(select(t.routers).where(t.routers.c.id.in_(some)))})
+    return found
+
+
+def add_links(c: Connection, pairs: Sequence[tuple[str, str]]) -> None:
+    """Links (router, breaker)."""
+    if pairs:
+        c.execute(insert(t.links), [{"router_id": router, "breaker_id": breaker} for router, breaker in pairs])
+
+
+def mark_routers_deleted(c: Connection, router_ids: Sequence[str], now_ms: int) -> None:
+    """They go with their last change, which only an owner can put into their log."""
+    for some in chunks(router_ids):
+        c.execute(update(t.routers).where(t.routers.c.id.in_(some)).values(deleted_ms=now_ms))
+
+
+def end_routers(c: Connection, project_id: str, now_ms: int) -> list[int]:
+    """The live routers of a project, all without breakers by now, go: their last view takes nothing."""
+    live = (t.routers.c.project_id == project_id) & t.routers.c.deleted_ms.is_(None)
+    routers = c.execute(select(t.routers).where(live).order_by(t.routers.c.number)).all()
+    views = raise_views(c, routers)
+    mark_routers_deleted(c, [router.id for router in routers], now_ms)
+    return add_changes(c, [Change(router, [view_entry(views[router.id])]) for router in routers])
 
 
 def stream_names(c: Connection, project_id: str, names: Sequence[str]) -> set[str]:
     """The stream names of all breakers called one of `names`: the oldest has its name, the others their id."""
     b = t.breakers.c
     # Sorted here: asked for the order, SQLite takes the index on creation and walks through the whole project.
-    query = select(b.created_ms, b.number, b.id, b.name).where(b.project_id == project_id, b.name.in_(names))
+    query = select(b.created_ms, b.number, b.id, b.name).where(b.project_id == project_id)
+    rows = [tuple(row) for some in chunks(names) for row in c.execute(query.where(b.name.in_(some)))]
     taken: set[str] = set()
-    for _, _, id_, name in sorted(map(tuple, c.execute(query))):
+    for _, _, id_, name in sorted(rows):
         taken.add(id_ if name in taken else name)
     return taken
 
 
 def note_stream_names(c: Connection, project_id: str, before: set[str], after: set[str], now_ms: int) -> None:
     """Keeps the names that went away for a day, and forgets those that are taken again or long gone."""
+    if before == after:
+        return
     mine = t.gone_names.c.project_id == project_id
-    touched = t.gone_names.c.name.in_(sorted(before ^ after))
-    if before != after:
-        c.execute(delete(t.gone_names).where(mine, touched | (t.gone_names.c.until_ms <= now_ms)))
+    c.execute(delete(t.gone_names).where(mine, t.gone_names.c.until_ms <= now_ms))
+    for some in chunks(sorted(before ^ after)):
+        c.execute(delete(t.gone_names).where(mine, t.gone_names.c.name.in_(some)))
     gone = [{"project_id": project_id, "name": n, "until_ms": now_ms + DAY_MS} for n in sorted(before - after)]
     if gone:
         c.execute(insert(t.gone_names), gone)

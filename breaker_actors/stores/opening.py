@@ -7,12 +7,20 @@ from breaker_actors.stores.secrets import SecretBox
 from breaker_actors.stores.sql import SqlStore
 from breaker_actors.stores.sqlitelog import SqliteLog
 
+DATABASE = "breakers.sqlite"
+
+
+def is_in_use(settings: Settings) -> bool:
+    """Whether there is a store in the data dir."""
+    return (settings.data_dir / DATABASE).is_file()
+
 
 def make_store(settings: Settings) -> SqlStore:
     """The store of the data dir; connect with `open()`."""
     directory = settings.data_dir
     box = SecretBox.from_file(directory / "secret.key")
-    return SqlStore(f"sqlite:///{directory / 'breakers.sqlite'}", box)
+    url = f"sqlite:///{directory / DATABASE}"
+    return SqlStore(url, box, breakers_max=settings.breakers_per_project_max)
 
 
 def make_log(settings: Settings) -> SqliteLog:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Select, insert, select, update
 
 from breaker_actors.errors import NotFound
 from breaker_actors.stores import tables as t
@@ -15,6 +15,8 @@ from breaker_actors.stores.secrets import SecretBox
 
 T = TypeVar("T")
 
+ACCESS = "access"
+"""The counter of everything that decides who may do what."""
 PARAMETERS_MAX = 500
 DAY_MS = 86_400_000
 
@@ -25,6 +27,7 @@ class StorePart:
     _db: Database
     _box: SecretBox
     _shards: int
+    _breakers_max: int
 
 
 def new_id() -> str:
@@ -39,11 +42,23 @@ def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def lock_project(c: Connection, project_id: str) -> None:
     """Makes configuration writes of one project serial (SQLite's write lock does it anyway). Raises NotFound."""
-    found = c.execute(select(t.projects.c.id).where(t.projects.c.id == project_id).with_for_update()).first()
-    if found is None:
-        raise NotFound("no such project", {"project_id": project_id})
+    mine = (t.projects.c.id == project_id) & t.projects.c.deleted_ms.is_(None)
+    must_exist(c, select(t.projects.c.id).where(mine).with_for_update(), "project")
 
 
 def touch_breakers(c: Connection, project_id: str, now_ms: int) -> None:
     """Notes the time of a configuration change of the project's breakers."""
     c.execute(update(t.projects).where(t.projects.c.id == project_id).values(breakers_updated_ms=now_ms))
+
+
+def must_exist(c: Connection, query: Select[Any], what: str) -> None:
+    """Raises NotFound when the query finds nothing."""
+    if c.execute(query).first() is None:
+        raise NotFound(f"There is no such {what}.")
+
+
+def bump(c: Connection, counter: str) -> None:
+    """Raises a counter by one; it starts at 0."""
+    mine = t.counters.c.name == counter
+    if c.execute(update(t.counters).where(mine).values(value=t.counters.c.value + 1)).rowcount == 0:
+        c.execute(insert(t.counters).values(name=counter, value=1))

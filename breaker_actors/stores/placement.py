@@ -116,7 +116,17 @@ def _remove_deleted(c: Connection, router_ids: Sequence[str]) -> None:
     """Routers that were marked as deleted go with their last change."""
     waiting = exists().where(t.changes.c.router_id == t.routers.c.id)
     for some in chunks(router_ids):
-        c.execute(delete(t.routers).where(t.routers.c.id.in_(some), t.routers.c.deleted_ms.is_not(None), ~waiting))
+        gone = t.routers.c.id.in_(some) & t.routers.c.deleted_ms.is_not(None) & ~waiting
+        project_ids = c.execute(select(t.routers.c.project_id).where(gone).distinct()).scalars().all()
+        c.execute(delete(t.routers).where(gone))
+        remove_deleted_projects(c, project_ids)
+
+
+def remove_deleted_projects(c: Connection, project_ids: Sequence[str]) -> None:
+    """Projects that were marked as deleted go with their last router."""
+    kept = exists().where(t.routers.c.project_id == t.projects.c.id)
+    mine = t.projects.c.id.in_(project_ids)
+    c.execute(delete(t.projects).where(mine, t.projects.c.deleted_ms.is_not(None), ~kept))
 
 
 def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[BreakerAssignment]:

@@ -90,7 +90,8 @@ def _state(row: Any) -> StoredState:
 
 
 def _snapshot(c: Connection, project_id: str, now_ms: int) -> StreamSnapshot:
-    shard = c.execute(select(t.projects.c.shard).where(t.projects.c.id == project_id)).scalar()
+    live = (t.projects.c.id == project_id) & t.projects.c.deleted_ms.is_(None)
+    shard = c.execute(select(t.projects.c.shard).where(live)).scalar()
     if shard is None:
         raise NotFound("no such project", {"project_id": project_id})
     position = c.execute(select(t.journals.c.sequence).where(t.journals.c.shard == shard)).scalar()

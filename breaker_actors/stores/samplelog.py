@@ -55,9 +55,7 @@ class SampleLog(Protocol):
         """Heartbeat (or promise) of an owner incarnation, durable when this returns; never goes back."""
         ...
 
-    async def read(
-        self, slot: str, router_id: str, after: int, upto: int, limit: int = 256
-    ) -> list[LogRecord]:
+    async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
         """Records with after < offset <= upto, ascending, at most `limit`."""
         ...
 

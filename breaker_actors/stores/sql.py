@@ -7,10 +7,13 @@ import asyncio
 from sqlalchemy import text
 
 from breaker_actors.stores.accounts import Accounts
+from breaker_actors.stores.audits import Audits
 from breaker_actors.stores.breakers import Breakers
+from breaker_actors.stores.channels import Channels
 from breaker_actors.stores.engine import Database, is_sqlite
 from breaker_actors.stores.migrations import upgrade
 from breaker_actors.stores.placement import Placements
+from breaker_actors.stores.projects import Projects
 from breaker_actors.stores.reads import Reads
 from breaker_actors.stores.routers import Routers
 from breaker_actors.stores.runtime import Journals
@@ -19,14 +22,15 @@ from breaker_actors.stores.secrets import SecretBox
 __all__ = ["SqlStore", "upgrade"]
 
 
-class SqlStore(Accounts, Breakers, Routers, Placements, Journals, Reads):
+class SqlStore(Accounts, Projects, Channels, Audits, Breakers, Routers, Placements, Journals, Reads):
     """`url` as SQLAlchemy writes it, e.g. `sqlite:////path/to/store.sqlite`. `shards`: journals that new projects are
-    spread over; a project never changes its own."""
+    spread over; a project never changes its own. `breakers_max`: breakers a project may have."""
 
-    def __init__(self, url: str, secret_box: SecretBox, shards: int = 1) -> None:
+    def __init__(self, url: str, secret_box: SecretBox, shards: int = 1, breakers_max: int = 10_000) -> None:
         self._url = url
         self._box = secret_box
         self._shards = shards
+        self._breakers_max = breakers_max
         self._db = Database(url)
 
     async def open(self) -> None:

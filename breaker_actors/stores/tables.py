@@ -77,6 +77,8 @@ workspaces = Table(
     Column("inserted_ms", BigInteger, nullable=False),
 )
 
+# `previous_secret` signs beside the current one until `previous_until_ms`. `deleted_ms`: gone for every read, kept
+# until the last of its routers is.
 projects = Table(
     "projects",
     metadata,
@@ -91,6 +93,9 @@ projects = Table(
     Column("shard", Integer, nullable=False),
     Column("inserted_ms", BigInteger, nullable=False),
     Column("breakers_updated_ms", BigInteger, nullable=False),
+    Column("previous_secret", LargeBinary),
+    Column("previous_until_ms", BigInteger),
+    Column("deleted_ms", BigInteger),
 )
 
 api_keys = Table(
@@ -226,4 +231,45 @@ gone_names = Table(
     Column("project_id", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("until_ms", BigInteger, nullable=False),
+)
+
+# `config` is a sealed JSON object: it holds addresses and secrets.
+channels = Table(
+    "channels",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project_id", Text, ForeignKey(projects.c.id), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("config", LargeBinary, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("events", JsonText(tuple[str, ...]), nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+)
+
+# Outlives what it tells of, so its ids are no foreign keys.
+audit = Table(
+    "audit",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("org_id", Text),
+    Column("project_id", Text),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target_id", Text, nullable=False),
+    Column("before", JsonText(dict[str, Any])),
+    Column("after", JsonText(dict[str, Any])),
+    sqlite_autoincrement=True,
+)
+Index("ix_audit_project_number", audit.c.project_id, audit.c.number)
+
+# "access" goes up with every change of who may do what, so that a change made outside the service is noticed.
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", BigInteger, nullable=False),
 )

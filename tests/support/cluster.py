@@ -20,15 +20,16 @@ from breaker_actors.core.records import (
     SAMPLES,
     VIEW,
     RouterView,
+    SampleColumns,
+    Splitter,
     decode_breaker,
     decode_gap,
-    decode_samples,
     decode_view,
     encode_samples,
 )
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.local import LocalCluster
-from breaker_actors.logreader import rows
+from breaker_actors.logreader import concerned
 from breaker_actors.messages import Outcome, Part, StateReading
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import BreakerDraft, BreakerRow, EventQuery, EventRow, ProjectRow
@@ -151,13 +152,13 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
     """Effects of one breaker when its single router's log is applied from the start, timers up to `until_ms`."""
     effects: list[Effect] = []
     breaker: Breaker | None = None
-    view, after = RouterView(version=0), 0
+    splitter, after = Splitter(RouterView(version=0)), 0
     while records := await log.read(slot, router_id, after, 1 << 60):
         after = records[-1].offset
         for record in records:
             now = record.received_ms
             if record.kind == VIEW:
-                view = decode_view(record.payload)
+                splitter = Splitter(decode_view(record.payload))
             elif record.kind == BREAKER and (settings := decode_breaker(record.payload)).breaker_id == breaker_id:
                 assert settings.rule is not None
                 if breaker is None:
@@ -167,9 +168,9 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
                     effects += breaker.advance(now - 1)
                     assert not breaker.configure(settings.rule, now), "this replay has no refill"
             elif record.kind == SAMPLES and breaker:
-                batch = rows(decode_samples(record.payload), view, breaker_id)
-                if batch is not None:
-                    effects += breaker.ingest(batch, now)
+                for taker, body, start, stop in concerned(record, splitter):
+                    if taker == breaker_id and isinstance(body, SampleColumns):
+                        effects += breaker.ingest(body.batch.slice(start, stop), now)
             elif record.kind == GAP and breaker:
                 gap = decode_gap(record.payload)
                 effects += breaker.gap(gap.from_ms, gap.to_ms)

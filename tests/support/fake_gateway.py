@@ -57,6 +57,7 @@ class FakeGateway:
         self.views: dict[str, View] = {}
         self.stale: set[str] = set()
         self.changes: list[int] = []
+        self.announced: list[str] = []
         self.down = False
         self.polls = 0
         self.epoch = 7
@@ -76,6 +77,10 @@ class FakeGateway:
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
         self.changes.extend(change_ids)
+
+    async def announce(self, kind: Any, project_ids: Sequence[str]) -> None:
+        self.announced.append(kind)
+        self.say(*(FeedEntry(1, kind, project_id) for project_id in project_ids))
 
     async def states(self, project_id: str, breaker_ids: Sequence[str]) -> dict[str, StateReading]:
         known = {stored.breaker_id for stored in await self.store.stored_states(project_id, list(breaker_ids))}

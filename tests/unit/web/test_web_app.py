@@ -179,7 +179,7 @@ async def test_a_project_is_made_read_changed_and_rotated(world: World) -> None:
     assert read == {name: value for name, value in made.items() if name != "ingest_secret"}
     patch = {"enable_signed_ingest": True, "name": "", "slack_webhook_url": "https://x/y", "trace_id_url_template": "t"}
     changed = await body_of(await world.call("PATCH", path, json=patch))
-    assert changed == read | patch | {"name": "n"}
+    assert changed == read | patch | {"name": "n", "slack_webhook_url": "https://x/****"}
     cleared = await body_of(
         await world.call("PATCH", path, json={"slack_webhook_url": None, "trace_id_url_template": ""})
     )

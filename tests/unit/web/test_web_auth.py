@@ -92,10 +92,10 @@ def test_a_signature_counts_over_timestamp_and_wire_bytes(
     timestamp: str | None, signature: str | None, good: bool
 ) -> None:
     if good:
-        auth.check_signature(SECRET, timestamp, signature, b"body", 1_000_000, 300_000)
+        auth.check_signature((SECRET,), timestamp, signature, b"body", 1_000_000, 300_000)
     else:
         with pytest.raises(Unauthorized):
-            auth.check_signature(SECRET, timestamp, signature, b"body", 1_000_000, 300_000)
+            auth.check_signature((SECRET,), timestamp, signature, b"body", 1_000_000, 300_000)
 
 
 @pytest.mark.parametrize("bad", [None, "", "null", "eb_user_nobody", "schlüssel"])

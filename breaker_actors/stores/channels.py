@@ -1,0 +1,97 @@
+"""Notification channels. Their configuration is sealed at rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from breaker_actors.errors import NotFound
+from breaker_actors.stores import tables as t
+from breaker_actors.stores.audits import Note, Place, write_down
+from breaker_actors.stores.base import ChannelEdit
+from breaker_actors.stores.part import StorePart, lock_project, new_id
+from breaker_actors.stores.rows import SYSTEM, ChannelDraft, ChannelRow
+
+_COLUMNS = [t.channels.c[f] for f in ChannelRow.__struct_fields__]
+
+
+class Channels(StorePart):
+    async def create_channel(self, project_id: str, draft: ChannelDraft, now_ms: int, by: str = SYSTEM) -> ChannelRow:
+        channel_id = new_id()
+        row = ChannelRow(
+            id=channel_id,
+            project_id=project_id,
+            name=draft.name or f"{draft.channel}-{channel_id[:8]}",
+            channel=draft.channel,
+            config=draft.config,
+            enabled=draft.enabled,
+            events=draft.events,
+            inserted_ms=now_ms,
+            updated_ms=now_ms,
+        )
+
+        def work(c: Connection) -> None:
+            lock_project(c, project_id)
+            c.execute(insert(t.channels).values(self._channel_values(row)))
+            write_down(c, Place(by, now_ms, project_id), [Note("channel.create", row.id, after=row)])
+
+        await self._db.write(work)
+        return row
+
+    async def list_channels(self, project_id: str) -> list[ChannelRow]:
+        query = select(*_COLUMNS).where(t.channels.c.project_id == project_id).order_by(t.channels.c.number)
+        return [self._channel(row) for row in await self._db.read(lambda c: c.execute(query).all())]
+
+    async def get_channel(self, project_id: str, channel_id: str) -> ChannelRow | None:
+        return await self._db.read(lambda c: self._find_channel(c, project_id, channel_id))
+
+    async def update_channel(
+        self, project_id: str, channel_id: str, edit: ChannelEdit, now_ms: int, by: str = SYSTEM
+    ) -> ChannelRow:
+        def work(c: Connection) -> ChannelRow:
+            row = self._existing_channel(c, project_id, channel_id)
+            new = edit(row)
+            if new == row:
+                return row
+            new = msgspec.structs.replace(
+                new, id=row.id, project_id=project_id, inserted_ms=row.inserted_ms, updated_ms=now_ms
+            )
+            c.execute(update(t.channels).where(t.channels.c.id == row.id).values(self._channel_values(new)))
+            write_down(c, Place(by, now_ms, project_id), [Note("channel.update", row.id, row, new)])
+            return new
+
+        return await self._db.write(work)
+
+    async def delete_channel(self, project_id: str, channel_id: str, now_ms: int, by: str = SYSTEM) -> None:
+        def work(c: Connection) -> None:
+            row = self._existing_channel(c, project_id, channel_id)
+            c.execute(delete(t.channels).where(t.channels.c.id == row.id))
+            write_down(c, Place(by, now_ms, project_id), [Note("channel.delete", row.id, before=row)])
+
+        await self._db.write(work)
+
+    def _existing_channel(self, c: Connection, project_id: str, channel_id: str) -> ChannelRow:
+        lock_project(c, project_id)
+        row = self._find_channel(c, project_id, channel_id)
+        if row is None:
+            raise NotFound("There is no such notification channel.", {"channel_id": channel_id})
+        return row
+
+    def _find_channel(self, c: Connection, project_id: str, channel_id: str) -> ChannelRow | None:
+        mine = (t.channels.c.id == channel_id) & (t.channels.c.project_id == project_id)
+        found = c.execute(select(*_COLUMNS).where(mine)).first()
+        return None if found is None else self._channel(found)
+
+    def _channel_values(self, row: ChannelRow) -> dict[str, Any]:
+        sealed = self._box.seal(msgspec.json.encode(row.config).decode(), _config_place(row.id))
+        return msgspec.structs.asdict(row) | {"config": sealed}
+
+    def _channel(self, row: Row[Any]) -> ChannelRow:
+        config = msgspec.json.decode(self._box.unseal(row.config, _config_place(row.id)))
+        return ChannelRow(**{**row._mapping, "config": config})
+
+
+def _config_place(channel_id: str) -> str:
+    return f"channel configuration:{channel_id}"

@@ -1,0 +1,263 @@
+"""Stored rows as values, and the drafts and queries that go into the store. Neighbour: `base.py`, the methods."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from breaker_actors.core.model import Rule, StateWord
+
+SYSTEM = "system"
+"""Who did it, in the audit log, when no API key was used."""
+
+KeyKind = Literal["user", "admin", "project"]
+
+
+class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key without its secret: only a SHA-256 of the key is stored."""
+
+    id: str
+    org_id: str
+    project_id: str | None
+    kind: KeyKind
+    name: str
+    key_prefix: str
+    inserted_ms: int
+    last_used_ms: int | None = None
+
+
+class OrgRow(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    inserted_ms: int
+
+
+class WorkspaceRow(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    org_id: str
+    name: str
+    slug: str
+    inserted_ms: int
+
+
+class ProjectRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`ingest_secret` is decrypted here (64 hex digits) and must not reach a log or an answer but on create/rotate.
+
+    The `previous_secret` counts beside it until `previous_until_ms`."""
+
+    id: str
+    workspace_id: str
+    org_id: str
+    name: str | None
+    enable_signed_ingest: bool
+    ingest_secret: str
+    slack_webhook_url: str | None
+    trace_id_url_template: str | None
+    shard: int
+    inserted_ms: int
+    previous_secret: str | None = None
+    previous_until_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"ProjectRow(id={self.id!r})"
+
+    def shown_name(self) -> str:
+        """Never empty: clients can't read a project without a name."""
+        return self.name or f"project-{self.id[:8]}"
+
+    def secrets(self, now_ms: int) -> tuple[str, ...]:
+        """The ingest secrets that count now."""
+        if self.previous_secret is None or now_ms >= (self.previous_until_ms or 0):
+            return (self.ingest_secret,)
+        return self.ingest_secret, self.previous_secret
+
+
+class BreakerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A breaker's configuration. `router_ids`: in link order. `version` goes up by one with every change."""
+
+    id: str
+    project_id: str
+    name: str
+    rule: Rule
+    actions: dict[str, Any] | None
+    metadata: dict[str, str]
+    version: int
+    created_ms: int
+    updated_ms: int
+    router_ids: tuple[str, ...]
+
+
+class BreakerDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a create asks for; id and name may be left to the store (name: unique and non-empty)."""
+
+    rule: Rule
+    id: str | None = None
+    name: str | None = None
+    actions: dict[str, Any] | None = None
+    metadata: dict[str, str] = {}
+
+
+class BreakerItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One breaker of a bulk replace: matched by id, else by name. `metadata` None: what is stored is kept."""
+
+    rule: Rule
+    id: str | None = None
+    name: str | None = None
+    actions: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+
+
+class Replaced(msgspec.Struct, frozen=True, kw_only=True):
+    """The set of breakers after a bulk replace, in creation order, and the change rows it took."""
+
+    changed: bool
+    rows: list[BreakerRow]
+    change_ids: list[int]
+
+
+class RouterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A router's configuration. `breaker_ids`: in link order."""
+
+    id: str
+    project_id: str
+    name: str
+    mode: Literal["static", "canary", "weighted"]
+    enabled: bool
+    created_by: Literal["system", "user"]
+    metadata: dict[str, str]
+    version: int
+    inserted_ms: int
+    breaker_ids: tuple[str, ...]
+
+
+class RouterDraft(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    mode: Literal["static", "canary", "weighted"] = "static"
+    enabled: bool = True
+    metadata: dict[str, str] = {}
+    breaker_ids: tuple[str, ...] = ()
+
+
+class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Records to append to one router's log: (kind, payload) in order. `links`: breakers that start to count
+    with it."""
+
+    id: int
+    router_id: str
+    project_id: str
+    entries: tuple[tuple[int, bytes], ...]
+    links: tuple[str, ...] = ()
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Owner and epoch of one breaker or router; owner None: nobody yet. `log_slot` for routers only."""
+
+    id: str
+    project_id: str
+    owner: str | None
+    epoch: int
+    log_slot: str | None = None
+
+
+class JournalHead(msgspec.Struct, frozen=True):
+    shard: int
+    epoch: int
+    sequence: int
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored event. `sequence` is global per shard."""
+
+    sequence: int
+    project_id: str
+    breaker_id: str
+    name: str
+    prev: StateWord
+    curr: StateWord
+    ts_ms: int
+    transition_seq: int
+    reason: str
+    allow_rate: float
+    value: float | None
+    rule: dict[str, Any]
+    agg: dict[str, Any]
+
+
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter of an events read. `before`: (ts_ms, sequence) of the last event already given (exclusive, newest first).
+    `until_ms` inclusive, `since_ms` exclusive; `after_sequence` switches to ascending order by sequence."""
+
+    project_id: str
+    breaker_id: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    before: tuple[int, int] | None = None
+    after_sequence: int | None = None
+    limit: int = 50
+
+
+class StoredState(msgspec.Struct, frozen=True, kw_only=True):
+    """The committed state of one breaker. `record` None: it never had one (just created)."""
+
+    breaker_id: str
+    name: str
+    rule: Rule
+    created_ms: int
+    state: StateWord
+    allow_rate: float
+    transition_seq: int
+    record: bytes | None
+
+
+class StreamSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All committed states of a project and the Journal position they were read at, in one transaction.
+
+    Ordered by creation; `gone`: names deleted or renamed away in the last 24 h and not taken again.
+    """
+
+    position: int
+    states: tuple[StoredState, ...]
+    gone: tuple[str, ...]
+
+
+ChannelKind = Literal["slack", "pagerduty", "email", "webhook"]
+Alert = Literal["trip", "recover"]
+
+
+class ChannelDraft(msgspec.Struct, frozen=True, kw_only=True):
+    channel: ChannelKind
+    config: dict[str, Any]
+    name: str | None = None
+    enabled: bool = True
+    events: tuple[Alert, ...] = ("trip", "recover")
+
+
+class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A notification channel. `config` is decrypted here and must be masked before it reaches a log or an answer."""
+
+    id: str
+    project_id: str
+    name: str
+    channel: ChannelKind
+    config: dict[str, Any]
+    enabled: bool
+    events: tuple[Alert, ...]
+    inserted_ms: int
+    updated_ms: int
+
+    def __repr__(self) -> str:
+        return f"ChannelRow(id={self.id!r})"
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of configuration: who (the id of a key) did what to which thing. Secrets are masked."""
+
+    number: int
+    project_id: str | None
+    at_ms: int
+    who: str
+    action: str
+    target_id: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None

@@ -1,0 +1,86 @@
+"""Creating breakers on a running service: how long POST takes while actors start, and what two hundred of them cost.
+
+python -m tests.bench service [--json FILE] [--smoke]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.live import LiveService, tree_of, wait_for
+
+
+def memory_mb(pids: list[int]) -> float:
+    """Proportional set size: shared pages count once over all."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+def create(live: LiveService, count: int) -> tuple[list[dict[str, Any]], list[float]]:
+    made, times = [], []
+    for i in range(count):
+        start = time.perf_counter()
+        made.append(live.breaker(name=f"bench-{i}", cooldown_ms=3_600_000))
+        times.append((time.perf_counter() - start) * 1000)
+    return made, times
+
+
+def no_op_ms(live: LiveService, count: int) -> float:
+    """The calibration: a request that does nothing, over the same way."""
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        live.user.get("/api/healthz")
+        times.append((time.perf_counter() - start) * 1000)
+    return statistics.median(times)
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench service")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args(argv)
+    count = 12 if options.smoke else 200
+    with tempfile.TemporaryDirectory() as folder:
+        live = LiveService(Path(folder) / "data")
+        try:
+            figures = measure(live, count)
+        finally:
+            live.stop()
+    for name, value in figures.items():
+        print(f"{name:32} {value:10.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+def measure(live: LiveService, count: int) -> dict[str, float]:
+    live.breaker(name="warm-up")
+    calibration = no_op_ms(live, 50)
+    before = memory_mb([live.process.pid, *tree_of(live.process.pid)])
+    made, times = create(live, count)
+    for one in made:
+        assert live.send(one["router_id"], [500.0]).status_code == 202
+    for one in made:  # every one of them works
+        wait_for(lambda one=one: live.state(one["breaker"]["id"])["state"] == "open", 60)
+    after = memory_mb([live.process.pid, *tree_of(live.process.pid)])
+    median = statistics.median(times)
+    return {
+        "breakers": float(count),
+        "create_ms_median": median,
+        "create_ms_p99": sorted(times)[int(0.99 * (count - 1))],
+        "create_over_no_op": median / calibration,
+        "actors": float(len(live.pids("BreakerActor"))),
+        "memory_mb_before": before,
+        "memory_mb_after": after,
+    }

@@ -1,0 +1,94 @@
+"""How a router splits samples: static, canary and weighted (semantics.md section 7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from breaker_actors.core.records import (
+    Link,
+    Mode,
+    RouterView,
+    SampleColumns,
+    Splitter,
+    decode_samples,
+    encode_samples,
+    merge_samples,
+    share_of_trace,
+)
+
+ROWS = 20_000
+
+
+def columns(traces: list[str] | None = None, rows: int = ROWS, metric: str = "m") -> SampleColumns:
+    share = None if traces is None else np.array([share_of_trace(t) if t else 0 for t in traces], np.int64)
+    return decode_samples(
+        encode_samples(
+            ["other", metric],
+            [1, rows - 1],
+            np.arange(rows),
+            np.arange(rows, dtype=float),
+            np.ones(rows, bool),
+            share,
+        )
+    )
+
+
+def taken(mode: Mode, shares: dict[str, float | None], asked: SampleColumns, **view: object) -> dict[str, list[int]]:
+    links = tuple(Link(breaker_id, "m", share) for breaker_id, share in shares.items())
+    splitter = Splitter(RouterView(version=1, mode=mode, links=(*links, Link("else", "x")), **view))  # type: ignore[arg-type]
+    return {
+        breaker_id: list(range(start, stop)) if rows is None else rows.tolist()
+        for breaker_id, start, stop, rows in splitter.split(asked, "router", 7)
+    }
+
+
+def test_static_gives_everything_of_the_metric_to_all() -> None:
+    got = taken("static", {"a": None, "b": None}, columns(rows=10))
+    assert got == {"a": list(range(1, 10)), "b": list(range(1, 10))}
+
+
+def test_a_disabled_router_gives_nothing() -> None:
+    assert taken("static", {"a": None}, columns(rows=10), enabled=False) == {}
+
+
+def test_canary_gives_a_share_and_everything_to_the_others() -> None:
+    got = taken("canary", {"all": None, "ten": 10.0, "none": 0.0, "full": 100.0}, columns())
+    assert len(got["all"]) == len(got["full"]) == ROWS - 1
+    assert len(got["ten"]) / ROWS == pytest.approx(0.10, abs=0.01)
+    assert "none" not in got
+
+
+def test_weighted_gives_each_sample_to_exactly_one_in_proportion() -> None:
+    got = taken("weighted", {"a": 1.0, "b": 3.0, "zero": 0.0}, columns())
+    assert sorted(row for rows in got.values() for row in rows) == list(range(1, ROWS))
+    assert len(got["b"]) / len(got["a"]) == pytest.approx(3, rel=0.1)
+    assert "zero" not in got
+
+
+def test_weighted_with_all_weights_zero_gives_to_nobody() -> None:
+    assert taken("weighted", {"a": 0.0, "b": 0.0}, columns(rows=50)) == {}
+
+
+def test_one_trace_always_goes_the_same_way_and_a_replay_splits_alike() -> None:
+    traces = [f"trace-{i % 40}" if i % 2 else "" for i in range(2_000)]
+    asked = columns(traces, rows=2_000)
+    first = taken("weighted", {"a": 1.0, "b": 1.0}, asked)
+    assert taken("weighted", {"a": 1.0, "b": 1.0}, asked) == first
+    homes: dict[str, Counter[str]] = {}
+    for breaker_id, rows in first.items():
+        for row in rows:
+            if traces[row]:
+                homes.setdefault(traces[row], Counter())[breaker_id] += 1
+    assert all(len(home) == 1 for home in homes.values())
+    assert len({next(iter(home)) for home in homes.values()}) == 2
+
+
+def test_merging_keeps_the_traces_of_either_part() -> None:
+    plain = encode_samples(["m"], [1], np.array([1]), np.array([1.0]), np.ones(1, bool))
+    traced = encode_samples(["m"], [1], np.array([2]), np.array([2.0]), np.ones(1, bool), np.array([77]))
+    merged = decode_samples(merge_samples([plain, traced]))
+    assert merged.share is not None
+    assert merged.share.tolist() == [0, 77]
