@@ -141,8 +141,12 @@ class LiveService:
         return found
 
     def events(self, breaker_id: str) -> list[dict[str, Any]]:
-        """Oldest first."""
-        answer = self.user.get(f"{self.project_path}/events", params={"breaker_id": breaker_id, "limit": 200})
+        """Oldest first. The list is rate limited, and says for how long."""
+        while True:
+            answer = self.user.get(f"{self.project_path}/events", params={"breaker_id": breaker_id, "limit": 200})
+            if answer.status_code != 429:
+                break
+            time.sleep(int(answer.headers["Retry-After"]))
         assert answer.status_code == 200, answer.text
         return list(reversed(answer.json()["events"]))
 

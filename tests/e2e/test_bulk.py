@@ -1,0 +1,68 @@
+"""PUT of thousands of breakers: fast, readable at once, and work proportional to what changed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.live import LiveService, tree_of, wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+COUNT = 5_000
+RULE = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 1.0, "min_state_duration_ms": 0, "cooldown_ms": 60_000}
+
+
+def rss_mb(live: LiveService) -> float:
+    from tests.bench.service import memory_mb
+
+    return memory_mb([live.process.pid, *tree_of(live.process.pid)])
+
+
+def put(live: LiveService, path: str, breakers: list[dict[str, Any]]) -> tuple[dict[str, Any], float]:
+    start = time.monotonic()
+    answer = live.user.put(f"{path}/breakers", json={"breakers": breakers}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json(), time.monotonic() - start
+
+
+def states(live: LiveService, path: str, ids: list[str]) -> dict[str, dict[str, Any]]:
+    answer = live.user.post(f"{path}/breakers/state:batch", json={"breaker_ids": ids}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return {s["breaker_id"]: s for s in answer.json()["states"]}
+
+
+def test_five_thousand_breakers_in_one_put(live: LiveService) -> None:
+    body = {"name": "bulk", "workspace_id": live.credentials["workspace_id"]}
+    project = live.user.post("/v1/projects", json=body).json()
+    path = f"/v1/projects/{project['project_id']}"
+    wanted = [{**RULE, "name": f"b{i}"} for i in range(COUNT)]
+    before = rss_mb(live)
+    first, took = put(live, path, wanted)
+    assert (first["changed"], first["count"]) == (True, COUNT)
+    assert took < 15, took
+    listed = live.user.get(f"{path}/breakers", timeout=60).json()
+    ids = [b["id"] for b in listed["breakers"]]
+    assert len(states(live, path, ids)) == COUNT
+    assert rss_mb(live) - before < 1_500
+
+    again, took = put(live, path, wanted)
+    assert (again["changed"], again["hash"]) == (False, first["hash"])
+    assert took < 2, took
+
+    sample = {"router_id": listed["breakers"][7]["router_id"], "metric": "m", "value": 5.0}
+    sample["ts_ms"] = int(time.time() * 1000)
+    assert live.user.post(f"{path}/ingest", json=[sample]).status_code == 202
+    wait_for(lambda: states(live, path, [ids[7]])[ids[7]]["state"] == "open", 60)
+
+    wanted[7]["threshold"] = 2.0
+    one, _ = put(live, path, wanted)
+    assert (one["changed"], one["count"]) == (True, COUNT)
+    after = {b["id"]: b for b in live.user.get(f"{path}/breakers", timeout=60).json()["breakers"]}
+    assert after[ids[7]]["threshold"] == 2.0
+    assert [i for i in ids if after[i] != listed["breakers"][ids.index(i)]] == [ids[7]]
+    changes = live.user.get(f"{path}/audit", params={"limit": 200}).json()
+    touched = [e for e in changes["items"] if e.get("breaker_id", e.get("target_id")) == ids[7]]
+    assert touched
