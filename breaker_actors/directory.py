@@ -7,6 +7,7 @@ owner is told; an actor owns nothing until it has said hello and was assigned.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
@@ -250,12 +251,27 @@ class DirectoryHost:
         settled = [c for c in changes if c.id in offsets]
         if settled:
             await self._store.settle_changes(self._epoch, offsets)
-            self._forget_deleted(settled)
+            self._forget_breakers(settled)
             await self._announce({c.project_id for c in settled})
+            await self._release_routers({c.router_id for c in settled})
             self._spawn(self._start_breakers(settled))
         return [c for c in changes if c.id not in offsets]
 
-    def _forget_deleted(self, changes: list[ChangeRow]) -> None:
+    async def _release_routers(self, router_ids: set[str]) -> None:
+        """Routers that were deleted with their last change: their owners let go of them."""
+        there = {a.router_id for a in await self._store.router_assignments(sorted(router_ids))}
+        by_owner: dict[str, list[str]] = {}
+        for router_id in router_ids - there:
+            owner = self._owners["router"].get(router_id)
+            self._forget("router", router_id)
+            self._epochs.pop(router_id, None)
+            if owner is not None:
+                by_owner.setdefault(owner, []).append(router_id)
+        for owner, gone in by_owner.items():
+            with contextlib.suppress(BreakersError):  # a successor of that process never hears of them
+                await RouterPeer(self._net, owner).release(gone)
+
+    def _forget_breakers(self, changes: list[ChangeRow]) -> None:
         """A deleted breaker frees its place; its owner drops it when it reads the record."""
         for change in changes:
             for kind, payload in change.entries:

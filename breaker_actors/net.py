@@ -66,6 +66,9 @@ class RouterPeer(_Peer):
     async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[int]:
         return cast(list[int], await self.net.call(self.name, "promise", upto_ms, pairs))
 
+    async def release(self, router_ids: Sequence[str]) -> None:
+        await self.net.call(self.name, "release", router_ids)
+
     async def incarnation(self) -> str:
         return cast(str, await self.net.call(self.name, "incarnation_id"))
 

@@ -201,6 +201,11 @@ class RouterHost:
         answer: list[int] = await self._work.put(_Promise(upto_ms, pairs))
         return answer
 
+    async def release(self, router_ids: Sequence[str]) -> None:
+        """Deleted routers: their log stays, nobody appends to it any more."""
+        for router_id in router_ids:
+            self._routers.pop(router_id, None)
+
     async def incarnation_id(self) -> str:
         return self.incarnation
 

@@ -134,6 +134,9 @@ async def test_a_deleted_breaker_is_gone_everywhere(tmp_path: Path) -> None:
             return not await s.gateway.states(s.project.id, [row.id])
 
         await until(gone)
+        for part in s.net.actors.values():
+            assert row.router_ids[0] not in getattr(part, "_routers", {})
+            assert row.id not in getattr(part, "_held", {})
         again = await s.breaker("next")
         await s.send(again.router_ids[0], [500.0])
         await s.in_state(again.id, "open")
