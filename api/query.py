@@ -1,4 +1,4 @@
-"""The query string of an events read: filters, the window of time, and the opaque cursor."""
+"""Query strings. Mostly of an events read: filters, the window of time, and the opaque cursor."""
 
 from __future__ import annotations
 
@@ -77,6 +77,14 @@ def _continue(query: EventQuery, cursor: str) -> EventQuery:
 
 def _bad(field: str, message: str) -> BadRequest:
     return BadRequest(f"{field}: {message}", {field: message})
+
+
+def flag(field: str, args: Mapping[str, str]) -> bool:
+    """true or false; absent and empty are false."""
+    word = args.get(field, "").lower()
+    if word not in ("", "true", "false"):
+        raise _bad(field, "not true or false")
+    return word == "true"
 
 
 def _integer(field: str, given: Mapping[str, str]) -> int | None:

@@ -30,6 +30,7 @@ Metadata = Annotated[
 ]
 Ids = Annotated[list[str], msgspec.Meta(max_length=IDS_MAX)]
 _MISSING = re.compile(r"missing required field `([^`]*)`")
+_SUSPECT = re.compile(rb"\\u0000|[0-9]{19}")
 _PATH = re.compile(r"`\$\.?([^`]*)`")
 
 
@@ -43,18 +44,20 @@ def decode_object(body: bytes, otherwise: type[Invalid] | type[BadRequest] = Inv
         raise BadRequest("The body is not valid JSON.") from None
     if not isinstance(decoded, dict):
         raise otherwise("The body must be a JSON object.")
-    # Databases don't agree on NUL characters, so none gets in; the cheap test keeps the walk for suspects.
-    if b"\\u0000" in body and _has_nul(decoded):
-        raise Invalid("Text must not contain NUL characters.")
+    # Databases don't agree on NUL characters, records and answers hold 64 bits; the cheap test finds suspects to walk.
+    if _SUSPECT.search(body) and _has_unstorable(decoded):
+        raise Invalid("Text must not contain NUL characters, and integers must fit into 64 bits.")
     return decoded
 
 
-def _has_nul(value: Any) -> bool:
+def _has_unstorable(value: Any) -> bool:
     if isinstance(value, str):
         return "\0" in value
+    if isinstance(value, int):
+        return not -(1 << 63) <= value < 1 << 63
     if isinstance(value, dict):
-        return any(_has_nul(key) or _has_nul(item) for key, item in value.items())
-    return isinstance(value, list) and any(map(_has_nul, value))
+        return any(_has_unstorable(key) or _has_unstorable(item) for key, item in value.items())
+    return isinstance(value, list) and any(map(_has_unstorable, value))
 
 
 def shape(fields: Mapping[str, Any], kind: type[T]) -> T:

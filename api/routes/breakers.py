@@ -9,6 +9,7 @@ from quart import Blueprint, Response, request
 from api import bodies, wire
 from api.auth import path_uuid
 from api.context import acting, configured, raw_body, reach, replica
+from api.query import flag
 from api.reply import conditional, json_response, no_content
 from api.wire_bulk import Guard, bulk_items
 from breaker_actors.errors import NotFound
@@ -38,7 +39,7 @@ async def replace_breakers(project_id: str) -> Response:
     project, parts = await reach(project_id, "manage"), replica()
     begun = parts.clock.monotonic()
     items = bulk_items(wire.decode_object(await raw_body()))
-    destructive = request.args.get("allow_destructive", "").lower() == "true"
+    destructive = flag("allow_destructive", request.args)
     percent_max = parts.settings.bulk_removal_percent_max
     guard = Guard(request.headers.get("If-Match"), destructive, percent_max, len(items))
     now_ms = parts.clock.now_ms()

@@ -15,7 +15,7 @@ import msgspec
 
 from api.spec import answers
 from api.spec.examples import EXAMPLES
-from api.spec.operation import Answer, Either, Operation
+from api.spec.operation import Answer, Either, Operation, Parameter
 from api.spec.rules import RULES
 from api.spec.table import OPERATIONS
 
@@ -142,11 +142,17 @@ def _parameters(operation: Operation, places: dict[str, Json]) -> list[Json]:
             "in": parameter.place,
             "required": False,
             "description": parameter.about,
-            "schema": _schema(parameter.type, places),
+            "schema": _parameter_schema(parameter, places),
         }
         for parameter in operation.parameters
     ]
     return path + own
+
+
+def _parameter_schema(parameter: Parameter, places: dict[str, Json]) -> Json:
+    """An empty query parameter is as good as none."""
+    schema = _schema(parameter.type, places)
+    return {"anyOf": [schema, {"const": ""}]} if parameter.place == "query" and parameter.type is not str else schema
 
 
 def _response(operation: Operation, status: int, places: dict[str, Json]) -> Json:

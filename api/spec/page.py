@@ -101,6 +101,8 @@ def _type(schema: Json) -> str:
         return f'<a href="#schema-{name}">{name}</a>'
     if "anyOf" in schema:
         return " or ".join(map(_type, schema["anyOf"]))
+    if schema.get("const") == "":
+        return "empty"
     if "enum" in schema:
         return escape(", ".join(map(str, schema["enum"])))
     if schema.get("type") == "array":

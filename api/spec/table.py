@@ -24,7 +24,7 @@ WORKSPACE = Parameter("workspace_id", "query", str, "Only projects of this works
 SIGNATURE = (
     Parameter("X-EB-Timestamp", "header", str, "Unix time in milliseconds; part of what is signed."),
     Parameter("Idempotency-Key", "header", str, "A request with the same key within 10 minutes is applied once."),
-    Parameter("Content-Encoding", "header", Literal["gzip", "identity"], "gzip, or nothing."),
+    Parameter("Content-Encoding", "header", Literal["gzip", "identity", ""], "gzip, or nothing."),
 )
 Whole = Annotated[int, Meta(ge=-(10**18) + 1, le=10**18 - 1, extra_json_schema={"format": "int64"})]
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, extra_json_schema={"default": LIMIT_DEFAULT})]

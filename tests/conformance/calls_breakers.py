@@ -91,6 +91,8 @@ BREAKERS = (
         Row("POST P/breakers 422", f"kind {kind}", {**RULE, "kind": kind}, field="kind")
         for kind in ("ratio", "slope", "")
     ),
+    Row("POST P/breakers 422", "an integer of 65 bits somewhere", {**RULE, "kind_params": {"x": [1 << 64]}}),
+    Row("POST P/breakers 422", "a NUL character somewhere", {**RULE, "actions": {"x": ["\0"]}}),
     Row(f"PATCH {B} 200", "threshold", {"threshold": 7}, check=lambda r, b: b["breaker"]["threshold"] == 7),
     Row(
         f"PATCH {B} 200",
@@ -138,6 +140,7 @@ BREAKERS = (
         query="allow_destructive=true",
         check=lambda r, b: b["count"] == 0,
     ),
+    Row("PUT P/breakers 400", "allow_destructive 1", {"breakers": []}, names=NEW, query="allow_destructive=1"),
     Row("PUT P/breakers 409", "empty list", {"breakers": []}, names=NEW, before=SET, code="guardrail_blocked"),
     Row("PUT P/breakers 409", "null list", {"breakers": None}, names=NEW, before=SET, code="guardrail_blocked"),
     Row(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from typing import Any
 
 import schemathesis
 from hypothesis import strategies as st
 
+UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 THERE_IS = {name: os.environ.get(f"CONFORMANCE_{name.upper()}", "") for name in ("workspace_id", "router_id")}
 
 
@@ -22,7 +24,10 @@ schemathesis.openapi.format("audit-cursor", st.integers(0, 10**9).map(lambda num
 
 
 def _whole(value: Any) -> Any:
-    """Integers as integers: to JSON Schema 1.0 is one as well, to typed clients and this service it is not."""
+    """Integers as integers: to JSON Schema 1.0 is one as well, to typed clients and this service it is not. None of
+    more than 64 bits in objects that may hold anything: the schema of an open object can't say so."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-(1 << 63), min(value, (1 << 63) - 1))
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):
@@ -36,7 +41,7 @@ def _named(value: Any) -> Any:
         return [_named(item) for item in value]
     if not isinstance(value, dict):
         return value
-    known = {key: THERE_IS[key] for key in THERE_IS if isinstance(value.get(key), str) and len(value[key]) == 36}
+    known = {key: THERE_IS[key] for key in THERE_IS if UUID.fullmatch(str(value.get(key)))}
     return {key: _named(item) for key, item in value.items()} | known
 
 

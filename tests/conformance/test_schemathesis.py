@@ -1,8 +1,8 @@
 """The app against its own description, by a program that makes up requests: valid, invalid, and chains of them.
 
 All checks but one: that what a call made is there for the next also fails when a second thing that call names is not.
-Streams are left out, for they don't end. CONFIG lists which valid requests may be refused for what is stored: a condition
-that doesn't hold, a masked value, a notification that can't be sent.
+Streams are left out, for they don't end. CONFIG lists which valid requests may be refused for what is stored: a
+condition that doesn't hold, a masked value, a notification that can't be sent.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ expected-statuses = ["2xx", 404, 422]
 @pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_the_app_is_as_described(tmp_path: Path) -> None:
-    examples = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "25"))
+    examples = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "80"))
+    seed = os.environ.get("SCHEMATHESIS_SEED", "7")
     with served(tmp_path / "data") as app:
         config = tmp_path / "schemathesis.toml"
         config.write_text(CONFIG.format(**vars(app), examples=examples))
-        options = ["--config-file", str(config), "run", f"{app.url}/openapi.json", "--seed", "7", "--no-color"]
+        options = ["--config-file", str(config), "run", f"{app.url}/openapi.json", "--seed", seed, "--no-color"]
         options += ["--header", f"Authorization: Bearer {app.keys['admin']}", "--request-timeout", "10"]
         options += ["--exclude-checks", "ensure_resource_availability", "--exclude-operation-id", "stream_states"]
         command = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", *options]

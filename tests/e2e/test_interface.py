@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.support.live import LiveService, wait_for
+from tests.support.live import LiveService
 
 pytestmark = pytest.mark.e2e
 
@@ -33,12 +33,3 @@ def test_the_description_is_served(live: LiveService) -> None:
     with live.client() as anybody:
         assert anybody.get("/openapi.json").json()["openapi"] == "3.1.0"
         assert anybody.get("/docs").headers["Content-Type"].startswith("text/html")
-
-
-def test_errors_of_haproxy_are_error_objects(live: LiveService) -> None:
-    """Nothing answers for a moment when the replica dies."""
-    with live.client() as anybody:
-        assert live.kill("ServeReplica")
-        answer = wait_for(lambda: found if (found := anybody.get("/api/healthz")).status_code != 200 else None, 5)
-        error_object(answer, 503, "not_ready")
-        wait_for(lambda: anybody.get("/api/readyz").status_code == 200, 60)

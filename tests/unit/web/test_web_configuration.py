@@ -184,7 +184,7 @@ async def test_the_guardrail(world: World) -> None:
     ten = [str(i) for i in range(10)]
     await put(world, items(*ten))
     await put(world, items(*ten[:4]), 409)
-    await put(world, items(*ten[:4]), 409, query="?allow_destructive=1")
+    await put(world, items(*ten[:4]), 400, query="?allow_destructive=1")
     assert (await put(world, items(*ten[:5])))["count"] == 5
 
 
