@@ -7,6 +7,7 @@ id). An actor that Ray starts or restarts owns nothing; it says hello to the Dir
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from breaker_actors.clock import SystemClock
 from breaker_actors.directory import DirectoryHost
-from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.errors import BreakersError, SchemaMismatch, Unavailable
 from breaker_actors.gateway import ActorGateway
 from breaker_actors.host import BreakerHost
 from breaker_actors.journal import JournalHost
@@ -26,6 +27,7 @@ from breaker_actors.stores.opening import make_log, make_store
 
 NAMESPACE = "breakers"
 HELLO_RETRY_S = 0.2
+CALL_S = 15.0
 OPTIONS: dict[str, Any] = {
     "namespace": NAMESPACE,
     "lifetime": "detached",
@@ -50,7 +52,10 @@ class RayNet:
             handle = self._handles.get(actor)
             if handle is None:
                 handle = self._handles[actor] = await asyncio.to_thread(ray.get_actor, actor, NAMESPACE)
-            return await handle.call.remote(method, *args)
+            async with asyncio.timeout(CALL_S):
+                return await handle.call.remote(method, *args)
+        except TimeoutError:
+            raise Unavailable(f"{actor} does not answer") from None
         except RayTaskError as error:
             raise _cause(error) from None
         except (RayError, ValueError) as error:
@@ -104,17 +109,28 @@ class RouterActor(_Wrapped):
 class JournalActor(_Wrapped):
     async def __init__(self, shard: int, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
-        await store.open()
+        await _until_up(store.open)
         self._part = JournalHost(shard, store, settings)
-        await self._part.start()
+        await _until_up(self._part.start)
 
 
 class DirectoryActor(_Wrapped):
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
-        await store.open()
+        await _until_up(store.open)
         self._part = DirectoryHost(store, RayNet(settings), budgets(settings))
         self._started = asyncio.create_task(self._part.start())
+
+
+async def _until_up(step: Callable[[], Awaitable[None]]) -> None:
+    """Ray does not restart an actor whose constructor raised, so a constructor waits for the store instead."""
+    while True:
+        try:
+            return await step()
+        except SchemaMismatch:
+            raise
+        except BreakersError:
+            await asyncio.sleep(HELLO_RETRY_S)
 
 
 async def _say_hello(net: RayNet, kind: ActorKind, name: str, incarnation: str) -> None:

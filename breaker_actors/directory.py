@@ -16,9 +16,13 @@ import structlog
 
 from breaker_actors.core.records import BREAKER, decode_breaker
 from breaker_actors.errors import BreakersError, NotOwner, Unavailable
+from breaker_actors.guard import one_round
+from breaker_actors.messages import RouterRef
 from breaker_actors.net import ActorKind, BreakerPeer, JournalPeer, Net, RouterPeer, journal_name
 from breaker_actors.stores.base import ChangeRow, Store
 
+KINDS: tuple[ActorKind, ...] = ("router", "breaker")
+CONFIGURED_S = 10.0
 CHANGES_MAX = 1_000
 ASSIGN_MAX = 1_000
 REPORT_S = 2.0
@@ -37,7 +41,10 @@ class DirectoryHost:
         self._epoch = 0
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._counts: dict[ActorKind, Counter[str]] = {"breaker": Counter(), "router": Counter()}
-        self._epochs: dict[str, int] = {}
+        self._epochs: dict[tuple[ActorKind, str], int] = {}
+        self._loaded = False
+        self._unstarted: set[str] = set()
+        self._starting = asyncio.Lock()
         self._up: dict[str, str] = {}
         self._away: set[str] = set()
         self._came_up = asyncio.Event()
@@ -49,15 +56,15 @@ class DirectoryHost:
 
     async def start(self) -> None:
         """Fences an older Directory, starts the actors that own something (and one of each kind), goes on working."""
-        while not self._epoch:
-            try:
-                self._epoch = await self._store.open_directory()
-                for kind in ("router", "breaker"):
-                    await self._load(kind)
-            except Unavailable as error:
-                log.warning("directory_not_started", error=str(error))
-                self._epoch = 0
+        while not self._loaded:
+            await one_round("directory start", self._load())
+            if not self._loaded:
                 await asyncio.sleep(RETRY_S)
+        # routers are few and every sample needs one: all start now; breakers' actors start when they are needed
+        for name in self._names("router"):
+            self._wake("router", name)
+        for name in {*self._counts["breaker"], self._names("breaker")[0]}:
+            self._wake("breaker", name)
         self._spawn(self._keep_applying())
 
     async def stop(self) -> None:
@@ -67,23 +74,26 @@ class DirectoryHost:
 
     async def ready(self) -> None:
         """Returns when this Directory works and a RouterActor is up to take samples."""
-        if not self._epoch or not any(name.startswith("router-") for name in self._up):
+        if not self._loaded or not any(name.startswith("router-") for name in self._up):
             raise Unavailable("no RouterActor is up yet")
 
-    async def _load(self, kind: ActorKind) -> None:
-        names = self._names(kind)
-        placements = await self._store.placements(kind)
-        moved = []
-        for placement in placements:
-            self._epochs[placement.id] = placement.epoch
-            if placement.owner in names:
-                self._place(kind, placement.id, placement.owner)
-            elif placement.owner is not None:
-                moved.append(placement.id)
-        await self._claim(kind, {thing: self._choose(kind) for thing in moved})
-        # routers are few and every sample needs one: all start now; breakers' actors start when they are needed
-        for name in names if kind == "router" else {*self._counts[kind], names[0]}:
-            self._wake(kind, name)
+    async def _load(self) -> None:
+        """Everything placed is known before any actor is heard: an early hello must not find nothing to own."""
+        self._epoch = await self._store.open_directory()
+        for kind in KINDS:
+            names = self._names(kind)
+            moved = []
+            for placement in await self._store.placements(kind):
+                self._epochs[kind, placement.id] = placement.epoch
+                if placement.owner in names:
+                    self._place(kind, placement.id, placement.owner)
+                elif placement.owner is not None:
+                    moved.append(placement.id)
+                if kind == "breaker":
+                    # what the last Directory had settled but not started, or not linked, is done (again) by this one
+                    self._unstarted.add(placement.id)
+            await self._claim(kind, {thing: self._choose(kind) for thing in moved})
+        self._loaded = True
 
     def _wake(self, kind: ActorKind, name: str) -> None:
         """Starts an actor unless it runs. A new process says hello; one that runs already is asked what it holds."""
@@ -100,41 +110,63 @@ class DirectoryHost:
             return  # it says hello when it is up
         async with self._lock(name):
             if name not in self._up:
-                self._up[name] = incarnation
-                self._away.discard(name)
                 mine = self._things(kind, name)
-                await self._assign(kind, name, [i for i in mine if held.get(i) != self._epochs.get(i)])
+                mismatched = [i for i in mine if held.get(i) != self._epochs.get((kind, i))]
+                with contextlib.suppress(BreakersError):
+                    await self._bring_up(kind, name, incarnation, mismatched)
+        self._tell_came_up()
+
+    async def _bring_up(self, kind: ActorKind, name: str, incarnation: str, ids: list[str]) -> None:
+        """An actor counts as up once it was given what is missing there; a failure is tried again by `_resume`."""
+        self._up[name] = incarnation
+        try:
+            await self._assign(kind, name, ids)
+        except BaseException:
+            self._lost(name)
+            raise
+        if name in self._up:
+            self._away.discard(name)
+
+    def _tell_came_up(self) -> None:
+        came_up, self._came_up = self._came_up, asyncio.Event()
+        came_up.set()
 
     # ------------------------------------------------------------------ calls
 
     async def hello(self, kind: ActorKind, name: str, incarnation: str) -> None:
         """An actor process is up and empty: everything placed there is given to it under new epochs."""
+        self._check_loaded()
         async with self._lock(name):
             if self._up.get(name) == incarnation:
                 return
-            self._up[name] = incarnation
-            self._away.discard(name)
-            await self._assign(kind, name, self._things(kind, name))
-        came_up, self._came_up = self._came_up, asyncio.Event()
-        came_up.set()
+            await self._bring_up(kind, name, incarnation, self._things(kind, name))
+        self._tell_came_up()
         log.info("actor_up", actor=name, incarnation=incarnation, holds=self._counts[kind][name])
 
     async def locate(self, kind: ActorKind, ids: Sequence[str]) -> dict[str, str]:
         """Owners of breakers or routers; what nobody owns is left out."""
+        self._check_loaded()
         owners = self._owners[kind]
         return {i: owners[i] for i in ids if i in owners}
 
     async def configured(self, change_ids: Sequence[int]) -> None:
         """Applies written changes; returns when these are in the routers' logs or an owner of theirs is away.
 
-        An owner that is only starting is waited for; the caller sets the limit."""
-        while True:
-            came_up = self._came_up
-            left = await self._apply_changes()
-            waiting = {self._owners["router"].get(c.router_id, "") for c in left if c.id in change_ids}
-            if not waiting - self._up.keys() - self._away:
-                return
-            await came_up.wait()
+        An owner that is only starting is waited for, up to CONFIGURED_S."""
+        self._check_loaded()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONFIGURED_S):
+                while True:
+                    came_up = self._came_up
+                    left = await self._apply_changes()
+                    waiting = {self._owners["router"].get(c.router_id, "") for c in left if c.id in change_ids}
+                    if not waiting - self._up.keys() - self._away:
+                        return
+                    await came_up.wait()
+
+    def _check_loaded(self) -> None:
+        if not self._loaded:
+            raise Unavailable("the directory is starting")
 
     # ------------------------------------------------------------------ placement
 
@@ -164,7 +196,7 @@ class DirectoryHost:
         if not owners:
             return []
         claimed = await self._store.claim(self._epoch, kind, owners)
-        self._epochs.update(claimed)
+        self._epochs.update({(kind, thing): epoch for thing, epoch in claimed.items()})
         for thing, owner in owners.items():
             if thing in claimed:
                 self._place(kind, thing, owner)
@@ -180,7 +212,13 @@ class DirectoryHost:
             owners[thing] = self._choose(kind)
             self._place(kind, thing, owners[thing])
         by_owner: dict[str, list[str]] = {}
-        for thing in await self._claim(kind, owners):
+        try:
+            claimed = await self._claim(kind, owners)
+        except BaseException:
+            for thing in owners:
+                self._forget(kind, thing)
+            raise
+        for thing in claimed:
             by_owner.setdefault(owners[thing], []).append(thing)
         for owner, ids in by_owner.items():
             if owner in self._up:
@@ -211,23 +249,28 @@ class DirectoryHost:
 
     async def _tell_moved(self, owners: dict[str, str]) -> None:
         """Breakers' owners listen to a router's new owner at once (they would notice by themselves, later)."""
-        for name in [n for n in self._up if n.startswith("breaker-")]:
-            try:
-                await BreakerPeer(self._net, name).routers_moved(owners)
-            except BreakersError as error:
+        names = [n for n in self._up if n.startswith("breaker-")]
+        told = (BreakerPeer(self._net, name).routers_moved(owners) for name in names)
+        for name, error in zip(names, await asyncio.gather(*told, return_exceptions=True), strict=True):
+            if error is not None:
                 log.info("routers_moved_not_told", actor=name, error=str(error))
 
     # ------------------------------------------------------------------ configuration
 
     async def _keep_applying(self) -> None:
         while True:
-            try:
-                await self._apply_changes()
-            except BreakersError as error:
-                log.warning("changes_not_applied", error=str(error))
+            await one_round("configuration", self._apply_left())
             for name in self._away:
                 self._spawn(self._resume("router" if name.startswith("router-") else "breaker", name))
+            if self._unstarted and not self._starting.locked():
+                self._spawn(self._start_breakers())
             await asyncio.sleep(RETRY_S)
+
+    async def _apply_left(self) -> None:
+        try:
+            await self._apply_changes()
+        except BreakersError as error:
+            log.warning("changes_not_applied", error=str(error))
 
     async def _apply_changes(self) -> list[ChangeRow]:
         """Applies what waits in the store; answers what could not be applied now."""
@@ -252,9 +295,11 @@ class DirectoryHost:
         if settled:
             await self._store.settle_changes(self._epoch, offsets)
             self._forget_breakers(settled)
+            self._unstarted.update(breaker_id for c in settled for breaker_id in c.links)
+            self._spawn(self._start_breakers())
             await self._announce({c.project_id for c in settled})
-            await self._release_routers({c.router_id for c in settled})
-            self._spawn(self._start_breakers(settled))
+            with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
+                await self._release_routers({c.router_id for c in settled})
         return [c for c in changes if c.id not in offsets]
 
     async def _release_routers(self, router_ids: set[str]) -> None:
@@ -264,7 +309,7 @@ class DirectoryHost:
         for router_id in router_ids - there:
             owner = self._owners["router"].get(router_id)
             self._forget("router", router_id)
-            self._epochs.pop(router_id, None)
+            self._epochs.pop(("router", router_id), None)
             if owner is not None:
                 by_owner.setdefault(owner, []).append(router_id)
         for owner, gone in by_owner.items():
@@ -272,12 +317,13 @@ class DirectoryHost:
                 await RouterPeer(self._net, owner).release(gone)
 
     def _forget_breakers(self, changes: list[ChangeRow]) -> None:
-        """A deleted breaker frees its place; its owner drops it when it reads the record."""
+        """A deleted breaker frees its place, its owner drops it when it reads the record; a created one is new, even if
+        its predecessor of the same id has not been read away yet."""
         for change in changes:
             for kind, payload in change.entries:
-                if kind == BREAKER and (gone := decode_breaker(payload)).rule is None:
-                    self._forget("breaker", gone.breaker_id)
-                    self._epochs.pop(gone.breaker_id, None)
+                if kind == BREAKER and ((told := decode_breaker(payload)).rule is None or told.created):
+                    self._forget("breaker", told.breaker_id)
+                    self._epochs.pop(("breaker", told.breaker_id), None)
 
     async def _append(self, owner: str, changes: list[ChangeRow]) -> dict[int, int]:
         if owner not in self._up:
@@ -292,25 +338,30 @@ class DirectoryHost:
             log.warning("change_not_appended", actor=owner, error=str(error))
         return {}
 
-    async def _start_breakers(self, changes: list[ChangeRow]) -> None:
-        """Breakers whose link now lies in a log: new ones are placed, held ones listen to one more router."""
-        linked = [breaker_id for c in changes for breaker_id in c.links]
-        held = [i for i in linked if i in self._owners["breaker"]]
-        try:
-            await self._place_new("breaker", dict.fromkeys(linked))
-            await self._link(held)
-        except BreakersError as error:
-            log.warning("breakers_not_started", error=str(error))
+    async def _start_breakers(self) -> None:
+        """Breakers whose link now lies in a log: new ones are placed, held ones listen to one more router.
+
+        What fails stays in `_unstarted` and is tried again every second."""
+        async with self._starting:
+            linked, self._unstarted = self._unstarted, set()
+            held = [i for i in linked if i in self._owners["breaker"]]
+            try:
+                await self._place_new("breaker", linked)
+                await self._link(held)
+            except BreakersError as error:
+                self._unstarted |= linked
+                log.warning("breakers_not_started", error=str(error))
 
     async def _link(self, breaker_ids: list[str]) -> None:
-        if not breaker_ids:
-            return
-        for assignment in await self._store.breaker_assignments(breaker_ids):
+        """Repeating a link is harmless."""
+        by_owner: dict[str, list[tuple[str, RouterRef]]] = {}
+        for assignment in await self._store.breaker_assignments(breaker_ids) if breaker_ids else ():
             owner = self._owners["breaker"].get(assignment.breaker_id)
-            if owner is None or owner not in self._up:
-                continue  # it is assigned with all its links when its owner is up
-            for router in assignment.routers:
-                await BreakerPeer(self._net, owner).link(assignment.breaker_id, router)
+            if owner in self._up:  # else it is assigned with all its links when its owner is up
+                links = by_owner.setdefault(owner, [])
+                links.extend((assignment.breaker_id, router) for router in assignment.routers)
+        for owner, links in by_owner.items():
+            await BreakerPeer(self._net, owner).link(links)
 
     async def _announce(self, project_ids: set[str]) -> None:
         try:

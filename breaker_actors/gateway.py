@@ -27,6 +27,7 @@ ANNOUNCE_S = 1.0
 INGEST_S = 10.0
 AGAIN_S = 0.05
 OWNERS_MAX = 200_000
+WAIT_SHARE = 0.4
 
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 
@@ -84,7 +85,7 @@ class ActorGateway:
         self._clock = clock
         self._settings = settings
         self._directory = DirectoryPeer(net)
-        self._owners: dict[str, str] = {}
+        self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._lanes: dict[str, Lane[Part, Outcome]] = {}
         self._carried = 0
 
@@ -137,12 +138,13 @@ class ActorGateway:
 
     async def _owner(self, kind: ActorKind, ids: Sequence[str]) -> dict[str, str]:
         """Cached owners; the Directory is asked for those not known."""
-        unknown = [i for i in ids if i not in self._owners]
+        owners = self._owners[kind]
+        unknown = [i for i in ids if i not in owners]
         if unknown:
-            if len(self._owners) > OWNERS_MAX:
-                self._owners.clear()
-            self._owners.update(await self._directory.locate(kind, unknown))
-        return {i: self._owners[i] for i in ids if i in self._owners}
+            if len(owners) > OWNERS_MAX:
+                owners.clear()
+            owners.update(await self._directory.locate(kind, unknown))
+        return {i: owners[i] for i in ids if i in owners}
 
     # ------------------------------------------------------------------ samples
 
@@ -158,7 +160,7 @@ class ActorGateway:
                     outcome = await self._try(part)
                     if outcome.word not in ("not_owner", "failed"):
                         return outcome
-                    self._owners.pop(part.router_id, None)
+                    self._owners["router"].pop(part.router_id, None)
                     await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             return Outcome("failed")
@@ -197,12 +199,13 @@ class ActorGateway:
             wanted = [i for i in wanted if i not in readings]
             if wanted:
                 for breaker_id in wanted:
-                    self._owners.pop(breaker_id, None)
+                    self._owners["breaker"].pop(breaker_id, None)
                 await asyncio.sleep(AGAIN_S)
 
     async def _read(self, owner: str, ids: list[str], readings: dict[str, StateReading]) -> None:
         with contextlib.suppress(BreakersError):
-            wait_s = self._settings.owner_timeout_ms / 1000
+            # shorter than our own patience, so that those that are ready answer in time
+            wait_s = WAIT_SHARE * self._settings.owner_timeout_ms / 1000
             for reading in await BreakerPeer(self._net, owner).states(ids, wait_s):
                 readings[reading.breaker_id] = reading
 

@@ -45,6 +45,7 @@ class Held:
     """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it."""
 
     __slots__ = (
+        "_drafts",
         "blocked",
         "breaker",
         "committed",
@@ -81,6 +82,7 @@ class Held:
         self.inbox: deque[Item] = deque()
         self.inbox_rows = 0
         self.blocked = True
+        self._drafts: tuple[EventDraft, ...] | None = None
         self.dropped = False
         self.dirty = False
         self.needs_refill = False
@@ -143,13 +145,14 @@ class Held:
         """What the journal has to store for these effects (none: a checkpoint)."""
         assert self.breaker is not None
         assert self.settings is not None
+        drafts, self._drafts = self._drafts, None
         record = self.breaker.record()
         changed = self.settings.version != self.stored_version
         return Commit(
             breaker_id=self.id,
             project_id=self.project_id,
             epoch=self.epoch,
-            events=tuple(self._event(e) for e in effects if isinstance(e, Transition)),
+            events=self._events(effects) if drafts is None else drafts,
             state=record.state,
             allow_rate=self.breaker.allow_rate,
             transition_seq=record.transition_seq,
@@ -158,6 +161,13 @@ class Held:
             settings=encode_entry(self.settings) if changed else None,
             announce=bool(effects) and all(isinstance(e, RateChange) for e in effects),
         )
+
+    def draft(self, effects: tuple[Effect, ...]) -> None:
+        """Words the events of effects now; the next commit takes them as they are."""
+        self._drafts = self._events(effects)
+
+    def _events(self, effects: tuple[Effect, ...]) -> tuple[EventDraft, ...]:
+        return tuple(self._event(e) for e in effects if isinstance(e, Transition))
 
     def _event(self, effect: Transition) -> EventDraft:
         assert self.settings is not None

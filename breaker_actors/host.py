@@ -29,6 +29,7 @@ from breaker_actors.core.records import (
     decode_samples,
 )
 from breaker_actors.errors import BreakersError
+from breaker_actors.guard import one_round
 from breaker_actors.held import Held, Item, mark
 from breaker_actors.lane import Lane
 from breaker_actors.logreader import LogReader, concerned
@@ -70,6 +71,7 @@ class BreakerHost:
         self._unattached: set[tuple[str, str]] = set()
         self._incarnations: dict[str, str] = {}
         self._checkpoint_at = 0.0
+        self._checkpointing: asyncio.Task[None] | None = None
         self.counters: dict[str, int] = {"applied": 0, "fenced": 0, "catch_ups": 0, "passed_over": 0, "unpromised": 0}
 
     # ------------------------------------------------------------------ calls
@@ -104,13 +106,17 @@ class BreakerHost:
         if taken:
             self._spawn(self._restore(taken))
 
-    async def link(self, breaker_id: str, router: RouterRef) -> None:
-        """A breaker starts to hang on one more router."""
-        held = self._held.get(breaker_id)
-        if held is not None:
-            held.routers[router.router_id] = router
-            held.cut.setdefault(router.router_id, router.since_offset)
-            await self._attach([(held, router.router_id)])
+    async def link(self, links: Sequence[tuple[str, RouterRef]]) -> None:
+        """Breakers start to hang on one more router; a link that is known already is left as it is."""
+        wants = []
+        for breaker_id, router in links:
+            held = self._held.get(breaker_id)
+            if held is not None and held.routers.get(router.router_id) != router:
+                held.routers[router.router_id] = router
+                held.cut.setdefault(router.router_id, router.since_offset)
+                wants.append((held, router.router_id))
+        await self._attach(wants)
+        for held, _ in wants:
             self._work(held)
 
     async def routers_moved(self, owners: Mapping[str, str]) -> None:
@@ -246,6 +252,8 @@ class BreakerHost:
             )
             return effects
         effects = held.breaker.advance(now_ms - 1)
+        if effects:
+            held.draft(effects)  # these moves were made under the rule and name before the change
         rate = held.breaker.allow_rate
         held.settings = settings
         held.needs_refill = held.breaker.configure(settings.rule, now_ms)
@@ -261,8 +269,6 @@ class BreakerHost:
             await self._publish(held, effects)
         if held.needs_refill and not held.dropped:
             held.needs_refill = False
-            assert held.breaker is not None
-            held.breaker.unload()
             await self._until_done(self._load, [held])
 
     async def _settle_alone(self, held: Held, effects: tuple[Effect, ...]) -> None:
@@ -371,7 +377,10 @@ class BreakerHost:
                 await asyncio.sleep(RETRY_S)
 
     async def _load(self, group: list[Held]) -> None:
-        """Refills windows from what the log has at and below each breaker's cut."""
+        """Refills windows from what the log has at and below each breaker's cut; may be repeated from the start."""
+        for listener in group:
+            if listener.breaker is not None:
+                listener.breaker.unload()
         for router, listeners in self._by_router(group):
             upto = max(h.cut[router.router_id] for h in listeners)
             since = {h.id: self._window_start(h) for h in listeners}
@@ -427,7 +436,9 @@ class BreakerHost:
         """Subscribes breakers with their routers' owners; what was logged before is marked to be read."""
         by_owner: dict[str, list[tuple[Held, str]]] = {}
         for held, router_id in wants:
-            by_owner.setdefault(held.routers[router_id].owner, []).append((held, router_id))
+            router = held.routers.get(router_id)
+            if router is not None and not held.dropped:  # the link may have ended meanwhile
+                by_owner.setdefault(router.owner, []).append((held, router_id))
         for owner, pairs in by_owner.items():
             await self._attach_to(owner, pairs)
 
@@ -440,6 +451,8 @@ class BreakerHost:
                     self._incarnations[owner] = await peer.incarnation()
                 heads = await peer.attach(self.name, [(router_id, held.id, held.epoch) for held, router_id in pairs])
         for (held, router_id), head in zip(pairs, heads, strict=True):
+            if router_id not in held.routers or held.dropped:
+                continue
             if head < 0:
                 self._unattached.add((held.id, router_id))
                 continue
@@ -465,27 +478,34 @@ class BreakerHost:
         for held in self._held.values():
             for router in held.routers.values():
                 owners.setdefault(router.owner, []).append((held, router.router_id))
-        for owner, wants in owners.items():
-            with contextlib.suppress(BreakersError):
+        await asyncio.gather(*(self._watch_router(owner, wants) for owner, wants in owners.items()))
+
+    async def _watch_router(self, owner: str, wants: list[tuple[Held, str]]) -> None:
+        with contextlib.suppress(BreakersError, TimeoutError):
+            async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
                 incarnation = await RouterPeer(self._net, owner).incarnation()
-                if self._incarnations.get(owner) != incarnation:
-                    self._incarnations[owner] = incarnation
-                    await self._attach(wants)
-                    for held, _ in wants:
-                        self._work(held)
+            if self._incarnations.get(owner) != incarnation:
+                self._incarnations[owner] = incarnation
+                await self._attach(wants)
+                for held, _ in wants:
+                    self._work(held)
 
     async def _beat(self) -> None:
         """Every half second: listen anew where that failed; every checkpoint interval: store what changed."""
-        loop = asyncio.get_running_loop()
-        self._checkpoint_at = loop.time() + self._settings.checkpoint_interval_ms / 1000
+        self._checkpoint_at = asyncio.get_running_loop().time() + self._settings.checkpoint_interval_ms / 1000
         while True:
             await asyncio.sleep(BEAT_S)
-            if self._unattached:
-                await self._reattach()
-            if loop.time() >= self._checkpoint_at:
-                self._checkpoint_at = loop.time() + self._settings.checkpoint_interval_ms / 1000
-                self._spawn(self._checkpoint())
-                await self._watch_routers()
+            await one_round("breaker beat", self._beat_once())
+
+    async def _beat_once(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._checkpoint_at:
+            self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
+            if self._checkpointing is None or self._checkpointing.done():  # one at a time, however slow the journal
+                self._checkpointing = self._spawn(self._checkpoint())
+            await self._watch_routers()
+        if self._unattached:
+            await self._reattach()
 
     # ------------------------------------------------------------------ timers
 
@@ -539,7 +559,8 @@ class BreakerHost:
         else:
             self._timers.schedule(held)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

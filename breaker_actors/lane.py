@@ -18,11 +18,11 @@ R = TypeVar("R")
 
 
 class Lane(Generic[T, R]):
-    """Carries items to `send`, which answers one result per item, in order. Items of weight 0 are always taken."""
+    """Carries items to `send`, which answers one result (or error) per item, in order. Weightless items always fit."""
 
     def __init__(
         self,
-        send: Callable[[list[T]], Awaitable[Sequence[R]]],
+        send: Callable[[list[T]], Awaitable[Sequence[R | BreakersError]]],
         *,
         weigh: Callable[[T], int] = lambda item: 1,
         weight_max: int = 100_000,
@@ -75,6 +75,7 @@ class Lane(Generic[T, R]):
     async def _carry(self, taken: list[tuple[T, int, asyncio.Future[R]]]) -> None:
         try:
             results = await self._send([item for item, _, _ in taken])
+            assert len(results) == len(taken), "one result per item"
         except asyncio.CancelledError:
             self._fail(taken, Unavailable("the lane was closed"))
             raise
@@ -83,9 +84,11 @@ class Lane(Generic[T, R]):
         except Exception as error:
             self._fail(taken, Unavailable(f"unexpected {type(error).__name__}: {error}"))
         else:
-            for (_, _, future), result in zip(taken, results, strict=True):
-                if not future.done():
-                    future.set_result(result)
+            for entry, result in zip(taken, results, strict=True):
+                if isinstance(result, BreakersError):
+                    self._fail([entry], result)
+                elif not entry[2].done():
+                    entry[2].set_result(result)
 
     @staticmethod
     def _fail(taken: list[tuple[T, int, asyncio.Future[R]]], error: BreakersError) -> None:

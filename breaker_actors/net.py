@@ -85,8 +85,8 @@ class BreakerPeer(_Peer):
     async def assign(self, assignments: Sequence[BreakerAssignment]) -> None:
         await self.net.call(self.name, "assign", assignments)
 
-    async def link(self, breaker_id: str, router: RouterRef) -> None:
-        await self.net.call(self.name, "link", breaker_id, router)
+    async def link(self, links: Sequence[tuple[str, RouterRef]]) -> None:
+        await self.net.call(self.name, "link", links)
 
     async def routers_moved(self, owners: Mapping[str, str]) -> None:
         await self.net.call(self.name, "routers_moved", owners)

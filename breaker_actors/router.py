@@ -34,6 +34,7 @@ from breaker_actors.core.records import (
 )
 from breaker_actors.delivery import DeliveryLane, Subscription
 from breaker_actors.errors import BreakersError, NotOwner, Unavailable
+from breaker_actors.guard import one_round
 from breaker_actors.lane import Lane
 from breaker_actors.logreader import unlinked
 from breaker_actors.messages import Outcome, Part, RouterAssignment
@@ -44,12 +45,14 @@ from breaker_actors.stores.samplelog import Append, RouterHead, SampleLog
 
 GAP_MIN_MS = 1_000
 RECORD_ROWS_MAX = 10_000
+RETRIES_MS = 30_000
 
 
 class _Router:
     """One owned router: where its log stands, how it splits, who listens."""
 
     __slots__ = (
+        "durable_ms",
         "epoch",
         "id",
         "keys",
@@ -68,7 +71,8 @@ class _Router:
         self.slot = assignment.log_slot
         self.offset = head.offset
         self.last_ms = head.last_received_ms
-        self.promised_ms = 0
+        self.promised_ms = 0  # nothing will be stamped at or before this
+        self.durable_ms = 0  # up to here the promise would survive this process
         self.keys = dict(head.keys)
         self.subscriptions: dict[str, Subscription] = {}
         self.set_view(head.view_offset, decode_view(head.view) if head.view else RouterView(version=0))
@@ -101,11 +105,15 @@ class _Take(msgspec.Struct, frozen=True):
     assignments: Sequence[RouterAssignment]
 
 
+class _Release(msgspec.Struct, frozen=True):
+    router_ids: Sequence[str]
+
+
 class _Beat(msgspec.Struct, frozen=True):
     pass
 
 
-_Item = Part | _Change | _Promise | _Attach | _Take | _Beat
+_Item = Part | _Change | _Promise | _Attach | _Take | _Release | _Beat
 
 
 class _Staged(msgspec.Struct):
@@ -138,6 +146,10 @@ class RouterHost:
             self._run, weigh=_weigh, weight_max=settings.lane_samples_max, call_weight_max=RECORD_ROWS_MAX
         )
         self._up_ms = 0
+        # a missed heartbeat alone is no outage
+        self._outage_ms = GAP_MIN_MS + settings.heartbeat_interval_ms
+        # append ids must outlive every retry of a replica
+        self._keys_ms = max(settings.duplicate_window_ms, RETRIES_MS)
         self._doubtful = False
         self._beating: asyncio.Task[None] | None = None
         self.counters: dict[str, int] = {"appended": 0, "duplicates": 0, "keys_dropped": 0, "gaps": 0, "refused": 0}
@@ -203,8 +215,7 @@ class RouterHost:
 
     async def release(self, router_ids: Sequence[str]) -> None:
         """Deleted routers: their log stays, nobody appends to it any more."""
-        for router_id in router_ids:
-            self._routers.pop(router_id, None)
+        await self._work.put(_Release(router_ids))
 
     async def incarnation_id(self) -> str:
         return self.incarnation
@@ -224,14 +235,21 @@ class RouterHost:
         results: list[Any] = [None] * len(items)
         staged = self._stage(items, now, results)
         if staged and not await self._write(staged, results):
-            return [
-                Outcome("failed") if r is None and isinstance(i, Part | _Change) else r
-                for i, r in zip(items, results, strict=True)
-            ]
+            return [self._unknown(i) if r is None else r for i, r in zip(items, results, strict=True)]
         for index, item in enumerate(items):
             if results[index] is None:
-                results[index] = await self._control(item, now)
+                try:
+                    results[index] = await self._control(item, now)
+                except BreakersError as error:
+                    results[index] = error
+        self._flush()
         return results
+
+    @staticmethod
+    def _unknown(item: _Item) -> Outcome | BreakersError:
+        """The log may or may not have taken the group: samples and changes are sent again, the rest is asked again."""
+        samples = isinstance(item, Part | _Change)
+        return Outcome("failed") if samples else Unavailable("the sample log does not answer")
 
     def _stage(self, items: list[_Item], now: int, results: list[Any]) -> list[_Staged]:
         """Records for the log; parts of one router that follow each other become one record."""
@@ -381,7 +399,7 @@ class RouterHost:
 
     def _forget_keys(self) -> None:
         """Duplicate keys live duplicate_window_ms; beyond duplicate_keys_max the oldest go early, counted."""
-        horizon = self._clock.now_ms() - self._settings.duplicate_window_ms
+        horizon = self._clock.now_ms() - self._keys_ms
         while self._key_ages:
             expired = self._key_ages[0][0] < horizon
             if not expired and len(self._key_ages) <= self._settings.duplicate_keys_max:
@@ -447,6 +465,9 @@ class RouterHost:
             return [self._attach(item.owner, *want) for want in item.wants]
         if isinstance(item, _Promise):
             return await self._promise(item)
+        if isinstance(item, _Release):
+            for router_id in item.router_ids:
+                self._routers.pop(router_id, None)
         return None
 
     async def _take(self, assignments: Sequence[RouterAssignment], now: int) -> list[str]:
@@ -455,35 +476,43 @@ class RouterHost:
             by_slot.setdefault(assignment.log_slot, []).append(assignment)
         taken: list[str] = []
         gaps: list[tuple[_Router, int]] = []
+        up = self._up_ms
         for slot, group in by_slot.items():
             wanted = {a.router_id: a for a in group}
             for head in await self._heads(slot, [(a.router_id, a.epoch) for a in group], now):
                 router = _Router(wanted[head.router_id], head)
-                self._adopt(router, head, now)
+                old = self._routers.get(head.router_id)
+                self._adopt(router, head, now, old)
                 taken.append(router.id)
-                if head.offset:
-                    gaps.append((router, max(head.alive_ms, head.last_received_ms)))
-        await self._write_gaps(gaps, now)
+                # this process knows better than the log until when it took samples itself
+                since = max(head.alive_ms, head.last_received_ms, router.durable_ms, up if old else 0)
+                if head.offset and (old is None or now - since >= self._outage_ms):
+                    gaps.append((router, since))
+        try:
+            await self._write_gaps(gaps, now)
+        except BreakersError:
+            self._up_ms = up
+            raise
         return taken
 
     async def _heads(self, slot: str, routers: list[tuple[str, int]], now: int) -> list[RouterHead]:
-        horizon = now - self._settings.duplicate_window_ms
+        horizon = now - self._keys_ms
         heads = await self._log.take(slot, self.incarnation, routers, now, horizon)
         self._up_ms = max(self._up_ms, now)
         return heads
 
-    def _adopt(self, router: _Router, head: RouterHead, now: int) -> None:
+    def _adopt(self, router: _Router, head: RouterHead, now: int, old: _Router | None) -> None:
         """A re-taken router keeps its listeners; they are told to read what they were not sent."""
-        old = self._routers.get(router.id)
         if old is not None:
-            router.promised_ms = old.promised_ms
+            router.promised_ms, router.durable_ms = old.promised_ms, old.durable_ms
             for subscription in old.subscriptions.values():
                 router.subscriptions[subscription.breaker_id] = subscription
                 if subscription.sent < head.offset:
                     self._lane(subscription.owner).mark(subscription, head.offset)
         router.promised_ms = max(router.promised_ms, head.alive_ms)
         self._routers[router.id] = router
-        self._key_ages.extend((now, router.id, key) for key in router.keys)
+        noted = old.keys if old is not None else {}
+        self._key_ages.extend((now, router.id, key) for key in router.keys if key not in noted)
 
     async def _write_gaps(self, candidates: list[tuple[_Router, int]], now: int) -> None:
         """A span in which no samples could be taken becomes a record of its own (semantics.md section 2)."""
@@ -516,10 +545,10 @@ class RouterHost:
 
     async def _note_outage(self, now: int) -> None:
         """This process slept or its log was away for longer than a missed heartbeat explains."""
-        limit = GAP_MIN_MS + self._settings.heartbeat_interval_ms
-        if self._up_ms and now - self._up_ms >= limit:
-            since = self._up_ms
-            await self._write_gaps([(r, max(since, r.last_ms)) for r in self._routers.values() if r.offset], now)
+        since = self._up_ms
+        if since and now - since >= self._outage_ms:
+            routers = [r for r in self._routers.values() if r.offset]
+            await self._write_gaps([(r, max(since, r.last_ms, r.durable_ms)) for r in routers], now)
             self._up_ms = now
 
     def _attach(self, owner: str, router_id: str, breaker_id: str, epoch: int) -> int:
@@ -535,29 +564,38 @@ class RouterHost:
 
     async def _promise(self, item: _Promise) -> list[int]:
         """Durable before it is given: a later gap must not swallow a timer that fired under it."""
-        slots = set()
-        answer = []
-        for router_id, breaker_id in item.pairs:
-            router = self._routers.get(router_id)
-            subscription = None if router is None else router.subscriptions.get(breaker_id)
-            if router is None or subscription is None:
-                answer.append(-1)
-                continue
-            answer.append(subscription.sent)
-            if item.upto_ms > router.promised_ms:
-                router.promised_ms = item.upto_ms
-                slots.add(router.slot)
-        for slot in slots:
-            await self._log.alive(slot, self.incarnation, item.upto_ms)
-        return answer
+        by_slot: dict[str, list[_Router]] = {}
+        for router in {r.id: r for i, _ in item.pairs if (r := self._routers.get(i))}.values():
+            router.promised_ms = max(router.promised_ms, item.upto_ms)
+            if item.upto_ms > router.durable_ms:
+                by_slot.setdefault(router.slot, []).append(router)
+        for slot, routers in by_slot.items():
+            held = [(r.id, r.epoch) for r in routers]
+            for router, mine in zip(
+                routers, await self._log.promise(slot, self.incarnation, held, item.upto_ms), strict=True
+            ):
+                if mine:
+                    router.durable_ms = item.upto_ms
+                else:  # another owner has taken over: what we were sent is not all there is
+                    self.counters["refused"] += 1
+                    self._routers.pop(router.id, None)
+        return [self._sent(router_id, breaker_id) for router_id, breaker_id in item.pairs]
+
+    def _sent(self, router_id: str, breaker_id: str) -> int:
+        router = self._routers.get(router_id)
+        subscription = None if router is None else router.subscriptions.get(breaker_id)
+        return -1 if subscription is None else subscription.sent
 
     async def _beat(self) -> None:
         """Every heartbeat_interval_ms: notes in the log's store that samples could be taken until now."""
         while True:
             await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
-            with contextlib.suppress(BreakersError):
-                await self._work.put(_Beat())
-                now = self._clock.now_ms()
-                for slot in {r.slot for r in self._routers.values()}:
-                    await self._log.alive(slot, self.incarnation, now)
-                self._up_ms = max(self._up_ms, now)
+            await one_round("router heartbeat", self._beat_once())
+
+    async def _beat_once(self) -> None:
+        with contextlib.suppress(BreakersError):
+            await self._work.put(_Beat())
+            now = self._clock.now_ms()
+            for slot in {r.slot for r in self._routers.values()}:
+                await self._log.alive(slot, self.incarnation, now)
+            self._up_ms = max(self._up_ms, self._clock.now_ms())

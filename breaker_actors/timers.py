@@ -7,6 +7,7 @@ import heapq
 from collections.abc import Awaitable, Callable
 
 from breaker_actors.clock import Clock
+from breaker_actors.guard import one_round
 from breaker_actors.held import Held
 
 ROUND_S = 0.05
@@ -48,8 +49,16 @@ class Timers:
             now = self._clock.now_ms()
             due = [h for h in self._pop_due(now) if self._is_due(h, now)]
             if due:
-                await self._fire(due, now)
+                await one_round("timers", self._serve(due, now))
             await asyncio.sleep(ROUND_S)
+
+    async def _serve(self, due: list[Held], now: int) -> None:
+        try:
+            await self._fire(due, now)
+        except Exception:
+            for held in due:
+                self.later(held)
+            raise
 
     async def _until_due(self) -> None:
         while True:

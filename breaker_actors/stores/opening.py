@@ -25,4 +25,4 @@ def make_store(settings: Settings) -> SqlStore:
 
 def make_log(settings: Settings) -> SqliteLog:
     """The sample log of the data dir; files are opened on first use."""
-    return SqliteLog(settings.data_dir / "log", settings.log_synchronous, settings.duplicate_window_ms)
+    return SqliteLog(settings.data_dir / "log", settings.log_synchronous, max(settings.duplicate_window_ms, 30_000))

@@ -158,11 +158,12 @@ def _create(c: Connection, rows: Sequence[BreakerRow]) -> list[int]:
 
 
 def _insert_breakers(c: Connection, rows: Sequence[BreakerRow]) -> dict[str, int]:
-    """Returns the transition_seq that each id goes on from: a re-created one does not begin anew."""
+    """Returns the transition_seq that each id goes on from: a re-created one does not begin anew. Nor do its epochs: an
+    owner of its predecessor that has not noticed yet must stay fenced."""
     ids = [row.id for row in rows]
     refuse_taken(c, ids)
     try:
-        c.execute(insert(t.breakers), [_values(row) | {"epoch": 0} for row in rows])
+        c.execute(insert(t.breakers), [_values(row) | {"epoch": row.created_ms} for row in rows])
     except IntegrityError:
         # Another project took the id after our look: possible where writers of two projects run side by side.
         raise BreakerExists(details={"breaker_id": ids[0]} if len(ids) == 1 else None) from None

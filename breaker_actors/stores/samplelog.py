@@ -55,6 +55,11 @@ class SampleLog(Protocol):
         """Heartbeat (or promise) of an owner incarnation, durable when this returns; never goes back."""
         ...
 
+    async def promise(self, slot: str, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int) -> list[bool]:
+        """Notes, durable, that the owner stamps nothing at or before `upto_ms` any more in routers [(id, epoch)]; False
+        for those that are not (or no longer) its own."""
+        ...
+
     async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
         """Records with after < offset <= upto, ascending, at most `limit`."""
         ...

@@ -168,7 +168,20 @@ def _router_head(c: sqlite3.Connection, head: _Head, keys_after_ms: int) -> Rout
 
 
 def alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
-    _note_alive(c, owner, now_ms)
+    """Only who owns something here is noted: a process that was replaced must not come back into the table."""
+    with _transaction(c):
+        if c.execute("SELECT 1 FROM heads WHERE owner = ? LIMIT 1", (owner,)).fetchone():
+            _note_alive(c, owner, now_ms)
+
+
+def promise(c: sqlite3.Connection, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int) -> list[bool]:
+    """See SampleLog.promise."""
+    with _transaction(c):
+        heads = [(_head(c, router_id), epoch) for router_id, epoch in routers]
+        mine = [head is not None and head.epoch == epoch and head.owner == owner for head, epoch in heads]
+        if any(mine):
+            _note_alive(c, owner, upto_ms)
+        return mine
 
 
 def _note_alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:

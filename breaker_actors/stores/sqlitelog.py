@@ -75,6 +75,9 @@ class SqliteLog:
     async def alive(self, slot: str, owner: str, now_ms: int) -> None:
         await self._write(slot, lambda c: slotfile.alive(c, owner, now_ms), None)
 
+    async def promise(self, slot: str, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int) -> list[bool]:
+        return await self._write(slot, lambda c: slotfile.promise(c, owner, routers, upto_ms), [False] * len(routers))
+
     async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
         return await self._read(slot, lambda c: slotfile.read(c, router_id, after, upto, limit), [])
 

@@ -59,7 +59,8 @@ class World:
         directory, journal = await store.open_directory(), await store.open_journal(project.shard)
         return cls(store, org_id, workspace.id, project.id, directory, journal)
 
-    async def breaker(self, name: str | None = None, now_ms: int = 10, **fields: Any) -> BreakerRow:
+    async def breaker(self, name: str | None = None, now_ms: int = 0, **fields: Any) -> BreakerRow:
+        """Made at 0 unless told otherwise: its epochs go on from its creation time."""
         row, _ = await self.store.create_breaker(self.project_id, draft(name, **fields), now_ms)
         return row
 
