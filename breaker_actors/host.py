@@ -49,6 +49,7 @@ from breaker_actors.timers import Timers
 
 RETRY_S = 0.2
 BEAT_S = 0.5
+LISTENLESS_S = 3.0
 END_OF_LOG = 1 << 62
 
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -68,7 +69,7 @@ class BreakerHost:
         self._journals: dict[int, Lane[Commit, CommitResult]] = {}
         self._timers = Timers(clock, self._fire)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unattached: set[tuple[str, str]] = set()
+        self._unattached: dict[tuple[str, str], float] = {}
         self._incarnations: dict[str, str] = {}
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
@@ -454,20 +455,26 @@ class BreakerHost:
             if router_id not in held.routers or held.dropped:
                 continue
             if head < 0:
-                self._unattached.add((held.id, router_id))
+                self._unattached.setdefault((held.id, router_id), asyncio.get_running_loop().time())
                 continue
-            self._unattached.discard((held.id, router_id))
+            self._unattached.pop((held.id, router_id), None)
             if head > held.cut.get(router_id, 0):
                 held.push(mark(router_id, head))
 
     async def _reattach(self) -> None:
+        """Listens anew. Who finds nobody to listen to for LISTENLESS_S reads the log: the router may be gone, and the
+        breaker's own end may be the last thing in there."""
+        now = asyncio.get_running_loop().time()
         wants = []
-        for breaker_id, router_id in list(self._unattached):
+        for (breaker_id, router_id), since in list(self._unattached.items()):
             held = self._held.get(breaker_id)
             if held is None or router_id not in held.routers:
-                self._unattached.discard((breaker_id, router_id))
-            else:
-                wants.append((held, router_id))
+                del self._unattached[breaker_id, router_id]
+                continue
+            wants.append((held, router_id))
+            if now - since >= LISTENLESS_S:
+                self._unattached[breaker_id, router_id] = now
+                held.push(mark(router_id, END_OF_LOG))
         await self._attach(wants)
         for held, _ in wants:
             self._work(held)
@@ -538,9 +545,10 @@ class BreakerHost:
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
                 answer = await RouterPeer(self._net, owner).promise(upto_ms, pairs)
-        self._unattached.update(
-            (breaker_id, router_id) for (router_id, breaker_id), sent in zip(pairs, answer, strict=True) if sent < 0
-        )
+        now = asyncio.get_running_loop().time()
+        for (router_id, breaker_id), sent in zip(pairs, answer, strict=True):
+            if sent < 0:
+                self._unattached.setdefault((breaker_id, router_id), now)
         return dict(zip(pairs, answer, strict=True))
 
     def _keep_promise(self, held: Held) -> None:

@@ -44,7 +44,7 @@ FAST_RULE = {
     "window_ms": 1000,
     "eval_interval_ms": 50,
     "min_state_duration_ms": 0,
-    "cooldown_ms": 100,
+    "cooldown_ms": 2_000,
 }
 
 

@@ -59,7 +59,7 @@ async def enough(s: Service, row: BreakerRow, more: int) -> None:
 @pytest.mark.parametrize("kind", ["breaker", "router"])
 async def test_a_killed_actor_comes_back_as_if_nothing_happened(tmp_path: Path, kind: str) -> None:
     async with service(tmp_path, router_actors=1, checkpoint_interval_ms=200) as s:
-        row = await s.breaker()
+        row = await s.breaker(cooldown_ms=100)
         async with load(s, row) as accepted:
             await enough(s, row, 4)
             victim = await s.owner(row.id) if kind == "breaker" else "router-0"
@@ -74,7 +74,7 @@ async def test_a_killed_actor_comes_back_as_if_nothing_happened(tmp_path: Path, 
 
 async def test_a_killed_journal_and_directory_come_back(tmp_path: Path) -> None:
     async with service(tmp_path) as s:
-        row = await s.breaker()
+        row = await s.breaker(cooldown_ms=100)
         async with load(s, row):
             await enough(s, row, 2)
             await s.net.kill(journal_name(0))

@@ -14,12 +14,12 @@ from tests.support.cluster import service, until
 
 async def test_a_breaker_trips_and_recovers_and_the_feed_tells_each_step(tmp_path: Path) -> None:
     async with service(tmp_path) as s:
-        row = await s.breaker("checkout")
+        row = await s.breaker("checkout", cooldown_ms=100)
         page = await s.gateway.feed(0, 0, 0, 0)
         assert page.reset
         epoch, position, seen = page.epoch, page.position, []
         assert (await s.send(row.router_ids[0], [500.0] * 5)).word == "ok"
-        await s.in_state(row.id, "open")
+        await until(lambda: s.events(row.id))
         while not seen or seen[-1][0] != "closed":
             await s.send(row.router_ids[0], [10.0])
             page = await s.gateway.feed(0, epoch, position, 0.05)

@@ -178,12 +178,12 @@ async def test_duplicate_keys_are_noted_once_however_often_the_log_is_read_again
 
 async def test_an_event_tells_the_rule_it_was_made_under(tmp_path: Path) -> None:
     async with service(tmp_path, breaker_actors=1) as s:
-        row = await s.breaker(cooldown_ms=200)
+        row = await s.breaker(cooldown_ms=600)
         host = s.net.actors["breaker-0"]
         await s.send(row.router_ids[0], [500.0])
         await s.in_state(row.id, "open")
         host._timers._fire = lambda due, upto: asyncio.sleep(3600)  # the timer is due, its promise does not come
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.65)
         await s.edit(row.id, threshold=777)
         await s.in_state(row.id, "half_open")
         assert [(e.curr, e.rule["threshold"]) for e in await s.events(row.id)] == [("open", 100), ("half_open", 100)]
