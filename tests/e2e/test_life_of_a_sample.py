@@ -38,12 +38,16 @@ def test_from_post_to_trip_to_stream_to_history_to_recovery(live: LiveService) -
     assert events[0]["agg"] == {"avg": 500.0, "count": 5, "error_count": 0, "p95": 500.0}
 
 
-def test_a_breaker_made_while_a_stream_is_open_shows_up_at_once(live: LiveService) -> None:
+def test_made_renamed_and_deleted_breakers_show_on_an_open_stream_at_once(live: LiveService) -> None:
     with live.stream() as stream:
         made = live.breaker(name="made-later")
         wait_for(lambda: stream.of("made-later"), 5)
-        live.user.delete(f"{live.project_path}/breakers/{made['breaker']['id']}")
+        path = f"{live.project_path}/breakers/{made['breaker']['id']}"
+        assert live.user.patch(path, json={"name": "renamed"}).status_code == 200
         wait_for(lambda: stream.of("made-later") == [("closed", None)] * 2, 5)
+        wait_for(lambda: stream.of("renamed") == [("closed", None)], 5)
+        live.user.delete(path)
+        wait_for(lambda: stream.of("renamed") == [("closed", None)] * 2, 5)
 
 
 def test_two_hundred_breakers_are_made_and_work_at_once(live: LiveService) -> None:
