@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -48,7 +47,7 @@ def take_data_dir(data_dir: Path) -> TextIO:
         lock.close()
         raise Invalid(f"data directory {data_dir} is used by another service (pid {lines[0] or '?'})") from None
     if len(lines) > 1 and Path(lines[1]).name.startswith(FOLDER_PREFIX):
-        processes.send(processes.started_with(FOLDER_VARIABLE, lines[1]), signal.SIGKILL)
+        processes.end_users_of(Path(lines[1]), FOLDER_VARIABLE)
         shutil.rmtree(lines[1], ignore_errors=True)
     return lock
 

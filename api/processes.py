@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 from breaker_actors.clock import Clock
@@ -25,6 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 # moment we choose and the moment the listener binds.
 _PORTS = range(20_000, 30_000)
 _BLOCKS = range(10_000, 20_000, 100)
+_LOOKS, _LOOK_EACH_S = 40, 0.05
 _TRIES = 200
 
 
@@ -120,6 +122,35 @@ def started_with(name: str, value: str) -> list[int]:
             if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def end_users_of(folder: Path, variable: str) -> None:
+    """Kills what was started for a folder or has files open in it, and looks again until nothing is left of it."""
+    for _ in range(_LOOKS):
+        users = {*started_with(variable, str(folder)), *_with_open_files(folder)} - {os.getpid()}
+        if not users:
+            return
+        send(sorted(users), signal.SIGKILL)
+        time.sleep(_LOOK_EACH_S)
+
+
+def _with_open_files(folder: Path) -> list[int]:
+    """Ray's processes (by their titles) that have a file below the folder open. An operator's `tail` is left alone."""
+    below_folder = f"{folder}{os.sep}"
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            rays = entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(b"ray::")
+            if rays and any(_leads(fd, below_folder) for fd in (entry / "fd").iterdir()):
+                found.append(int(entry.name))
+    return found
+
+
+def _leads(descriptor: Path, below_folder: str) -> bool:
+    try:
+        return os.readlink(descriptor).startswith(below_folder)
+    except OSError:
+        return False
 
 
 def _program(pid: int) -> str | None:
