@@ -1,8 +1,8 @@
 """The app against its own description, by a program that makes up requests: valid, invalid, and chains of them.
 
-All checks; "what was made is there" not where its 404s say nothing: the link operations name a second thing, and delete
-is given a project of its own. Streams are left out, for they don't end. CONFIG lists which valid requests may be refused
-for what is stored: a condition that doesn't hold, a masked value, a notification that can't be sent.
+All checks; "what was made is there" not where its 404s say nothing: routers and links name breakers besides, and delete
+is given a project of its own. Streams are left out, for they don't end. CONFIG lists which valid requests may be
+refused for what is stored: a condition that doesn't hold, a masked value, a notification that can't be sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ max-examples = {examples}
 [checks.negative_data_rejection]
 expected-statuses = ["4xx", "5xx"]
 [[operations]]
-include-operation-id = ["link_breakers", "unlink_breaker", "delete_project"]
+include-operation-id = ["create_router", "link_breakers", "unlink_breaker", "delete_project"]
 [operations.checks.ensure_resource_availability]
 enabled = false
 [[operations]]
