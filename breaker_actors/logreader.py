@@ -72,8 +72,7 @@ def concerned(record: LogRecord, splitter: Splitter) -> Iterator[tuple[str, Samp
             if chosen is None:
                 yield breaker_id, columns, start, stop
             else:
-                metric = columns.metrics[columns.starts.index(start)]
-                yield breaker_id, columns.pick(metric, chosen), 0, len(chosen)
+                yield breaker_id, columns.pick(start, chosen), 0, len(chosen)
     elif record.kind == BREAKER:
         yield decode_breaker(record.payload).breaker_id, record.payload, -1, -1
     elif record.kind == GAP:

@@ -419,8 +419,7 @@ class RouterHost:
                 if chosen is None:
                     self._send(router, breaker_id, append, (start, stop))
                 elif breaker_id in router.subscriptions:
-                    metric = columns.metrics[columns.starts.index(start)]
-                    part = columns.pick(metric, chosen)
+                    part = columns.pick(start, chosen)
                     payload = encode_samples(
                         part.metrics, [len(chosen)], part.batch.ts_ms, part.batch.value, part.batch.ok
                     )

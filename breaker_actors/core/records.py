@@ -97,8 +97,9 @@ class SampleColumns:
             return None
         return self.batch.slice(self.starts[i], self.starts[i + 1])
 
-    def pick(self, metric: str, rows: npt.NDArray[np.intp]) -> SampleColumns:
-        """Some rows, which are all of one metric, as columns of their own."""
+    def pick(self, start: int, rows: npt.NDArray[np.intp]) -> SampleColumns:
+        """Some rows of the metric that begins at row `start`, as columns of their own."""
+        metric = self.metrics[self.starts.index(start)]
         chosen = Batch(self.batch.ts_ms[rows], self.batch.value[rows], self.batch.ok[rows])
         return SampleColumns((metric,), (0, len(rows)), chosen, None)
 

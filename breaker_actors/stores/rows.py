@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from breaker_actors.core.model import Rule, StateWord
+from breaker_actors.messages import EventDraft
 
 SYSTEM = "system"
 """Who did it, in the audit log, when no API key was used."""
@@ -166,22 +167,12 @@ class JournalHead(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class EventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored event. `sequence` is global per shard."""
+class EventRow(EventDraft, frozen=True, kw_only=True):
+    """A stored event: the draft and its place. `sequence` is global per shard."""
 
     sequence: int
     project_id: str
     breaker_id: str
-    name: str
-    prev: StateWord
-    curr: StateWord
-    ts_ms: int
-    transition_seq: int
-    reason: str
-    allow_rate: float
-    value: float | None
-    rule: dict[str, Any]
-    agg: dict[str, Any]
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
