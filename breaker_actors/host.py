@@ -386,7 +386,7 @@ class BreakerHost:
             upto = max(h.cut[router.router_id] for h in listeners)
             since = {h.id: self._window_start(h) for h in listeners}
             by_id = {h.id: h for h in listeners}
-            for record in await self._reader.back(router, upto, min(since.values())):
+            async for record in self._reader.back(router, upto, min(since.values())):
                 splitter = await self._reader.splitter(router, record)
                 for breaker_id, body, start, stop in concerned(record, splitter):
                     held = by_id.get(breaker_id)

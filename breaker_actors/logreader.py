@@ -42,10 +42,12 @@ class LogReader:
                 return
             after = records[-1].offset
 
-    async def back(self, router: RouterRef, upto: int, until_ms: int) -> list[LogRecord]:
-        """Sample records at or below an offset that were received after a time, in order."""
-        records = await self._log.read_back(router.log_slot, router.router_id, upto, until_ms)
-        return [r for r in records if r.kind == SAMPLES]
+    async def back(self, router: RouterRef, upto: int, until_ms: int) -> AsyncIterator[LogRecord]:
+        """Sample records at or below an offset that were received after a time, in order, read CHUNK at a time."""
+        begin = await self._log.find(router.log_slot, router.router_id, until_ms)
+        async for record in self.after(router, begin, upto):
+            if record.kind == SAMPLES:
+                yield record
 
     async def splitter(self, router: RouterRef, record: LogRecord) -> Splitter:
         """How the router split when it wrote the record."""

@@ -37,6 +37,14 @@ class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
     """Duplicate keys still alive, with the offset they were stored at, oldest first."""
 
 
+class LogStock(msgspec.Struct, frozen=True):
+    """How much of a router's log is kept. An empty log has `last_offset` 0."""
+
+    router_id: str
+    last_offset: int
+    last_received_ms: int
+
+
 class SampleLog(Protocol):
     """Appends are fenced by epoch; reads need none. Raises errors.Unavailable when the log can't be reached."""
 
@@ -64,13 +72,20 @@ class SampleLog(Protocol):
         """Records with after < offset <= upto, ascending, at most `limit`."""
         ...
 
-    async def read_back(self, slot: str, router_id: str, upto: int, until_ms: int) -> list[LogRecord]:
-        """Samples and settings records with offset <= upto and received_ms > until_ms, ascending: they refill a
-        window."""
+    async def find(self, slot: str, router_id: str, at_ms: int) -> int:
+        """The offset of the last record received at or before a time; 0 when none (any more) is that old."""
+        ...
+
+    async def stock(self, slot: str) -> list[LogStock]:
+        """What lies in a slot, one entry per router that was ever taken there and not forgotten."""
         ...
 
     async def trim(self, slot: str, router_id: str, below: int) -> int:
         """Drops records below an offset except the view in force; returns how many."""
+        ...
+
+    async def forget(self, slot: str, router_id: str) -> None:
+        """Drops all that is kept of a router that exists no more."""
         ...
 
     async def size_bytes(self, slot: str) -> int:

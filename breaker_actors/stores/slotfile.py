@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from breaker_actors.core.records import BREAKER, SAMPLES, VIEW, LogRecord
+from breaker_actors.core.records import VIEW, LogRecord
 from breaker_actors.errors import Invalid
-from breaker_actors.stores.samplelog import Append, RouterHead
+from breaker_actors.stores.samplelog import Append, LogStock, RouterHead
 from breaker_actors.stores.sqlite_files import BUSY_TIMEOUT_S, make_file
 
 TRIM_ROWS = 200
@@ -267,21 +267,26 @@ def read(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: in
     return [LogRecord(*row) for row in rows]
 
 
-def read_back(c: sqlite3.Connection, router_id: str, upto: int, until_ms: int) -> list[LogRecord]:
-    """Goes down from `upto` and stops at the first record that is too old: received_ms falls with the offset."""
-    rows = c.execute(
-        f"SELECT {_RECORD_COLUMNS} FROM records WHERE router_id = ? AND offset <= ? ORDER BY offset DESC",
-        (router_id, upto),
-    )
-    found: list[LogRecord] = []
-    for row in rows:
-        record = LogRecord(*row)
-        if record.received_ms <= until_ms:
-            break
-        if record.kind in (SAMPLES, BREAKER):
-            found.append(record)
-    rows.close()
-    return found[::-1]
+def find(c: sqlite3.Connection, router_id: str, at_ms: int) -> int:
+    """Halves the range of offsets until one is left: received_ms never falls, so no index on it is needed."""
+    low, high = 0, c.execute("SELECT max(offset) FROM records WHERE router_id = ?", (router_id,)).fetchone()[0] or 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        row = c.execute(
+            "SELECT offset, received_ms FROM records WHERE router_id = ? AND offset >= ? AND offset <= ?"
+            " ORDER BY offset LIMIT 1",
+            (router_id, middle, high),
+        ).fetchone()
+        if row is not None and row[1] <= at_ms:
+            low = row[0]
+        else:
+            high = middle - 1
+    return low
+
+
+def stock(c: sqlite3.Connection) -> list[LogStock]:
+    rows = c.execute("SELECT router_id, offset, last_received_ms FROM heads ORDER BY router_id")
+    return [LogStock(*row) for row in rows]
 
 
 def trim(c: sqlite3.Connection, router_id: str, below: int) -> int:
@@ -298,6 +303,20 @@ def trim(c: sqlite3.Connection, router_id: str, below: int) -> int:
             " WHERE router_id = ?1 AND offset < ?2 AND offset <> ?3 ORDER BY offset LIMIT ?4)",
             (router_id, below, view_offset, TRIM_ROWS),
         ).rowcount
+
+
+def forget(c: sqlite3.Connection, router_id: str) -> int:
+    """Drops up to TRIM_ROWS records, and once fewer are left everything; answers how many records went."""
+    with _transaction(c):
+        dropped = c.execute(
+            "DELETE FROM records WHERE router_id = ?1 AND offset IN"
+            " (SELECT offset FROM records WHERE router_id = ?1 ORDER BY offset LIMIT ?2)",
+            (router_id, TRIM_ROWS),
+        ).rowcount
+        if dropped < TRIM_ROWS:
+            c.execute("DELETE FROM keys WHERE router_id = ?", (router_id,))
+            c.execute("DELETE FROM heads WHERE router_id = ?", (router_id,))
+        return dropped
 
 
 def size_bytes(c: sqlite3.Connection) -> int:

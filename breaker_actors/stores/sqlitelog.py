@@ -17,7 +17,7 @@ from typing import TypeVar
 from breaker_actors.core.records import LogRecord
 from breaker_actors.errors import Unavailable
 from breaker_actors.stores import slotfile
-from breaker_actors.stores.samplelog import Append, RouterHead
+from breaker_actors.stores.samplelog import Append, LogStock, RouterHead
 
 T = TypeVar("T")
 
@@ -81,8 +81,11 @@ class SqliteLog:
     async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
         return await self._read(slot, lambda c: slotfile.read(c, router_id, after, upto, limit), [])
 
-    async def read_back(self, slot: str, router_id: str, upto: int, until_ms: int) -> list[LogRecord]:
-        return await self._read(slot, lambda c: slotfile.read_back(c, router_id, upto, until_ms), [])
+    async def find(self, slot: str, router_id: str, at_ms: int) -> int:
+        return await self._read(slot, lambda c: slotfile.find(c, router_id, at_ms), 0)
+
+    async def stock(self, slot: str) -> list[LogStock]:
+        return await self._read(slot, slotfile.stock, [])
 
     async def trim(self, slot: str, router_id: str, below: int) -> int:
         """In small transactions, so that appends get through between them."""
@@ -92,6 +95,11 @@ class SqliteLog:
             dropped += count
             if count < slotfile.TRIM_ROWS:
                 return dropped
+
+    async def forget(self, slot: str, router_id: str) -> None:
+        """In small transactions, the head last: until then the rest can be found and dropped again."""
+        while await self._write(slot, lambda c: slotfile.forget(c, router_id), 0) == slotfile.TRIM_ROWS:
+            pass
 
     async def size_bytes(self, slot: str) -> int:
         """Bytes in use in a slot's file: what trimming freed is used again and not counted."""

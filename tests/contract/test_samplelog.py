@@ -9,7 +9,7 @@ import pytest
 
 from breaker_actors.core.records import BREAKER, GAP, SAMPLES, VIEW, LogRecord
 from breaker_actors.errors import Invalid, Unavailable
-from breaker_actors.stores.samplelog import Append, RouterHead, SampleLog
+from breaker_actors.stores.samplelog import Append, LogStock, RouterHead, SampleLog
 
 SLOT = "r-0"
 
@@ -39,7 +39,8 @@ async def offsets(log: SampleLog, router: str = "a", after: int = 0, upto: int =
 async def test_a_log_nobody_made_is_empty(log: SampleLog) -> None:
     """Reads of a slot without a file answer nothing, and see what is written later."""
     assert await log.read(SLOT, "a", 0, 9) == []
-    assert await log.read_back(SLOT, "a", 9, 0) == []
+    assert await log.find(SLOT, "a", 9) == 0
+    assert await log.stock(SLOT) == []
     await take(log)
     assert await log.append(SLOT, [rec(1)]) == [True]
     assert await log.read(SLOT, "a", 0, 9) == [LogRecord("a", 1, 100, SAMPLES, 0, b"a1")]
@@ -152,13 +153,31 @@ async def test_reads_are_ranges(log: SampleLog) -> None:
     assert await offsets(log, "b") == []
 
 
-async def test_read_back_refills_a_window(log: SampleLog) -> None:
-    """Samples and settings after a time and up to an offset, oldest first."""
+async def test_find_by_time(log: SampleLog) -> None:
+    """The last record at or before a time, also among equal stamps and when the beginning is gone."""
     await take(log)
-    kinds = [BREAKER, VIEW, SAMPLES, BREAKER, GAP, SAMPLES, SAMPLES]
-    await log.append(SLOT, [rec(n, kind=kind) for n, kind in enumerate(kinds, 1)])
-    assert [r.offset for r in await log.read_back(SLOT, "a", 6, 0)] == [1, 3, 4, 6]
-    assert [r.offset for r in await log.read_back(SLOT, "a", 7, 300)] == [4, 6, 7]
+    stamps = [100, 200, 200, 200, 300, 1000, 1000]
+    await log.append(
+        SLOT,
+        [rec(n, received_ms=ms, kind=VIEW if n == 1 else SAMPLES, view_offset=1) for n, ms in enumerate(stamps, 1)],
+    )
+    times = [0, 99, 100, 199, 200, 250, 300, 999, 1000, 9999]
+    assert [await log.find(SLOT, "a", ms) for ms in times] == [0, 0, 1, 1, 4, 4, 5, 5, 7, 7]
+    await log.trim(SLOT, "a", 5)
+    assert [await log.find(SLOT, "a", ms) for ms in times] == [0, 0, 1, 1, 1, 1, 5, 5, 7, 7]
+
+
+async def test_stock_and_forget(log: SampleLog) -> None:
+    """A slot tells what lies in it; a forgotten router leaves nothing, its neighbour everything."""
+    await log.take(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
+    await log.append(SLOT, [rec(n, keys=(bytes([n % 251]) * 16,)) for n in range(1, 602)] + [rec(1, "b")])
+    assert await log.stock(SLOT) == [LogStock("a", 601, 60100), LogStock("b", 1, 100)]
+    await log.forget(SLOT, "a")
+    await log.forget(SLOT, "nobody")
+    assert await log.stock(SLOT) == [LogStock("b", 1, 100)]
+    assert await offsets(log) == []
+    assert await offsets(log, "b") == [1]
+    assert (await take(log, epoch=9)).keys == ()
 
 
 async def test_trim_keeps_the_view_in_force(log: SampleLog) -> None:

@@ -115,7 +115,7 @@ async def test_a_refill_that_is_repeated_counts_nothing_twice(tmp_path: Path) ->
             calls.append(args[1])
             return len(calls) == 2
 
-        s.cluster.log.read_back = failing(s.cluster.log.read_back, 1, second_call)  # type: ignore[method-assign]
+        s.cluster.log.find = failing(s.cluster.log.find, 1, second_call)  # type: ignore[method-assign]
         s.net.revive("breaker", "breaker-0")
         await s.fresh(row.id)
         assert len(calls) == 2  # the second one failed, and all of it was read again
