@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from breaker_actors.errors import Invalid
@@ -20,6 +21,12 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     data_dir: Path = Field(Path(".breakers"), description="where databases, logs, keys and credentials.json live")
+    database_url: SecretStr | None = Field(
+        None, description="`postgresql://user:password@host/name`; unset: SQLite in the data dir, for one node"
+    )
+    secret_key: SecretStr | None = Field(
+        None, description="key that seals secrets in the database; unset: made and kept in the data dir"
+    )
     host: str = Field("127.0.0.1", description="address the HTTP interface listens on")
     port: int = Field(7117, ge=0, le=65535, description="port of the HTTP interface; 0 picks a free one")
     health_token: str | None = Field(None, description="bearer token that the health endpoints ask for, when set")
@@ -57,7 +64,37 @@ class Settings(BaseSettings):
     checkpoint_interval_ms: int = Field(5_000, ge=1, description="how often changed breaker records are stored")
     heartbeat_interval_ms: int = Field(1_000, ge=1, description="how often a RouterActor notes that it takes samples")
     owner_timeout_ms: int = Field(1_000, ge=1, description="how long a read or a promise waits for an owner")
-    log_synchronous: bool = Field(False, description="true: a sample answered 202 also survives a power loss (slower)")
+    max_clock_skew_ms: int = Field(
+        500, ge=0, description="a router's new owner on another node waits so long before its first stamp"
+    )
+    rebalance_moves_per_minute: int = Field(
+        60, ge=0, description="breakers moved to new actors a minute when the cluster grew; 0: only on command"
+    )
+    log_retention_ms: int = Field(
+        86_400_000, ge=0, description="how long the sample log is kept; never less than a breaker still has to read"
+    )
+    log_bytes_max: int = Field(
+        8 << 30, ge=1 << 20, description="bytes of one RouterActor's log; trimmed early at 80 %, beyond it 429"
+    )
+    history_retention_days: int = Field(90, ge=1, description="how long events, audit and deliveries are kept")
+    upkeep_interval_ms: int = Field(10_000, ge=1, description="how often logs are trimmed and old rows removed")
+    metrics: bool = Field(True, description="false: no Prometheus metrics, which saves some idle work")
+    notify_give_up_ms: int = Field(
+        3_600_000, ge=1, description="how long a notification is tried before it is dead-lettered"
+    )
+    notify_timeout_ms: int = Field(10_000, ge=1, description="how long one attempt to deliver may take")
+    allow_private_destinations: bool = Field(
+        False, description="true: notifications may go to private, loopback and link-local addresses"
+    )
+    smtp_host: str | None = Field(None, description="mail server for email channels")
+    smtp_port: int = Field(587, ge=1, le=65535, description="its port")
+    smtp_tls: Literal["none", "starttls", "tls"] = Field("starttls", description="none, starttls or tls")
+    smtp_username: str | None = Field(None, description="login, when the mail server asks for one")
+    smtp_password: SecretStr | None = Field(None, description="its password")
+    smtp_from: str = Field("breakers@localhost", description="sender of mails")
+    log_synchronous: bool = Field(
+        False, description="true: a sample answered 202 also survives a power loss (slower; PostgreSQL decides itself)"
+    )
 
     @field_validator("data_dir")
     @classmethod
