@@ -74,7 +74,7 @@ class DeliveryLane:
         self._refused = refused
         self._rows_max = rows_max
         self._packs: list[_Pack] = []
-        self._rows = 0
+        self.rows = 0
         self._pump: asyncio.Task[None] | None = None
         self.marks = 0
 
@@ -83,11 +83,11 @@ class DeliveryLane:
         pack = self._pack()
         waiting = self._waiting(pack, subscription)
         rows = max(1, span[1] - span[0])
-        if waiting.spans is not None and self._rows + rows <= self._rows_max:
+        if waiting.spans is not None and self.rows + rows <= self._rows_max:
             waiting.spans.append((pack.record(append), *span))
             waiting.rows += rows
             pack.rows += rows
-            self._rows += rows
+            self.rows += rows
         else:
             waiting.spans = None
             self.marks += 1
@@ -127,7 +127,7 @@ class DeliveryLane:
         try:
             while self._packs:
                 pack = self._packs.pop(0)
-                self._rows -= pack.rows
+                self.rows -= pack.rows
                 await self._carry(pack)
         finally:
             self._pump = None
@@ -165,7 +165,7 @@ class DeliveryLane:
                 earlier = again.waiting.get(key)
                 if earlier is not None and earlier.subscription is waiting.subscription:
                     earlier.upto = waiting.upto
-                    self._rows -= waiting.rows
+                    self.rows -= waiting.rows
                     later.rows -= waiting.rows
                     del later.waiting[key]
         self._packs.insert(0, again)

@@ -13,6 +13,7 @@ from breaker_actors.core.records import BreakerSet, SampleColumns, decode_breake
 from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, RouterRef
 
 INBOX_ROWS_MAX = 50_000
+END_OF_LOG = 1 << 62
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -53,6 +54,7 @@ class Held:
         "dirty",
         "dropped",
         "epoch",
+        "former",
         "id",
         "inbox",
         "inbox_rows",
@@ -73,8 +75,14 @@ class Held:
         self.shard = assignment.shard
         self.epoch = assignment.epoch
         self.routers: dict[str, RouterRef] = {r.router_id: r for r in assignment.routers}
-        self.cut: dict[str, int] = {r.router_id: r.since_offset for r in assignment.routers}
-        self.cut.update(assignment.cut)
+        self.cut: dict[str, int] = {
+            r.router_id: assignment.cut.get(r.router_id, r.since_offset) for r in assignment.routers
+        }
+        # links that have ended: read no further, but refilled from as long as the window reaches them
+        self.former: dict[str, RouterRef] = {}
+        for router in assignment.routers:
+            if router.until_offset is not None and self.cut[router.router_id] >= router.until_offset:
+                self.former[router.router_id] = self.routers.pop(router.router_id)
         self.settings: BreakerSet | None = decode_breaker(assignment.settings) if assignment.settings else None
         self.stored_version = self.settings.version if self.settings else 0
         self.breaker: Breaker | None = None
@@ -106,12 +114,16 @@ class Held:
         self.inbox_rows -= max(1, item.stop - item.start)
         return item
 
+    def wants(self, router_id: str, offset: int) -> bool:
+        """Whether a record of a router's log is news for this breaker."""
+        return not self.dropped and router_id in self.routers and offset > self.cut[router_id]
+
     def leave(self, router_id: str, offset: int) -> None:
-        """The link to a router ended at an offset of its log; it may have begun anew behind that."""
+        """The link to a router ended at an offset of its log; it may have begun anew behind that. The cut stays: what
+        lies before it is in the window for a while, and must not be read twice if the link begins again."""
         router = self.routers.get(router_id)
         if router is not None and router.since_offset < offset:
-            del self.routers[router_id]
-            del self.cut[router_id]
+            self.former[router_id] = self.routers.pop(router_id)
 
     def note_committed(self) -> None:
         """What the journal has is what the machine says now."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from breaker_actors.catchup import RETRY_S, CatchUp
 from breaker_actors.clock import Clock
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Effect, RateChange, Record
@@ -30,9 +31,9 @@ from breaker_actors.core.records import (
 )
 from breaker_actors.errors import BreakersError
 from breaker_actors.guard import one_round
-from breaker_actors.held import Held, Item, mark
+from breaker_actors.held import END_OF_LOG, Held, Item, mark
 from breaker_actors.lane import Lane
-from breaker_actors.logreader import LogReader, concerned
+from breaker_actors.listening import Listening
 from breaker_actors.messages import (
     BreakerAssignment,
     Commit,
@@ -47,10 +48,7 @@ from breaker_actors.settings import Settings
 from breaker_actors.stores.samplelog import SampleLog
 from breaker_actors.timers import Timers
 
-RETRY_S = 0.2
 BEAT_S = 0.5
-LISTENLESS_S = 3.0
-END_OF_LOG = 1 << 62
 
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 
@@ -61,7 +59,7 @@ class BreakerHost:
     def __init__(self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings) -> None:
         self.name = name
         self.incarnation = incarnation
-        self._reader = LogReader(log)
+        self._log = CatchUp(log, self._take_and_settle)
         self._net = net
         self._clock = clock
         self._settings = settings
@@ -69,8 +67,7 @@ class BreakerHost:
         self._journals: dict[int, Lane[Commit, CommitResult]] = {}
         self._timers = Timers(clock, self._fire)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unattached: dict[tuple[str, str], float] = {}
-        self._incarnations: dict[str, str] = {}
+        self._listening = Listening(name, net, self._held, settings.owner_timeout_ms / 1000, self._work)
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
         self.counters: dict[str, int] = {"applied": 0, "fenced": 0, "catch_ups": 0, "passed_over": 0, "unpromised": 0}
@@ -116,9 +113,7 @@ class BreakerHost:
                 held.routers[router.router_id] = router
                 held.cut.setdefault(router.router_id, router.since_offset)
                 wants.append((held, router.router_id))
-        await self._attach(wants)
-        for held, _ in wants:
-            self._work(held)
+        await self._listening.attach_and_work(wants)
 
     async def routers_moved(self, owners: Mapping[str, str]) -> None:
         """Routers (id -> owner) were taken over: listen there."""
@@ -128,9 +123,7 @@ class BreakerHost:
                 ref = held.routers[router_id]
                 held.routers[router_id] = msgspec.structs.replace(ref, owner=owners[router_id])
                 wants.append((held, router_id))
-        await self._attach(wants)
-        for held, _ in wants:
-            self._work(held)
+        await self._listening.attach_and_work(wants)
 
     async def states(self, breaker_ids: Sequence[str], wait_s: float) -> list[StateReading]:
         """Committed states of the breakers held here; waits up to wait_s for those that are being restored."""
@@ -182,10 +175,9 @@ class BreakerHost:
 
     def _take_in(self, held: Held, item: Item) -> None:
         """One item for a breaker that is free: skip, read the log first, or apply."""
-        cut = held.cut.get(item.router_id)
-        if cut is None or item.offset <= cut:
+        if not held.wants(item.router_id, item.offset):
             return
-        if item.body is None or item.after > cut:
+        if item.body is None or item.after > held.cut[item.router_id]:
             held.blocked = True
             self.counters["catch_ups"] += 1
             self._spawn(self._read_alone(held, item.router_id, item.offset))
@@ -270,7 +262,10 @@ class BreakerHost:
             await self._publish(held, effects)
         if held.needs_refill and not held.dropped:
             held.needs_refill = False
-            await self._until_done(self._load, [held])
+            await self._log.refill([held])
+
+    async def _take_and_settle(self, held: Held, item: Item) -> None:
+        await self._settle(held, self._apply(held, item))
 
     async def _settle_alone(self, held: Held, effects: tuple[Effect, ...]) -> None:
         await self._settle(held, effects)
@@ -357,145 +352,20 @@ class BreakerHost:
                     window_samples_max=self._settings.window_samples_max,
                 )
                 held.note_committed()
-        await self._until_done(self._load, [h for h in group if h.breaker is not None])
-        await self._attach([(h, router_id) for h in group for router_id in h.routers])
+        await self._log.refill([h for h in group if h.breaker is not None])
+        await self._listening.attach([(h, router_id) for h in group for router_id in h.routers])
         by_router: dict[str, list[Held]] = {}
         for held in group:
             for router_id in held.routers:
                 by_router.setdefault(router_id, []).append(held)
         for router_id, listeners in by_router.items():
-            await self._until_done(self._catch_up, router_id, listeners, END_OF_LOG)
+            await self._log.read(router_id, listeners, END_OF_LOG)
         for held in group:
             self._unblock(held)
 
-    async def _until_done(self, step: Any, *args: Any) -> None:
-        """Repeats a read of the log until the log answers."""
-        while True:
-            try:
-                await step(*args)
-                return
-            except BreakersError:
-                await asyncio.sleep(RETRY_S)
-
-    async def _load(self, group: list[Held]) -> None:
-        """Refills windows from what the log has at and below each breaker's cut; may be repeated from the start."""
-        for listener in group:
-            if listener.breaker is not None:
-                listener.breaker.unload()
-        for router, listeners in self._by_router(group):
-            upto = max(h.cut[router.router_id] for h in listeners)
-            since = {h.id: self._window_start(h) for h in listeners}
-            by_id = {h.id: h for h in listeners}
-            async for record in self._reader.back(router, upto, min(since.values())):
-                splitter = await self._reader.splitter(router, record)
-                for breaker_id, body, start, stop in concerned(record, splitter):
-                    held = by_id.get(breaker_id)
-                    if held is None or record.offset > held.cut[router.router_id] or held.breaker is None:
-                        continue
-                    if isinstance(body, SampleColumns) and record.received_ms > since[breaker_id]:
-                        held.breaker.load(body.batch.slice(start, stop), record.received_ms)
-
-    @staticmethod
-    def _window_start(held: Held) -> int:
-        assert held.breaker is not None
-        return held.breaker.reload_after_ms
-
-    @staticmethod
-    def _by_router(group: Iterable[Held]) -> list[tuple[RouterRef, list[Held]]]:
-        found: dict[str, tuple[RouterRef, list[Held]]] = {}
-        for held in group:
-            for router in held.routers.values():
-                found.setdefault(router.router_id, (router, []))[1].append(held)
-        return list(found.values())
-
     async def _read_alone(self, held: Held, router_id: str, upto: int) -> None:
-        await self._until_done(self._catch_up, router_id, [held], upto)
+        await self._log.read(router_id, [held], upto)
         self._unblock(held)
-
-    async def _catch_up(self, router_id: str, group: list[Held], upto: int) -> None:
-        """Applies a router's log after the cuts of blocked breakers, in order, up to an offset."""
-        listeners = {h.id: h for h in group if not h.dropped and router_id in h.routers}
-        if not listeners:
-            return
-        router = next(iter(listeners.values())).routers[router_id]
-        last = start = min(h.cut[router_id] for h in listeners.values())
-        async for record in self._reader.after(router, start, upto):
-            splitter = await self._reader.splitter(router, record)
-            for breaker_id, body, start, stop in concerned(record, splitter):
-                held = listeners.get(breaker_id)
-                if held is not None and not held.dropped and held.cut.get(router_id, END_OF_LOG) < record.offset:
-                    item = Item(router_id, 0, record.offset, record.received_ms, record.kind, body, start, stop)
-                    await self._settle(held, self._apply(held, item))
-            last = record.offset
-        for held in listeners.values():
-            if router_id in held.cut:
-                held.cut[router_id] = max(held.cut[router_id], last)
-
-    # ------------------------------------------------------------------ listening to routers
-
-    async def _attach(self, wants: list[tuple[Held, str]]) -> None:
-        """Subscribes breakers with their routers' owners; what was logged before is marked to be read."""
-        by_owner: dict[str, list[tuple[Held, str]]] = {}
-        for held, router_id in wants:
-            router = held.routers.get(router_id)
-            if router is not None and not held.dropped:  # the link may have ended meanwhile
-                by_owner.setdefault(router.owner, []).append((held, router_id))
-        for owner, pairs in by_owner.items():
-            await self._attach_to(owner, pairs)
-
-    async def _attach_to(self, owner: str, pairs: list[tuple[Held, str]]) -> None:
-        heads = [-1] * len(pairs)
-        if owner:
-            peer = RouterPeer(self._net, owner)
-            with contextlib.suppress(BreakersError):
-                if owner not in self._incarnations:
-                    self._incarnations[owner] = await peer.incarnation()
-                heads = await peer.attach(self.name, [(router_id, held.id, held.epoch) for held, router_id in pairs])
-        for (held, router_id), head in zip(pairs, heads, strict=True):
-            if router_id not in held.routers or held.dropped:
-                continue
-            if head < 0:
-                self._unattached.setdefault((held.id, router_id), asyncio.get_running_loop().time())
-                continue
-            self._unattached.pop((held.id, router_id), None)
-            if head > held.cut.get(router_id, 0):
-                held.push(mark(router_id, head))
-
-    async def _reattach(self) -> None:
-        """Listens anew. Who finds nobody to listen to for LISTENLESS_S reads the log: the router may be gone, and the
-        breaker's own end may be the last thing in there."""
-        now = asyncio.get_running_loop().time()
-        wants = []
-        for (breaker_id, router_id), since in list(self._unattached.items()):
-            held = self._held.get(breaker_id)
-            if held is None or router_id not in held.routers:
-                del self._unattached[breaker_id, router_id]
-                continue
-            wants.append((held, router_id))
-            if now - since >= LISTENLESS_S:
-                self._unattached[breaker_id, router_id] = now
-                held.push(mark(router_id, END_OF_LOG))
-        await self._attach(wants)
-        for held, _ in wants:
-            self._work(held)
-
-    async def _watch_routers(self) -> None:
-        """A router's owner that restarted has forgotten us, whether or not anybody told."""
-        owners: dict[str, list[tuple[Held, str]]] = {}
-        for held in self._held.values():
-            for router in held.routers.values():
-                owners.setdefault(router.owner, []).append((held, router.router_id))
-        await asyncio.gather(*(self._watch_router(owner, wants) for owner, wants in owners.items()))
-
-    async def _watch_router(self, owner: str, wants: list[tuple[Held, str]]) -> None:
-        with contextlib.suppress(BreakersError, TimeoutError):
-            async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
-                incarnation = await RouterPeer(self._net, owner).incarnation()
-            if self._incarnations.get(owner) != incarnation:
-                self._incarnations[owner] = incarnation
-                await self._attach(wants)
-                for held, _ in wants:
-                    self._work(held)
 
     async def _beat(self) -> None:
         """Every half second: listen anew where that failed; every checkpoint interval: store what changed."""
@@ -510,18 +380,17 @@ class BreakerHost:
             self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
             if self._checkpointing is None or self._checkpointing.done():  # one at a time, however slow the journal
                 self._checkpointing = self._spawn(self._checkpoint())
-            await self._watch_routers()
-        if self._unattached:
-            await self._reattach()
+            await self._listening.watch()
+        await self._listening.again()
 
     # ------------------------------------------------------------------ timers
 
     async def _fire(self, due: list[Held], upto_ms: int) -> None:
         """Asks the routers' owners for their promises and fires what nobody can contradict any more."""
-        pairs: dict[str, list[tuple[str, str]]] = {}
+        pairs: dict[str, list[tuple[Held, str]]] = {}
         for held in due:
             for router in held.routers.values():
-                pairs.setdefault(router.owner, []).append((router.router_id, held.id))
+                pairs.setdefault(router.owner, []).append((held, router.router_id))
         answers: dict[tuple[str, str], int] = {}
         for got in await asyncio.gather(*(self._promises(owner, wanted, upto_ms) for owner, wanted in pairs.items())):
             answers.update(got)
@@ -539,16 +408,16 @@ class BreakerHost:
             if not held.blocked and not held.inbox:
                 self._keep_promise(held)
 
-    async def _promises(self, owner: str, pairs: list[tuple[str, str]], upto_ms: int) -> dict[tuple[str, str], int]:
-        """Sent offsets per (router, breaker); missing answers are left out and listened to anew."""
+    async def _promises(self, owner: str, wanted: list[tuple[Held, str]], upto_ms: int) -> dict[tuple[str, str], int]:
+        """Sent offsets per (router_id, breaker_id), -1 where the answer is missing; those are listened to anew."""
+        pairs = [(router_id, held.id) for held, router_id in wanted]
         answer: list[int] = [-1] * len(pairs)
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
                 answer = await RouterPeer(self._net, owner).promise(upto_ms, pairs)
-        now = asyncio.get_running_loop().time()
-        for (router_id, breaker_id), sent in zip(pairs, answer, strict=True):
+        for (held, router_id), sent in zip(wanted, answer, strict=True):
             if sent < 0:
-                self._unattached.setdefault((breaker_id, router_id), now)
+                self._listening.missing(held, router_id)
         return dict(zip(pairs, answer, strict=True))
 
     def _keep_promise(self, held: Held) -> None:

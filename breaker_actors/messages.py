@@ -61,12 +61,14 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RouterRef(msgspec.Struct, frozen=True, array_like=True):
-    """Where a breaker's router lives: its owner's name, the log slot, and the offset after which the link counts."""
+    """Where a breaker's router lives: its owner's name, the log slot, the offset after which the link counts, and, once
+    it has ended, the offset of the view that left the breaker out."""
 
     router_id: str
     owner: str
     log_slot: str
     since_offset: int
+    until_offset: int | None = None
 
 
 class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,17 @@ class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str
     epoch: int
     log_slot: str
+
+
+class LogFloor(msgspec.Struct, frozen=True, array_like=True):
+    """What of a router's log is still needed: records above `offset` to catch up, and those received after `since_ms`
+    to fill windows again. None: nobody needs anything."""
+
+    router_id: str
+    owner: str
+    slot: str
+    offset: int | None
+    since_ms: int | None
 
 
 class EventDraft(msgspec.Struct, frozen=True, kw_only=True):

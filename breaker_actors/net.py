@@ -15,6 +15,7 @@ from breaker_actors.messages import (
     CommitResult,
     Delivery,
     FeedPage,
+    LogFloor,
     Outcome,
     Part,
     RouterAssignment,
@@ -68,6 +69,9 @@ class RouterPeer(_Peer):
 
     async def release(self, router_ids: Sequence[str]) -> None:
         await self.net.call(self.name, "release", router_ids)
+
+    async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
+        return cast(int, await self.net.call(self.name, "trim", floors, gone))
 
     async def incarnation(self) -> str:
         return cast(str, await self.net.call(self.name, "incarnation_id"))

@@ -1,6 +1,6 @@
 """RouterActor's inside (stop 7 of a sample's life): stamps, appends to the sample log, splits by linked breaker.
 
-Gets Parts from replicas and changes from the Directory; hands Deliveries to the owners of the linked breakers. All that
+Gets Parts from replicas and changes from the Directory; hands records to the owners of the linked breakers. All that
 touches a router's log goes through one group lane, so one log transaction is in flight and offsets stay dense.
 """
 
@@ -13,82 +13,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from breaker_actors.clock import Clock
-from breaker_actors.core.records import (
-    BREAKER,
-    GAP,
-    SAMPLES,
-    VIEW,
-    Gap,
-    RouterView,
-    SampleColumns,
-    Splitter,
-    decode_breaker,
-    decode_samples,
-    decode_view,
-    encode_entry,
-    encode_samples,
-    merge_samples,
-)
-from breaker_actors.delivery import DeliveryLane, Subscription
+from breaker_actors.core.records import Gap
+from breaker_actors.delivery import Subscription
 from breaker_actors.errors import BreakersError, NotOwner, Unavailable
+from breaker_actors.fanout import FanOut
 from breaker_actors.guard import one_round
 from breaker_actors.lane import Lane
-from breaker_actors.logreader import unlinked
-from breaker_actors.messages import Outcome, Part, RouterAssignment
-from breaker_actors.net import BreakerPeer, Net
+from breaker_actors.messages import LogFloor, Outcome, Part, RouterAssignment
+from breaker_actors.net import Net
 from breaker_actors.settings import Settings
+from breaker_actors.staging import Change, Group, OwnedRouter, Staged
 from breaker_actors.stores.base import ChangeRow
-from breaker_actors.stores.samplelog import Append, RouterHead, SampleLog
+from breaker_actors.stores.samplelog import RouterHead, SampleLog
+from breaker_actors.trimming import Trimming
 
 GAP_MIN_MS = 1_000
 RECORD_ROWS_MAX = 10_000
 RETRIES_MS = 30_000
-
-
-class _Router:
-    """One owned router: where its log stands, how it splits, who listens."""
-
-    __slots__ = (
-        "durable_ms",
-        "epoch",
-        "id",
-        "keys",
-        "last_ms",
-        "offset",
-        "promised_ms",
-        "slot",
-        "splitter",
-        "subscriptions",
-        "view_offset",
-    )
-
-    def __init__(self, assignment: RouterAssignment, head: RouterHead) -> None:
-        self.id = assignment.router_id
-        self.epoch = assignment.epoch
-        self.slot = assignment.log_slot
-        self.offset = head.offset
-        self.last_ms = head.last_received_ms
-        self.promised_ms = 0  # nothing will be stamped at or before this
-        self.durable_ms = 0  # up to here the promise would survive this process
-        self.keys = dict(head.keys)
-        self.subscriptions: dict[str, Subscription] = {}
-        self.set_view(head.view_offset, decode_view(head.view) if head.view else RouterView(version=0))
-
-    def set_view(self, offset: int, view: RouterView) -> None:
-        self.view_offset = offset
-        self.splitter = Splitter(view)
-
-    def stamp(self, now_ms: int) -> int:
-        """received_ms of the next record (semantics.md section 2); later than everything promised to be over."""
-        return max(now_ms, self.last_ms, self.promised_ms + 1 if self.promised_ms else 0)
-
-
-class _Change(msgspec.Struct, frozen=True):
-    row: ChangeRow
-    key: bytes
 
 
 class _Promise(msgspec.Struct, frozen=True):
@@ -113,16 +56,7 @@ class _Beat(msgspec.Struct, frozen=True):
     pass
 
 
-_Item = Part | _Change | _Promise | _Attach | _Take | _Release | _Beat
-
-
-class _Staged(msgspec.Struct):
-    """One record on its way into the log, and the items it answers."""
-
-    router: _Router
-    append: Append
-    answers: list[int]
-    columns: SampleColumns | None = None
+_Item = Part | Change | _Promise | _Attach | _Take | _Release | _Beat
 
 
 def _weigh(item: _Item) -> int:
@@ -136,12 +70,12 @@ class RouterHost:
         self.name = name
         self.incarnation = incarnation
         self._log = log
-        self._net = net
         self._clock = clock
         self._settings = settings
-        self._routers: dict[str, _Router] = {}
+        self._routers: dict[str, OwnedRouter] = {}
         self._key_ages: deque[tuple[int, str, bytes]] = deque()
-        self._lanes: dict[str, DeliveryLane] = {}
+        self._fanout = FanOut(net, self._routers, settings.lane_samples_max)
+        self._trimming = Trimming(log, settings.log_retention_ms, settings.log_bytes_max)
         self._work: Lane[_Item, Any] = Lane(
             self._run, weigh=_weigh, weight_max=settings.lane_samples_max, call_weight_max=RECORD_ROWS_MAX
         )
@@ -165,8 +99,7 @@ class RouterHost:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
         await self._work.close()
-        for lane in self._lanes.values():
-            await lane.close()
+        await self._fanout.close()
 
     async def append(self, parts: Sequence[Part]) -> list[Outcome]:
         """Appends samples; one outcome per part. "ok" means durable in the log."""
@@ -194,7 +127,7 @@ class RouterHost:
         """Appends configuration changes; change id -> offset of its first record. Repeating one is harmless."""
         offsets: dict[int, int] = {}
         for row in changes:
-            outcome: Outcome = await self._work.put(_Change(row, b"change:%09d" % row.id))
+            outcome: Outcome = await self._work.put(Change(row, b"change:%09d" % row.id))
             if outcome.word in ("ok", "duplicate"):
                 offsets[row.id] = outcome.offset
             elif outcome.word == "not_owner":
@@ -217,6 +150,11 @@ class RouterHost:
         """Deleted routers: their log stays, nobody appends to it any more."""
         await self._work.put(_Release(router_ids))
 
+    async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
+        """Drops what is older than the retention (earlier near the byte bound) and nobody needs any more, and routers
+        [(slot, router_id)] that are gone for good; answers how many records went."""
+        return await self._trimming.run(floors, gone, self._clock.now_ms())
+
     async def incarnation_id(self) -> str:
         return self.incarnation
 
@@ -233,7 +171,12 @@ class RouterHost:
         now = self._clock.now_ms()
         await self._note_outage(now)
         results: list[Any] = [None] * len(items)
-        staged = self._stage(items, now, results)
+        group = Group(self._routers, self._trimming.full, now, results)
+        for index, item in enumerate(items):
+            if isinstance(item, Part | Change):
+                group.add(index, item)
+        staged = group.close()
+        self.counters["duplicates"] += group.duplicates
         if staged and not await self._write(staged, results):
             return [self._unknown(i) if r is None else r for i, r in zip(items, results, strict=True)]
         for index, item in enumerate(items):
@@ -242,113 +185,18 @@ class RouterHost:
                     results[index] = await self._control(item, now)
                 except BreakersError as error:
                     results[index] = error
-        self._flush()
+        self._fanout.flush()
         return results
 
     @staticmethod
     def _unknown(item: _Item) -> Outcome | BreakersError:
         """The log may or may not have taken the group: samples and changes are sent again, the rest is asked again."""
-        samples = isinstance(item, Part | _Change)
+        samples = isinstance(item, Part | Change)
         return Outcome("failed") if samples else Unavailable("the sample log does not answer")
 
-    def _stage(self, items: list[_Item], now: int, results: list[Any]) -> list[_Staged]:
-        """Records for the log; parts of one router that follow each other become one record."""
-        staged: list[_Staged] = []
-        open_parts: dict[str, tuple[list[Part], list[int]]] = {}
-        seen: dict[tuple[str, bytes], int] = {}
-        ends: dict[str, int] = {}
-        for index, item in enumerate(items):
-            if not isinstance(item, Part | _Change):
-                continue
-            router_id = item.router_id if isinstance(item, Part) else item.row.router_id
-            router = self._routers.get(router_id)
-            if router is None:
-                results[index] = Outcome("not_owner")
-                continue
-            keys = item.keys if isinstance(item, Part) else (item.key,)
-            if (known := self._known(router, keys, seen)) is not None:
-                self._repeat(results, index, known, staged, open_parts)
-                continue
-            seen.update({(router_id, key): index for key in keys})
-            if isinstance(item, Part):
-                parts, answers = open_parts.setdefault(router_id, ([], []))
-                parts.append(item)
-                answers.append(index)
-            else:
-                self._close_parts(router_id, open_parts, staged, ends, now)
-                staged.extend(self._change_records(router, item, index, ends, now))
-        for router_id in list(open_parts):
-            self._close_parts(router_id, open_parts, staged, ends, now)
-        return staged
-
-    def _known(
-        self, router: _Router, keys: Sequence[bytes], seen: dict[tuple[str, bytes], int]
-    ) -> tuple[str, int] | None:
-        """Where a repetition stands already: ("log", offset) or ("group", item index)."""
-        for key in keys:
-            if key in router.keys:
-                return ("log", router.keys[key])
-            if (router.id, key) in seen:
-                return ("group", seen[router.id, key])
-        return None
-
-    def _repeat(
-        self,
-        results: list[Any],
-        index: int,
-        known: tuple[str, int],
-        staged: list[_Staged],
-        open_parts: dict[str, tuple[list[Part], list[int]]],
-    ) -> None:
-        """A repetition answers like its first: from the log at once, in the same group together with it."""
-        self.counters["duplicates"] += 1
-        where, at = known
-        if where == "log":
-            results[index] = Outcome("duplicate", at)
-            return
-        for answers in (*(s.answers for s in staged), *(a for _, a in open_parts.values())):
-            if at in answers:
-                answers.append(index)
-                return
-
-    def _close_parts(
-        self,
-        router_id: str,
-        open_parts: dict[str, tuple[list[Part], list[int]]],
-        staged: list[_Staged],
-        ends: dict[str, int],
-        now: int,
-    ) -> None:
-        if router_id not in open_parts:
-            return
-        parts, answers = open_parts.pop(router_id)
-        payload = merge_samples([p.payload for p in parts])
-        keys = tuple(key for p in parts for key in p.keys)
-        append = self._next(self._routers[router_id], ends, now, SAMPLES, payload, keys)
-        staged.append(_Staged(self._routers[router_id], append, answers, decode_samples(payload)))
-
-    def _change_records(
-        self, router: _Router, change: _Change, index: int, ends: dict[str, int], now: int
-    ) -> list[_Staged]:
-        """All records of one change; its key and its answer sit on the first."""
-        records = []
-        for i, (kind, payload) in enumerate(change.row.entries):
-            keys = (change.key,) if i == 0 else ()
-            append = self._next(router, ends, now, kind, payload, keys)
-            records.append(_Staged(router, append, [index] if i == 0 else []))
-        return records
-
-    def _next(
-        self, router: _Router, ends: dict[str, int], now: int, kind: int, payload: bytes, keys: tuple[bytes, ...]
-    ) -> Append:
-        offset = ends.get(router.id, router.offset) + 1
-        ends[router.id] = offset
-        return Append(router.id, router.epoch, offset, router.stamp(now), kind, router.view_offset, payload, keys)
-
-    async def _write(self, staged: list[_Staged], results: list[Any]) -> bool:
+    async def _write(self, staged: list[Staged], results: list[Any]) -> bool:
         """Appends and, where the log took it, answers and hands on. False: the outcome is not known."""
-        self._settle_view_offsets(staged)
-        by_slot: dict[str, list[_Staged]] = {}
+        by_slot: dict[str, list[Staged]] = {}
         for record in staged:
             by_slot.setdefault(record.router.slot, []).append(record)
         try:
@@ -361,20 +209,10 @@ class RouterHost:
             return False
         self._up_ms = self._clock.now_ms()
         self._forget_keys()
-        self._flush()
+        self._fanout.flush()
         return True
 
-    @staticmethod
-    def _settle_view_offsets(staged: list[_Staged]) -> None:
-        """A record after a VIEW of the same group is split by that view."""
-        latest: dict[str, int] = {}
-        for record in staged:
-            if record.router.id in latest and record.append.view_offset != latest[record.router.id]:
-                record.append = replace(record.append, view_offset=latest[record.router.id])
-            if record.append.kind == VIEW:
-                latest[record.router.id] = record.append.offset
-
-    def _appended(self, record: _Staged, ok: bool, results: list[Any]) -> None:
+    def _appended(self, record: Staged, ok: bool, results: list[Any]) -> None:
         router, append = record.router, record.append
         if not ok:
             self.counters["refused"] += 1
@@ -383,19 +221,14 @@ class RouterHost:
                 results[index] = Outcome("not_owner")
             return
         self.counters["appended"] += 1
+        self._trimming.note(router.slot, len(append.payload))
         router.offset, router.last_ms = append.offset, append.received_ms
         for key in append.keys:
             router.keys[key] = append.offset
             self._key_ages.append((append.received_ms, router.id, key))
         for index in record.answers:
             results[index] = Outcome("ok", append.offset)
-        if append.kind == VIEW:
-            view = decode_view(append.payload)
-            for breaker_id in unlinked(router.splitter.view, view):
-                self._send(router, breaker_id, append, (-1, -1))
-                router.subscriptions.pop(breaker_id, None)
-            router.set_view(append.offset, view)
-        self._hand_on(router, append, record.columns)
+        self._fanout.hand_on(record)
 
     def _forget_keys(self) -> None:
         """Duplicate keys live duplicate_window_ms; beyond duplicate_keys_max the oldest go early, counted."""
@@ -408,52 +241,6 @@ class RouterHost:
             self.counters["keys_dropped"] += not expired
             if (router := self._routers.get(router_id)) is not None:
                 router.keys.pop(key, None)
-
-    # ------------------------------------------------------------------ handing on
-
-    def _hand_on(self, router: _Router, append: Append, columns: SampleColumns | None) -> None:
-        """Puts the record into the lane of every subscribed breaker that it concerns."""
-        if append.kind == SAMPLES:
-            assert columns is not None
-            for breaker_id, start, stop, chosen in router.splitter.split(columns, router.id, append.offset):
-                if chosen is None:
-                    self._send(router, breaker_id, append, (start, stop))
-                elif breaker_id in router.subscriptions:
-                    part = columns.pick(start, chosen)
-                    payload = encode_samples(
-                        part.metrics, [len(chosen)], part.batch.ts_ms, part.batch.value, part.batch.ok
-                    )
-                    self._send(router, breaker_id, replace(append, payload=payload), (0, len(chosen)))
-        elif append.kind == BREAKER:
-            self._send(router, decode_breaker(append.payload).breaker_id, append, (-1, -1))
-        elif append.kind == GAP:
-            for link in router.splitter.view.links:
-                self._send(router, link.breaker_id, append, (-1, -1))
-
-    def _send(self, router: _Router, breaker_id: str, append: Append, span: tuple[int, int]) -> None:
-        subscription = router.subscriptions.get(breaker_id)
-        if subscription is not None:
-            self._lane(subscription.owner).add(subscription, append, span)
-
-    def _lane(self, owner: str) -> DeliveryLane:
-        lane = self._lanes.get(owner)
-        if lane is None:
-            lane = DeliveryLane(BreakerPeer(self._net, owner), self._refused, self._settings.lane_samples_max)
-            self._lanes[owner] = lane
-        return lane
-
-    def _flush(self) -> None:
-        for lane in self._lanes.values():
-            lane.flush()
-
-    def _refused(self, router_id: str, breaker_id: str, epoch: int) -> None:
-        """The breaker is not held there under that epoch any more: its next owner will attach by itself."""
-        router = self._routers.get(router_id)
-        if router is not None:
-            subscription = router.subscriptions.get(breaker_id)
-            if subscription is not None and subscription.epoch <= epoch:
-                subscription.live = False
-                del router.subscriptions[breaker_id]
 
     # ------------------------------------------------------------------ control items
 
@@ -474,12 +261,12 @@ class RouterHost:
         for assignment in assignments:
             by_slot.setdefault(assignment.log_slot, []).append(assignment)
         taken: list[str] = []
-        gaps: list[tuple[_Router, int]] = []
+        gaps: list[tuple[OwnedRouter, int]] = []
         up = self._up_ms
         for slot, group in by_slot.items():
             wanted = {a.router_id: a for a in group}
             for head in await self._heads(slot, [(a.router_id, a.epoch) for a in group], now):
-                router = _Router(wanted[head.router_id], head)
+                router = OwnedRouter(wanted[head.router_id], head)
                 old = self._routers.get(head.router_id)
                 self._adopt(router, head, now, old)
                 taken.append(router.id)
@@ -500,29 +287,27 @@ class RouterHost:
         self._up_ms = max(self._up_ms, now)
         return heads
 
-    def _adopt(self, router: _Router, head: RouterHead, now: int, old: _Router | None) -> None:
+    def _adopt(self, router: OwnedRouter, head: RouterHead, now: int, old: OwnedRouter | None) -> None:
         """A re-taken router keeps its listeners; they are told to read what they were not sent."""
         if old is not None:
             router.promised_ms, router.durable_ms = old.promised_ms, old.durable_ms
             for subscription in old.subscriptions.values():
                 router.subscriptions[subscription.breaker_id] = subscription
                 if subscription.sent < head.offset:
-                    self._lane(subscription.owner).mark(subscription, head.offset)
+                    self._fanout.mark(subscription, head.offset)
         router.promised_ms = max(router.promised_ms, head.alive_ms)
         self._routers[router.id] = router
         noted = old.keys if old is not None else {}
         self._key_ages.extend((now, router.id, key) for key in router.keys if key not in noted)
 
-    async def _write_gaps(self, candidates: list[tuple[_Router, int]], now: int) -> None:
+    async def _write_gaps(self, candidates: list[tuple[OwnedRouter, int]], now: int) -> None:
         """A span in which no samples could be taken becomes a record of its own (semantics.md section 2)."""
-        staged = []
-        ends: dict[str, int] = {}
+        group = Group(self._routers, frozenset(), now, [])
         for router, since in candidates:
             stamp = router.stamp(now)
             if stamp - since >= GAP_MIN_MS:
-                append = self._next(router, ends, now, GAP, encode_entry(Gap(since, stamp)), ())
-                staged.append(_Staged(router, append, []))
-        if staged:
+                group.gap(router, Gap(since, stamp))
+        if staged := group.close():
             self.counters["gaps"] += len(staged)
             if not await self._write(staged, []):
                 raise Unavailable("the sample log does not answer")
@@ -540,7 +325,7 @@ class RouterHost:
         self._doubtful = False
         self._up_ms = outage_from
         await self._note_outage(now)
-        self._flush()
+        self._fanout.flush()
 
     async def _note_outage(self, now: int) -> None:
         """This process slept or its log was away for longer than a missed heartbeat explains."""
@@ -563,7 +348,7 @@ class RouterHost:
 
     async def _promise(self, item: _Promise) -> list[int]:
         """Durable before it is given: a later gap must not swallow a timer that fired under it."""
-        by_slot: dict[str, list[_Router]] = {}
+        by_slot: dict[str, list[OwnedRouter]] = {}
         for router in {r.id: r for i, _ in item.pairs if (r := self._routers.get(i))}.values():
             router.promised_ms = max(router.promised_ms, item.upto_ms)
             if item.upto_ms > router.durable_ms:

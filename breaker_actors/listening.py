@@ -1,0 +1,101 @@
+"""Who listens to which router: breakers held here, subscribed with their routers' owners, again after every restart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from breaker_actors.errors import BreakersError
+from breaker_actors.held import END_OF_LOG, Held, mark
+from breaker_actors.net import Net, RouterPeer
+
+LISTENLESS_S = 3.0
+
+
+class Listening:
+    """Subscriptions of the breakers in `held`. `work(held)` is called when a breaker got something to read.
+
+    `name`: the BreakerActor's, to which routers' owners deliver."""
+
+    def __init__(
+        self, name: str, net: Net, held: Mapping[str, Held], owner_timeout_s: float, work: Callable[[Held], None]
+    ) -> None:
+        self._name = name
+        self._net = net
+        self._held = held
+        self._owner_timeout_s = owner_timeout_s
+        self._work = work
+        self._unattached: dict[tuple[str, str], float] = {}
+        self._incarnations: dict[str, str] = {}
+
+    async def attach(self, wants: Sequence[tuple[Held, str]]) -> None:
+        """Subscribes (breaker, router_id) pairs; what was logged before is marked to be read."""
+        by_owner: dict[str, list[tuple[Held, str]]] = {}
+        for held, router_id in wants:
+            router = held.routers.get(router_id)
+            if router is not None and router.until_offset is None and not held.dropped:  # the link may have ended
+                by_owner.setdefault(router.owner, []).append((held, router_id))
+        for owner, pairs in by_owner.items():
+            await self._attach_to(owner, pairs)
+
+    async def attach_and_work(self, wants: Sequence[tuple[Held, str]]) -> None:
+        await self.attach(wants)
+        for held, _ in wants:
+            self._work(held)
+
+    def missing(self, held: Held, router_id: str) -> None:
+        """A router's owner did not answer for a breaker, or does not know it: listen anew."""
+        self._unattached.setdefault((held.id, router_id), asyncio.get_running_loop().time())
+
+    async def again(self) -> None:
+        """Listens anew where that failed. Who finds nobody to listen to for LISTENLESS_S reads the log: the router may
+        be gone, and the breaker's own end may be the last thing in there."""
+        if not self._unattached:
+            return
+        now = asyncio.get_running_loop().time()
+        wants = []
+        for (breaker_id, router_id), since in list(self._unattached.items()):
+            held = self._held.get(breaker_id)
+            if held is None or router_id not in held.routers:
+                del self._unattached[breaker_id, router_id]
+                continue
+            wants.append((held, router_id))
+            if now - since >= LISTENLESS_S:
+                self._unattached[breaker_id, router_id] = now
+                held.push(mark(router_id, END_OF_LOG))
+        await self.attach_and_work(wants)
+
+    async def watch(self) -> None:
+        """A router's owner that restarted has forgotten us, whether or not anybody told."""
+        owners: dict[str, list[tuple[Held, str]]] = {}
+        for held in self._held.values():
+            for router in held.routers.values():
+                owners.setdefault(router.owner, []).append((held, router.router_id))
+        await asyncio.gather(*(self._watch_owner(owner, wants) for owner, wants in owners.items()))
+
+    async def _watch_owner(self, owner: str, wants: list[tuple[Held, str]]) -> None:
+        with contextlib.suppress(BreakersError, TimeoutError):
+            async with asyncio.timeout(self._owner_timeout_s):
+                incarnation = await RouterPeer(self._net, owner).incarnation()
+            if self._incarnations.get(owner) != incarnation:
+                self._incarnations[owner] = incarnation
+                await self.attach_and_work(wants)
+
+    async def _attach_to(self, owner: str, pairs: list[tuple[Held, str]]) -> None:
+        heads = [-1] * len(pairs)
+        if owner:
+            peer = RouterPeer(self._net, owner)
+            with contextlib.suppress(BreakersError):
+                if owner not in self._incarnations:
+                    self._incarnations[owner] = await peer.incarnation()
+                heads = await peer.attach(self._name, [(router_id, held.id, held.epoch) for held, router_id in pairs])
+        for (held, router_id), head in zip(pairs, heads, strict=True):
+            if router_id not in held.routers or held.dropped:
+                continue
+            if head < 0:
+                self.missing(held, router_id)
+                continue
+            self._unattached.pop((held.id, router_id), None)
+            if head > held.cut.get(router_id, 0):
+                held.push(mark(router_id, head))
