@@ -24,6 +24,7 @@ from breaker_actors.net import DIRECTORY, ActorKind, DirectoryPeer, journal_name
 from breaker_actors.router import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.stores.opening import make_log, make_store
+from breaker_actors.upkeep import Upkeep
 
 NAMESPACE = "breakers"
 HELLO_RETRY_S = 0.2
@@ -118,8 +119,11 @@ class DirectoryActor(_Wrapped):
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
         await _until_up(store.open)
-        self._part = DirectoryHost(store, RayNet(settings), budgets(settings))
+        net = RayNet(settings)
+        self._part = DirectoryHost(store, net, budgets(settings))
         self._started = asyncio.create_task(self._part.start())
+        self._upkeep = Upkeep(store, make_log(settings), net, SystemClock(), settings)
+        self._upkeep.start()
 
 
 async def _until_up(step: Callable[[], Awaitable[None]]) -> None:

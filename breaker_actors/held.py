@@ -14,6 +14,7 @@ from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, Route
 
 INBOX_ROWS_MAX = 50_000
 END_OF_LOG = 1 << 62
+IDLE_MS = 60_000
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -58,6 +59,7 @@ class Held:
         "id",
         "inbox",
         "inbox_rows",
+        "looked_ms",
         "needs_refill",
         "project_id",
         "promised",
@@ -94,7 +96,8 @@ class Held:
         self.dropped = False
         self.dirty = False
         self.needs_refill = False
-        self.promised: tuple[int, dict[str, int]] | None = None
+        self.promised: tuple[int, dict[str, tuple[int, int]]] | None = None
+        self.looked_ms = 0
         self.ready = asyncio.Event()
         self.wake: int | None = None
 
@@ -124,6 +127,14 @@ class Held:
         router = self.routers.get(router_id)
         if router is not None and router.since_offset < offset:
             self.former[router_id] = self.routers.pop(router_id)
+
+    def next_look(self) -> int:
+        """When to look at the breaker again: its next timer, and once a minute anyway, for its cut to follow the logs.
+        On whole minutes, so that many idle ones share their routers' promises."""
+        assert self.breaker is not None
+        idle = self.looked_ms - self.looked_ms % IDLE_MS + IDLE_MS
+        timer = self.breaker.next_wake()
+        return idle if timer is None else min(timer, idle)
 
     def note_committed(self) -> None:
         """What the journal has is what the machine says now."""

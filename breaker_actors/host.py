@@ -49,6 +49,7 @@ from breaker_actors.stores.samplelog import SampleLog
 from breaker_actors.timers import Timers
 
 BEAT_S = 0.5
+UNSENT = (-1, -1)
 
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 
@@ -391,43 +392,50 @@ class BreakerHost:
         for held in due:
             for router in held.routers.values():
                 pairs.setdefault(router.owner, []).append((held, router.router_id))
-        answers: dict[tuple[str, str], int] = {}
+        answers: dict[tuple[str, str], tuple[int, int]] = {}
         for got in await asyncio.gather(*(self._promises(owner, wanted, upto_ms) for owner, wanted in pairs.items())):
             answers.update(got)
         for held in due:
-            sent = {router_id: answers.get((router_id, held.id), -1) for router_id in held.routers}
+            sent = {router_id: answers.get((router_id, held.id), UNSENT) for router_id in held.routers}
             if held.dropped:
                 continue
-            if all(offset < 0 for offset in sent.values()) and sent:
+            if sent and all(answer == UNSENT for answer in sent.values()):
                 # nobody promised: silence may only mean that nothing can arrive (semantics.md section 2)
                 self.counters["unpromised"] += 1
                 self._timers.later(held)
                 continue
-            self.counters["passed_over"] += sum(offset < 0 for offset in sent.values())
+            self.counters["passed_over"] += sum(answer == UNSENT for answer in sent.values())
             held.promised = (upto_ms, sent)
             if not held.blocked and not held.inbox:
                 self._keep_promise(held)
 
-    async def _promises(self, owner: str, wanted: list[tuple[Held, str]], upto_ms: int) -> dict[tuple[str, str], int]:
-        """Sent offsets per (router_id, breaker_id), -1 where the answer is missing; those are listened to anew."""
+    async def _promises(
+        self, owner: str, wanted: list[tuple[Held, str]], upto_ms: int
+    ) -> dict[tuple[str, str], tuple[int, int]]:
+        """Answers per (router_id, breaker_id), UNSENT where one is missing; those are listened to anew."""
         pairs = [(router_id, held.id) for held, router_id in wanted]
-        answer: list[int] = [-1] * len(pairs)
+        answers = [UNSENT] * len(pairs)
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
-                answer = await RouterPeer(self._net, owner).promise(upto_ms, pairs)
-        for (held, router_id), sent in zip(wanted, answer, strict=True):
-            if sent < 0:
+                answers = await RouterPeer(self._net, owner).promise(upto_ms, pairs)
+        for (held, router_id), answer in zip(wanted, answers, strict=True):
+            if answer == UNSENT:
                 self._listening.missing(held, router_id)
-        return dict(zip(pairs, answer, strict=True))
+        return dict(zip(pairs, answers, strict=True))
 
     def _keep_promise(self, held: Held) -> None:
-        """Fires timers up to a promised time once everything sent before it has been applied."""
+        """Fires timers up to a promised time once everything sent before it has been applied. What lies between that
+        and the end of the log concerns others: the cut moves over it, so that it may be trimmed."""
         if held.promised is None or held.breaker is None:
             return
         upto_ms, sent = held.promised
-        if any(held.cut.get(router_id, 0) < offset for router_id, offset in sent.items()):
+        if any(held.cut.get(router_id, 0) < offset for router_id, (offset, _) in sent.items()):
             return
         held.promised = None
+        held.looked_ms = upto_ms
+        for router_id, (_, end) in sent.items():
+            if router_id in held.routers:
+                held.cut[router_id] = max(held.cut[router_id], end)
         effects = held.breaker.advance(upto_ms)
         held.dirty = True
         if effects:

@@ -117,7 +117,7 @@ class JournalHost:
         try:
             self._head, results = await self._store.commit(head, commits)
         except Fenced:
-            self._head = None
+            await self._find_place(head)
             raise
         sequence = self._head.sequence
         self._push(
@@ -128,6 +128,12 @@ class JournalHost:
             ]
         )
         return results
+
+    async def _find_place(self, head: JournalHead) -> None:
+        """The stored row is not where we left it: a commit of unknown outcome was ours and done (go on behind it, its
+        commits come again), or a newer journal has taken the shard (stay silent for good)."""
+        stored = await self._store.journal_head(self.shard)
+        self._head = stored if stored.epoch == head.epoch else None
 
     def _push(self, entries: list[FeedEntry]) -> None:
         if entries:

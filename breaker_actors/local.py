@@ -14,13 +14,42 @@ from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.gateway import ActorGateway
 from breaker_actors.host import BreakerHost
 from breaker_actors.journal import JournalHost
-from breaker_actors.net import DIRECTORY, ActorKind, DirectoryPeer, journal_name
+from breaker_actors.net import DIRECTORY, ActorKind, DirectoryPeer, Net, journal_name
 from breaker_actors.router import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import Store
 from breaker_actors.stores.samplelog import SampleLog
+from breaker_actors.upkeep import Upkeep
 
 HELLO_RETRY_S = 0.05
+
+
+def make_host(
+    kind: ActorKind, name: str, log: SampleLog, net: Net, clock: Clock, settings: Settings
+) -> RouterHost | BreakerHost:
+    """The inside of a new, empty actor process."""
+    build = RouterHost if kind == "router" else BreakerHost
+    return build(name, uuid4().hex, log, net, clock, settings)
+
+
+def make_journal(store: Store, settings: Settings) -> JournalHost:
+    """The inside of the only shard's Journal."""
+    return JournalHost(0, store, settings)
+
+
+def make_directory(store: Store, net: Net, settings: Settings) -> DirectoryHost:
+    """The inside of the Directory; without a set budget there are two BreakerActors and one RouterActor."""
+    return DirectoryHost(store, net, {"breaker": settings.breaker_actors or 2, "router": settings.router_actors or 1})
+
+
+async def say_hello(net: Net, kind: ActorKind, name: str, incarnation: str) -> None:
+    """Tells the Directory of a new process until it has heard."""
+    while True:
+        try:
+            await DirectoryPeer(net).hello(kind, name, incarnation)
+            return
+        except BreakersError:
+            await asyncio.sleep(HELLO_RETRY_S)
 
 
 class LocalNet:
@@ -49,11 +78,10 @@ class LocalNet:
 
     def revive(self, kind: ActorKind, name: str) -> None:
         """A new, empty process under the name."""
-        build = RouterHost if kind == "router" else BreakerHost
-        host = build(name, uuid4().hex, self._log, self, self._clock, self._settings)
+        host = make_host(kind, name, self._log, self, self._clock, self._settings)
         host.start()
         self.actors[name] = host
-        task = asyncio.create_task(self._hello(kind, name, host.incarnation))
+        task = asyncio.create_task(say_hello(self, kind, name, host.incarnation))
         self._hellos.add(task)
         task.add_done_callback(self._hellos.discard)
 
@@ -70,14 +98,6 @@ class LocalNet:
         for name in list(self.actors):
             await self.kill(name)
 
-    async def _hello(self, kind: ActorKind, name: str, incarnation: str) -> None:
-        while True:
-            try:
-                await DirectoryPeer(self).hello(kind, name, incarnation)
-                return
-            except BreakersError:
-                await asyncio.sleep(HELLO_RETRY_S)
-
 
 class LocalCluster:
     """A whole service in this process: `async with LocalCluster(store, log, clock, settings) as cluster`."""
@@ -88,10 +108,12 @@ class LocalCluster:
         self.settings = settings
         self.net = LocalNet(log, clock, settings)
         self.gateway = ActorGateway(store, self.net, clock, settings)
+        self.upkeep = Upkeep(store, log, self.net, clock, settings)
 
     async def __aenter__(self) -> LocalCluster:
         await self.start_journal()
         await self.start_directory()
+        self.upkeep.start()
         while True:
             try:
                 await self.gateway.ready()
@@ -100,20 +122,17 @@ class LocalCluster:
                 await asyncio.sleep(0.01)
 
     async def start_journal(self) -> None:
-        journal = JournalHost(0, self.store, self.settings)
+        journal = make_journal(self.store, self.settings)
         await journal.start()
         self.net.actors[journal_name(0)] = journal
 
     async def start_directory(self) -> None:
-        budgets: dict[ActorKind, int] = {
-            "breaker": self.settings.breaker_actors or 2,
-            "router": self.settings.router_actors or 1,
-        }
-        directory = DirectoryHost(self.store, self.net, budgets)
+        directory = make_directory(self.store, self.net, self.settings)
         self.net.actors[DIRECTORY] = directory
         await directory.start()
 
     async def __aexit__(self, *exc: object) -> None:
+        await self.upkeep.stop()
         await self.net.close()
         await self.gateway.close()
         await self.log.close()

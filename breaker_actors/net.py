@@ -64,8 +64,8 @@ class RouterPeer(_Peer):
     async def attach(self, owner: str, wants: Sequence[tuple[str, str, int]]) -> list[int]:
         return cast(list[int], await self.net.call(self.name, "attach", owner, wants))
 
-    async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[int]:
-        return cast(list[int], await self.net.call(self.name, "promise", upto_ms, pairs))
+    async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[tuple[int, int]]:
+        return cast(list[tuple[int, int]], await self.net.call(self.name, "promise", upto_ms, pairs))
 
     async def release(self, router_ids: Sequence[str]) -> None:
         await self.net.call(self.name, "release", router_ids)

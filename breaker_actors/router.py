@@ -140,10 +140,11 @@ class RouterHost:
         answer: list[int] = await self._work.put(_Attach(owner, wants))
         return answer
 
-    async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[int]:
+    async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[tuple[int, int]]:
         """Promises that nothing stamped <= upto_ms will come any more; answers per (router_id, breaker_id) the offset
-        up to which the breaker has been sent everything, -1 when it is not subscribed here."""
-        answer: list[int] = await self._work.put(_Promise(upto_ms, pairs))
+        of the last record that was sent to the breaker and the end of the log: nothing between them concerns it.
+        (-1, -1) when it is not subscribed here."""
+        answer: list[tuple[int, int]] = await self._work.put(_Promise(upto_ms, pairs))
         return answer
 
     async def release(self, router_ids: Sequence[str]) -> None:
@@ -346,7 +347,7 @@ class RouterHost:
             router.subscriptions[breaker_id] = Subscription(router_id, breaker_id, epoch, owner, router.offset)
         return router.offset
 
-    async def _promise(self, item: _Promise) -> list[int]:
+    async def _promise(self, item: _Promise) -> list[tuple[int, int]]:
         """Durable before it is given: a later gap must not swallow a timer that fired under it."""
         by_slot: dict[str, list[OwnedRouter]] = {}
         for router in {r.id: r for i, _ in item.pairs if (r := self._routers.get(i))}.values():
@@ -365,10 +366,10 @@ class RouterHost:
                     self._routers.pop(router.id, None)
         return [self._sent(router_id, breaker_id) for router_id, breaker_id in item.pairs]
 
-    def _sent(self, router_id: str, breaker_id: str) -> int:
+    def _sent(self, router_id: str, breaker_id: str) -> tuple[int, int]:
         router = self._routers.get(router_id)
         subscription = None if router is None else router.subscriptions.get(breaker_id)
-        return -1 if subscription is None else subscription.sent
+        return (-1, -1) if router is None or subscription is None else (subscription.sent, router.offset)
 
     async def _beat(self) -> None:
         """Every heartbeat_interval_ms: notes in the log's store that samples could be taken until now."""

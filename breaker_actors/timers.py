@@ -15,7 +15,7 @@ AGAIN_MS = 200
 
 
 class Timers:
-    """Calls `fire(due, upto_ms)` for breakers whose next_wake lies at or before upto_ms, the wall clock."""
+    """Calls `fire(due, upto_ms)` for breakers whose next look lies at or before upto_ms, the wall clock."""
 
     def __init__(self, clock: Clock, fire: Callable[[list[Held], int], Awaitable[None]]) -> None:
         self._clock = clock
@@ -25,10 +25,9 @@ class Timers:
         self._earlier = asyncio.Event()
 
     def schedule(self, held: Held) -> None:
-        """Notes the breaker's next wake unless an earlier look is due anyway."""
-        assert held.breaker is not None
-        wake = held.breaker.next_wake()
-        if wake is not None and (held.wake is None or wake < held.wake):
+        """Notes when the breaker wants to be looked at next, unless an earlier look is due anyway."""
+        wake = held.next_look()
+        if held.wake is None or wake < held.wake:
             self._push(held, wake)
 
     def later(self, held: Held) -> None:
@@ -89,7 +88,7 @@ class Timers:
             return False
         if held.blocked:
             return False
-        wake = held.breaker.next_wake()
-        if wake is not None and wake > now:
+        wake = held.next_look()
+        if wake > now:
             self._push(held, wake)
-        return wake is not None and wake <= now
+        return wake <= now

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from breaker_actors.messages import BreakerAssignment, Commit, CommitResult, RouterAssignment
+from breaker_actors.messages import BreakerAssignment, Commit, CommitResult, LogFloor, RouterAssignment
 from breaker_actors.stores.rows import (
     SYSTEM,
     Alert,
@@ -231,10 +231,23 @@ class Store(Protocol):
 
     # journal
     async def open_journal(self, shard: int) -> JournalHead: ...
+    async def journal_head(self, shard: int) -> JournalHead:
+        """Where the shard stands, whoever holds it."""
+        ...
+
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
         """One transaction. Each commit with events or `announce` takes sequence numbers in order: one per event, one
         for an announcement (n events take n numbers; the last one is its feed entry). Raises Fenced when a newer
         journal holds the shard."""
+        ...
+
+    # upkeep
+    async def log_floors(self) -> list[LogFloor]:
+        """What is still needed of every router's log, by its linked breakers' stored records."""
+        ...
+
+    async def prune(self, before_ms: int) -> dict[str, int]:
+        """Removes history older than a time, a bounded part of it; how many rows went of each table."""
         ...
 
     # reads

@@ -19,6 +19,9 @@ class Journals(StorePart):
     async def open_journal(self, shard: int) -> JournalHead:
         return await self._db.write(lambda c: _open(c, shard))
 
+    async def journal_head(self, shard: int) -> JournalHead:
+        return await self._db.read(lambda c: _head(c, shard))
+
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
         return await self._db.write(lambda c: _commit(c, head, commits))
 
@@ -42,6 +45,11 @@ def _open(c: Connection, shard: int) -> JournalHead:
         return JournalHead(shard, 1, 0)
     c.execute(update(t.journals).where(t.journals.c.shard == shard).values(epoch=stored.epoch + 1))
     return JournalHead(shard, stored.epoch + 1, stored.sequence)
+
+
+def _head(c: Connection, shard: int) -> JournalHead:
+    stored = c.execute(select(t.journals).where(t.journals.c.shard == shard)).first()
+    return JournalHead(shard, 0, 0) if stored is None else JournalHead(shard, stored.epoch, stored.sequence)
 
 
 def numbers_taken(commit: Commit) -> int:

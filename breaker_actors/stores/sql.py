@@ -18,11 +18,12 @@ from breaker_actors.stores.reads import Reads
 from breaker_actors.stores.routers import Routers
 from breaker_actors.stores.runtime import Journals
 from breaker_actors.stores.secrets import SecretBox
+from breaker_actors.stores.upkeep import Upkeeps
 
 __all__ = ["SqlStore", "upgrade"]
 
 
-class SqlStore(Accounts, Projects, Channels, Audits, Breakers, Routers, Placements, Journals, Reads):
+class SqlStore(Accounts, Projects, Channels, Audits, Breakers, Routers, Placements, Journals, Reads, Upkeeps):
     """`url` as SQLAlchemy writes it, e.g. `sqlite:////path/to/store.sqlite`. `shards`: journals that new projects are
     spread over; a project never changes its own. `breakers_max`: breakers a project may have."""
 

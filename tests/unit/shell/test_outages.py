@@ -146,7 +146,7 @@ async def test_who_is_no_longer_the_owner_of_a_router_promises_nothing(tmp_path:
         zombie = s.net.actors.pop("router-0")
         s.net.revive("router", "router-0")
         assert (await s.send(router_id, [10.0])).word == "ok"
-        assert await zombie.promise(s.clock.now_ms(), [(router_id, row.id)]) == [-1]
+        assert await zombie.promise(s.clock.now_ms(), [(router_id, row.id)]) == [(-1, -1)]
         await zombie.stop()
 
 

@@ -1,0 +1,90 @@
+"""What keeps the store and the logs bounded: which part of each log is still needed, and rows that are too old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import Column, Connection, delete, select, tuple_
+
+from breaker_actors.core.model import Record
+from breaker_actors.core.records import decode_breaker
+from breaker_actors.messages import LogFloor
+from breaker_actors.stores import tables as t
+from breaker_actors.stores.part import StorePart, chunks
+
+PAGE = 1_000
+PAGES_MAX = 20
+"""A round removes at most PAGE x PAGES_MAX rows of a table; what is left goes in the next one."""
+
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+
+
+class Upkeeps(StorePart):
+    async def log_floors(self) -> list[LogFloor]:
+        return await self._db.read(_log_floors)
+
+    async def prune(self, before_ms: int) -> dict[str, int]:
+        removed = {}
+        for name, columns in _AGED.items():
+            removed[name] = 0
+            for _ in range(PAGES_MAX):
+                gone, seen = await self._db.write(partial(_prune_page, columns=columns, before_ms=before_ms))
+                removed[name] += gone
+                if gone == 0 or seen < PAGE:
+                    break
+        return removed
+
+
+# Per table: the column of its age, then the key by which it grows. Rows are written about in order of age, so old ones
+# are found at the beginning of the key without an index on the age.
+_AGED: dict[str, tuple[Column[Any], ...]] = {
+    "events": (t.events.c.ts_ms, t.events.c.shard, t.events.c.sequence),
+    "audit": (t.audit.c.at_ms, t.audit.c.number),
+}
+
+
+def _prune_page(c: Connection, columns: Sequence[Column[Any]], before_ms: int) -> tuple[int, int]:
+    """Removes old rows among the first PAGE ones; answers how many, and how many rows were looked at."""
+    age, *key = columns
+    rows = c.execute(select(*key, age).order_by(*key).limit(PAGE)).all()
+    old = [row for row in rows if row[-1] < before_ms]
+    for some in chunks(old):
+        c.execute(delete(age.table).where(tuple_(*key).in_([tuple(row[:-1]) for row in some])))
+    return len(old), len(rows)
+
+
+def _log_floors(c: Connection) -> list[LogFloor]:
+    """Per router with a log: the smallest cut of its breakers and the earliest time that a window of them reaches."""
+    r = t.routers.c
+    routers = c.execute(select(r.id, r.owner, r.log_slot).where(r.log_slot.is_not(None))).all()
+    floors: dict[str, list[tuple[int, int | None]]] = {row.id: [] for row in routers}
+    columns = (t.links.c.router_id, t.links.c.since_offset, t.records.c.record, t.records.c.cut, t.records.c.settings)
+    query = (
+        select(*columns, t.breakers.c.rule)
+        .join(t.records, t.records.c.breaker_id == t.links.c.breaker_id)
+        .join(t.breakers, t.breakers.c.id == t.links.c.breaker_id)
+        .where(t.links.c.since_offset.is_not(None))
+    )
+    for row in c.execute(query):
+        if row.router_id in floors:
+            floors[row.router_id].append(_needs(row))
+    return [LogFloor(row.id, row.owner or "", row.log_slot, *_lowest(floors[row.id])) for row in routers]
+
+
+def _needs(row: Any) -> tuple[int, int | None]:
+    """The offset up to which a breaker has read, and the time its window reaches back to (None: it holds nothing)."""
+    offset = row.cut.get(row.router_id, row.since_offset)
+    if row.record is None:
+        return offset, None
+    told = None if row.settings is None else decode_breaker(row.settings).rule
+    window_ms = max(row.rule.window_ms, 0 if told is None else told.window_ms)
+    return offset, _decode_record(row.record).now_ms - window_ms
+
+
+def _lowest(needs: Sequence[tuple[int, int | None]]) -> tuple[int | None, int | None]:
+    offsets = [offset for offset, _ in needs]
+    times = [since for _, since in needs if since is not None]
+    return min(offsets, default=None), min(times, default=None)

@@ -1,0 +1,154 @@
+"""Logs and history stay bounded, and what a breaker still needs of its log stays."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from breaker_actors.core.records import VIEW
+from breaker_actors.errors import Unavailable
+from breaker_actors.held import Held
+from breaker_actors.net import journal_name
+from breaker_actors.stores.base import RouterDraft
+from tests.support.cluster import Service, service, until
+
+QUIET = {"upkeep_interval_ms": 3_600_000, "checkpoint_interval_ms": 3_600_000}
+
+
+async def kept(s: Service, router_id: str) -> list[int]:
+    records = await s.cluster.log.read(await s.slot(router_id), router_id, 0, 1 << 60, 1 << 30)
+    return [r.offset for r in records if r.kind != VIEW]
+
+
+async def head(s: Service, router_id: str) -> int:
+    return (await kept(s, router_id))[-1]
+
+
+async def test_what_is_read_and_older_than_windows_and_retention_goes(tmp_path: Path) -> None:
+    async with service(tmp_path, log_retention_ms=0, **QUIET) as s:
+        row = await s.breaker(window_ms=300)
+        router_id = row.router_ids[0]
+        for _ in range(5):
+            await s.send(router_id, [1.0] * 10)
+        await s.cluster.upkeep.round()
+        assert len(await kept(s, router_id)) == 6  # nothing was checkpointed: all of it must be read again
+        await asyncio.sleep(0.4)
+        await s.send(router_id, [1.0] * 10)
+        (actor,) = [a for a in s.net.actors.values() if row.id in getattr(a, "_held", {})]
+        await until(lambda: applied(s, row.id, 10))
+        await actor._checkpoint()
+        await s.cluster.upkeep.round()
+        assert await kept(s, router_id) == [8]  # the window still holds it
+        name = actor.name
+        await s.net.kill(name)
+        s.net.revive("breaker", name)
+        assert (await s.fresh(row.id)).view.sample_count == 10
+
+
+async def applied(s: Service, breaker_id: str, count: int) -> bool:
+    return (await s.state(breaker_id)).view.sample_count == count
+
+
+async def test_retention_keeps_what_nobody_needs(tmp_path: Path) -> None:
+    async with service(tmp_path, **QUIET) as s:
+        draft = RouterDraft(breaker_ids=())
+        router, changes = await s.store.create_router(s.project.id, draft, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await s.send(router.id, [1.0])
+        await s.cluster.upkeep.round()
+        assert len(await kept(s, router.id)) == 1
+
+
+async def test_a_log_at_its_byte_bound_refuses_samples_until_it_was_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Repetitions and configuration pass; trimming before the retention is over makes room."""
+    monkeypatch.setattr("breaker_actors.held.IDLE_MS", 100)
+    async with service(tmp_path, log_bytes_max=1 << 20, **QUIET) as s:
+        row = await s.breaker(window_ms=200)
+        router_id, key = row.router_ids[0], b"k" * 16
+        assert (await s.send(router_id, [1.0], keys=(key,))).word == "ok"
+        words = [(await s.send(router_id, [1.0] * 9000)).word for _ in range(10)]
+        assert words[:6] == ["ok"] * 6
+        assert words[-1] == "full"
+        assert (await s.send(router_id, [1.0], keys=(key,))).word == "duplicate"
+        await s.edit(row.id, threshold=7)
+        await s.cluster.upkeep.round()
+        assert (await s.send(router_id, [1.0])).word == "full"  # the breaker's cut is still at its beginning
+        (actor,) = [a for a in s.net.actors.values() if row.id in getattr(a, "_held", {})]
+        last, looked_ms = await head(s, router_id), s.clock.now_ms() + 400
+        await until(lambda: reached(actor._held[row.id], router_id, last, looked_ms))
+        await actor._checkpoint()
+        await s.cluster.upkeep.round()
+        assert (await s.send(router_id, [1.0])).word == "ok"
+        assert len(await kept(s, router_id)) < 5
+
+
+async def reached(held: Held, router_id: str, offset: int, looked_ms: int = 0) -> bool:
+    return held.cut.get(router_id, 0) >= offset and held.looked_ms >= looked_ms
+
+
+async def test_an_idle_breaker_does_not_hold_the_log_of_a_busy_router(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sample ever comes for it, yet its cut follows the log and its window moves on."""
+    monkeypatch.setattr("breaker_actors.held.IDLE_MS", 100)
+    async with service(tmp_path, log_retention_ms=0, **QUIET) as s:
+        row = await s.breaker(window_ms=100, metric="never")
+        router_id = row.router_ids[0]
+        for _ in range(5):
+            await s.send(router_id, [1.0])
+        (actor,) = [a for a in s.net.actors.values() if row.id in getattr(a, "_held", {})]
+        looked_ms = s.clock.now_ms() + 200
+        await until(lambda: reached(actor._held[row.id], router_id, 7, looked_ms))
+        await actor._checkpoint()
+        await s.cluster.upkeep.round()
+        assert await kept(s, router_id) == []
+
+
+async def test_the_log_of_a_deleted_router_goes_when_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with service(tmp_path, log_retention_ms=0, **QUIET) as s:
+        row = await s.breaker()
+        other = await s.breaker()
+        slot = await s.slot(row.router_ids[0])
+        changes = await s.store.delete_breaker(s.project.id, row.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await s.cluster.upkeep.round()
+        assert {e.router_id for e in await s.cluster.log.stock(slot)} == {row.router_ids[0], other.router_ids[0]}
+        monkeypatch.setattr("breaker_actors.upkeep.GONE_MIN_MS", -1_000)
+        await s.cluster.upkeep.round()
+        assert {e.router_id for e in await s.cluster.log.stock(slot)} == {other.router_ids[0]}
+
+
+async def test_history_is_pruned(tmp_path: Path) -> None:
+    async with service(tmp_path, **QUIET) as s:
+        row = await s.breaker()
+        await s.send(row.router_ids[0], [900.0])
+        await s.in_state(row.id, "open")
+        assert await s.store.prune(s.clock.now_ms() - 60_000) == {"events": 0, "audit": 0}
+        assert (await s.store.prune(s.clock.now_ms() + 1))["events"] == 1
+        assert await s.events(row.id) == []
+        assert await s.store.audit(s.project.id, 10) == []
+
+
+async def test_a_journal_goes_on_after_a_commit_of_unknown_outcome(tmp_path: Path) -> None:
+    """The database took the commit but its answer was lost: no event twice, and the next one is stored."""
+    async with service(tmp_path, **QUIET) as s:
+        row = await s.breaker(cooldown_ms=200, recovery_allow_rate_ramp_steps=1)
+        journal = s.net.actors[journal_name(0)]
+        real, lost = journal._store.commit, []
+
+        async def commit(*args: object) -> object:
+            done = await real(*args)
+            if not lost:
+                lost.append(done)
+                raise Unavailable("the answer was lost")
+            return done
+
+        journal._store.commit = commit
+        await s.send(row.router_ids[0], [900.0])
+        await s.in_state(row.id, "half_open")
+        assert lost
+        assert [e.transition_seq for e in await s.events(row.id)] == [1, 2]
