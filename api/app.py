@@ -13,7 +13,7 @@ from quart.asgi import ASGIHTTPConnection
 from quart.utils import raise_task_exceptions
 from werkzeug.routing import Map, UnicodeConverter
 
-from api import limits, problems
+from api import limits, observing, problems
 from api.context import EXTENSION, Replica
 from api.feed import Feed
 from api.reply import name_request, request_id
@@ -22,6 +22,7 @@ from api.sse import StreamTiming
 from api.usage import KeyUses
 from breaker_actors.clock import Clock
 from breaker_actors.gateway import Gateway
+from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
 
 
@@ -68,14 +69,17 @@ def create_app(
     shards: Sequence[int] = (0,),
     owns_gateway: bool = True,
     names_requests: bool = True,
+    meters: Meters | None = None,
 ) -> Quart:
-    """The app of one replica. `owns_gateway`: it opens the gateway when it starts and closes it in the end.
+    """The app of one replica. `owns_gateway`: it opens the gateway when it starts and closes it in the end. `meters`:
+    where it counts, if somebody wants to know.
 
     `names_requests`: False where the server in front already puts X-Request-ID on every answer (Ray Serve does).
     """
     timing = timing or StreamTiming()
-    feed = Feed(gateway, settings, clock, timing, shards)
-    uses = KeyUses(gateway.store, clock)
+    meters = meters or Meters("api", "api")
+    feed = Feed(gateway, settings, clock, meters, timing, shards)
+    uses = KeyUses(gateway.store, clock, meters)
     app = Quart("api", static_folder=None)
     app.asgi_http_class = Connection
     app.url_map.merge_slashes = False
@@ -83,11 +87,12 @@ def create_app(
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes, RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False
     )
-    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing, uses)
+    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing, uses, meters)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     problems.install(app)
     _watch_requests(app, names_requests)
+    observing.install(app, meters, clock)
     limits.install(app, settings)
     _live(app, gateway, feed, uses, owns_gateway)
     return app

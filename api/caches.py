@@ -11,34 +11,42 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
-from breaker_actors.stores.base import KeyRow, ProjectRow, Store
+from breaker_actors.stores.base import BreakerRow, KeyRow, ProjectRow, Store
 
 T = TypeVar("T")
 
+BREAKERS_MAX = 50_000
+"""Breakers remembered, of all projects together."""
+
 
 class Lru(Generic[T]):
-    """A bounded map; the entry unused for longest goes first."""
+    """A map of bounded weight; the entry unused for longest goes first, one that is too heavy alone is not kept."""
 
-    def __init__(self, entries_max: int) -> None:
-        self._entries: OrderedDict[str, T] = OrderedDict()
-        self._entries_max = entries_max
+    def __init__(self, weight_max: int) -> None:
+        self._entries: OrderedDict[str, tuple[T, int]] = OrderedDict()
+        self._weight_max = weight_max
+        self._weight = 0
 
     def get(self, name: str) -> T | None:
-        if name in self._entries:
-            self._entries.move_to_end(name)
-        return self._entries.get(name)
-
-    def put(self, name: str, value: T) -> None:
-        self._entries[name] = value
+        if name not in self._entries:
+            return None
         self._entries.move_to_end(name)
-        if len(self._entries) > self._entries_max:
-            self._entries.popitem(last=False)
+        return self._entries[name][0]
+
+    def put(self, name: str, value: T, weight: int = 1) -> None:
+        self.drop(name)
+        self._entries[name] = (value, weight)
+        self._weight += weight
+        while self._weight > self._weight_max:
+            self._weight -= self._entries.popitem(last=False)[1][1]
 
     def drop(self, name: str) -> None:
-        self._entries.pop(name, None)
+        if name in self._entries:
+            self._weight -= self._entries.pop(name)[1]
 
     def clear(self) -> None:
         self._entries.clear()
+        self._weight = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -57,6 +65,7 @@ class Caches:
         self._keys: Lru[KeyRow] = Lru(entries_max)
         self._projects: Lru[ProjectRow] = Lru(entries_max)
         self._routers: Lru[dict[str, bool]] = Lru(entries_max)
+        self._breakers: Lru[dict[str, BreakerRow]] = Lru(BREAKERS_MAX)
         self._drops = 0
 
     async def key(self, key: str) -> KeyRow | None:
@@ -88,11 +97,22 @@ class Caches:
             self._keep(self._routers, project_id, found, drops)
         return found
 
+    async def breakers(self, project_id: str, wanted: Collection[str] = ()) -> dict[str, BreakerRow]:
+        """A project's breakers by id, in creation order; asks again when one of the wanted isn't known."""
+        found = self._recall(self._breakers, project_id)
+        if found is None or not found.keys() >= set(wanted):
+            drops = self._drops
+            rows, _ = await self._store.list_breakers(project_id)
+            found = {row.id: row for row in rows}
+            self._keep(self._breakers, project_id, found or None, drops, len(found))
+        return found
+
     def forget_project(self, project_id: str) -> None:
         """The project's configuration changed."""
         self._drops += 1
         self._projects.drop(project_id)
         self._routers.drop(project_id)
+        self._breakers.drop(project_id)
 
     def forget_access(self) -> None:
         """A key was revoked or a secret changed: rare, so everything about access goes."""
@@ -104,10 +124,11 @@ class Caches:
         """The feed lost its place: anything may have changed."""
         self.forget_access()
         self._routers.clear()
+        self._breakers.clear()
 
     def _recall(self, cache: Lru[T], name: str) -> T | None:
         return cache.get(name) if self._fresh() else None
 
-    def _keep(self, cache: Lru[T], name: str, value: T | None, drops: int) -> None:
+    def _keep(self, cache: Lru[T], name: str, value: T | None, drops: int, weight: int = 1) -> None:
         if value is not None and drops == self._drops:
-            cache.put(name, value)
+            cache.put(name, value, weight)

@@ -15,6 +15,7 @@ from api.usage import KeyUses
 from breaker_actors.clock import Clock
 from breaker_actors.errors import NotFound
 from breaker_actors.gateway import Gateway
+from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import KeyRow, ProjectRow, Store
 
@@ -31,6 +32,7 @@ class Replica:
     feed: Feed
     timing: StreamTiming
     uses: KeyUses
+    meters: Meters
 
     @property
     def store(self) -> Store:

@@ -30,11 +30,21 @@ LOGGING = LoggingConfig(enable_access_log=False, log_level="WARNING")
 def build_app(settings: Settings) -> Any:
     """The Quart app of one replica, on the actors of this cluster."""
     from api.app import create_app
+    from breaker_actors import logs, metrics
     from breaker_actors.actors import connect
     from breaker_actors.clock import SystemClock
+    from breaker_actors.meters import Meters
 
+    meters = Meters("api", "api")
+    logs.configure("api", meters=meters)
     # Serve itself puts X-Request-ID on every answer.
-    return create_app(connect(settings), settings, SystemClock(), names_requests=False)
+    app = create_app(connect(settings, meters), settings, SystemClock(), names_requests=False, meters=meters)
+
+    @app.before_serving
+    async def export() -> None:
+        app.extensions["breakers-metrics"] = metrics.start(meters, settings)
+
+    return app
 
 
 class Api:

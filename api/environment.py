@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
+import json
 import os
 import shlex
 import shutil
@@ -17,6 +19,9 @@ from breaker_actors.errors import BreakersError, Invalid
 
 # A folder of ours, and the variable by which a process that a killed service left can be known.
 FOLDER_PREFIX, FOLDER_VARIABLE = "brk-", "BRK_FOLDER"
+TARGETS_FILE = "prometheus.json"
+LOGS_LINK, LOGS_KEPT, RAY_LOGS = "logs", "logs-last", "session_latest/logs"
+LOG_KEPT_BYTES = 1 << 20
 _FILES_PER_CONNECTION = 2.5  # HAProxy: two sockets, and every fourth connection a pipe
 _FILES_RESERVED = 1_000
 _CONNECTIONS_MAX = 40_000
@@ -48,6 +53,7 @@ def take_data_dir(data_dir: Path) -> TextIO:
         raise Invalid(f"data directory {data_dir} is used by another service (pid {lines[0] or '?'})") from None
     if len(lines) > 1 and Path(lines[1]).name.startswith(FOLDER_PREFIX):
         processes.end_users_of(Path(lines[1]), FOLDER_VARIABLE)
+        keep_logs(data_dir, Path(lines[1]))
         shutil.rmtree(lines[1], ignore_errors=True)
     return lock
 
@@ -59,15 +65,15 @@ def make_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
 
 
-def prepare_ray(folder: Path) -> None:
+def prepare_ray(folder: Path, metrics: bool) -> None:
     """Sets the environment of this process and all below it. To be called before Ray is imported: some is read then."""
-    os.environ.update(ray_environment(folder, processes.raise_file_limit()))
+    os.environ.update(ray_environment(folder, processes.raise_file_limit(), metrics))
     if launcher := _write_launcher(folder):
         os.environ["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(launcher)
     _let_workers_keep_bytecode()
 
 
-def ray_environment(folder: Path, files_max: int) -> dict[str, str]:
+def ray_environment(folder: Path, files_max: int, metrics: bool) -> dict[str, str]:
     """What Ray and Serve read from the environment, in this process and all below (reasons: design.md section 4)."""
     connections = int(max(256, min(_CONNECTIONS_MAX, (files_max - _FILES_RESERVED) / _FILES_PER_CONNECTION)))
     haproxy = folder / "h"
@@ -100,8 +106,43 @@ def ray_environment(folder: Path, files_max: int) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_event_stats": "0",
         "RAY_task_events_report_interval_ms": "0",
-        "RAY_enable_metrics_collection": "0",
+        "RAY_enable_metrics_collection": "1" if metrics else "0",
     }
+
+
+def write_targets(data_dir: Path, metrics_port: int | None) -> None:
+    """Tells Prometheus where to scrape (file_sd_configs): Ray's agent, which has our metrics, and HAProxy. The ports
+    are others at each start. None: nothing is to be scraped."""
+    path = data_dir / TARGETS_FILE
+    if metrics_port is None:
+        path.unlink(missing_ok=True)
+        return
+    ports = {"breakers": metrics_port, "breakers-haproxy": os.environ["RAY_SERVE_HAPROXY_METRICS_PORT"]}
+    groups = [{"targets": [f"127.0.0.1:{port}"], "labels": {"job": job}} for job, port in ports.items()]
+    half_done = path.with_suffix(".new")
+    half_done.write_text(json.dumps(groups, indent=1) + "\n")
+    half_done.replace(path)
+
+
+def link_logs(data_dir: Path, folder: Path) -> None:
+    """While the service runs its log files are found below the data directory."""
+    link = data_dir / LOGS_LINK
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder / RAY_LOGS)
+
+
+def keep_logs(data_dir: Path, folder: Path) -> None:
+    """Before Ray's folder goes: the ends of what its processes and ours wrote to stderr stay, of the last run only."""
+    kept = data_dir / LOGS_KEPT
+    with contextlib.suppress(OSError):
+        (data_dir / LOGS_LINK).unlink(missing_ok=True)
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(mode=0o700)
+        for path in (folder / RAY_LOGS).glob("*.err"):
+            if size := path.stat().st_size:
+                with path.open("rb") as file:
+                    file.seek(max(0, size - LOG_KEPT_BYTES))
+                    (kept / path.name).write_bytes(file.read())
 
 
 def _write_launcher(folder: Path) -> Path | None:

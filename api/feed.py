@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Sequence
+from typing import Literal
 
 import structlog
 
@@ -19,6 +20,7 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import NotFound, Overloaded, Unavailable
 from breaker_actors.gateway import Gateway
 from breaker_actors.messages import FeedEntry, FeedPage
+from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -27,6 +29,8 @@ WAIT_S = 0.5
 """How long a poll waits for news: an answer twice a second shows that the feed is alive."""
 FRESH_S = 1.0
 """Silence after which the caches are bypassed (semantics.md section 6: a rotation takes effect within a second)."""
+Ending = Literal["left", "slow", "gone", "stopped"]
+"""Why a stream ended: its client left, was too slow, its project is gone, or this replica stops."""
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -37,6 +41,7 @@ class Subscriber:
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(queue_max)
         self._task = task
         self.live = False
+        self.ended: Ending = "left"
 
     def offer(self, message: bytes) -> bool:
         """False when the client is too slow for its queue."""
@@ -53,12 +58,13 @@ class Subscriber:
             chunk.append(self._queue.get_nowait())
         return b"".join(chunk)
 
-    def cut(self) -> None:
+    def cut(self, why: Ending) -> None:
         """Ends the client's task wherever it waits, be it in a write nobody reads.
 
         The response is left unfinished, so the server drops the connection: a clean end would silence one public
         client for good.
         """
+        self.ended = why
         if self._task is not None:
             self._task.cancel()
 
@@ -81,25 +87,27 @@ class Watch:
 
 
 class Feed:
-    """Pumps, boards and clients of one replica. `counters` only ever go up."""
+    """Pumps, boards and clients of one replica."""
 
     def __init__(
         self,
         gateway: Gateway,
         settings: Settings,
         clock: Clock,
+        meters: Meters,
         timing: StreamTiming | None = None,
         shards: Sequence[int] = (0,),
     ) -> None:
         self._gateway = gateway
         self._settings = settings
         self._clock = clock
+        self._meters = meters
         self._timing = timing or StreamTiming()
         self._heard: dict[int, float | None] = dict.fromkeys(shards)
         self._watches: dict[str, Watch] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.caches = Caches(gateway.store, self.fresh)
-        self.counters = {"streams_cut": 0, "feed_resets": 0}
+        meters.watch(lambda: meters.gauge("breakers_stream_clients", self.stream_count()))
 
     # life cycle
 
@@ -120,7 +128,7 @@ class Feed:
     def cut_all(self) -> None:
         """Drops all connections of stream clients, e.g. before this replica goes away."""
         for subscriber in [s for watch in self._watches.values() for s in watch.subscribers]:
-            subscriber.cut()
+            subscriber.cut("stopped")
 
     def fresh(self) -> bool:
         """Whether every shard was heard from within the last second."""
@@ -137,6 +145,7 @@ class Feed:
     def admit(self, project_id: str) -> None:
         """Refuses a client while the project has as many streams as it may have here."""
         if self.stream_count(project_id) >= self._settings.streams_per_project_max:
+            self._meters.count("breakers_streams_refused_total")
             raise Overloaded("Too many open streams of this project.", {"retry_after_s": 5})
 
     def subscribe(self, project_id: str) -> Subscriber:
@@ -144,6 +153,7 @@ class Feed:
         watch = self._watches.setdefault(project_id, Watch())
         subscriber = Subscriber(self._settings.subscriber_queue_max, asyncio.current_task())
         watch.subscribers.add(subscriber)
+        self._meters.count("breakers_streams_opened_total")
         self._reload(project_id, watch, only_if_stale=True)
         return subscriber
 
@@ -157,6 +167,7 @@ class Feed:
 
     def unsubscribe(self, project_id: str, subscriber: Subscriber) -> None:
         """Forgets a client, and the project's board with its last one."""
+        self._meters.count("breakers_streams_closed_total", reason=subscriber.ended)
         watch = self._watches.get(project_id)
         if watch is None:
             return
@@ -178,15 +189,17 @@ class Feed:
                 self._heard[shard] = self._clock.monotonic()
                 continue
             except Unavailable as error:
+                self._meters.count("breakers_feed_failures_total")
                 log.warning("feed_unavailable", shard=shard, failures=failures, error=str(error))
             except Exception:
+                self._meters.count("breakers_feed_failures_total")
                 log.error("feed_failed", shard=shard, failures=failures, traceback=traceback.format_exc())
             await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
             failures += 1
 
     def _take(self, page: FeedPage, reset: bool) -> None:
         if reset:
-            self.counters["feed_resets"] += 1
+            self._meters.count("breakers_feed_resets_total")
             self.caches.forget_all()
             for project_id, watch in self._watches.items():
                 self._reload(project_id, watch)
@@ -220,10 +233,11 @@ class Feed:
             self._push(watch, message)
 
     def _push(self, watch: Watch, message: bytes) -> None:
-        for slow in watch.push(message):
-            self.counters["streams_cut"] += 1
-            slow.live = False
-            slow.cut()
+        slow = watch.push(message)
+        self._meters.count("breakers_stream_messages_total", len(watch.subscribers) - len(slow))
+        for subscriber in slow:
+            subscriber.live = False
+            subscriber.cut("slow")
 
     # boards
 
@@ -243,9 +257,10 @@ class Feed:
             except NotFound:
                 watch.stale = True
                 for subscriber in watch.subscribers:
-                    subscriber.cut()
+                    subscriber.cut("gone")
                 break
             except Exception as error:
+                self._meters.count("breakers_board_loads_total", result="failed")
                 log.warning("snapshot_failed", project_id=project_id, failures=failures, error=str(error))
                 watch.stale = True
                 await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
@@ -256,6 +271,7 @@ class Feed:
 
     def _swap(self, watch: Watch, board: Board) -> None:
         """Takes the new board, brought up to what has arrived meanwhile, and tells the clients the differences."""
+        self._meters.count("breakers_board_loads_total", result="overrun" if watch.overrun else "ok")
         if watch.overrun:
             watch.stale = True
             return

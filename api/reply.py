@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from quart import Response, g, request
 
+from breaker_actors import logs
+
 _plain = msgspec.json.Encoder()
 _canonical = msgspec.json.Encoder(order="sorted")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/@+=,-]{1,128}")
@@ -49,9 +51,11 @@ def matches(header: str | None, content_hash: str) -> bool:
 
 
 async def name_request() -> None:
-    """Before each request: takes the caller's X-Request-ID when it is short and harmless, else makes one."""
+    """Before each request: takes the caller's X-Request-ID when it is short and harmless, else makes one. It is on
+    every line logged while the request is answered."""
     given = request.headers.get("X-Request-ID", "")
     g.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    logs.request_id.set(g.request_id)
 
 
 def request_id() -> str:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Set
 from typing import Annotated, Any
 
@@ -96,11 +97,15 @@ class Columns:
 
 
 class Sorted(msgspec.Struct, frozen=True):
-    """The good samples, how many were not, and what was wrong with the first hundred of those."""
+    """The good samples, how many were not and why (by code), and what was wrong with the first hundred of those."""
 
     good: Columns
-    rejected: int
+    reasons: Mapping[str, int]
     errors: list[SampleError]
+
+    @property
+    def rejected(self) -> int:
+        return sum(self.reasons.values())
 
 
 def inflate(body: bytes, encoding: str | None, bytes_max: int) -> bytes:
@@ -153,7 +158,7 @@ class Request:
         """The good samples as columns, and the errors of the others."""
         if self._typed is not None:
             if (good := _all_good(self._typed, bounds)) is not None:
-                return Sorted(good, 0, [])
+                return Sorted(good, {}, [])
             self._loose = _decode_loose(self._body)
         return _judge(self._loose or [], bounds)
 
@@ -204,16 +209,17 @@ def _all_good(samples: list[Sample], bounds: Bounds) -> Columns | None:
 
 
 def _judge(samples: list[Any], bounds: Bounds) -> Sorted:
-    good, errors, rejected = Columns(), [], 0
+    good, reasons = Columns(), Counter[str]()
+    errors: list[SampleError] = []
     for index, sample in enumerate(samples):
         wrong = _judge_one(sample, bounds, good)
         if wrong is None:
             continue
-        rejected += 1
-        if rejected <= ERRORS_MAX:
-            field, code = wrong
+        field, code = wrong
+        reasons[code] += 1
+        if len(errors) < ERRORS_MAX:
             errors.append(SampleError(index, field, code))
-    return Sorted(good, rejected, errors)
+    return Sorted(good, reasons, errors)
 
 
 def _judge_one(sample: Any, bounds: Bounds, good: Columns) -> tuple[str, str] | None:

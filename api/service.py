@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from api import processes
-from api.environment import NotStarted, make_folder, prepare_ray, take_data_dir
+from api.environment import (
+    NotStarted,
+    keep_logs,
+    link_logs,
+    make_folder,
+    prepare_ray,
+    take_data_dir,
+    write_targets,
+)
 from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
@@ -115,11 +123,13 @@ class Service:
         self._lock.write(f"{os.getpid()}\n{folder}\n")
         self._lock.flush()
         processes.adopt_orphans()
-        prepare_ray(folder)
+        prepare_ray(folder, self._settings.metrics)
 
     def _start_ray(self) -> None:
         import ray
 
+        assert self._folder is not None
+        metrics_port = processes.free_port() if self._settings.metrics else None
         ray.init(
             address="local",
             namespace=NAMESPACE,
@@ -129,8 +139,11 @@ class Service:
             object_store_memory=OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
             _temp_dir=str(self._folder),
+            _metrics_export_port=metrics_port,
         )
         self._ray_up = True
+        link_logs(self.data_dir, self._folder)
+        write_targets(self.data_dir, metrics_port)
 
     def _start_proxies(self) -> None:
         with self._phase("serve"):
@@ -207,6 +220,7 @@ class Service:
                 left = processes.end_all(self._clock, KILL_S)
                 if left:
                     self._warn(f"still running after SIGKILL: {left}")
+                keep_logs(self.data_dir, self._folder)
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
         if self._lock is not None:

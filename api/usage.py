@@ -9,6 +9,7 @@ import structlog
 from api.caches import Lru
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError
+from breaker_actors.meters import Meters
 from breaker_actors.stores.base import KeyRow, Store
 
 NOTE_MS = 60_000
@@ -21,9 +22,10 @@ log = structlog.get_logger(__name__)
 class KeyUses:
     """At most one write a minute for a key; the store keeps to that across replicas."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, meters: Meters) -> None:
         self._store = store
         self._clock = clock
+        self._meters = meters
         self._noted: Lru[int] = Lru(KEYS_MAX)
         self._due: dict[str, int] = {}
         self._news = asyncio.Event()
@@ -55,6 +57,7 @@ class KeyUses:
             try:
                 await self._store.touch_keys(uses)
             except BreakersError as error:
+                self._meters.count("breakers_key_uses_unwritten_total", len(uses))
                 log.warning("key_uses_not_written", keys=len(uses), error=str(error))
                 for key_id in uses:
                     self._noted.drop(key_id)

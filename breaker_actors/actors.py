@@ -1,4 +1,5 @@
-"""Ray around the plain parts: actor classes, names, handles, the Net over them. The only file here that imports ray.
+"""Ray around the plain parts: actor classes, names, handles, the Net over them. Only this file and
+metrics.py import ray here.
 
 Every actor is named, detached within the cluster, restarted for ever and never retried by Ray (lanes retry by append
 id). An actor that Ray starts or restarts owns nothing; it says hello to the Directory, which assigns.
@@ -14,12 +15,14 @@ from uuid import uuid4
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from breaker_actors import logs, metrics
 from breaker_actors.clock import SystemClock
 from breaker_actors.directory import DirectoryHost
 from breaker_actors.errors import BreakersError, SchemaMismatch, Unavailable
 from breaker_actors.gateway import ActorGateway
 from breaker_actors.host import BreakerHost
 from breaker_actors.journal import JournalHost
+from breaker_actors.meters import Meters
 from breaker_actors.net import DIRECTORY, ActorKind, DirectoryPeer, journal_name
 from breaker_actors.router import RouterHost
 from breaker_actors.settings import Settings
@@ -88,12 +91,19 @@ class _Wrapped:
     async def call(self, method: str, *args: Any) -> Any:
         return await getattr(self._part, method)(*args)
 
+    def _observe(self, settings: Settings) -> None:
+        """From here on this process logs, and exports what the part counts."""
+        meters: Meters = self._part.meters
+        logs.configure(meters.actor, meters=meters)
+        self._exporting = metrics.start(meters, settings)
+
 
 class BreakerActor(_Wrapped):
     async def __init__(self, name: str, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
         incarnation = uuid4().hex
         net = RayNet(settings)
         self._part = BreakerHost(name, incarnation, make_log(settings), net, SystemClock(), settings)
+        self._observe(settings)
         self._part.start()
         self._hello = asyncio.create_task(_say_hello(net, "breaker", name, incarnation))
 
@@ -103,6 +113,7 @@ class RouterActor(_Wrapped):
         incarnation = uuid4().hex
         net = RayNet(settings)
         self._part = RouterHost(name, incarnation, make_log(settings), net, SystemClock(), settings)
+        self._observe(settings)
         self._part.start()
         self._hello = asyncio.create_task(_say_hello(net, "router", name, incarnation))
 
@@ -112,6 +123,7 @@ class JournalActor(_Wrapped):
         store = make_store(settings)
         await _until_up(store.open)
         self._part = JournalHost(shard, store, settings)
+        self._observe(settings)
         await _until_up(self._part.start)
 
 
@@ -120,7 +132,7 @@ class DirectoryActor(_Wrapped):
         store = make_store(settings)
         await _until_up(store.open)
         net = RayNet(settings)
-        self._part = DirectoryHost(store, net, budgets(settings))
+        self._part = DirectoryHost(store, net, SystemClock(), settings, lambda: budgets(settings))
         self._started = asyncio.create_task(self._part.start())
         self._upkeep = Upkeep(store, make_log(settings), net, SystemClock(), settings)
         self._upkeep.start()
@@ -146,9 +158,13 @@ async def _say_hello(net: RayNet, kind: ActorKind, name: str, incarnation: str) 
             await asyncio.sleep(HELLO_RETRY_S)
 
 
-def budgets(settings: Settings) -> dict[ActorKind, int]:
-    """How many actors of each kind there may be in this cluster (design.md section 2, Placement)."""
-    cpus = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+async def budgets(settings: Settings) -> dict[ActorKind, int]:
+    """How many actors of each kind there may be in this cluster now (design.md section 2, Placement)."""
+    try:
+        resources = await asyncio.to_thread(ray.cluster_resources)
+    except RayError:
+        raise Unavailable("the cluster does not say how large it is") from None
+    cpus = int(resources.get("CPU", 1))
     return {
         "breaker": settings.breaker_actors or max(8, 2 * cpus),
         "router": settings.router_actors or max(1, cpus // 2),
@@ -161,6 +177,6 @@ def launch(settings: Settings) -> None:
     _start(DirectoryActor, DIRECTORY, settings)
 
 
-def connect(settings: Settings) -> ActorGateway:
+def connect(settings: Settings, meters: Meters | None = None) -> ActorGateway:
     """The Gateway of a process inside the cluster; `await gateway.open()` before use."""
-    return ActorGateway(make_store(settings), RayNet(settings), SystemClock(), settings)
+    return ActorGateway(make_store(settings), RayNet(settings), SystemClock(), settings, meters)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from breaker_actors.core.records import SampleColumns
+from breaker_actors.core.records import BREAKER, SampleColumns, decode_breaker
 from breaker_actors.errors import BreakersError
-from breaker_actors.held import Held, Item
+from breaker_actors.held import END_OF_LOG, Held, Item
 from breaker_actors.logreader import LogReader, concerned
 from breaker_actors.messages import RouterRef
 from breaker_actors.stores.samplelog import SampleLog
@@ -40,6 +40,32 @@ class CatchUp:
                 return await self._read(router_id, group, upto)
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
+
+    async def read_all(self, group: list[Held]) -> None:
+        """Applies all logs of blocked breakers to their ends. What brings a breaker to life is read first."""
+        born = [(held, await self._birthplace(held)) for held in group if held.breaker is None]
+        rest = [(held, router_id) for held in group for router_id in list(held.routers)]
+        for pairs in (born, rest):
+            by_router: dict[str, list[Held]] = {}
+            for held, router_id in pairs:
+                by_router.setdefault(router_id, []).append(held)
+            for router_id, listeners in by_router.items():
+                await self.read(router_id, listeners, END_OF_LOG)
+
+    async def _birthplace(self, held: Held) -> str:
+        """The router whose log holds the creation of a breaker: the first record of the link that it was made with."""
+        for router in held.routers.values() if len(held.routers) > 1 else ():
+            while True:
+                try:
+                    record = await self._reader.at(router, router.since_offset + 1)
+                    break
+                except BreakersError:
+                    await asyncio.sleep(RETRY_S)
+            if record is not None and record.kind == BREAKER:
+                told = decode_breaker(record.payload)
+                if told.breaker_id == held.id and told.created:
+                    return router.router_id
+        return next(iter(held.routers), "")
 
     async def _refill(self, group: list[Held]) -> None:
         """May be repeated: begins with empty windows. Links that have ended count as long as a window reaches them."""

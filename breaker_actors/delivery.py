@@ -76,7 +76,7 @@ class DeliveryLane:
         self._packs: list[_Pack] = []
         self.rows = 0
         self._pump: asyncio.Task[None] | None = None
-        self.marks = 0
+        self.marks = self.calls = self.retries = self.refusals = 0
 
     def add(self, subscription: Subscription, append: Append, span: tuple[int, int]) -> None:
         """Queues a record for a breaker; call `flush` when a group is through."""
@@ -141,15 +141,18 @@ class DeliveryLane:
         ]
         if not targets:
             return
+        self.calls += 1
         try:
             refused = await self._peer.deliver(Delivery(pack.records, targets))
         except BreakersError:
+            self.retries += 1
             await asyncio.sleep(RETRY_S)
             self._repeat(pack)
             return
         gone = set(refused)
         for target in targets:
             if (target.breaker_id, target.epoch) in gone:
+                self.refusals += 1
                 self._refused(target.router_id, target.breaker_id, target.epoch)
 
     def _repeat(self, pack: _Pack) -> None:

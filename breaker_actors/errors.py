@@ -70,6 +70,12 @@ class WorkspaceHasProjects(BreakersError):
     code = "workspace_has_projects"
 
 
+class NotRedrivable(BreakersError):
+    """This delivery can't be sent again now."""
+
+    code = "not_redrivable"
+
+
 class GuardrailBlocked(BreakersError):
     """The change would remove too many breakers."""
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from breaker_actors.core.records import BREAKER, GAP, SAMPLES, VIEW, decode_breaker, decode_view, encode_samples
 from breaker_actors.delivery import DeliveryLane, Subscription
 from breaker_actors.logreader import unlinked
+from breaker_actors.meters import Meters
 from breaker_actors.net import BreakerPeer, Net
 from breaker_actors.staging import OwnedRouter, Staged
 from breaker_actors.stores.samplelog import Append
@@ -23,15 +24,14 @@ class FanOut:
         self._rows_max = rows_max
         self._lanes: dict[str, DeliveryLane] = {}
 
-    @property
-    def marks(self) -> int:
-        """Ranges that were sent as "read the log" because a lane had no room or a call was lost."""
-        return sum(lane.marks for lane in self._lanes.values())
-
-    @property
-    def rows(self) -> int:
-        """Samples waiting in all lanes."""
-        return sum(lane.rows for lane in self._lanes.values())
+    def look(self, meters: Meters) -> None:
+        """Tells how the lanes stand (see Meters.watch)."""
+        lanes = self._lanes.values()
+        meters.gauge("breakers_lane_waiting", sum(lane.rows for lane in lanes), lane="delivery")
+        meters.total("breakers_lane_calls_total", sum(lane.calls for lane in lanes), lane="delivery")
+        meters.total("breakers_delivery_marks_total", sum(lane.marks for lane in lanes))
+        meters.total("breakers_delivery_retries_total", sum(lane.retries for lane in lanes))
+        meters.total("breakers_delivery_refusals_total", sum(lane.refusals for lane in lanes))
 
     def hand_on(self, record: Staged) -> None:
         """Puts a record into the lane of every subscribed breaker that it concerns; call `flush` after the group."""

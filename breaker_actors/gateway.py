@@ -17,7 +17,8 @@ from breaker_actors.clock import Clock
 from breaker_actors.core.model import Record, View
 from breaker_actors.errors import BreakersError, Overloaded
 from breaker_actors.lane import Lane
-from breaker_actors.messages import FeedPage, Outcome, Part, StateReading
+from breaker_actors.messages import FeedPage, Outcome, Part, Rebalanced, StateReading
+from breaker_actors.meters import Meters
 from breaker_actors.net import ActorKind, BreakerPeer, DirectoryPeer, JournalPeer, Net, RouterPeer, journal_name
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import Store, StoredState
@@ -75,11 +76,15 @@ class Gateway(Protocol):
         """Returns when store, directory and every journal answer."""
         ...
 
+    async def rebalance(self, most: int) -> Rebalanced:
+        """One step of evening out the actors' loads; to be repeated while anything is left."""
+        ...
+
 
 class ActorGateway:
     """The Gateway over a Net: actors of a cluster, or hosts in this process."""
 
-    def __init__(self, store: Store, net: Net, clock: Clock, settings: Settings) -> None:
+    def __init__(self, store: Store, net: Net, clock: Clock, settings: Settings, meters: Meters | None = None) -> None:
         self.store = store
         self._net = net
         self._clock = clock
@@ -88,6 +93,8 @@ class ActorGateway:
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._lanes: dict[str, Lane[Part, Outcome]] = {}
         self._carried = 0
+        if meters is not None:
+            meters.watch(lambda: self._look(meters))
 
     async def open(self) -> None:
         await self.store.open()
@@ -128,11 +135,19 @@ class ActorGateway:
         await self._directory.ready()
         await JournalPeer(self._net, journal_name(0)).ready()
 
+    async def rebalance(self, most: int) -> Rebalanced:
+        return await self._directory.rebalance(most)
+
     async def close(self) -> None:
         """Ends the lanes and the store."""
         for lane in self._lanes.values():
             await lane.close()
         await self.store.close()
+
+    def _look(self, meters: Meters) -> None:
+        """How the lanes stand (see Meters.watch)."""
+        meters.gauge("breakers_lane_waiting", sum(lane.weight for lane in self._lanes.values()), lane="ingest")
+        meters.total("breakers_lane_calls_total", sum(lane.calls for lane in self._lanes.values()), lane="ingest")
 
     # ------------------------------------------------------------------ owners
 

@@ -61,6 +61,8 @@ class Held:
         "inbox_rows",
         "looked_ms",
         "needs_refill",
+        "noted",
+        "overflows",
         "project_id",
         "promised",
         "ready",
@@ -76,13 +78,12 @@ class Held:
         self.project_id = assignment.project_id
         self.shard = assignment.shard
         self.epoch = assignment.epoch
+        # a link that ended comes before the same one begun anew
         self.routers: dict[str, RouterRef] = {r.router_id: r for r in assignment.routers}
-        self.cut: dict[str, int] = {
-            r.router_id: assignment.cut.get(r.router_id, r.since_offset) for r in assignment.routers
-        }
+        self.cut: dict[str, int] = {r.router_id: assignment.cut[r.router_id] for r in assignment.routers}
         # links that have ended: read no further, but refilled from as long as the window reaches them
         self.former: dict[str, RouterRef] = {}
-        for router in assignment.routers:
+        for router in list(self.routers.values()):
             if router.until_offset is not None and self.cut[router.router_id] >= router.until_offset:
                 self.former[router.router_id] = self.routers.pop(router.router_id)
         self.settings: BreakerSet | None = decode_breaker(assignment.settings) if assignment.settings else None
@@ -98,6 +99,8 @@ class Held:
         self.needs_refill = False
         self.promised: tuple[int, dict[str, tuple[int, int]]] | None = None
         self.looked_ms = 0
+        self.overflows = 0
+        self.noted = (0, 0, 0)
         self.ready = asyncio.Event()
         self.wake: int | None = None
 
@@ -106,11 +109,17 @@ class Held:
         self.inbox.append(item)
         self.inbox_rows += max(1, item.stop - item.start)
         if self.inbox_rows > INBOX_ROWS_MAX:
+            self.overflows += 1
             upto: dict[str, int] = {}
             for waiting in self.inbox:
                 upto[waiting.router_id] = max(waiting.offset, upto.get(waiting.router_id, 0))
             self.inbox = deque(mark(router_id, offset) for router_id, offset in upto.items())
             self.inbox_rows = len(self.inbox)
+
+    def losses(self) -> tuple[int, int, int]:
+        """So far: samples too late for the window, samples that left it early, inboxes that became marks."""
+        late, truncated = self.breaker.lost if self.breaker is not None else (0, 0)
+        return late, truncated, self.overflows
 
     def pop(self) -> Item:
         item = self.inbox.popleft()

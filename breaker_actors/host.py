@@ -31,7 +31,7 @@ from breaker_actors.core.records import (
 )
 from breaker_actors.errors import BreakersError
 from breaker_actors.guard import one_round
-from breaker_actors.held import END_OF_LOG, Held, Item, mark
+from breaker_actors.held import Held, Item, mark
 from breaker_actors.lane import Lane
 from breaker_actors.listening import Listening
 from breaker_actors.messages import (
@@ -43,9 +43,11 @@ from breaker_actors.messages import (
     StateReading,
     Target,
 )
+from breaker_actors.meters import Meters
 from breaker_actors.net import JournalPeer, Net, RouterPeer, journal_name
 from breaker_actors.settings import Settings
 from breaker_actors.stores.samplelog import SampleLog
+from breaker_actors.tally import count_events, count_losses, look
 from breaker_actors.timers import Timers
 
 BEAT_S = 0.5
@@ -71,7 +73,9 @@ class BreakerHost:
         self._listening = Listening(name, net, self._held, settings.owner_timeout_ms / 1000, self._work)
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
-        self.counters: dict[str, int] = {"applied": 0, "fenced": 0, "catch_ups": 0, "passed_over": 0, "unpromised": 0}
+        self.meters = Meters("breaker", name)
+        self.meters.watch(self._look)
+        self._applied = self._samples_applied = 0
 
     # ------------------------------------------------------------------ calls
 
@@ -105,12 +109,20 @@ class BreakerHost:
         if taken:
             self._spawn(self._restore(taken))
 
+    async def drop(self, epochs: Sequence[tuple[str, int]]) -> None:
+        """Lets go of breakers [(id, the new owner's epoch)] that have moved on."""
+        for breaker_id, epoch in epochs:
+            held = self._held.get(breaker_id)
+            if held is not None and held.epoch < epoch:
+                self._drop(held)
+
     async def link(self, links: Sequence[tuple[str, RouterRef]]) -> None:
         """Breakers start to hang on one more router; a link that is known already is left as it is."""
         wants = []
         for breaker_id, router in links:
             held = self._held.get(breaker_id)
-            if held is not None and held.routers.get(router.router_id) != router:
+            current = router.until_offset is None
+            if held is not None and current and held.routers.get(router.router_id) != router:
                 held.routers[router.router_id] = router
                 held.cut.setdefault(router.router_id, router.since_offset)
                 wants.append((held, router.router_id))
@@ -148,7 +160,22 @@ class BreakerHost:
                 refused.append((target.breaker_id, target.epoch))
             else:
                 self._accept(held, target, delivery, bodies)
+        for _, received_ms, _, _ in delivery.records:
+            self._count_lag(received_ms)
         return refused
+
+    def _look(self) -> None:
+        """How things stand (see Meters.watch)."""
+        look(self.meters, self._held.values())
+        self.meters.total("breakers_records_applied_total", self._applied)
+        self.meters.total("breakers_samples_applied_total", self._samples_applied)
+        self.meters.gauge("breakers_unattached", self._listening.missing_count)
+        lanes = self._journals.values()
+        self.meters.gauge("breakers_lane_waiting", sum(lane.weight for lane in lanes), lane="commit")
+        self.meters.total("breakers_lane_calls_total", sum(lane.calls for lane in lanes), lane="commit")
+
+    def _count_lag(self, since_ms: int) -> None:
+        self.meters.observe("breakers_evaluation_lag_seconds", max(0, self._clock.now_ms() - since_ms) / 1000)
 
     # ------------------------------------------------------------------ applying
 
@@ -180,7 +207,7 @@ class BreakerHost:
             return
         if item.body is None or item.after > held.cut[item.router_id]:
             held.blocked = True
-            self.counters["catch_ups"] += 1
+            self.meters.count("breakers_catch_ups_total")
             self._spawn(self._read_alone(held, item.router_id, item.offset))
             return
         effects = self._apply(held, item)
@@ -201,7 +228,10 @@ class BreakerHost:
     def _work(self, held: Held) -> None:
         """Applies what waits until the breaker is blocked or nothing is left."""
         while held.inbox and not held.blocked and not held.dropped:
-            self._take_in(held, held.pop())
+            item = held.pop()
+            self._take_in(held, item)
+            if item.body is not None:
+                self._count_lag(item.received_ms)
         if not held.blocked and not held.dropped:
             self._keep_promise(held)
 
@@ -209,7 +239,7 @@ class BreakerHost:
         """The synchronous heart: one log record into one breaker."""
         held.cut[item.router_id] = item.offset
         held.dirty = True
-        self.counters["applied"] += 1
+        self._applied += 1
         if item.kind == VIEW:
             held.leave(item.router_id, item.offset)
             return ()
@@ -220,6 +250,7 @@ class BreakerHost:
             return ()
         if item.kind == SAMPLES:
             assert isinstance(item.body, SampleColumns)
+            self._samples_applied += item.stop - item.start
             return held.breaker.ingest(item.body.batch.slice(item.start, item.stop), item.received_ms)
         if item.kind == GAP:
             assert isinstance(item.body, bytes)
@@ -267,6 +298,7 @@ class BreakerHost:
 
     async def _take_and_settle(self, held: Held, item: Item) -> None:
         await self._settle(held, self._apply(held, item))
+        self._count_lag(item.received_ms)
 
     async def _settle_alone(self, held: Held, effects: tuple[Effect, ...]) -> None:
         await self._settle(held, effects)
@@ -292,11 +324,13 @@ class BreakerHost:
             if result == "ok":
                 self._stored(held, commit)
                 held.note_committed()
+                count_events(self.meters, commit.events)
                 return
             if result == "fenced":
-                self.counters["fenced"] += 1
+                self.meters.count("breakers_fenced_total")
                 self._drop(held)
                 return
+            self.meters.count("breakers_commit_retries_total")
             await asyncio.sleep(RETRY_S)
 
     @staticmethod
@@ -326,17 +360,20 @@ class BreakerHost:
             except BreakersError:
                 result = "failed"
             if result == "fenced" and held.committed and held.committed.transition_seq == commit.transition_seq:
-                self.counters["fenced"] += 1
+                self.meters.count("breakers_fenced_total")
                 self._drop(held)
             elif result == "ok":
+                self.meters.count("breakers_checkpoints_total")
                 self._stored(held, commit)
             else:
+                self.meters.count("breakers_commit_retries_total", result == "failed")
                 held.dirty = True
 
     def _drop(self, held: Held) -> None:
         held.dropped = True
         held.inbox.clear()
         held.ready.set()
+        count_losses(self.meters, held)
         if self._held.get(held.id) is held:
             del self._held[held.id]
 
@@ -352,15 +389,11 @@ class BreakerHost:
                     _decode_record(record),
                     window_samples_max=self._settings.window_samples_max,
                 )
+                held.noted = held.losses()
                 held.note_committed()
         await self._log.refill([h for h in group if h.breaker is not None])
         await self._listening.attach([(h, router_id) for h in group for router_id in h.routers])
-        by_router: dict[str, list[Held]] = {}
-        for held in group:
-            for router_id in held.routers:
-                by_router.setdefault(router_id, []).append(held)
-        for router_id, listeners in by_router.items():
-            await self._log.read(router_id, listeners, END_OF_LOG)
+        await self._log.read_all(group)
         for held in group:
             self._unblock(held)
 
@@ -401,10 +434,11 @@ class BreakerHost:
                 continue
             if sent and all(answer == UNSENT for answer in sent.values()):
                 # nobody promised: silence may only mean that nothing can arrive (semantics.md section 2)
-                self.counters["unpromised"] += 1
+                self.meters.count("breakers_unpromised_total")
                 self._timers.later(held)
                 continue
-            self.counters["passed_over"] += sum(answer == UNSENT for answer in sent.values())
+            if passed_over := sum(answer == UNSENT for answer in sent.values()):
+                self.meters.count("breakers_passed_over_total", passed_over)
             held.promised = (upto_ms, sent)
             if not held.blocked and not held.inbox:
                 self._keep_promise(held)
@@ -436,6 +470,8 @@ class BreakerHost:
         for router_id, (_, end) in sent.items():
             if router_id in held.routers:
                 held.cut[router_id] = max(held.cut[router_id], end)
+        if (due := held.breaker.next_wake()) is not None and due <= upto_ms:
+            self.meters.observe("breakers_timer_lag_seconds", max(0, self._clock.now_ms() - due) / 1000)
         effects = held.breaker.advance(upto_ms)
         held.dirty = True
         if effects:

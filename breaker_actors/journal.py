@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Literal
 
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
 from breaker_actors.lane import Lane
 from breaker_actors.messages import Commit, CommitResult, FeedEntry, FeedPage
+from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import JournalHead, Store
 
@@ -37,6 +38,8 @@ class JournalHost:
         # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
         self._group: Lane[Commit, CommitResult] = Lane(self._write, weight_max=1 << 30, call_weight_max=GROUP_MAX)
         self._watching: asyncio.Task[None] | None = None
+        self.meters = Meters("journal", f"journal-{shard}")
+        self.meters.watch(self._look)
 
     async def start(self) -> None:
         access = await self._store.access_version()
@@ -113,12 +116,15 @@ class JournalHost:
             return "failed"
 
     async def _write(self, commits: list[Commit]) -> list[CommitResult]:
-        head = self._holding()
+        head, begun = self._holding(), asyncio.get_running_loop().time()
         try:
             self._head, results = await self._store.commit(head, commits)
-        except Fenced:
-            await self._find_place(head)
+        except BreakersError as error:
+            self.meters.count("breakers_journal_commits_total", len(commits), result="failed")
+            if isinstance(error, Fenced):
+                await self._find_place(head)
             raise
+        self._count(commits, results, asyncio.get_running_loop().time() - begun)
         sequence = self._head.sequence
         self._push(
             [
@@ -135,8 +141,22 @@ class JournalHost:
         stored = await self._store.journal_head(self.shard)
         self._head = stored if stored.epoch == head.epoch else None
 
+    def _count(self, commits: list[Commit], results: list[CommitResult], seconds: float) -> None:
+        self.meters.observe("breakers_journal_commit_seconds", seconds)
+        self.meters.observe("breakers_journal_group_commits", len(commits))
+        for result, n in Counter(results).items():
+            self.meters.count("breakers_journal_commits_total", n, result=result)
+        events = sum(len(c.events) for c, result in zip(commits, results, strict=True) if result == "ok")
+        self.meters.count("breakers_events_total", events)
+
+    def _look(self) -> None:
+        """How things stand (see Meters.watch)."""
+        self.meters.gauge("breakers_lane_waiting", self._group.weight, lane="journal")
+        self.meters.total("breakers_lane_calls_total", self._group.calls, lane="journal")
+
     def _push(self, entries: list[FeedEntry]) -> None:
         if entries:
+            self.meters.count("breakers_feed_entries_total", len(entries), kind=entries[0].kind)
             self._entries.extend(entries)
             self._position += len(entries)
             news, self._news = self._news, asyncio.Event()

@@ -35,6 +35,7 @@ class Lane(Generic[T, R]):
         self._waiting: deque[tuple[T, int, asyncio.Future[R]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self.weight = 0
+        self.calls = 0
 
     def put(self, item: T) -> asyncio.Future[R]:
         """The future result of an item. Raises Overloaded at the bound, with nothing taken."""
@@ -73,6 +74,7 @@ class Lane(Generic[T, R]):
         return taken
 
     async def _carry(self, taken: list[tuple[T, int, asyncio.Future[R]]]) -> None:
+        self.calls += 1
         try:
             results = await self._send([item for item, _, _ in taken])
             assert len(results) == len(taken), "one result per item"

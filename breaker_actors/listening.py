@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from breaker_actors.errors import BreakersError
 from breaker_actors.held import END_OF_LOG, Held, mark
+from breaker_actors.messages import ENDING
 from breaker_actors.net import Net, RouterPeer
 
 LISTENLESS_S = 3.0
@@ -34,7 +35,9 @@ class Listening:
         by_owner: dict[str, list[tuple[Held, str]]] = {}
         for held, router_id in wants:
             router = held.routers.get(router_id)
-            if router is not None and router.until_offset is None and not held.dropped:  # the link may have ended
+            if (
+                router is not None and router.until_offset in (None, ENDING) and not held.dropped
+            ):  # the link may have ended
                 by_owner.setdefault(router.owner, []).append((held, router_id))
         for owner, pairs in by_owner.items():
             await self._attach_to(owner, pairs)
@@ -43,6 +46,11 @@ class Listening:
         await self.attach(wants)
         for held, _ in wants:
             self._work(held)
+
+    @property
+    def missing_count(self) -> int:
+        """Links to routers that nobody serves now."""
+        return len(self._unattached)
 
     def missing(self, held: Held, router_id: str) -> None:
         """A router's owner did not answer for a breaker, or does not know it: listen anew."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -37,9 +38,21 @@ def make_journal(store: Store, settings: Settings) -> JournalHost:
     return JournalHost(0, store, settings)
 
 
-def make_directory(store: Store, net: Net, settings: Settings) -> DirectoryHost:
-    """The inside of the Directory; without a set budget there are two BreakerActors and one RouterActor."""
-    return DirectoryHost(store, net, {"breaker": settings.breaker_actors or 2, "router": settings.router_actors or 1})
+def make_directory(
+    store: Store, net: Net, clock: Clock, settings: Settings, budgets: Mapping[ActorKind, int] | None = None
+) -> DirectoryHost:
+    """The inside of the Directory; `budgets` may change as it runs. Without a set budget there are two BreakerActors
+    and one RouterActor."""
+    found = budgets or local_budgets(settings)
+
+    async def ask() -> dict[ActorKind, int]:
+        return dict(found)
+
+    return DirectoryHost(store, net, clock, settings, ask)
+
+
+def local_budgets(settings: Settings) -> dict[ActorKind, int]:
+    return {"breaker": settings.breaker_actors or 2, "router": settings.router_actors or 1}
 
 
 async def say_hello(net: Net, kind: ActorKind, name: str, incarnation: str) -> None:
@@ -106,6 +119,8 @@ class LocalCluster:
         self.store = store
         self.log = log
         self.settings = settings
+        self.budgets = local_budgets(settings)
+        self._clock = clock
         self.net = LocalNet(log, clock, settings)
         self.gateway = ActorGateway(store, self.net, clock, settings)
         self.upkeep = Upkeep(store, log, self.net, clock, settings)
@@ -127,7 +142,7 @@ class LocalCluster:
         self.net.actors[journal_name(0)] = journal
 
     async def start_directory(self) -> None:
-        directory = make_directory(self.store, self.net, self.settings)
+        directory = make_directory(self.store, self.net, self._clock, self.settings, self.budgets)
         self.net.actors[DIRECTORY] = directory
         await directory.start()
 

@@ -49,6 +49,11 @@ class LogReader:
             if record.kind == SAMPLES:
                 yield record
 
+    async def at(self, router: RouterRef, offset: int) -> LogRecord | None:
+        """One record, if it is kept."""
+        records = await self._log.read(router.log_slot, router.router_id, offset - 1, offset, 1)
+        return records[0] if records else None
+
     async def splitter(self, router: RouterRef, record: LogRecord) -> Splitter:
         """How the router split when it wrote the record."""
         key = (record.router_id, record.view_offset)
@@ -62,8 +67,8 @@ class LogReader:
     async def _load_view(self, router: RouterRef, offset: int) -> RouterView:
         if offset == 0:
             return RouterView(version=0)
-        records = await self._log.read(router.log_slot, router.router_id, offset - 1, offset, 1)
-        return decode_view(records[0].payload) if records else RouterView(version=0)
+        record = await self.at(router, offset)
+        return decode_view(record.payload) if record is not None else RouterView(version=0)
 
 
 def concerned(record: LogRecord, splitter: Splitter) -> Iterator[tuple[str, SampleColumns | bytes, int, int]]:

@@ -60,6 +60,10 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
     targets: list[Target]
 
 
+ENDING = 1 << 62
+"""The until_offset of a link whose end is not in the log yet."""
+
+
 class RouterRef(msgspec.Struct, frozen=True, array_like=True):
     """Where a breaker's router lives: its owner's name, the log slot, the offset after which the link counts, and, once
     it has ended, the offset of the view that left the breaker out."""
@@ -82,6 +86,7 @@ class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
     routers: tuple[RouterRef, ...]
     record: bytes | None = None
     cut: dict[str, int] = {}
+    """For each of the routers at least: the offset up to which its log was read."""
     settings: bytes | None = None
     """The encoded BreakerSet in force at the cut."""
 
@@ -169,6 +174,13 @@ class FeedPage(msgspec.Struct, frozen=True, array_like=True):
     position: int
     entries: list[FeedEntry]
     reset: bool = False
+
+
+class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of evening out: how many routers and breakers got a new owner, and how many are left to be moved."""
+
+    moved: int
+    left: int
 
 
 class StateReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from breaker_actors.messages import (
     LogFloor,
     Outcome,
     Part,
+    Rebalanced,
     RouterAssignment,
     RouterRef,
     StateReading,
@@ -89,6 +90,9 @@ class BreakerPeer(_Peer):
     async def assign(self, assignments: Sequence[BreakerAssignment]) -> None:
         await self.net.call(self.name, "assign", assignments)
 
+    async def drop(self, epochs: Sequence[tuple[str, int]]) -> None:
+        await self.net.call(self.name, "drop", epochs)
+
     async def link(self, links: Sequence[tuple[str, RouterRef]]) -> None:
         await self.net.call(self.name, "link", links)
 
@@ -132,6 +136,9 @@ class DirectoryPeer(_Peer):
 
     async def locate(self, kind: ActorKind, ids: Sequence[str]) -> dict[str, str]:
         return cast(dict[str, str], await self.net.call(self.name, "locate", kind, ids))
+
+    async def rebalance(self, most: int) -> Rebalanced:
+        return cast(Rebalanced, await self.net.call(self.name, "rebalance", most))
 
     async def ready(self) -> None:
         await self.net.call(self.name, "ready")

@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from breaker_actors.clock import Clock
-from breaker_actors.core.records import Gap
+from breaker_actors.core.records import BREAKER, GAP, SAMPLES, VIEW, Gap
 from breaker_actors.delivery import Subscription
 from breaker_actors.errors import BreakersError, NotOwner, Unavailable
 from breaker_actors.fanout import FanOut
 from breaker_actors.guard import one_round
 from breaker_actors.lane import Lane
 from breaker_actors.messages import LogFloor, Outcome, Part, RouterAssignment
+from breaker_actors.meters import Meters
 from breaker_actors.net import Net
 from breaker_actors.settings import Settings
 from breaker_actors.staging import Change, Group, OwnedRouter, Staged
@@ -32,6 +33,7 @@ from breaker_actors.trimming import Trimming
 GAP_MIN_MS = 1_000
 RECORD_ROWS_MAX = 10_000
 RETRIES_MS = 30_000
+KINDS = {SAMPLES: "samples", BREAKER: "breaker", VIEW: "view", GAP: "gap"}
 
 
 class _Promise(msgspec.Struct, frozen=True):
@@ -86,7 +88,8 @@ class RouterHost:
         self._keys_ms = max(settings.duplicate_window_ms, RETRIES_MS)
         self._doubtful = False
         self._beating: asyncio.Task[None] | None = None
-        self.counters: dict[str, int] = {"appended": 0, "duplicates": 0, "keys_dropped": 0, "gaps": 0, "refused": 0}
+        self.meters = Meters("router", name)
+        self.meters.watch(self._look)
 
     # ------------------------------------------------------------------ calls
 
@@ -148,7 +151,7 @@ class RouterHost:
         return answer
 
     async def release(self, router_ids: Sequence[str]) -> None:
-        """Deleted routers: their log stays, nobody appends to it any more."""
+        """Routers that were deleted, or go to another owner: nothing is appended here any more."""
         await self._work.put(_Release(router_ids))
 
     async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
@@ -177,7 +180,8 @@ class RouterHost:
             if isinstance(item, Part | Change):
                 group.add(index, item)
         staged = group.close()
-        self.counters["duplicates"] += group.duplicates
+        self.meters.count("breakers_duplicate_parts_total", group.duplicate_parts)
+        self.meters.count("breakers_duplicate_samples_total", group.duplicate_samples)
         if staged and not await self._write(staged, results):
             return [self._unknown(i) if r is None else r for i, r in zip(items, results, strict=True)]
         for index, item in enumerate(items):
@@ -202,10 +206,13 @@ class RouterHost:
             by_slot.setdefault(record.router.slot, []).append(record)
         try:
             for slot, records in by_slot.items():
+                begun = self._clock.monotonic()
                 taken = await self._log.append(slot, [r.append for r in records])
+                self.meters.observe("breakers_log_append_seconds", self._clock.monotonic() - begun)
                 for record, ok in zip(records, taken, strict=True):
                     self._appended(record, ok, results)
         except BreakersError:
+            self.meters.count("breakers_log_failures_total")
             self._doubtful = True
             return False
         self._up_ms = self._clock.now_ms()
@@ -216,12 +223,12 @@ class RouterHost:
     def _appended(self, record: Staged, ok: bool, results: list[Any]) -> None:
         router, append = record.router, record.append
         if not ok:
-            self.counters["refused"] += 1
+            self.meters.count("breakers_log_refusals_total")
             self._routers.pop(router.id, None)
             for index in record.answers:
                 results[index] = Outcome("not_owner")
             return
-        self.counters["appended"] += 1
+        self._count_append(record)
         self._trimming.note(router.slot, len(append.payload))
         router.offset, router.last_ms = append.offset, append.received_ms
         for key in append.keys:
@@ -231,6 +238,23 @@ class RouterHost:
             results[index] = Outcome("ok", append.offset)
         self._fanout.hand_on(record)
 
+    def _count_append(self, record: Staged) -> None:
+        self.meters.count("breakers_log_records_total", kind=KINDS[record.append.kind])
+        self.meters.count("breakers_log_bytes_total", len(record.append.payload))
+        if record.columns is not None:
+            self.meters.count("breakers_log_samples_total", len(record.columns.batch))
+
+    def _look(self) -> None:
+        """How things stand (see Meters.watch)."""
+        self.meters.gauge("breakers_routers_held", len(self._routers))
+        self.meters.gauge("breakers_duplicate_keys", len(self._key_ages))
+        self.meters.gauge("breakers_log_size_bytes", self._trimming.size_bytes)
+        self.meters.total("breakers_log_trimmed_total", self._trimming.by_retention, reason="retention")
+        self.meters.total("breakers_log_trimmed_total", self._trimming.by_size, reason="size")
+        self.meters.gauge("breakers_lane_waiting", self._work.weight, lane="log")
+        self.meters.total("breakers_lane_calls_total", self._work.calls, lane="log")
+        self._fanout.look(self.meters)
+
     def _forget_keys(self) -> None:
         """Duplicate keys live duplicate_window_ms; beyond duplicate_keys_max the oldest go early, counted."""
         horizon = self._clock.now_ms() - self._keys_ms
@@ -239,7 +263,8 @@ class RouterHost:
             if not expired and len(self._key_ages) <= self._settings.duplicate_keys_max:
                 return
             _, router_id, key = self._key_ages.popleft()
-            self.counters["keys_dropped"] += not expired
+            if not expired:
+                self.meters.count("breakers_duplicate_keys_dropped_total")
             if (router := self._routers.get(router_id)) is not None:
                 router.keys.pop(key, None)
 
@@ -253,9 +278,15 @@ class RouterHost:
         if isinstance(item, _Promise):
             return await self._promise(item)
         if isinstance(item, _Release):
-            for router_id in item.router_ids:
-                self._routers.pop(router_id, None)
+            await self._let_go(item.router_ids, now)
         return None
+
+    async def _let_go(self, router_ids: Sequence[str], now: int) -> None:
+        """Notes that samples could be taken until now: the next owner's gap, if there has to be one, begins here."""
+        slots = {router.slot for i in router_ids if (router := self._routers.pop(i, None)) is not None}
+        with contextlib.suppress(BreakersError):
+            for slot in slots:
+                await self._log.alive(slot, self.incarnation, now)
 
     async def _take(self, assignments: Sequence[RouterAssignment], now: int) -> list[str]:
         by_slot: dict[str, list[RouterAssignment]] = {}
@@ -276,11 +307,18 @@ class RouterHost:
                 if head.offset and (old is None or now - since >= self._outage_ms):
                     gaps.append((router, since))
         try:
-            await self._write_gaps(gaps, now)
+            await self._write_gaps(gaps, await self._past(max((since for _, since in gaps), default=0), now))
         except BreakersError:
             self._up_ms = up
             raise
         return taken
+
+    async def _past(self, last_ms: int, now: int) -> int:
+        """The time, once it lies behind an earlier owner's last stamp: on another node the clock may be behind."""
+        if last_ms <= now:
+            return now
+        await asyncio.sleep(min(last_ms - now, self._settings.max_clock_skew_ms) / 1000)
+        return self._clock.now_ms()
 
     async def _heads(self, slot: str, routers: list[tuple[str, int]], now: int) -> list[RouterHead]:
         horizon = now - self._keys_ms
@@ -309,7 +347,7 @@ class RouterHost:
             if stamp - since >= GAP_MIN_MS:
                 group.gap(router, Gap(since, stamp))
         if staged := group.close():
-            self.counters["gaps"] += len(staged)
+            self.meters.count("breakers_log_gaps_total", len(staged))
             if not await self._write(staged, []):
                 raise Unavailable("the sample log does not answer")
 
@@ -362,7 +400,7 @@ class RouterHost:
                 if mine:
                     router.durable_ms = item.upto_ms
                 else:  # another owner has taken over: what we were sent is not all there is
-                    self.counters["refused"] += 1
+                    self.meters.count("breakers_log_refusals_total")
                     self._routers.pop(router.id, None)
         return [self._sent(router_id, breaker_id) for router_id, breaker_id in item.pairs]
 

@@ -100,7 +100,7 @@ class Group:
         self._seen: dict[tuple[str, bytes], int] = {}
         self._ends: dict[str, int] = {}
         self._staged: list[Staged] = []
-        self.duplicates = 0
+        self.duplicate_parts = self.duplicate_samples = 0
 
     def add(self, index: int, item: Part | Change) -> None:
         """Items of one router keep their order; parts that follow each other become one record."""
@@ -111,6 +111,9 @@ class Group:
             return
         keys = item.keys if isinstance(item, Part) else (item.key,)
         if (known := self._known(router, keys)) is not None:
+            if isinstance(item, Part):
+                self.duplicate_parts += 1
+                self.duplicate_samples += item.count
             self._repeat(index, *known)
             return
         if isinstance(item, Part) and router.slot in self._full:
@@ -152,7 +155,6 @@ class Group:
 
     def _repeat(self, index: int, where: str, at: int) -> None:
         """A repetition answers like its first: from the log at once, in the same group together with it."""
-        self.duplicates += 1
         if where == "log":
             self._results[index] = Outcome("duplicate", at)
             return

@@ -24,10 +24,16 @@ class Trimming:
         self._bytes: dict[str, int] = {}
         self._trimmed: dict[str, int] = {}
         self.full: frozenset[str] = frozenset()
+        self.by_retention = self.by_size = 0
 
     def note(self, slot: str, payload_bytes: int) -> None:
         """A record was appended."""
         self._set_bytes(slot, self._bytes.get(slot, 0) + payload_bytes + ROW_BYTES)
+
+    @property
+    def size_bytes(self) -> int:
+        """What all logs take, as far as is known."""
+        return sum(self._bytes.values())
 
     async def run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
         """One round over all slots of these floors; answers how many records went."""
@@ -43,9 +49,12 @@ class Trimming:
         """By retention; near the byte bound by ever shorter ones, so that the newest stay as long as there is room."""
         keep_ms = self._retention_ms
         dropped = await self._trim_older(slot, floors, now_ms - keep_ms)
+        self.by_retention += dropped
         while (size := await self._log.size_bytes(slot)) > EARLY_SHARE * self._bytes_max and keep_ms > 0:
             keep_ms = int(keep_ms * SHORTER) if keep_ms > _SHORTEST_MS else 0
-            dropped += await self._trim_older(slot, floors, now_ms - keep_ms)
+            early = await self._trim_older(slot, floors, now_ms - keep_ms)
+            dropped += early
+            self.by_size += early
         self._set_bytes(slot, size)
         return dropped
 

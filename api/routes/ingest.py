@@ -10,9 +10,11 @@ from quart import Blueprint, Response, request
 from api import samples
 from api.auth import check_signature, milliseconds
 from api.context import open_project, raw_body, replica
+from api.observing import note_outcome
 from api.reply import json_response
 from breaker_actors.errors import Invalid, Overloaded, Unavailable
 from breaker_actors.messages import Outcome
+from breaker_actors.meters import Meters
 from breaker_actors.stores.base import ProjectRow
 
 blueprint = Blueprint("ingest", __name__, url_prefix="/v1/projects/<project_id>")
@@ -27,9 +29,13 @@ async def ingest(project_id: str) -> Response:
     asked = samples.Request(body)
     routers = await parts.caches.routers(project.id, asked.router_ids())
     result = _sort(asked, routers)
+    for reason, n in result.reasons.items():
+        parts.meters.count("breakers_samples_rejected_total", n, reason=reason)
     if result.good:
         splitting = {router_id for router_id, splits in routers.items() if splits}
-        check_outcomes(await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting)))
+        outcomes = await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting))
+        count_samples(parts.meters, outcomes, len(result.good))
+        check_outcomes(outcomes)
     return json_response(answer(result), 202)
 
 
@@ -63,6 +69,18 @@ def answer(result: samples.Sorted) -> dict[str, object]:
     if result.rejected and not result.good:
         raise Invalid("None of the samples can be taken.", body)
     return body
+
+
+def count_samples(meters: Meters, outcomes: Sequence[Outcome], n: int) -> None:
+    """A request's good samples count as taken together, as it is answered."""
+    words = {outcome.word for outcome in outcomes}
+    if words <= {"ok", "duplicate"}:
+        meters.count("breakers_samples_accepted_total", n)
+        note_outcome("duplicate" if "duplicate" in words else "accepted")
+        return
+    reason = "full" if words <= {"ok", "duplicate", "full"} else "unavailable"
+    meters.count("breakers_samples_rejected_total", n, reason=reason)
+    note_outcome(reason)
 
 
 def check_outcomes(outcomes: Sequence[Outcome]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from quart import Blueprint, Response
 
@@ -19,7 +19,8 @@ blueprint = Blueprint("states", __name__, url_prefix="/v1/projects/<project_id>/
 @blueprint.get("/<breaker_id>/state")
 async def get_state(project_id: str, breaker_id: str) -> Response:
     project, parts = await reach(project_id, "read_runtime"), replica()
-    row = await parts.store.get_breaker(project.id, path_uuid(breaker_id))
+    wanted = path_uuid(breaker_id)
+    row = (await parts.caches.breakers(project.id, [wanted])).get(wanted)
     readings = await parts.gateway.states(project.id, [row.id]) if row else {}
     if row is None or row.id not in readings:
         raise NotFound("There is no such breaker.")
@@ -32,7 +33,7 @@ async def get_states(project_id: str) -> Response:
     batch = wire.state_batch(wire.decode_object(await raw_body()))
     router_ids = batch.routers()
     routers = await parts.store.list_routers(project.id) if router_ids else []
-    rows, _ = await parts.store.list_breakers(project.id)
+    rows = await parts.caches.breakers(project.id, batch.breakers())
     chosen = choose(batch.breakers(), router_ids, rows, routers)
     readings = await parts.gateway.states(project.id, [row.id for row in chosen]) if chosen else {}
     states = [bodies.state(row, readings[row.id]) for row in chosen if row.id in readings]
@@ -40,11 +41,11 @@ async def get_states(project_id: str) -> Response:
 
 
 def choose(
-    breaker_ids: Iterable[str], router_ids: Iterable[str], rows: Sequence[BreakerRow], routers: Sequence[RouterRow]
+    breaker_ids: Iterable[str], router_ids: Iterable[str], rows: Mapping[str, BreakerRow], routers: Sequence[RouterRow]
 ) -> list[BreakerRow]:
     """The breakers asked for by id, then those of the routers asked for; each once, unknown ones left out."""
-    by_id, links = {row.id: row for row in rows}, {router.id: router.breaker_ids for router in routers}
+    links = {router.id: router.breaker_ids for router in routers}
     wanted = dict.fromkeys(breaker_ids)
     for router_id in router_ids:
         wanted |= dict.fromkeys(links.get(router_id, ()))
-    return [by_id[breaker_id] for breaker_id in wanted if breaker_id in by_id]
+    return [rows[breaker_id] for breaker_id in wanted if breaker_id in rows]

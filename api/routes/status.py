@@ -14,7 +14,7 @@ blueprint = Blueprint("status", __name__, url_prefix="/v1/projects/<project_id>/
 @blueprint.get("")
 async def get_status(project_id: str) -> Response:
     project, parts = await reach(project_id, "read_runtime"), replica()
-    rows, _ = await parts.store.list_breakers(project.id)
-    readings = await parts.gateway.states(project.id, [row.id for row in rows]) if rows else {}
+    rows = await parts.caches.breakers(project.id)
+    readings = await parts.gateway.states(project.id, list(rows)) if rows else {}
     body = bodies.project_status(list(readings.values()))
     return conditional(body, digest(body))

@@ -106,6 +106,11 @@ class Breaker(Timers):
         return len(window) if window is not None else 0
 
     @property
+    def lost(self) -> tuple[int, int]:
+        """Samples so far that came too late for the window, and that left it early."""
+        return self._evidence.late, self._evidence.truncated
+
+    @property
     def reload_after_ms(self) -> int:
         """Log records stamped up to here hold nothing that could be in the window: `load` may start behind them."""
         return self._evidence.low_ms(self._now)

@@ -7,13 +7,14 @@ from the Journal only, fenced. The rows themselves are in `rows.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from breaker_actors.messages import BreakerAssignment, Commit, CommitResult, LogFloor, RouterAssignment
 from breaker_actors.stores.rows import (
     SYSTEM,
     Alert,
+    AlertKind,
     AuditRow,
     BreakerDraft,
     BreakerItem,
@@ -22,11 +23,16 @@ from breaker_actors.stores.rows import (
     ChannelDraft,
     ChannelKind,
     ChannelRow,
+    CircuitRow,
+    DeliveryQuery,
+    DeliveryRow,
+    DeliveryState,
     EventQuery,
     EventRow,
     JournalHead,
     KeyKind,
     KeyRow,
+    Leased,
     OrgRow,
     Placement,
     ProjectRow,
@@ -35,12 +41,16 @@ from breaker_actors.stores.rows import (
     RouterRow,
     StoredState,
     StreamSnapshot,
+    Told,
+    Tried,
+    Waiting,
     WorkspaceRow,
 )
 
 __all__ = [
     "SYSTEM",
     "Alert",
+    "AlertKind",
     "AuditRow",
     "BreakerDraft",
     "BreakerItem",
@@ -51,12 +61,17 @@ __all__ = [
     "ChannelKind",
     "ChannelRow",
     "Check",
+    "CircuitRow",
+    "DeliveryQuery",
+    "DeliveryRow",
+    "DeliveryState",
     "Edit",
     "EventQuery",
     "EventRow",
     "JournalHead",
     "KeyKind",
     "KeyRow",
+    "Leased",
     "OrgRow",
     "Placement",
     "ProjectRow",
@@ -67,6 +82,9 @@ __all__ = [
     "Store",
     "StoredState",
     "StreamSnapshot",
+    "Told",
+    "Tried",
+    "Waiting",
     "WorkspaceRow",
 ]
 
@@ -220,7 +238,14 @@ class Store(Protocol):
         """Gives each id to its new owner under a raised epoch; unknown ids are left out of the answer."""
         ...
 
-    async def pending_changes(self, limit: int) -> list[ChangeRow]: ...
+    async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
+        """The oldest change rows; with `owners` only those of routers that are theirs or nobody's yet."""
+        ...
+
+    async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
+        """The routers for which some of these changes still wait."""
+        ...
+
     async def settle_changes(self, directory_epoch: int, offsets: Mapping[int, int]) -> None:
         """Removes applied change rows; `offsets`: change id -> offset of its first record, which becomes the links'
         since_offset (offset - 1)."""
@@ -239,6 +264,64 @@ class Store(Protocol):
         """One transaction. Each commit with events or `announce` takes sequence numbers in order: one per event, one
         for an announcement (n events take n numbers; the last one is its feed entry). Raises Fenced when a newer
         journal holds the shard."""
+        ...
+
+    # outbox: the Notifier's side, under its epoch
+    async def open_notifier(self) -> int:
+        """Raises the notifier's epoch and returns it; older notifiers are refused from here on."""
+        ...
+
+    async def waiting_channels(self) -> list[Waiting]:
+        """Channels that have pending deliveries."""
+        ...
+
+    async def lease_deliveries(
+        self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
+    ) -> list[Leased]:
+        """At most so many deliveries of each channel as `wants` says, to be sent at once; of a breaker only the oldest
+        one. Each counts as an attempt. Nobody else may send them before `until_ms`. `held`: ids that this epoch is
+        sending; what it leased beside them it never heard of, and may take again. Channels that are gone or disabled
+        are left out. Raises Fenced."""
+        ...
+
+    async def settle_deliveries(
+        self, epoch: int, tried: Sequence[Tried], circuits: Sequence[CircuitRow] = (), hasten: Sequence[str] = ()
+    ) -> set[str]:
+        """Notes what came of attempts; the ids of those that were still leased under the epoch, the others are left
+        alone. The recoveries of a dead trip end with it. `hasten`: channels whose waiting deliveries are due now."""
+        ...
+
+    async def give_up_deliveries(
+        self, epoch: int, channel_id: str, now_ms: int, before_ms: int, error: str
+    ) -> dict[str, int]:
+        """Ends deliveries of a channel that does not answer which have been tried, or waited for, since `before_ms`;
+        how many became "dead" and "cancelled". `error`: for those never tried. A bounded part of them. Raises Fenced.
+        """
+        ...
+
+    async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
+        """Ends the pending deliveries of a channel that is gone or disabled; how many. Raises Fenced."""
+        ...
+
+    async def outbox_depth(self) -> tuple[int, int | None]:
+        """How many deliveries are pending, and the created_ms of the oldest."""
+        ...
+
+    # outbox: for people
+    async def deliveries(self, query: DeliveryQuery) -> list[DeliveryRow]: ...
+    async def circuit(self, channel_id: str) -> CircuitRow | None:
+        """What the Notifier noted last of a channel that failed; None: nothing, or it was edited since."""
+        ...
+
+    async def redrive_delivery(
+        self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[DeliveryRow]:
+        """Makes a dead delivery and the other dead ones of its outage pending again; all of them, in order. Raises
+        NotRedrivable when it is not dead, when nothing can be sent, or when it would end a newer outage."""
+        ...
+
+    async def prune_deliveries(self, before_ms: int) -> int:
+        """Removes a bounded part of the ended deliveries from before a time; how many."""
         ...
 
     # upkeep

@@ -85,13 +85,14 @@ class Channels(StorePart):
         return None if found is None else self._channel(found)
 
     def _channel_values(self, row: ChannelRow) -> dict[str, Any]:
-        sealed = self._box.seal(msgspec.json.encode(row.config).decode(), _config_place(row.id))
+        sealed = self._box.seal(msgspec.json.encode(row.config).decode(), config_place(row.id))
         return msgspec.structs.asdict(row) | {"config": sealed}
 
     def _channel(self, row: Row[Any]) -> ChannelRow:
-        config = msgspec.json.decode(self._box.unseal(row.config, _config_place(row.id)))
+        config = msgspec.json.decode(self._box.unseal(row.config, config_place(row.id)))
         return ChannelRow(**{**row._mapping, "config": config})
 
 
-def _config_place(channel_id: str) -> str:
+def config_place(channel_id: str) -> str:
+    """What a channel's configuration is sealed for."""
     return f"channel configuration:{channel_id}"

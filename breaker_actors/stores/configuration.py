@@ -73,6 +73,28 @@ def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked
     return found
 
 
+def end_link(c: Connection, router_id: str, breaker_id: str) -> int | None:
+    """Removes a link; the offset after which it counted (None: it was not in the log yet)."""
+    mine = (t.links.c.router_id == router_id) & (t.links.c.breaker_id == breaker_id)
+    since_offset = c.execute(select(t.links.c.since_offset).where(mine)).scalar()
+    c.execute(delete(t.links).where(mine))
+    return since_offset
+
+
+def note_ended_link(
+    c: Connection, router_id: str, breaker_id: str, since_offset: int | None, change_id: int, now_ms: int
+) -> None:
+    """Keeps in mind what is still to be read through a link that a change ends. One that ended before and was taken up
+    again stays readable from its first beginning: the views in the log tell when it counted."""
+    e = t.ended_links.c
+    mine = (e.router_id == router_id) & (e.breaker_id == breaker_id)
+    earlier = c.execute(select(e.since_offset).where(mine)).scalar()
+    c.execute(delete(t.ended_links).where(mine))
+    known = [offset for offset in (earlier, since_offset) if offset is not None]
+    values = {"breaker_id": breaker_id, "router_id": router_id, "change_id": change_id, "ended_ms": now_ms}
+    c.execute(insert(t.ended_links).values(**values, since_offset=min(known, default=None)))
+
+
 def current_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:
     """The view that each router's configuration asks for now, under its stored version."""
     linked = linked_of(c, [router.id for router in routers])

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
 
 from breaker_actors.errors import Fenced
-from breaker_actors.messages import BreakerAssignment, RouterAssignment, RouterRef
+from breaker_actors.messages import ENDING, BreakerAssignment, RouterAssignment, RouterRef
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.base import ChangeRow, Placement
 from breaker_actors.stores.part import StorePart, chunks
@@ -30,9 +30,15 @@ class Placements(StorePart):
     async def claim(self, directory_epoch: int, kind: Kind, owners: Mapping[str, str]) -> dict[str, int]:
         return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
 
-    async def pending_changes(self, limit: int) -> list[ChangeRow]:
+    async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
         query = select(t.changes).order_by(t.changes.c.id).limit(limit)
+        if owners is not None:
+            able = t.routers.c.owner.is_(None) | t.routers.c.owner.in_(owners)
+            query = query.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
         return [_change(row) for row in await self._db.read(lambda c: c.execute(query).all())]
+
+    async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
+        return await self._db.read(lambda c: _unsettled(c, change_ids))
 
     async def settle_changes(self, directory_epoch: int, offsets: Mapping[int, int]) -> None:
         await self._db.write(lambda c: _settle(c, directory_epoch, offsets))
@@ -85,6 +91,13 @@ def _claim(c: Connection, directory_epoch: int, kind: Kind, owners: Mapping[str,
     return epochs
 
 
+def _unsettled(c: Connection, change_ids: Sequence[int]) -> list[str]:
+    found: set[str] = set()
+    for some in chunks(change_ids):
+        found.update(c.execute(select(t.changes.c.router_id).where(t.changes.c.id.in_(some))).scalars())
+    return sorted(found)
+
+
 def _change(row: Row[Any]) -> ChangeRow:
     return ChangeRow(
         id=row.id,
@@ -107,8 +120,14 @@ def _settle(c: Connection, directory_epoch: int, offsets: Mapping[int, int]) -> 
             router_ids.add(row.router_id)
         c.execute(delete(t.changes).where(t.changes.c.id.in_(some)))
     if starts:
-        mine = (t.links.c.router_id == bindparam("router")) & (t.links.c.breaker_id == bindparam("breaker"))
-        c.execute(update(t.links).where(mine).values(since_offset=bindparam("since")), starts)
+        for table in (t.links, t.ended_links):  # a link may have ended before it was in the log
+            mine = (table.c.router_id == bindparam("router")) & (table.c.breaker_id == bindparam("breaker"))
+            unknown = table.c.since_offset.is_(None)
+            c.execute(update(table).where(mine, unknown).values(since_offset=bindparam("since")), starts)
+    ends = update(t.ended_links).where(t.ended_links.c.change_id == bindparam("change"))
+    slot = select(t.routers.c.log_slot).where(t.routers.c.id == t.ended_links.c.router_id).scalar_subquery()
+    ends = ends.values(until_offset=bindparam("until"), log_slot=slot)
+    c.execute(ends, [{"change": change_id, "until": offset} for change_id, offset in offsets.items()])
     _remove_deleted(c, sorted(router_ids))
 
 
@@ -149,7 +168,8 @@ def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[Brea
             .where(t.breakers.c.id.in_(some))
         ):
             routers = tuple(refs.get(row.breaker_id, ()))
-            found[row.breaker_id] = BreakerAssignment(**row._mapping, routers=routers)
+            values = {**row._mapping, "routers": routers, "cut": _starts(routers) | row.cut}
+            found[row.breaker_id] = BreakerAssignment(**values)
     return [found[breaker_id] for breaker_id in breaker_ids if breaker_id in found]
 
 
@@ -163,9 +183,33 @@ def _router_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[Ro
         .where(t.links.c.breaker_id.in_(breaker_ids), t.links.c.since_offset.is_not(None))
         .order_by(t.links.c.number)
     )
-    refs: dict[str, list[RouterRef]] = {}
+    refs = _ended_refs(c, breaker_ids)
     for breaker_id, router_id, owner, slot, since in c.execute(query):
         refs.setdefault(breaker_id, []).append(RouterRef(router_id, owner or "", slot or "", since))
+    return refs
+
+
+def _starts(refs: Sequence[RouterRef]) -> dict[str, int]:
+    """Where reading a router begins when nothing was read yet. For a link that ended and was taken up again: at its
+    first beginning; the views in the log tell when it counted."""
+    starts: dict[str, int] = {}
+    for ref in refs:
+        starts[ref.router_id] = min(ref.since_offset, starts.get(ref.router_id, ref.since_offset))
+    return starts
+
+
+def _ended_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[RouterRef]]:
+    """Links that have ended and may still have to be read, also where the same one has begun anew."""
+    e = t.ended_links.c
+    query = (
+        select(e.breaker_id, e.router_id, t.routers.c.owner, func.coalesce(e.log_slot, t.routers.c.log_slot))
+        .add_columns(e.since_offset, func.coalesce(e.until_offset, ENDING))
+        .join_from(t.ended_links, t.routers, t.routers.c.id == e.router_id, isouter=True)
+        .where(e.breaker_id.in_(breaker_ids), e.since_offset.is_not(None))
+    )
+    refs: dict[str, list[RouterRef]] = {}
+    for breaker_id, router_id, owner, slot, since, until in c.execute(query):
+        refs.setdefault(breaker_id, []).append(RouterRef(router_id, owner or "", slot or "", since, until))
     return refs
 
 

@@ -1,7 +1,7 @@
 """A set of changes to breakers of one project, carried out in one go: one breaker or thousands take the same way.
 
 Everything that a change of breakers entails is here, in set-based statements: rows, runtime records, routers made with
-breakers and gone with them, change rows for the logs, names that streams lose, the audit log.
+breakers and gone with them, change rows for the logs, names that streams lose, alerts that end, the audit log.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from breaker_actors.core.records import BREAKER, BreakerSet, RouterView, encode_entry
 from breaker_actors.errors import BreakerExists
 from breaker_actors.stores import tables as t
+from breaker_actors.stores.alerts import write_ends
 from breaker_actors.stores.audits import Note, Place, write_down
 from breaker_actors.stores.configuration import (
     BREAKER_COLUMNS,
@@ -81,6 +82,7 @@ def carry_out(c: Connection, place: Place, plan: Plan) -> list[int]:
     hung = _Hung.of(c, plan)
     change_ids = _create(c, plan.created)
     _update(c, plan.edited)
+    write_ends(c, plan.removed, place.now_ms)
     _remove(c, [row.id for row in plan.removed])
     change_ids += hung.tell(c, plan, place.now_ms)
     note_stream_names(c, project_id, names, stream_names(c, project_id, touched), place.now_ms)
@@ -216,7 +218,7 @@ def _update(c: Connection, pairs: Sequence[tuple[BreakerRow, BreakerRow]]) -> No
 
 def _remove(c: Connection, breaker_ids: Sequence[str]) -> None:
     for some in chunks(breaker_ids):
-        for column in (t.links.c.breaker_id, t.records.c.breaker_id, t.breakers.c.id):
+        for column in (t.links.c.breaker_id, t.ended_links.c.breaker_id, t.records.c.breaker_id, t.breakers.c.id):
             c.execute(delete(column.table).where(column.in_(some)))
 
 

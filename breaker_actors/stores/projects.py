@@ -39,7 +39,7 @@ class Projects(StorePart):
             "workspace_id": workspace_id,
             "name": name,
             "enable_signed_ingest": False,
-            "ingest_secret": self._box.seal(secret, _secret_place(project_id)),
+            "ingest_secret": self._box.seal(secret, secret_place(project_id)),
             "shard": UUID(project_id).int % self._shards,
             "inserted_ms": now_ms,
             "breakers_updated_ms": now_ms,
@@ -75,11 +75,11 @@ class Projects(StorePart):
             raise Invalid(f"a project has no changeable field {unknown[0]}", {"field": unknown[0]})
         values = dict(fields)
         if values.get("slack_webhook_url") is not None:
-            values["slack_webhook_url"] = self._box.seal(values["slack_webhook_url"], _slack_place(project_id))
+            values["slack_webhook_url"] = self._box.seal(values["slack_webhook_url"], slack_place(project_id))
         return await self._change_project(project_id, values, "project.update", now_ms, by)
 
     async def rotate_secret(self, project_id: str, now_ms: int, overlap_ms: int = 0, by: str = SYSTEM) -> ProjectRow:
-        sealed = self._box.seal(new_ingest_secret(), _secret_place(project_id))
+        sealed = self._box.seal(new_ingest_secret(), secret_place(project_id))
         kept = t.projects.c.ingest_secret if overlap_ms else None
         values = {
             "ingest_secret": sealed,
@@ -132,15 +132,16 @@ class Projects(StorePart):
         values = dict(row._mapping)
         for name in ("ingest_secret", "previous_secret"):
             if values[name] is not None:
-                values[name] = self._box.unseal(values[name], _secret_place(row.id))
+                values[name] = self._box.unseal(values[name], secret_place(row.id))
         if row.slack_webhook_url is not None:
-            values["slack_webhook_url"] = self._box.unseal(row.slack_webhook_url, _slack_place(row.id))
+            values["slack_webhook_url"] = self._box.unseal(row.slack_webhook_url, slack_place(row.id))
         return ProjectRow(**values)
 
 
-def _secret_place(project_id: str) -> str:
+def secret_place(project_id: str) -> str:
     return f"ingest secret:{project_id}"
 
 
-def _slack_place(project_id: str) -> str:
+def slack_place(project_id: str) -> str:
+    """What a project's slack_webhook_url is sealed for."""
     return f"slack webhook address:{project_id}"

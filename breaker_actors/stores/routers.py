@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, insert, select, update
 
 from breaker_actors.core.records import RouterView
 from breaker_actors.errors import NotFound, RouterHasBreakers
@@ -19,8 +19,10 @@ from breaker_actors.stores.configuration import (
     add_links,
     breaker_entry,
     current_views,
+    end_link,
     linked_of,
     mark_routers_deleted,
+    note_ended_link,
     raise_views,
     view_entry,
 )
@@ -204,11 +206,12 @@ def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str
 def _unlink(c: Connection, place: Place, row: RouterRow, breaker_id: str) -> list[int]:
     if breaker_id not in row.breaker_ids:
         raise NotFound("The breaker is not linked to this router.", {"breaker_id": breaker_id})
-    mine = (t.links.c.router_id == row.id) & (t.links.c.breaker_id == breaker_id)
-    c.execute(delete(t.links).where(mine))
+    since_offset = end_link(c, row.id, breaker_id)
     left = tuple(id_ for id_ in row.breaker_ids if id_ != breaker_id)
     _note_links(c, place, "router.unlink", row, msgspec.structs.replace(row, breaker_ids=left))
-    return _tell_view(c, row.id)
+    (change_id,) = _tell_view(c, row.id)
+    note_ended_link(c, row.id, breaker_id, since_offset, change_id, place.now_ms)
+    return [change_id]
 
 
 def _note_links(c: Connection, place: Place, action: str, old: RouterRow, new: RouterRow) -> None:

@@ -241,6 +241,113 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"ChannelRow(id={self.id!r})"
 
 
+AlertKind = Literal["trip", "recover", "resolve"]
+DeliveryState = Literal["pending", "sent", "dead", "cancelled"]
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a notification has to tell: the event as it was stored, or the end of a deleted breaker.
+
+    `rule` is that of the event and, where the breaker's settings are still the same, op, min_count and kind_params.
+    `outage_ms`: since the breaker left closed; None for the move that began it, or where that is not known any more.
+    """
+
+    name: str
+    prev: StateWord
+    curr: StateWord
+    ts_ms: int
+    reason: str
+    value: float | None
+    rule: dict[str, Any]
+    agg: dict[str, Any]
+    outage_ms: int | None = None
+
+
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One notification on its way to one channel. `id` is the same over all attempts; `number` orders them.
+
+    `kind` resolve: its breaker was deleted while it was open. `next_ms`: not before then is it tried (again);
+    `created_ms`: the time of the event; `ended_ms`: when it became sent, dead or cancelled."""
+
+    number: int
+    id: str
+    project_id: str
+    channel_id: str
+    breaker_id: str
+    kind: AlertKind
+    transition_seq: int
+    incident: int | None
+    told: Told
+    state: DeliveryState
+    attempts: int
+    next_ms: int
+    since_ms: int | None
+    last_status: int | None
+    last_error: str | None
+    created_ms: int
+    ended_ms: int | None
+
+
+class DeliveryQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliveries of one channel, newest first. `before`: the number of the last one already given."""
+
+    project_id: str
+    channel_id: str
+    state: DeliveryState | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+class CircuitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a channel whose receiver failed: the encoded core Record of its circuit breaker, a pause that
+    the receiver asked for, and its last failure. Good for one `version` of the channel's address only."""
+
+    channel_id: str
+    version: str
+    record: bytes
+    not_before_ms: int
+    last_status: int | None
+    last_error: str | None
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel with pending deliveries. `newest`: the highest number among them. `version` None: the channel is
+    disabled or gone, and nothing can be sent."""
+
+    channel_id: str
+    newest: int
+    version: str | None
+    circuit: CircuitRow | None
+
+
+class Leased(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Notifier may send on one channel now. `config` is opened (None: its seal does not open) and must not
+    reach a log. `later_ms`: when the next of those that wait may be tried; None: nobody knows of one.
+    `dropped`: recoveries that ended here because their trips were not sent, by state."""
+
+    channel_id: str
+    kind: ChannelKind
+    config: dict[str, Any] | None
+    project_name: str | None
+    rows: tuple[DeliveryRow, ...]
+    later_ms: int | None
+    dropped: dict[str, int]
+
+    def __repr__(self) -> str:
+        return f"Leased(channel_id={self.channel_id!r}, rows={len(self.rows)})"
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one attempt to deliver. `next_ms`: when to try again (retry only)."""
+
+    delivery_id: str
+    word: Literal["sent", "retry", "dead"]
+    at_ms: int
+    status: int | None = None
+    error: str | None = None
+    next_ms: int = 0
+
+
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     """One change of configuration: who (the id of a key) did what to which thing. Secrets are masked."""
 

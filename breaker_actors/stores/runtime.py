@@ -11,6 +11,7 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, select, upda
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit, CommitResult
 from breaker_actors.stores import tables as t
+from breaker_actors.stores.alerts import write_alerts
 from breaker_actors.stores.base import JournalHead
 from breaker_actors.stores.part import StorePart, chunks
 
@@ -74,6 +75,7 @@ def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tupl
             rows += _event_rows(head.shard, sequence, commit)
             fences[commit.breaker_id] = _Fence(commit.epoch, commit.transition_seq)
         sequence += numbers_taken(commit)
+    write_alerts(c, rows)
     if rows:
         c.execute(insert(t.events), rows)
     _store_records(c, kept)
@@ -98,6 +100,7 @@ def _fences(c: Connection, breaker_ids: Sequence[str]) -> dict[str, _Fence]:
             select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq)
             .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
             .where(t.breakers.c.id.in_(some))
+            .order_by(t.breakers.c.id)
             .with_for_update()
         )
         fences.update({id_: _Fence(epoch, seq) for id_, epoch, seq in c.execute(query)})

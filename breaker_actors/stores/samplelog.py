@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from breaker_actors.core.records import LogRecord
+from breaker_actors.errors import Invalid
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True):
@@ -43,6 +45,16 @@ class LogStock(msgspec.Struct, frozen=True):
     router_id: str
     last_offset: int
     last_received_ms: int
+
+
+_SLOT = re.compile(r"[a-z0-9-]{1,64}")
+
+
+def check_slot(slot: str) -> str:
+    """The slot itself. Raises Invalid for a name that could be more than a name where logs are kept."""
+    if _SLOT.fullmatch(slot) is None:
+        raise Invalid(f"not a log slot: {slot!r}")
+    return slot
 
 
 class SampleLog(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from breaker_actors.errors import BreakersError
+from breaker_actors.errors import BreakersError, Invalid
 
 if TYPE_CHECKING:
     from breaker_actors.stores.base import KeyKind
@@ -20,6 +21,8 @@ KEY_PREFIXES: dict[KeyKind, str] = {"user": "eb_user_", "admin": "eb_admin_", "p
 KEY_PREFIX_LEN = 12
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
+_CHECK = "breakers"
+_CHECK_PLACE = "check value"
 
 
 class SecretBox:
@@ -37,12 +40,7 @@ class SecretBox:
     @classmethod
     def from_file(cls, path: Path) -> SecretBox:
         """The box of a key file, made on first use (mode 600)."""
-        if not path.exists():
-            _make_key_file(path)
-        key = path.read_bytes()
-        if len(key) != _KEY_BYTES:
-            raise BreakersError(f"{path} is not a key file of {_KEY_BYTES} bytes")
-        return cls(key)
+        return cls(read_key_file(path))
 
     def seal(self, text: str, place: str) -> bytes:
         """Nonce and ciphertext; two seals of one text differ."""
@@ -50,12 +48,44 @@ class SecretBox:
         return nonce + self._cipher.encrypt(nonce, text.encode(), place.encode())
 
     def unseal(self, sealed: bytes, place: str) -> str:
-        """The text; raises when the key file is another one than at seal time."""
+        """The text; raises when the key is another one than at seal time."""
         nonce, body = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return self._cipher.decrypt(nonce, body, place.encode()).decode()
         except InvalidTag:
-            raise BreakersError(f"the key file does not open the stored {place.partition(':')[0]}") from None
+            raise BreakersError(f"the sealing key does not open the stored {place.partition(':')[0]}") from None
+
+    def check_value(self) -> bytes:
+        """What a store keeps to know the key again."""
+        return self.seal(_CHECK, _CHECK_PLACE)
+
+    def fits(self, check_value: bytes) -> bool:
+        """Whether a check value was made with the same key."""
+        return self.opens(check_value, _CHECK_PLACE)
+
+    def opens(self, sealed: bytes, place: str) -> bool:
+        try:
+            self.unseal(sealed, place)
+        except BreakersError:
+            return False
+        return True
+
+
+def parse_key(text: str) -> bytes:
+    """The key of a setting: 64 hex digits. Raises Invalid, without the text."""
+    if re.fullmatch(f"[0-9a-fA-F]{{{2 * _KEY_BYTES}}}", text) is None:
+        raise Invalid(f"BREAKERS_SECRET_KEY has to be {2 * _KEY_BYTES} hex digits; `openssl rand -hex 32` makes them")
+    return bytes.fromhex(text)
+
+
+def read_key_file(path: Path) -> bytes:
+    """The key in a file, which is made on first use (mode 600)."""
+    if not path.exists():
+        _make_key_file(path)
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise BreakersError(f"{path} is not a key file of {_KEY_BYTES} bytes")
+    return key
 
 
 def _make_key_file(path: Path) -> None:

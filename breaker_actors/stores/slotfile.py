@@ -1,12 +1,7 @@
-"""One file of the SQLite sample log: its tables and every statement on it, as sync functions over a connection.
-
-Offsets are dense per router and received_ms never goes back with them; both are checked at every append and relied on
-by the reads.
-"""
+"""One file of the SQLite sample log: its tables and every statement on it, as sync functions over a connection."""
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,18 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from breaker_actors.core.records import VIEW, LogRecord
-from breaker_actors.errors import Invalid
-from breaker_actors.stores.samplelog import Append, LogStock, RouterHead
+from breaker_actors.core.records import LogRecord
+from breaker_actors.stores import loghead
+from breaker_actors.stores.loghead import Head
+from breaker_actors.stores.samplelog import Append, LogStock, RouterHead, check_slot
 from breaker_actors.stores.sqlite_files import BUSY_TIMEOUT_S, make_file
 
 TRIM_ROWS = 200
-_SLOT = re.compile(r"[a-z0-9-]{1,64}")
 _CACHED_STATEMENTS = 64
 
 # Payloads come last in a row: SQLite reads the columns before them without touching their overflow pages.
 # `keys` is clustered by offset, not by key: owners look keys up in memory, the table is only written and read in order.
-# `taken_offset` and `before_ms` make a repeated take answer like the first one, whose answer may have been lost.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
     router_id TEXT NOT NULL, offset INTEGER NOT NULL, received_ms INTEGER NOT NULL, kind INTEGER NOT NULL,
@@ -44,28 +38,14 @@ CREATE TABLE IF NOT EXISTS alive (owner TEXT PRIMARY KEY, alive_ms INTEGER NOT N
 """
 
 
-class _Head(msgspec.Struct):
-    router_id: str
-    epoch: int
-    owner: str
-    offset: int
-    last_received_ms: int
-    view_offset: int
-    taken_offset: int
-    before_ms: int
-    keys_from_ms: int
-
-
-_HEAD_COLUMNS = ", ".join(_Head.__struct_fields__)
+_HEAD_COLUMNS = ", ".join(Head.__struct_fields__)
 _SELECT_HEAD = f"SELECT {_HEAD_COLUMNS} FROM heads WHERE router_id = ?"
 _RECORD_COLUMNS = "router_id, offset, received_ms, kind, view_offset, payload"
 
 
 def file_name(slot: str) -> str:
     """The file of a slot. Raises Invalid for a name that could leave the folder."""
-    if _SLOT.fullmatch(slot) is None:
-        raise Invalid(f"not a log slot: {slot!r}")
-    return f"{slot}.sqlite"
+    return f"{check_slot(slot)}.sqlite"
 
 
 def open_writer(path: Path, synchronous_full: bool) -> sqlite3.Connection:
@@ -116,9 +96,9 @@ def _transaction(c: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _head(c: sqlite3.Connection, router_id: str) -> _Head | None:
+def _head(c: sqlite3.Connection, router_id: str) -> Head | None:
     row = c.execute(_SELECT_HEAD, (router_id,)).fetchone()
-    return None if row is None else _Head(*row)
+    return None if row is None else Head(*row)
 
 
 def take(
@@ -126,28 +106,19 @@ def take(
 ) -> list[RouterHead]:
     """Puts routers under an owner incarnation; see SampleLog.take."""
     with _transaction(c):
-        taken = [head for router_id, epoch in routers if (head := _take(c, router_id, epoch, owner, now_ms))]
+        alive: dict[str, int] = dict(c.execute("SELECT owner, alive_ms FROM alive"))
+        taken = []
+        for router_id, epoch in routers:
+            head = loghead.take(_head(c, router_id), router_id, epoch, owner, now_ms, alive)
+            if head is not None:
+                c.execute("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(head))
+                taken.append(head)
         _note_alive(c, owner, now_ms)
         c.execute("DELETE FROM alive WHERE owner <> ? AND owner NOT IN (SELECT owner FROM heads)", (owner,))
-        return [_router_head(c, head, keys_after_ms) for head in taken]
+        return [_told(c, head, keys_after_ms) for head in taken]
 
 
-def _take(c: sqlite3.Connection, router_id: str, epoch: int, owner: str, now_ms: int) -> _Head | None:
-    head = _head(c, router_id)
-    if head is None:
-        head = _Head(router_id, epoch, owner, 0, 0, 0, 0, now_ms, 0)
-    elif head.epoch > epoch or (head.epoch == epoch and head.owner != owner):
-        return None
-    elif head.epoch == epoch and head.offset == head.taken_offset:
-        return head
-    else:
-        head.before_ms = max(_alive_ms(c, head.owner), head.last_received_ms)
-        head.epoch, head.owner, head.taken_offset = epoch, owner, head.offset
-    c.execute("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(head))
-    return head
-
-
-def _router_head(c: sqlite3.Connection, head: _Head, keys_after_ms: int) -> RouterHead:
+def _told(c: sqlite3.Connection, head: Head, keys_after_ms: int) -> RouterHead:
     view = c.execute(
         "SELECT payload FROM records WHERE router_id = ? AND offset = ?", (head.router_id, head.view_offset)
     ).fetchone()
@@ -155,16 +126,7 @@ def _router_head(c: sqlite3.Connection, head: _Head, keys_after_ms: int) -> Rout
         "SELECT key, offset FROM keys WHERE router_id = ? AND received_ms > ? ORDER BY offset",
         (head.router_id, keys_after_ms),
     )
-    return RouterHead(
-        router_id=head.router_id,
-        epoch=head.epoch,
-        offset=head.offset,
-        last_received_ms=head.last_received_ms,
-        alive_ms=head.before_ms,
-        view_offset=head.view_offset,
-        view=None if view is None else view[0],
-        keys=tuple(keys.fetchall()),
-    )
+    return loghead.told(head, None if view is None else view[0], keys.fetchall())
 
 
 def alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
@@ -191,40 +153,17 @@ def _note_alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
     )
 
 
-def _alive_ms(c: sqlite3.Connection, owner: str) -> int:
-    row = c.execute("SELECT alive_ms FROM alive WHERE owner = ?", (owner,)).fetchone()
-    return 0 if row is None else int(row[0])
-
-
 def append(c: sqlite3.Connection, records: Sequence[Append], keys_ms: int) -> list[bool]:
-    """One transaction for all records; see SampleLog.append. A record that lies there already, under the same epoch
-    and byte for byte, counts as appended: its first answer got lost."""
+    """One transaction for all records; see SampleLog.append."""
     with _transaction(c):
-        heads = {router_id: _head(c, router_id) for router_id in {record.router_id for record in records}}
-        moved: dict[str, _Head] = {}
-        fresh: list[Append] = []
-        results: list[bool] = []
-        for record in records:
-            head = heads[record.router_id]
-            if head is None or head.epoch != record.epoch:
-                results.append(False)
-            elif record.offset == head.offset + 1 and record.received_ms >= head.last_received_ms:
-                _move_on(head, record)
-                moved[head.router_id] = head
-                fresh.append(record)
-                results.append(True)
-            else:
-                results.append(record.offset > head.taken_offset and _lies_there(c, record))
-        _insert(c, fresh)
-        for head in moved.values():
+        heads = {id_: head for id_ in {record.router_id for record in records} if (head := _head(c, id_)) is not None}
+        judged = loghead.judge(heads, records)
+        pairs = zip(judged.results, records, strict=True)
+        results = [_lies_there(c, record) if result is None else result for result, record in pairs]
+        _insert(c, judged.fresh)
+        for head in judged.moved:
             _store_head(c, head, keys_ms)
         return results
-
-
-def _move_on(head: _Head, record: Append) -> None:
-    head.offset = record.offset
-    head.last_received_ms = record.received_ms
-    head.view_offset = record.offset if record.kind == VIEW else record.view_offset
 
 
 def _lies_there(c: sqlite3.Connection, record: Append) -> bool:
@@ -246,11 +185,9 @@ def _insert(c: sqlite3.Connection, records: Sequence[Append]) -> None:
     )
 
 
-def _store_head(c: sqlite3.Connection, head: _Head, keys_ms: int) -> None:
-    """Stores where the log stands; once in a tenth of their life also drops the keys that are too old."""
-    oldest_ms = head.last_received_ms - keys_ms
-    if oldest_ms - head.keys_from_ms > keys_ms // 10:
-        head.keys_from_ms = oldest_ms
+def _store_head(c: sqlite3.Connection, head: Head, keys_ms: int) -> None:
+    oldest_ms = loghead.due_keys_ms(head, keys_ms)
+    if oldest_ms is not None:
         c.execute("DELETE FROM keys WHERE router_id = ? AND received_ms <= ?", (head.router_id, oldest_ms))
     c.execute(
         "UPDATE heads SET offset = ?, last_received_ms = ?, view_offset = ?, keys_from_ms = ? WHERE router_id = ?",

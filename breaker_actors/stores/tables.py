@@ -23,10 +23,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.types import TypeDecorator
 
 from breaker_actors.core.model import Rule
+from breaker_actors.stores.rows import Told
 
 # SQLite gives out row numbers for a column declared exactly INTEGER only; PostgreSQL needs 64 bits for them.
 Number = BigInteger().with_variant(Integer, "sqlite")
@@ -162,6 +164,21 @@ links = Table(
     UniqueConstraint("router_id", "breaker_id"),
 )
 
+# Links that ended: windows reach back to them for a while, and a breaker that was away has to read up to their end.
+# `change_id` is the change that ends it; `until_offset`: NULL until that is settled, then the record that ended it.
+# The router may be gone, so its id is no foreign key and its slot is kept.
+ended_links = Table(
+    "ended_links",
+    metadata,
+    Column("breaker_id", Text, ForeignKey(breakers.c.id), primary_key=True),
+    Column("router_id", Text, primary_key=True),
+    Column("since_offset", BigInteger),
+    Column("log_slot", Text),
+    Column("change_id", BigInteger, nullable=False, index=True),
+    Column("until_offset", BigInteger),
+    Column("ended_ms", BigInteger, nullable=False),
+)
+
 # A settled change's id is never given out again: a late settle of it must not remove another change.
 changes = Table(
     "changes",
@@ -272,4 +289,68 @@ counters = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", BigInteger, nullable=False),
+)
+
+# A check value of the key that seals secrets: another key is noticed when the store is opened, not at the first secret.
+seals = Table(
+    "seals",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+# Who is to be told of what: a row per event and channel, written with the event (design.md section 3.7). Outlives
+# channel and breaker, so its ids are no foreign keys. `channel_id`: the project's own id for its slack_webhook_url.
+# `shard`, `sequence`: the event; NULL for the end of a deleted breaker. `incident`: the sequence of the event with which
+# the outage began; NULL where no trip has to go before. `since_ms`: since when it is being tried.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project_id", Text, nullable=False),
+    Column("channel_id", Text, nullable=False),
+    Column("breaker_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("shard", Integer),
+    Column("sequence", BigInteger),
+    Column("transition_seq", BigInteger, nullable=False),
+    Column("incident", BigInteger),
+    Column("told", JsonText(Told), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_ms", BigInteger, nullable=False),
+    Column("since_ms", BigInteger),
+    Column("lease_epoch", BigInteger),
+    Column("lease_until_ms", BigInteger),
+    Column("last_status", Integer),
+    Column("last_error", Text),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("ended_ms", BigInteger),
+    UniqueConstraint("channel_id", "shard", "sequence"),
+    sqlite_autoincrement=True,
+)
+_PENDING = text("state = 'pending'")
+Index("ix_outbox_pending", outbox.c.channel_id, outbox.c.number, sqlite_where=_PENDING, postgresql_where=_PENDING)
+Index("ix_outbox_channel_newest", outbox.c.channel_id, outbox.c.number)
+Index("ix_outbox_incident", outbox.c.incident, outbox.c.channel_id)
+Index("ix_outbox_created", outbox.c.created_ms)
+
+notifier = Table(
+    "notifier",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+)
+
+# What is known of channels that do not answer. `version`: of the address it was learnt of; another one starts anew.
+circuits = Table(
+    "circuits",
+    metadata,
+    Column("channel_id", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    Column("not_before_ms", BigInteger, nullable=False),
+    Column("last_status", Integer),
+    Column("last_error", Text),
 )

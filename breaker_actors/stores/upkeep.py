@@ -19,6 +19,9 @@ PAGE = 1_000
 PAGES_MAX = 20
 """A round removes at most PAGE x PAGES_MAX rows of a table; what is left goes in the next one."""
 
+SETTLED_WITHIN_MS = 3_600_000
+"""How long after it was written a change lies in the log at the latest, for what depends on its time there."""
+
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 
 
@@ -35,6 +38,7 @@ class Upkeeps(StorePart):
                 removed[name] += gone
                 if gone == 0 or seen < PAGE:
                     break
+        removed["ended_links"] = await self._db.write(_prune_ended_links)
         return removed
 
 
@@ -68,10 +72,35 @@ def _log_floors(c: Connection) -> list[LogFloor]:
         .join(t.breakers, t.breakers.c.id == t.links.c.breaker_id)
         .where(t.links.c.since_offset.is_not(None))
     )
-    for row in c.execute(query):
+    for row in [*c.execute(query), *_ended(c)]:
         if row.router_id in floors:
             floors[row.router_id].append(_needs(row))
     return [LogFloor(row.id, row.owner or "", row.log_slot, *_lowest(floors[row.id])) for row in routers]
+
+
+def _ended(c: Connection) -> Sequence[Any]:
+    e = t.ended_links.c
+    columns = (e.router_id, e.since_offset, t.records.c.record, t.records.c.cut, t.records.c.settings)
+    query = (
+        select(*columns, t.breakers.c.rule, e.breaker_id, e.until_offset, e.ended_ms)
+        .join_from(t.ended_links, t.records, t.records.c.breaker_id == e.breaker_id)
+        .join(t.breakers, t.breakers.c.id == e.breaker_id)
+        .where(e.since_offset.is_not(None))
+    )
+    return c.execute(query).all()
+
+
+def _prune_ended_links(c: Connection) -> int:
+    """Forgets ended links that were read to their end and that no window reaches any more."""
+    e, gone = t.ended_links.c, 0
+    for row in _ended(c):
+        offset, since_ms = _needs(row)
+        if row.until_offset is None or offset < row.until_offset or since_ms is None:
+            continue
+        if since_ms > row.ended_ms + SETTLED_WITHIN_MS:
+            mine = (e.breaker_id == row.breaker_id) & (e.router_id == row.router_id)
+            gone += c.execute(delete(t.ended_links).where(mine, e.until_offset == row.until_offset)).rowcount
+    return gone
 
 
 def _needs(row: Any) -> tuple[int, int | None]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
+from breaker_actors.stores.pglog import PgLog
+from breaker_actors.stores.samplelog import SampleLog
 from breaker_actors.stores.secrets import SecretBox
 from breaker_actors.stores.sql import SqlStore
 from breaker_actors.stores.sqlitelog import SqliteLog
@@ -12,25 +16,31 @@ from breaker_actors.stores.sqlitelog import SqliteLog
 
 @dataclass(frozen=True)
 class Backend:
-    """Where one test keeps its data, so that several stores (and processes) can share it."""
+    """Where one test keeps its data, so that several stores (and processes) can share it. `database`: the URL of a
+    PostgreSQL database of its own; "": SQLite files in the folder."""
 
-    name: str
     folder: Path
+    database: str = ""
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.folder / 'store.sqlite'}"
-
-    @property
-    def log_folder(self) -> Path:
-        return self.folder / "log"
+        return self.database or f"sqlite:///{self.folder / 'store.sqlite'}"
 
     def store(self) -> SqlStore:
         return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"))
 
-    def log(self) -> SqliteLog:
-        return SqliteLog(self.log_folder, synchronous_full=False)
+    def log(self) -> SampleLog:
+        return PgLog(self.database) if self.database else SqliteLog(self.folder / "log", synchronous_full=False)
 
     def stored_bytes(self) -> bytes:
-        """Everything the backend wrote, to search for what must not be there."""
-        return b"".join(p.read_bytes() for p in self.folder.glob("store.sqlite*"))
+        """Everything the store wrote, to search for what must not be there."""
+        if not self.database:
+            return b"".join(p.read_bytes() for p in self.folder.glob("store.sqlite*"))
+        with psycopg.connect(self.database) as connection:
+            query = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+            return b"".join(_copied(connection, name) for (name,) in connection.execute(query).fetchall())
+
+
+def _copied(connection: psycopg.Connection, table: str) -> bytes:
+    with connection.cursor().copy(f"COPY {table} TO STDOUT (FORMAT binary)".encode()) as rows:
+        return b"".join(rows)

@@ -12,12 +12,12 @@ from breaker_actors.stores.sql import SqlStore
 from tests.contract.backends import Backend
 from tests.contract.store_world import World
 
-BACKENDS = ["sqlite"]
+BACKENDS = ["sqlite", "postgresql"]
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    return Backend(request.param, tmp_path)
+    return Backend(tmp_path, request.getfixturevalue("postgres_url") if request.param == "postgresql" else "")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the child processes of the contract tests do: `python -m tests.contract.processes <job> <folder> <argument>`."""
+"""What the child processes of the contract tests do: `python -m tests.contract.processes JOB FOLDER DATABASE ARGUMENT`."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def _record(epoch: int, offset: int) -> Append:
 
 
 if __name__ == "__main__":
-    job, folder, argument = sys.argv[1:]
-    asyncio.run({"create": create, "flood": flood}[job](Backend("sqlite", Path(folder)), argument))
+    job, folder, database, argument = sys.argv[1:]
+    asyncio.run({"create": create, "flood": flood}[job](Backend(Path(folder), database), argument))

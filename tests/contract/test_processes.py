@@ -15,9 +15,8 @@ from tests.contract.store_world import World
 
 
 async def _start(backend: Backend, job: str, argument: str) -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.contract.processes", job, str(backend.folder), argument, stdout=PIPE
-    )
+    command = [sys.executable, "-m", "tests.contract.processes", job, str(backend.folder), backend.database, argument]
+    return await asyncio.create_subprocess_exec(*command, stdout=PIPE)
 
 
 async def test_processes_share_a_store(backend: Backend, make_store: Callable[[], Awaitable[Store]]) -> None:

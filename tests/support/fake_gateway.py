@@ -8,7 +8,7 @@ from typing import Any
 
 from breaker_actors.core.model import StateWord, View
 from breaker_actors.errors import Unavailable
-from breaker_actors.messages import FeedEntry, FeedPage, Outcome, Part, StateReading
+from breaker_actors.messages import FeedEntry, FeedPage, Outcome, Part, Rebalanced, StateReading
 from breaker_actors.stores.base import Store
 
 NOW_MS = 1_795_242_600_000
@@ -60,6 +60,7 @@ class FakeGateway:
         self.announced: list[str] = []
         self.down = False
         self.polls = 0
+        self.uneven = 0
         self.epoch = 7
         self._entries: list[FeedEntry] = []
         self._position = 0
@@ -107,6 +108,11 @@ class FakeGateway:
     async def ready(self) -> None:
         if self.down:
             raise Unavailable
+
+    async def rebalance(self, most: int) -> Rebalanced:
+        moved = min(most, self.uneven)
+        self.uneven -= moved
+        return Rebalanced(moved=moved, left=self.uneven)
 
     # what a test says
 

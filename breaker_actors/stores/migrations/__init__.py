@@ -7,46 +7,75 @@ query.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, create_engine, inspect, select, text
+from sqlalchemy import Connection, Engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
 
 from breaker_actors.errors import SchemaMismatch
-from breaker_actors.stores.engine import begin_by_hand, is_sqlite, sqlite_url, translate
+from breaker_actors.stores.engine import is_sqlite, make_engine, sqlite_url, translate
 from breaker_actors.stores.sqlite_files import make_file
 
-HEAD = "0002"
-KNOWN = ("0001", "0002")
+HEAD = "0005"
+KNOWN = ("0001", "0002", "0003", "0004", "0005")
+UPGRADE_LOCK = 0x62726B72_0002
+"""The advisory lock of PostgreSQL under which a schema is changed."""
 
 
 def upgrade(url: str) -> bool:
-    """Upgrades the database; False when it was up to date. Safe when several processes do it together."""
-    engine = create_engine(sqlite_url(url) if is_sqlite(url) else url, poolclass=NullPool, hide_parameters=True)
-    try:
+    """Upgrades the database; False when it was up to date. Safe when several processes do it together: one does it in
+    one transaction, the others wait for it. Raises SchemaMismatch for a newer database."""
+    with _engine(url) as engine:
         if is_sqlite(url):
             _prepare_file(url)
-            begin_by_hand(engine)
         with engine.connect() as connection:
-            if revision(connection) == HEAD:
+            if _known(revision(connection)) == HEAD:
                 return False
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
-            return revision(connection) != HEAD and _run(connection)
+            if not is_sqlite(url):
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({UPGRADE_LOCK})")
+            return _known(revision(connection)) != HEAD and _run(connection)
+
+
+def current(url: str) -> str | None:
+    """The revision of the database, whether this program knows it or not; None for an empty one."""
+    with _engine(url) as engine, engine.connect() as connection:
+        return revision(connection)
+
+
+def revision(connection: Connection) -> str | None:
+    """The stored revision; None for an empty database."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.execute(select(text("version_num")).select_from(text("alembic_version"))).scalar()
+    return None if found is None else str(found)
+
+
+def check(found: str | None) -> None:
+    """Raises SchemaMismatch unless the revision is the one this program works with."""
+    if _known(found) != HEAD:
+        raise SchemaMismatch(f"the database has schema {found}, this program needs {HEAD}: run `breakers db upgrade`")
+
+
+def _known(found: str | None) -> str | None:
+    if found is not None and found not in KNOWN:
+        raise SchemaMismatch(
+            f"the database has schema {found}, this program knows up to {HEAD}: run a newer version of it"
+        )
+    return found
+
+
+@contextmanager
+def _engine(url: str) -> Iterator[Engine]:
+    engine = make_engine(url, patient=True)
+    try:
+        yield engine
     except (DBAPIError, sqlite3.Error, OSError) as error:
         raise translate(error) from None
     finally:
         engine.dispose()
-
-
-def revision(connection: Connection) -> str | None:
-    """The stored revision; None for an empty database. Raises SchemaMismatch for one this program does not know."""
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    found = connection.execute(select(text("version_num")).select_from(text("alembic_version"))).scalar()
-    if found is not None and found not in KNOWN:
-        raise SchemaMismatch(f"the database has schema {found}, this program knows up to {HEAD}: use a newer program")
-    return found
 
 
 def _run(connection: Connection) -> bool:

@@ -113,7 +113,7 @@ async def test_a_zombie_breaker_owner_changes_nothing(tmp_path: Path) -> None:
         effects = held.breaker.ingest(Batch.of([(s.clock.now_ms(), 900.0, True)]), s.clock.now_ms())
         assert effects
         await zombie._publish(held, effects)
-        assert zombie.counters["fenced"] == 1
+        assert zombie.meters.value("breakers_fenced_total") == 1
         assert row.id not in (await zombie.report())[1]
         assert await s.events(row.id) == []
         assert (await s.fresh(row.id)).view.state == "closed"
@@ -142,7 +142,7 @@ async def test_a_zombie_router_owner_appends_nothing(tmp_path: Path) -> None:
         payload = encode_samples(["latency"], [1], np.array([1]), np.array([1.0]), np.ones(1, bool))
         (outcome,) = await zombie.append([Part(row.router_ids[0], (os.urandom(16),), payload, 1)])
         assert outcome.word == "not_owner"
-        assert zombie.counters["refused"] == 1
+        assert zombie.meters.value("breakers_log_refusals_total") == 1
         assert await logged(s, row) == before
         await zombie.stop()
 
@@ -155,7 +155,7 @@ async def test_a_zombie_directory_places_nothing(tmp_path: Path) -> None:
 
         row = await s.breaker()
         with pytest.raises(Fenced):
-            await zombie._claim("breaker", {row.id: "breaker-1"})
+            await zombie._placing.claim("breaker", {row.id: "breaker-1"})
         await zombie.stop()
 
 
@@ -200,7 +200,7 @@ async def test_an_outage_of_a_router_is_a_gap_in_its_log(tmp_path: Path) -> None
         assert (await s.send(row.router_ids[0], [10.0])).word == "ok"
         await s.in_state(row.id, "half_open")
         assert [e.curr for e in await s.events(row.id)] == ["open", "half_open"]
-        assert s.net.actors["router-0"].counters["gaps"] == 1
+        assert s.net.actors["router-0"].meters.value("breakers_log_gaps_total") == 1
         await s.assert_events_equal_replay(row)
 
 

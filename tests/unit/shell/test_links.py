@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from breaker_actors.core.records import encode_samples, share_of_trace
 from breaker_actors.messages import Part
@@ -103,6 +104,87 @@ async def test_an_ended_link_stops_counting_and_a_new_one_begins_anew(tmp_path: 
         s.net.revive("breaker", name)
         await s.fresh(row.id)
         assert await counts(s, row) == [5]
+
+
+async def test_what_came_through_an_ended_link_stays_in_the_window_over_a_restart(tmp_path: Path) -> None:
+    async with service(tmp_path) as s:
+        row = await counting(s, "a")
+        extra = await router(s, row)
+        await s.send(extra.id, [1.0] * 3)
+        await until(lambda: has(s, row, 3))
+        await unlink(s, extra.id, row)
+        await again(s, row)
+        await until(lambda: has(s, row, 3))
+        changes = await s.store.delete_router(s.project.id, extra.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await again(s, row)
+        await until(lambda: has(s, row, 3))
+        assert (await s.store.prune(0))["ended_links"] == 0
+
+
+async def test_what_was_not_read_before_a_link_ended_is_read_later(tmp_path: Path) -> None:
+    """The breaker was away while the link ended, and while it ended and began anew."""
+    async with service(tmp_path) as s:
+        row = await counting(s, "a")
+        extra = await router(s, row)
+        name = await s.owner(row.id)
+        await s.net.kill(name)
+        await s.send(extra.id, [1.0] * 4)
+        await unlink(s, extra.id, row)
+        await s.send(extra.id, [1.0] * 50)
+        s.net.revive("breaker", name)
+        await s.fresh(row.id)
+        await until(lambda: has(s, row, 4))
+
+        await s.net.kill(name)
+        await link(s, extra.id, row)
+        await s.send(extra.id, [1.0] * 2)
+        await unlink(s, extra.id, row)
+        await s.send(extra.id, [1.0] * 50)
+        await link(s, extra.id, row)
+        await s.send(extra.id, [1.0])
+        s.net.revive("breaker", name)
+        await s.fresh(row.id)
+        await until(lambda: has(s, row, 7))
+        await s.send(extra.id, [1.0])
+        await until(lambda: has(s, row, 8))
+
+
+async def test_an_ended_link_is_forgotten_when_no_window_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("breaker_actors.stores.upkeep.SETTLED_WITHIN_MS", 0)
+    monkeypatch.setattr("breaker_actors.held.IDLE_MS", 100)
+    async with service(tmp_path, checkpoint_interval_ms=100) as s:
+        row = await s.breaker(window_ms=100)
+        extra = await router(s, row)
+        await s.send(extra.id, [1.0])
+        await unlink(s, extra.id, row)
+
+        async def forgotten() -> bool:
+            return (await s.store.prune(0))["ended_links"] == 1
+
+        await until(forgotten)
+        (assignment,) = await s.store.breaker_assignments([row.id])
+        assert [r.router_id for r in assignment.routers] == list(row.router_ids)
+
+
+async def unlink(s: Service, router_id: str, row: BreakerRow) -> None:
+    changes = await s.store.unlink_breaker(s.project.id, router_id, row.id, s.clock.now_ms())
+    await s.gateway.configured(s.project.id, changes)
+
+
+async def link(s: Service, router_id: str, row: BreakerRow) -> None:
+    _, changes = await s.store.link_breakers(s.project.id, router_id, [row.id], s.clock.now_ms())
+    await s.gateway.configured(s.project.id, changes)
+
+
+async def again(s: Service, row: BreakerRow) -> None:
+    """Its BreakerActor dies and comes back."""
+    name = await s.owner(row.id)
+    await s.net.kill(name)
+    s.net.revive("breaker", name)
+    await s.fresh(row.id)
 
 
 async def has(s: Service, row: BreakerRow, count: int) -> bool:

@@ -208,7 +208,7 @@ async def test_a_new_journal_makes_every_board_load_again(world: World) -> None:
     await world.breaker("missed")
     world.gateway.forget()
     await soon(lambda: client.told() == [("missed", "closed", None)])
-    assert parts(world).feed.counters["feed_resets"] == 2
+    assert parts(world).meters.value("breakers_feed_resets_total") == 2
     await client.leave()
 
 
@@ -255,7 +255,7 @@ async def test_a_slow_client_is_cut_and_the_others_are_not(world: World) -> None
             await asyncio.sleep(0.005)
     await asyncio.wait_for(slow.task, 5)
     assert not slow.ended
-    assert parts(world).feed.counters["streams_cut"] == 1
+    assert parts(world).meters.value("breakers_streams_closed_total", reason="slow") == 1
     await soon(lambda: quick.told()[-1][2] == last / 10_000)
     assert parts(world).feed.stream_count() == 1
     await quick.leave()

@@ -1,0 +1,165 @@
+"""Configuration on its way into the routers' logs (design.md section 3.6): change rows of the store are appended by the
+routers' owners, in order per router, then settled; breakers that start to count are placed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import structlog
+
+from breaker_actors.core.records import BREAKER, decode_breaker
+from breaker_actors.errors import BreakersError, NotOwner
+from breaker_actors.messages import RouterRef
+from breaker_actors.moving import Moving
+from breaker_actors.net import BreakerPeer, JournalPeer, Net, RouterPeer, journal_name
+from breaker_actors.placing import Placing
+from breaker_actors.stores.base import ChangeRow, Store
+
+CHANGES_MAX = 1_000
+
+log = structlog.get_logger()
+
+
+class Changes:
+    """Applies what is written and starts what is new."""
+
+    def __init__(self, store: Store, net: Net, placing: Placing, moving: Moving) -> None:
+        self._store = store
+        self._net = net
+        self._placing = placing
+        self._moving = moving
+        self._applying = asyncio.Lock()
+        self._unstarted: set[str] = set()
+        self._starting = asyncio.Lock()
+
+    def load(self, breaker_ids: Sequence[str]) -> None:
+        """What the last Directory had settled but not started, or not linked, is done (again) by this one."""
+        self._unstarted.update(breaker_ids)
+
+    async def apply_left(self) -> None:
+        """One regular round: what waits, and breakers that could not be started when their turn was."""
+        try:
+            await self.apply()
+        except BreakersError as error:
+            log.warning("changes_not_applied", error=str(error))
+        if self._unstarted and not self._starting.locked():
+            self._placing.spawn(self._start_breakers())
+
+    async def apply(self) -> None:
+        """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes."""
+        async with self._applying:
+            stuck: set[str] = set()
+            while True:
+                able = [name for name in self._placing.roster.up("router") if name not in stuck]
+                changes = await self._store.pending_changes(CHANGES_MAX, able)
+                left = await self._apply_some(changes)
+                owners = {self._placing.owners["router"].owner(c.router_id) or "" for c in left}
+                if len(left) == len(changes) and owners <= stuck:
+                    return
+                stuck |= owners
+
+    async def unsettled_owners(self, change_ids: Sequence[int]) -> set[str]:
+        """The owners of the routers for which some of these changes still wait; "": nobody owns it yet."""
+        left = await self._store.unsettled(change_ids)
+        return {self._placing.owners["router"].owner(router_id) or "" for router_id in left}
+
+    # ------------------------------------------------------------------ inside
+
+    async def _apply_some(self, changes: list[ChangeRow]) -> list[ChangeRow]:
+        """Appends changes through the routers' owners; answers those that are not settled."""
+        await self._placing.place_new("router", dict.fromkeys(c.router_id for c in changes))
+        offsets = await self._append(changes)
+        settled = [c for c in changes if c.id in offsets]
+        if settled:
+            await self._store.settle_changes(self._placing.epoch, offsets)
+            self._forget_breakers(settled)
+            self._unstarted.update(breaker_id for c in settled for breaker_id in c.links)
+            self._placing.spawn(self._start_breakers())
+            await self._announce({c.project_id for c in settled})
+            with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
+                await self._release_routers({c.router_id for c in settled})
+        return [c for c in changes if c.id not in offsets]
+
+    async def _append(self, changes: Sequence[ChangeRow], again: bool = True) -> dict[int, int]:
+        """Change id -> offset of what was appended. Who is not the owner any more is made one again, or the one to
+        whom a router has moved is asked."""
+        by_owner: dict[str, list[ChangeRow]] = {}
+        for change in changes:
+            owner = self._placing.owners["router"].owner(change.router_id)
+            if owner is not None and self._placing.roster.is_up(owner):
+                by_owner.setdefault(owner, []).append(change)
+        answers = await asyncio.gather(*(self._append_at(owner, rows) for owner, rows in by_owner.items()))
+        offsets = {change_id: offset for answer in answers for change_id, offset in (answer or {}).items()}
+        if again and None in answers:
+            offsets |= await self._append([c for c in changes if c.id not in offsets], again=False)
+        return offsets
+
+    async def _append_at(self, owner: str, changes: list[ChangeRow]) -> dict[int, int] | None:
+        """None: a router was not owned there; now it is, or it has moved."""
+        try:
+            return await RouterPeer(self._net, owner).change(changes)
+        except NotOwner:
+            async with self._moving.lock, self._placing.lock(owner):
+                owners = self._placing.owners["router"]
+                theirs = {c.router_id for c in changes if owners.owner(c.router_id) == owner}
+                await self._placing.assign("router", owner, sorted(theirs))
+            return None
+        except BreakersError as error:
+            self._placing.lost(owner)
+            log.warning("change_not_appended", actor=owner, error=str(error))
+            return {}
+
+    async def _release_routers(self, router_ids: set[str]) -> None:
+        """Routers that were deleted with their last change: their owners let go of them."""
+        there = {a.router_id for a in await self._store.router_assignments(sorted(router_ids))}
+        owners = self._placing.owners["router"]
+        by_owner: dict[str, list[str]] = {}
+        for router_id in router_ids - there:
+            owner = owners.owner(router_id)
+            owners.forget(router_id)
+            if owner is not None:
+                by_owner.setdefault(owner, []).append(router_id)
+        for owner, gone in by_owner.items():
+            with contextlib.suppress(BreakersError):  # a successor of that process never hears of them
+                await RouterPeer(self._net, owner).release(gone)
+
+    def _forget_breakers(self, changes: list[ChangeRow]) -> None:
+        """A deleted breaker frees its place, its owner drops it when it reads the record; a created one is new, even if
+        its predecessor of the same id has not been read away yet."""
+        for change in changes:
+            for kind, payload in change.entries:
+                if kind == BREAKER and ((told := decode_breaker(payload)).rule is None or told.created):
+                    self._placing.owners["breaker"].forget(told.breaker_id)
+
+    async def _start_breakers(self) -> None:
+        """Breakers whose link now lies in a log: new ones are placed, held ones listen to one more router.
+
+        What fails stays in `_unstarted` and is tried again every second."""
+        async with self._starting:
+            linked, self._unstarted = self._unstarted, set()
+            held = [i for i in linked if self._placing.owners["breaker"].owner(i) is not None]
+            try:
+                await self._placing.place_new("breaker", linked)
+                await self._link(held)
+            except BreakersError as error:
+                self._unstarted |= linked
+                log.warning("breakers_not_started", error=str(error))
+
+    async def _link(self, breaker_ids: list[str]) -> None:
+        """Repeating a link is harmless."""
+        by_owner: dict[str, list[tuple[str, RouterRef]]] = {}
+        for assignment in await self._store.breaker_assignments(breaker_ids) if breaker_ids else ():
+            owner = self._placing.owners["breaker"].owner(assignment.breaker_id)
+            if owner is not None and self._placing.roster.is_up(owner):  # else it is assigned with all its links
+                links = by_owner.setdefault(owner, [])
+                links.extend((assignment.breaker_id, router) for router in assignment.routers)
+        for owner, links in by_owner.items():
+            await BreakerPeer(self._net, owner).link(links)
+
+    async def _announce(self, project_ids: set[str]) -> None:
+        try:
+            await JournalPeer(self._net, journal_name(0)).announce("config", sorted(project_ids))
+        except BreakersError as error:
+            log.warning("config_not_announced", error=str(error))  # replicas reload when the journal is back

@@ -1,0 +1,293 @@
+"""Every metric of the service, declared once: README's table, the dashboard's test and the test of every call site are
+made from TABLE. What a part counts into is breaker_actors/meters.py. Labels take declared values only, so the number of
+series is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+Part = Literal["api", "router", "breaker", "journal", "directory", "notifier"]
+Key = tuple[str, ...]
+"""A series: the metric's name, then its label values in declared order."""
+
+EVERY: tuple[Part, ...] = ("api", "router", "breaker", "journal", "directory", "notifier")
+OTHER = "other"
+"""What a label value becomes that was not declared."""
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
+
+SAMPLE_FAULTS = (
+    *("invalid_router_id", "invalid_metric", "invalid_ts_ms", "ts_ms_too_old", "ts_ms_in_future"),
+    *("invalid_value", "invalid_ok", "invalid_tags", "invalid_trace_id"),
+)
+ROUTES = (
+    *("audit", "breakers", "channels", "events", "health", "ingest", "keys", "metadata", "projects", "routers"),
+    *("spec", "states", "status", "stream", "workspaces", "none"),
+)
+"""Groups of routes: the API's blueprints; none: no route was found."""
+CHANNELS = ("slack", "pagerduty", "email", "webhook")
+LANES = {"lane": ("ingest", "log", "delivery", "commit", "journal")}
+
+
+class Meter(msgspec.Struct, frozen=True):
+    """One metric. `parts`: who counts it. `labels`: their names with all values. `buckets`: upper bounds, rising; only
+    histograms have them."""
+
+    name: str
+    unit: str
+    parts: tuple[Part, ...]
+    help: str
+    labels: Mapping[str, tuple[str, ...]] = {}
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def type(self) -> Literal["counter", "gauge", "histogram"]:
+        if self.name.endswith("_total"):
+            return "counter"
+        return "histogram" if self.buckets else "gauge"
+
+    def series(self) -> Iterator[Key]:
+        """Every series that declared label values can make."""
+        keys: list[Key] = [(self.name,)]
+        for values in self.labels.values():
+            keys = [(*key, value) for key in keys for value in values]
+        return iter(keys)
+
+    def bounded(self, values: tuple[str, ...]) -> Key:
+        """The series for label values; undeclared ones count as OTHER."""
+        pairs = zip(values, self.labels.values(), strict=True)
+        return (self.name, *(value if value in declared else OTHER for value, declared in pairs))
+
+
+_METERS = [
+    # ingest
+    Meter(
+        "breakers_ingest_requests_total",
+        "requests",
+        ("api",),
+        "ingest requests by what became of them; duplicate: a part of it had been stored before",
+        {"outcome": ("accepted", "duplicate", "invalid", "unauthorized", "limited", "full", "unavailable", "failed")},
+    ),
+    Meter("breakers_samples_accepted_total", "samples", ("api",), "samples answered 202, repeated ones included"),
+    Meter(
+        "breakers_samples_rejected_total",
+        "samples",
+        ("api",),
+        "samples not taken; full and unavailable: their request was refused and has to be sent again",
+        {"reason": (*SAMPLE_FAULTS, "full", "unavailable")},
+    ),
+    Meter(
+        "breakers_duplicate_parts_total", "parts", ("router",), "parts (a request's samples for one router) seen before"
+    ),
+    Meter("breakers_duplicate_samples_total", "samples", ("router",), "samples of such parts"),
+    Meter(
+        "breakers_duplicate_keys_dropped_total",
+        "keys",
+        ("router",),
+        "duplicate keys forgotten early, beyond BREAKERS_DUPLICATE_KEYS_MAX",
+    ),
+    Meter("breakers_duplicate_keys", "keys", ("router",), "duplicate keys held"),
+    # HTTP
+    Meter(
+        "breakers_http_request_seconds",
+        "seconds",
+        ("api",),
+        "from a request's headers to its answer's (streams: to their start)",
+        {"route": ROUTES, "status": ("2xx", "3xx", "4xx", "429", "5xx")},
+        buckets=SECONDS,
+    ),
+    Meter("breakers_key_uses_unwritten_total", "keys", ("api",), "times of last use of a key that could not be stored"),
+    # lanes
+    Meter(
+        "breakers_lane_waiting",
+        "weight",
+        ("api", "router", "breaker", "journal"),
+        "what waits for the next call: samples in ingest, log and delivery lanes, commits in the others",
+        LANES,
+    ),
+    Meter("breakers_lane_calls_total", "calls", ("api", "router", "breaker", "journal"), "calls of lanes", LANES),
+    # routers and their logs
+    Meter("breakers_routers_held", "routers", ("router",), "routers owned"),
+    Meter("breakers_log_append_seconds", "seconds", ("router",), "one transaction of the sample log", buckets=SECONDS),
+    Meter("breakers_log_samples_total", "samples", ("router",), "samples appended"),
+    Meter(
+        "breakers_log_records_total",
+        "records",
+        ("router",),
+        "records appended",
+        {"kind": ("samples", "breaker", "view", "gap")},
+    ),
+    Meter("breakers_log_bytes_total", "bytes", ("router",), "payload appended"),
+    Meter("breakers_log_size_bytes", "bytes", ("router",), "what the logs take; bound: BREAKERS_LOG_BYTES_MAX"),
+    Meter(
+        "breakers_log_trimmed_total",
+        "records",
+        ("router",),
+        "records dropped by retention, or early for BREAKERS_LOG_BYTES_MAX",
+        {"reason": ("retention", "size")},
+    ),
+    Meter("breakers_log_failures_total", "appends", ("router",), "appends of unknown outcome; the log is read anew"),
+    Meter("breakers_log_gaps_total", "gaps", ("router",), "spans recorded in which no samples could be taken"),
+    Meter(
+        "breakers_log_refusals_total", "records", ("router",), "appends and promises refused: another owner took over"
+    ),
+    Meter(
+        "breakers_delivery_marks_total",
+        "marks",
+        ("router",),
+        "records of a full or broken lane, sent as 'read the log' instead",
+    ),
+    Meter("breakers_delivery_retries_total", "calls", ("router",), "deliveries that failed and went again as marks"),
+    Meter(
+        "breakers_delivery_refusals_total",
+        "targets",
+        ("router",),
+        "breakers not held any more by whom they were sent to",
+    ),
+    # breakers
+    Meter(
+        "breakers_held",
+        "breakers",
+        ("breaker",),
+        "breakers held by state; starting: being restored",
+        {"state": ("closed", "open", "half_open", "starting")},
+    ),
+    Meter(
+        "breakers_transitions_total",
+        "transitions",
+        ("breaker",),
+        "committed changes of state; retrip: from half_open back to open",
+        {"kind": ("trip", "half_open", "recover", "retrip")},
+    ),
+    Meter("breakers_records_applied_total", "records", ("breaker",), "log records applied, each to one breaker"),
+    Meter("breakers_samples_applied_total", "samples", ("breaker",), "samples applied, each to one breaker"),
+    Meter("breakers_samples_late_total", "samples", ("breaker",), "samples too old for the window they came to"),
+    Meter(
+        "breakers_samples_truncated_total",
+        "samples",
+        ("breaker",),
+        "samples that left a window early, beyond BREAKERS_WINDOW_SAMPLES_MAX",
+    ),
+    Meter(
+        "breakers_evaluation_lag_seconds",
+        "seconds",
+        ("breaker",),
+        "from the log's stamp to applied: once per delivered record, and per breaker for which it had to wait",
+        buckets=SECONDS,
+    ),
+    Meter(
+        "breakers_timer_lag_seconds", "seconds", ("breaker",), "from a timer's due time to its firing", buckets=SECONDS
+    ),
+    Meter("breakers_catch_ups_total", "reads", ("breaker",), "times a breaker was behind and read the log"),
+    Meter(
+        "breakers_inbox_overflows_total", "inboxes", ("breaker",), "inboxes that were full: read from the log instead"
+    ),
+    Meter("breakers_fenced_total", "breakers", ("breaker",), "breakers dropped because another owner took over"),
+    Meter("breakers_passed_over_total", "routers", ("breaker",), "promises that firing timers went without"),
+    Meter("breakers_unpromised_total", "timers", ("breaker",), "timers put off: no router of theirs answered"),
+    Meter("breakers_unattached", "links", ("breaker",), "links to routers whose owner does not answer"),
+    Meter("breakers_checkpoints_total", "records", ("breaker",), "breaker records stored between transitions"),
+    Meter("breakers_commit_retries_total", "commits", ("breaker",), "commits that failed and were sent again"),
+    # journal and feed
+    Meter(
+        "breakers_journal_commit_seconds", "seconds", ("journal",), "one transaction of the Journal", buckets=SECONDS
+    ),
+    Meter("breakers_journal_group_commits", "commits", ("journal",), "commits that share a transaction", buckets=SIZES),
+    Meter(
+        "breakers_journal_commits_total",
+        "commits",
+        ("journal",),
+        "commits by result",
+        {"result": ("ok", "fenced", "failed")},
+    ),
+    Meter("breakers_events_total", "events", ("journal",), "breaker events stored"),
+    Meter(
+        "breakers_feed_entries_total",
+        "entries",
+        ("journal",),
+        "feed entries announced to replicas",
+        {"kind": ("state", "config", "keys")},
+    ),
+    Meter("breakers_feed_resets_total", "resets", ("api",), "times a replica started over with the feed"),
+    Meter("breakers_feed_failures_total", "polls", ("api",), "polls of the feed that failed"),
+    # streams
+    Meter("breakers_stream_clients", "clients", ("api",), "open state streams"),
+    Meter("breakers_streams_opened_total", "streams", ("api",), "state streams opened"),
+    Meter(
+        "breakers_streams_closed_total",
+        "streams",
+        ("api",),
+        "state streams ended; slow: cut with a full queue",
+        {"reason": ("left", "slow", "gone", "stopped")},
+    ),
+    Meter("breakers_streams_refused_total", "streams", ("api",), "streams beyond BREAKERS_STREAMS_PER_PROJECT_MAX"),
+    Meter("breakers_stream_messages_total", "messages", ("api",), "messages queued for stream clients"),
+    Meter(
+        "breakers_board_loads_total",
+        "loads",
+        ("api",),
+        "states of a project loaded for its streams; overrun: too much happened meanwhile, done again",
+        {"result": ("ok", "overrun", "failed")},
+    ),
+    # directory
+    Meter("breakers_changes_pending", "changes", ("directory",), "configuration changes not yet in a router's log"),
+    Meter(
+        "breakers_assignments_total",
+        "assignments",
+        ("directory",),
+        "breakers and routers given to an owner under a new epoch",
+        {"kind": ("breaker", "router")},
+    ),
+    # notifications
+    Meter("breakers_outbox_depth", "notifications", ("notifier",), "notifications waiting"),
+    Meter("breakers_outbox_age_seconds", "seconds", ("notifier",), "age of the oldest notification that is due"),
+    Meter(
+        "breakers_notifications_total",
+        "attempts",
+        ("notifier",),
+        "attempts to deliver by result; dead: given up",
+        {"channel": CHANNELS, "result": ("delivered", "retry", "dead")},
+    ),
+    Meter(
+        "breakers_notification_seconds",
+        "seconds",
+        ("notifier",),
+        "one attempt to deliver",
+        {"channel": CHANNELS},
+        buckets=SECONDS,
+    ),
+    # every process
+    Meter("breakers_log_lines_total", "lines", EVERY, "lines logged", {"level": ("warning", "error")}),
+    Meter(
+        "breakers_loop_delay_seconds",
+        "seconds",
+        EVERY,
+        "how late the event loop was, looked at once a second",
+        buckets=SECONDS,
+    ),
+]
+
+TABLE: dict[str, Meter] = {meter.name: meter for meter in _METERS}
+BUCKET, SUM = "_bucket_total", "_sum_total"
+"""A histogram is exported as counters: one per bucket, with the label `le`, and one for the sum."""
+
+
+def exported(name: str) -> tuple[Meter, tuple[str, ...]]:
+    """The metric behind an exported name and the labels it is exported with."""
+    meter = TABLE[name.removesuffix(BUCKET).removesuffix(SUM)]
+    return meter, (*meter.labels, "le") if name.endswith(BUCKET) else tuple(meter.labels)
+
+
+def readme_table() -> str:
+    """README's table of metrics, in Markdown, by the names Prometheus sees."""
+    lines = ["| metric | type, unit | labels | where | what |", "|---|---|---|---|---|"]
+    for meter in TABLE.values():
+        labels = ", ".join(f"{name}: {' '.join(values)}" for name, values in meter.labels.items())
+        where = "all" if meter.parts == EVERY else ", ".join(meter.parts)
+        lines.append(f"| `ray_{meter.name}` | {meter.type}, {meter.unit} | {labels} | {where} | {meter.help} |")
+    return "\n".join(lines)

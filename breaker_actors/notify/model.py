@@ -1,0 +1,99 @@
+"""The values between those who decide that somebody is told (outbox, Notifier, the /test route) and those who tell them
+(renderers and senders of this package). Frozen, picklable, no I/O; all times are Unix or plain milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from breaker_actors.stores.rows import ChannelKind
+
+MessageKind = Literal["trip", "recover", "resolve", "test"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a renderer needs.
+
+    `kind`: a trip is every move to open, a recover is half_open -> closed, a resolve says that an open breaker was
+    deleted, a test comes from the /test operation. `rule` and `agg` are those of the event (semantics.md section 5);
+    a rule may also have op, min_count and kind_params, and is worded the better for it. `outage_ms`: of a recover, how
+    long the breaker was away from closed. `delivery_id` stays the same over retries: it becomes the Idempotency-Key
+    and the Message-ID.
+    """
+
+    kind: MessageKind
+    project_id: str
+    project_name: str | None
+    breaker_id: str
+    name: str
+    prev: str
+    curr: str
+    ts_ms: int
+    transition_seq: int
+    rule: dict[str, Any]
+    agg: dict[str, Any]
+    value: float | None
+    reason: str
+    trace_url: str | None
+    outage_ms: int | None
+    delivery_id: str
+
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+"""The breaker of a test notification."""
+
+
+def sample(project_id: str, project_name: str | None, now_ms: int, delivery_id: str) -> Message:
+    """What /test sends: a whole message, so that receivers meet every field, about no breaker at all."""
+    return Message(
+        kind="test",
+        project_id=project_id,
+        project_name=project_name,
+        breaker_id=NOBODY,
+        name="test",
+        prev="closed",
+        curr="closed",
+        ts_ms=now_ms,
+        transition_seq=0,
+        rule={"kind": "error_rate", "metric": "test", "threshold": 0.5, "window_ms": 60_000, "tags": {}},
+        agg={"avg": 0.0, "count": 0, "error_count": 0, "p95": 0.0},
+        value=None,
+        reason="test",
+        trace_url=None,
+        outage_ms=None,
+        delivery_id=delivery_id,
+    )
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to: a channel's kind and its opened (unsealed) config, which must not reach a log or an answer."""
+
+    channel_id: str
+    kind: ChannelKind
+    config: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Destination(channel_id={self.channel_id!r}, kind={self.kind!r})"
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one attempt. `refused`: trying again can't help (bad config, policy, a final 4xx).
+
+    `error` is one short line for people and never holds a secret, the path of an address or a token. `status` is the
+    HTTP status or the SMTP reply code. `retry_after_ms`: what the receiver asked for, bounded to an hour.
+    """
+
+    result: Literal["sent", "retry", "refused"]
+    status: int | None = None
+    error: str | None = None
+    retry_after_ms: int | None = None
+
+
+class Sender(Protocol):
+    """Sends to every kind of channel. `send` never raises (but for cancellation) and is bounded by its timeout."""
+
+    async def send(self, to: Destination, message: Message) -> Attempt: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,309 @@
+"""What a notification says, in words shared by Slack, PagerDuty and e-mail: rule, value, samples, durations. Pure.
+
+Everything that came from outside passes `one_line` before it is shown, and `link` before it can be clicked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from breaker_actors.notify.model import Message
+
+OPS = {"gt": "above", "lt": "below", "gte": "at or above", "lte": "at or below"}
+AVERAGES = {
+    "avg": "average of {}",
+    "p95": "95th percentile of {}",
+    "max": "maximum of {}",
+    "min": "minimum of {}",
+    "sum": "sum of {}",
+    "stddev": "standard deviation of {}",
+    "count": "number of samples of {}",
+    "error_rate": "error rate of {}",
+    "consecutive_failures": "consecutive failures of {}",
+}
+REASONS = {
+    "threshold_exceeded": "the threshold was exceeded",
+    "insufficient_samples": "too few samples",
+    "recovered": "the recovery was confirmed",
+    "cooldown_elapsed": "the cooldown is over",
+    "deleted": "the breaker was deleted",
+}
+STATES = {"half_open": "half open"}
+LINE_MAX, LINK_MAX = 300, 2000
+_UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+_LINK = re.compile(r"https?://[^\s/?#<>\"|\\^`{}\x00-\x1f\x7f]+[^\s<>\"|\\^`{}\x00-\x1f\x7f]*", re.IGNORECASE)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that turn the direction of what follows: a name could make a line read differently from what it says."""
+
+
+# text
+
+
+def one_line(text: str, limit: int = LINE_MAX) -> str:
+    """Text without control characters, line ends and surrogates, at most `limit` characters."""
+    shown = "".join(" " if _is_control(c) else c for c in text if c not in _DIRECTIONS)
+    return cut(" ".join(shown.split()), limit)
+
+
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters; what is missing is shown by an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def link(url: str | None) -> str | None:
+    """An address that may be clicked: http(s) with a host, plain characters, not too long; else None."""
+    return url if url is not None and len(url) <= LINK_MAX and _LINK.fullmatch(url) else None
+
+
+# figures
+
+
+def figure(value: float, digits: int = 4) -> str:
+    """A number for people: whole ones in full, others with that many significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if value == int(value) and size < 1e15:
+        return f"{int(value):,}"
+    if not 1e-6 <= size < 1e15:
+        return f"{value:.{digits}g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(size)))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def told_apart(value: float, threshold: float) -> tuple[str, str]:
+    """Both figures with as many digits as it takes to see that they differ."""
+    for digits in range(4, 17):
+        shown = figure(value, digits), figure(threshold, digits)
+        if shown[0] != shown[1] or value == threshold:
+            return shown
+    return repr(value), repr(threshold)
+
+
+def duration(ms: int) -> str:
+    """A span in its two largest units: "4 minutes 12 seconds"."""
+    if ms < 1_000:
+        return _plural(figure(max(0, ms)), "millisecond")
+    if ms < 60_000:
+        return _plural(figure(ms / 1_000, 3), "second")
+    left, parts = round(ms / 1_000), []
+    for size, unit in _UNITS:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(_plural(figure(count), unit))
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def _plural(count: str, unit: str) -> str:
+    return f"{count} {unit}" if count == "1" else f"{count} {unit}s"
+
+
+def moment(ts_ms: int) -> datetime:
+    """A Unix time in milliseconds as an exact UTC datetime."""
+    return _EPOCH + timedelta(milliseconds=ts_ms)
+
+
+def iso(ts_ms: int) -> str:
+    return moment(ts_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# the rule
+
+
+def measure(rule: Mapping[str, Any]) -> str:
+    """What is measured: "95th percentile of latency"."""
+    metric = one_line(str(rule.get("metric", "")), 128)
+    params = _params(rule)
+    kind = str(rule.get("kind", ""))
+    if kind == "delta":
+        return f"change of the {_average(_delta_of(rule), metric)} against its baseline"
+    if kind == "percentile" and _is_number(params.get("percentile")):
+        return f"{_ordinal(params['percentile'])} percentile of {metric}"
+    return _average(kind, metric)
+
+
+def _average(kind: str, metric: str) -> str:
+    return AVERAGES.get(kind, f"{one_line(kind, 40)} of {{}}").format(metric)
+
+
+def _params(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+    params = rule.get("kind_params")
+    return params if isinstance(params, Mapping) else {}
+
+
+def _delta_of(rule: Mapping[str, Any]) -> str:
+    return str(_params(rule).get("delta_of") or "avg")
+
+
+def _ordinal(percent: float) -> str:
+    text = figure(percent, 8)
+    last_two = text[-2:] if "." not in text else ""
+    endings = {"1": "st", "2": "nd", "3": "rd"}
+    ending = endings.get(last_two[-1:], "th") if last_two not in ("11", "12", "13") else "th"
+    return text + ending
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _scaled(rule: Mapping[str, Any], *values: float) -> tuple[tuple[float, ...], str]:
+    """Values as they are shown, and their unit: rates are percent."""
+    kind = rule.get("kind")
+    if kind == "error_rate":
+        return tuple(v * 100 for v in values), " %"
+    if kind == "delta" and _delta_of(rule) == "error_rate":
+        return tuple(v * 100 for v in values), " percentage points"
+    return values, ""
+
+
+def _threshold(rule: Mapping[str, Any]) -> float | None:
+    threshold = rule.get("threshold")
+    return float(threshold) if _is_number(threshold) and threshold is not None else None
+
+
+def rule_words(rule: Mapping[str, Any]) -> str:
+    """ "error rate of latency above 50 % over 10 seconds, from 5 samples on"; an unknown op is not guessed."""
+    threshold = _threshold(rule)
+    words = measure(rule)
+    if threshold is not None:
+        (shown,), unit = _scaled(rule, threshold)
+        words += f" {OPS.get(str(rule.get('op')), 'against')} {figure(shown)}{unit}"
+    window, least = rule.get("window_ms"), rule.get("min_count")
+    if rule.get("kind") != "consecutive_failures" and isinstance(window, int) and window > 0:
+        words += f" over {duration(window)}"
+    if isinstance(least, int) and least > 1:
+        words += f", from {figure(least)} samples on"
+    return words
+
+
+def value_words(message: Message) -> str:
+    """ "63 % (threshold: above 50 %)"."""
+    threshold = _threshold(message.rule)
+    if message.value is None:
+        return "none"
+    if threshold is None:
+        (shown,), unit = _scaled(message.rule, message.value)
+        return figure(shown) + unit
+    (value, limit), unit = _scaled(message.rule, message.value, threshold)
+    left, right = told_apart(value, limit)
+    op = OPS.get(str(message.rule.get("op")))
+    return f"{left}{unit} (threshold: {f'{op} ' if op else ''}{right}{unit})"
+
+
+def samples_words(message: Message) -> str:
+    """ "19, of which 12 failed"; of consecutive failures the longest run is known, not their sum."""
+    count, errors = message.agg.get("count"), message.agg.get("error_count")
+    if not isinstance(count, int):
+        return "unknown"
+    if not isinstance(errors, int):
+        return figure(count)
+    if message.rule.get("kind") == "consecutive_failures":
+        return f"{figure(count)}, {figure(errors)} failures in a row"
+    return f"{figure(count)}, of which {figure(errors)} failed"
+
+
+# the message
+
+
+def name_of(message: Message) -> str:
+    return one_line(message.name) or message.breaker_id
+
+
+def project_of(message: Message) -> str:
+    """Like the project's name in answers: never empty."""
+    return one_line(message.project_name or "") or f"project-{message.project_id[:8]}"
+
+
+def is_again(message: Message) -> bool:
+    """A trip out of half_open: the recovery failed, the outage goes on."""
+    return message.kind == "trip" and message.prev == "half_open"
+
+
+def headline(message: Message) -> str:
+    """One short line: what happened to which breaker."""
+    name = name_of(message)
+    match message.kind:
+        case "trip":
+            return f"{name} is open again" if is_again(message) else f"{name} is open"
+        case "recover":
+            return f"{name} has recovered"
+        case "resolve":
+            return f"{name} was deleted while {_state(message.prev)}"
+        case "test":
+            return f"Test notification of {project_of(message)}"
+
+
+def summary(message: Message) -> str:
+    """One sentence that stands alone: a mail's subject, an alert's title, what a phone shows of a Slack message."""
+    match message.kind:
+        case "trip":
+            return f"{headline(message)}: {_trip_cause(message)}"
+        case "recover" if message.outage_ms is not None:
+            return f"{headline(message)} after {duration(message.outage_ms)}"
+        case "test":
+            return f"{headline(message)}: this channel works"
+        case _:
+            return headline(message)
+
+
+def _trip_cause(message: Message) -> str:
+    if message.reason == "insufficient_samples" or message.value is None:
+        return f"{_reason(message)} ({measure(message.rule)})"
+    return f"{measure(message.rule)} is {value_words(message)}"
+
+
+def explanation(message: Message) -> str:
+    """What it means for the calls behind the breaker."""
+    match message.kind:
+        case "trip" if is_again(message):
+            return "The recovery failed; calls are blocked again."
+        case "trip":
+            return "Calls are blocked until it recovers."
+        case "recover" if message.outage_ms is not None:
+            return f"All calls are let through again. The outage lasted {duration(message.outage_ms)}."
+        case "recover":
+            return "All calls are let through again."
+        case "resolve":
+            return "Nobody watches its calls any more; what was opened for it can be closed."
+        case "test":
+            return "Somebody asked for it; no breaker has changed. Trips and recoveries will arrive here."
+
+
+def facts(message: Message) -> dict[str, str]:
+    """What is known, as labels and words, in the order to show it; nothing of a test."""
+    if message.kind == "test":
+        return {"Project": project_of(message)}
+    shown = {"Rule": rule_words(message.rule)}
+    if message.kind != "resolve":
+        shown["Value"] = value_words(message)
+        shown["Samples"] = samples_words(message)
+    shown["State"] = f"{_state(message.prev)} → {_state(message.curr)}"
+    shown["Reason"] = _reason(message)
+    if message.outage_ms is not None:
+        shown["Outage"] = duration(message.outage_ms)
+    shown["Project"] = project_of(message)
+    return shown
+
+
+def _reason(message: Message) -> str:
+    return one_line(REASONS.get(message.reason, message.reason), 100)
+
+
+def _state(word: str) -> str:
+    return one_line(STATES.get(word, word), 40)

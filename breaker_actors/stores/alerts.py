@@ -1,0 +1,210 @@
+"""Rows of the outbox, written where their cause is: with a transition in the Journal's commit, with the deletion of an
+open breaker in the transaction that deletes it. Neighbour: `outbox.py`, what becomes of them.
+
+Sync functions over a `Connection`; each runs inside the transaction of its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, insert, select
+
+from breaker_actors.core.model import Agg, Rule, StateWord
+from breaker_actors.stores import tables as t
+from breaker_actors.stores.part import chunks, new_id
+from breaker_actors.stores.rows import Alert, AlertKind, BreakerRow, Told
+
+BOTH: tuple[Alert, ...] = ("trip", "recover")
+_OF_RULE = ("kind", "metric", "threshold", "window_ms")
+_MORE_OF_RULE = ("op", "min_count", "kind_params")
+
+
+def alert_of(prev: str, curr: str) -> Alert | None:
+    """The notification that a move is worth (semantics.md section 5): every move to open is a trip."""
+    if curr == "open":
+        return "trip"
+    return "recover" if (prev, curr) == ("half_open", "closed") else None
+
+
+class Outage(NamedTuple):
+    """The event that began an outage: its sequence and time."""
+
+    sequence: int
+    ts_ms: int
+
+
+def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
+    """One row for each channel that takes it, of event rows that are being stored, in order. Call before they are
+    inserted. Costs nothing for other events, and one query where nobody wants to be told."""
+    alerts = [event for event in events if alert_of(event["prev"], event["curr"])]
+    if not alerts:
+        return
+    takers = _takers(c, sorted({event["project_id"] for event in alerts}))
+    alerts = [event for event in alerts if event["project_id"] in takers]
+    if not alerts:
+        return
+    rules = _rules(c, sorted({event["breaker_id"] for event in alerts}))
+    rows: list[dict[str, Any]] = []
+    for event, outage in _with_outages(c, alerts):
+        kind = alert_of(event["prev"], event["curr"])
+        assert kind is not None
+        told = _told(event, rules.get(event["breaker_id"]), outage)
+        for channel_id, wanted in takers[event["project_id"]]:
+            if kind in wanted:
+                # a channel that takes recoveries only asks for no trip before them
+                incident = outage.sequence if outage is not None and "trip" in wanted else None
+                rows.append(_row(event, channel_id, kind, told, incident))
+    if rows:
+        c.execute(insert(t.outbox), rows)
+
+
+def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
+    """Breakers that are deleted while they are open: who got their trip, or will get it, is told of the end
+    (semantics.md section 3). Call before they are gone."""
+    states = _states(c, [row.id for row in removed])
+    ended = [row for row in removed if states[row.id].state != "closed"]
+    outages = _outages(c, [row.id for row in ended])
+    listeners = _listeners(c, outages)
+    rows = []
+    for row in ended:
+        if channels := listeners.get(row.id):
+            outage, state = outages[row.id], states[row.id]
+            told = _end_told(row, state.state, outage, now_ms)
+            of = {"project_id": row.project_id, "breaker_id": row.id, "ts_ms": now_ms}
+            of |= {"transition_seq": state.transition_seq}
+            rows += [_row(of, channel_id, "resolve", told, outage.sequence) for channel_id in channels]
+    if rows:
+        c.execute(insert(t.outbox), rows)
+
+
+# ------------------------------------------------------------------ inside
+
+
+def _takers(c: Connection, project_ids: Sequence[str]) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+    """(channel, alerts it takes) of each project that has any; a project's own id stands for its slack_webhook_url."""
+    p, ch = t.projects.c, t.channels.c
+    query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
+    query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled).where(p.deleted_ms.is_(None))
+    found: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for some in chunks(project_ids):
+        for row in c.execute(query.where(p.id.in_(some)).order_by(p.id, ch.number)):
+            if row.legacy and row.id not in found:
+                found[row.id] = [(row.id, BOTH)]
+            if row.channel_id is not None:
+                found.setdefault(row.id, []).append((row.channel_id, row.events))
+    return found
+
+
+def _with_outages(
+    c: Connection, alerts: Sequence[Mapping[str, Any]]
+) -> Iterable[tuple[Mapping[str, Any], Outage | None]]:
+    """Each event with the outage it belongs to. An outage begins with the move from closed; where that is not among
+    these events it is stored already (or forgotten)."""
+    first = {event["breaker_id"]: event["prev"] for event in reversed(alerts)}
+    outages = _outages(c, sorted(id_ for id_, prev in first.items() if prev != "closed"))
+    for event in alerts:
+        if event["prev"] == "closed":
+            outages[event["breaker_id"]] = Outage(event["sequence"], event["ts_ms"])
+        yield event, outages.get(event["breaker_id"])
+
+
+def _outages(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Outage]:
+    """The newest stored outage of each breaker. Its events are looked through from the newest one back to its
+    beginning, by the index on them: that is a few rows, however long the history is."""
+    e, b = t.events.c, t.breakers.c
+    earlier = t.events.alias()
+    began = (
+        select(earlier.c.transition_seq)
+        .where(earlier.c.breaker_id == b.id, earlier.c.prev == "closed")
+        .order_by(earlier.c.transition_seq.desc())
+        .limit(1)
+        .correlate(t.breakers)
+        .scalar_subquery()
+    )
+    query = select(b.id, e.sequence, e.ts_ms).select_from(t.breakers)
+    query = query.join(t.events, (e.breaker_id == b.id) & (e.transition_seq == began))
+    return {
+        id_: Outage(sequence, ts_ms)
+        for some in chunks(breaker_ids)
+        for id_, sequence, ts_ms in c.execute(query.where(b.id.in_(some)))
+    }
+
+
+def _rules(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Rule]:
+    query = select(t.breakers.c.id, t.breakers.c.rule)
+    return {
+        id_: rule for some in chunks(breaker_ids) for id_, rule in c.execute(query.where(t.breakers.c.id.in_(some)))
+    }
+
+
+def _told(event: Mapping[str, Any], stored: Rule | None, outage: Outage | None) -> Told:
+    rule = event["rule"]
+    if stored is not None and all(rule.get(name) == getattr(stored, name) for name in _OF_RULE):
+        rule = rule | {name: getattr(stored, name) for name in _MORE_OF_RULE}
+    lasted = None if outage is None or event["prev"] == "closed" else event["ts_ms"] - outage.ts_ms
+    given = {name: event[name] for name in Told.__struct_fields__ if name not in ("rule", "outage_ms")}
+    return Told(**given, rule=rule, outage_ms=lasted)
+
+
+def _end_told(row: BreakerRow, state: StateWord, outage: Outage, now_ms: int) -> Told:
+    rule = {name: getattr(row.rule, name) for name in (*_OF_RULE, *_MORE_OF_RULE)}
+    return Told(
+        name=row.name,
+        prev=state,
+        curr="closed",
+        ts_ms=now_ms,
+        reason="deleted",
+        value=None,
+        rule=rule | {"tags": {}},
+        agg=msgspec.to_builtins(Agg()),
+        outage_ms=now_ms - outage.ts_ms,
+    )
+
+
+def _row(of: Mapping[str, Any], channel_id: str, kind: AlertKind, told: Told, incident: int | None) -> dict[str, Any]:
+    """A new row; it is due at once."""
+    return {
+        "id": new_id(),
+        "project_id": of["project_id"],
+        "channel_id": channel_id,
+        "breaker_id": of["breaker_id"],
+        "kind": kind,
+        "shard": of.get("shard"),
+        "sequence": of.get("sequence"),
+        "transition_seq": of["transition_seq"],
+        "incident": incident,
+        "told": told,
+        "state": "pending",
+        "attempts": 0,
+        "next_ms": 0,
+        "created_ms": of["ts_ms"],
+    }
+
+
+def _states(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Any]:
+    """The records of breakers, locked as the Journal locks them: a trip is stored before the deletion, or never."""
+    query = (
+        select(t.breakers.c.id, t.records.c.state, t.records.c.transition_seq)
+        .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+        .order_by(t.breakers.c.id)
+        .with_for_update()
+    )
+    return {
+        row.id: row for some in chunks(sorted(breaker_ids)) for row in c.execute(query.where(t.breakers.c.id.in_(some)))
+    }
+
+
+def _listeners(c: Connection, outages: Mapping[str, Outage]) -> dict[str, list[str]]:
+    """Per breaker the channels that were told of its outage, or will be."""
+    o = t.outbox.c
+    query = select(o.breaker_id, o.channel_id, o.incident).where(o.kind == "trip", o.state.in_(("pending", "sent")))
+    found: dict[str, dict[str, None]] = {}
+    for some in chunks(list(outages)):
+        mine = o.breaker_id.in_(some) & o.incident.in_([outages[id_].sequence for id_ in some])
+        for row in c.execute(query.where(mine).order_by(o.number)):
+            if row.incident == outages[row.breaker_id].sequence:
+                found.setdefault(row.breaker_id, {})[row.channel_id] = None
+    return {breaker_id: list(channels) for breaker_id, channels in found.items()}

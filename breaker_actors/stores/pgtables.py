@@ -1,0 +1,60 @@
+"""The tables of the sample log on PostgreSQL, as the migrations end at them; `pgrecords.py` has the statements."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, SmallInteger, Table, Text
+
+from breaker_actors.stores import tables
+
+metadata = MetaData(naming_convention=tables.metadata.naming_convention)
+
+# Byte order: faster to compare, and an index does not break when a system library changes how it sorts.
+_Name = Text(collation="C")
+
+records = Table(
+    "log_records",
+    metadata,
+    Column("slot", _Name, primary_key=True),
+    Column("router_id", _Name, primary_key=True),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("received_ms", BigInteger, nullable=False),
+    Column("kind", SmallInteger, nullable=False),
+    Column("view_offset", BigInteger, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+)
+
+# Changed with every append: with room in its pages a new version of a row goes beside the old one, not into the index.
+heads = Table(
+    "log_heads",
+    metadata,
+    Column("slot", _Name, primary_key=True),
+    Column("router_id", _Name, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", _Name, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("last_received_ms", BigInteger, nullable=False),
+    Column("view_offset", BigInteger, nullable=False),
+    Column("taken_offset", BigInteger, nullable=False),
+    Column("before_ms", BigInteger, nullable=False),
+    Column("keys_from_ms", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    postgresql_with={"fillfactor": 50},
+)
+
+keys = Table(
+    "log_keys",
+    metadata,
+    Column("slot", _Name, primary_key=True),
+    Column("router_id", _Name, primary_key=True),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("key", LargeBinary, primary_key=True),
+    Column("received_ms", BigInteger, nullable=False),
+)
+
+alive = Table(
+    "log_alive",
+    metadata,
+    Column("slot", _Name, primary_key=True),
+    Column("owner", _Name, primary_key=True),
+    Column("alive_ms", BigInteger, nullable=False),
+)

@@ -1,0 +1,33 @@
+"""Which key sealed the secrets of a store: noted at first, so that another key is refused when the store is opened."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select
+
+from breaker_actors.stores import tables as t
+from breaker_actors.stores.projects import secret_place
+from breaker_actors.stores.secrets import SecretBox
+
+OTHER_KEY = (
+    "the sealing key is not the one that sealed the secrets of this database: set BREAKERS_SECRET_KEY to that one, "
+    "or put its secret.key into the data directory"
+)
+_NAME = "check"
+
+
+def known(c: Connection) -> bytes | None:
+    """The check value, if there is one yet."""
+    return c.execute(select(t.seals.c.value).where(t.seals.c.name == _NAME)).scalar()
+
+
+def note(c: Connection, box: SecretBox) -> bytes:
+    """Notes the key of `box`, unless one is noted or `box` does not open what has been sealed before; answers the
+    check value."""
+    found = known(c)
+    if found is None:
+        found = box.check_value()
+        project = c.execute(select(t.projects.c.id, t.projects.c.ingest_secret).limit(1)).first()
+        if project is not None and not box.opens(project.ingest_secret, secret_place(project.id)):
+            return b""
+        c.execute(insert(t.seals).values(name=_NAME, value=found))
+    return found

@@ -1,0 +1,179 @@
+"""What must hold after every step, looked up in the files themselves: the log's order, events and states in step.
+
+Also the memory of the run: every record ever appended and every event ever stored, for the replays at the end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from breaker_actors.core.machine import TRANSITIONS
+from breaker_actors.core.records import SAMPLES, LogRecord, decode_samples
+from breaker_actors.messages import Commit, FeedEntry, StateReading
+
+RATES = {"closed": 1.0, "open": 0.0}
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A stored event, as the replays tell it."""
+
+    transition_seq: int
+    prev: str
+    curr: str
+    ts_ms: int
+    reason: str
+    allow_rate: float
+    value: float | None
+    agg: dict[str, Any]
+    name: str
+    rule: dict[str, Any]
+
+
+_EVENT_COLUMNS = ", ".join(Event.__struct_fields__)
+
+
+class Checks:
+    """Reads store and log files by connections of its own."""
+
+    def __init__(self, store: Path, logs: Path) -> None:
+        self._store = sqlite3.connect(store, isolation_level=None)
+        self._logs = logs
+        self._files: dict[str, sqlite3.Connection] = {}
+        self.log: dict[str, list[LogRecord]] = {}
+        self.slots: dict[str, str] = {}
+        self.samples: dict[float, tuple[str, int]] = {}
+        self.events: dict[str, list[Event]] = {}
+        self._state: dict[str, str] = {}
+        self.committed: dict[str, set[tuple[int, str]]] = {}
+
+    def close(self) -> None:
+        for connection in (self._store, *self._files.values()):
+            connection.close()
+
+    # the store
+
+    def born(self, breaker_id: str) -> None:
+        """A breaker was created: it is closed, whatever one of its id was before."""
+        events = self.events.setdefault(breaker_id, [])
+        self._state[breaker_id] = "closed"
+        self.committed.setdefault(breaker_id, set()).add((len(events), "closed"))
+
+    def commits(self, commits: Sequence[Commit]) -> None:
+        """After a transaction of the Journal."""
+        for breaker_id in dict.fromkeys(commit.breaker_id for commit in commits):
+            self._follow(breaker_id)
+
+    def _follow(self, breaker_id: str) -> None:
+        """New events go on from the old ones, and the record is where they end."""
+        known = self.events.setdefault(breaker_id, [])
+        for row in self._store.execute(
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE breaker_id = ? AND transition_seq > ? ORDER BY transition_seq",
+            (breaker_id, len(known)),
+        ):
+            event = self._event(row)
+            self._check_move(breaker_id, event, len(known) + 1)
+            known.append(event)
+            self._state[breaker_id] = event.curr
+            self.committed[breaker_id].add((event.transition_seq, event.curr))
+        self._check_record(breaker_id)
+
+    @staticmethod
+    def _event(row: tuple[Any, ...]) -> Event:
+        fields = dict(zip(Event.__struct_fields__, row, strict=True))
+        fields["agg"], fields["rule"] = msgspec.json.decode(fields["agg"]), msgspec.json.decode(fields["rule"])
+        return Event(**fields)
+
+    def _check_move(self, breaker_id: str, event: Event, seq: int) -> None:
+        if event.transition_seq != seq:
+            raise Violation(f"breaker {breaker_id}: event {event.transition_seq} follows event {seq - 1}")
+        before = self._state[breaker_id]
+        if event.prev != before or (event.prev, event.curr) not in TRANSITIONS:
+            raise Violation(f"breaker {breaker_id}: event {seq} goes {event.prev} -> {event.curr}, it was {before}")
+
+    def _check_record(self, breaker_id: str) -> None:
+        row = self._store.execute(
+            "SELECT transition_seq, state, allow_rate FROM records WHERE breaker_id = ?", (breaker_id,)
+        ).fetchone()
+        if row is None:
+            return
+        seq, state, rate = row
+        if (seq, state) != (len(self.events[breaker_id]), self._state[breaker_id]):
+            last = f"event {len(self.events[breaker_id])} says {self._state[breaker_id]}"
+            raise Violation(f"breaker {breaker_id}: the record says {state} after event {seq}, {last}")
+        if rate != RATES.get(state, rate):
+            raise Violation(f"breaker {breaker_id}: allow_rate {rate} while {state}")
+
+    def all_records(self) -> None:
+        """At the end: every breaker there is, and no event that was not seen when it came."""
+        for (breaker_id,) in self._store.execute("SELECT breaker_id FROM records").fetchall():
+            self._follow(breaker_id)
+        stored = dict(self._store.execute("SELECT breaker_id, count(*) FROM events GROUP BY breaker_id").fetchall())
+        seen = {breaker_id: len(events) for breaker_id, events in self.events.items() if events}
+        if stored != seen:
+            raise Violation(f"events in the store: {stored}, seen while they came: {seen}")
+
+    # what readers are told
+
+    def reading(self, reading: StateReading) -> None:
+        view = reading.view
+        self._check_shown(reading.breaker_id, view.transition_seq, view.state, "a reading")
+
+    def entry(self, entry: FeedEntry) -> None:
+        self._check_shown(entry.breaker_id, entry.transition_seq, entry.state, "the feed")
+
+    def _check_shown(self, breaker_id: str, seq: int, state: str, who: str) -> None:
+        if (seq, state) not in self.committed.get(breaker_id, ()):
+            raise Violation(f"breaker {breaker_id}: {who} shows {state} after event {seq}, which was never stored")
+
+    # the log
+
+    def appended(self, slot: str, router_ids: Sequence[str]) -> None:
+        """After a transaction of a log."""
+        for router_id in dict.fromkeys(router_ids):
+            self.slots[router_id] = slot
+            known = self.log.setdefault(router_id, [])
+            for row in self._file(slot).execute(
+                "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records"
+                " WHERE router_id = ? AND offset > ? ORDER BY offset",
+                (router_id, len(known)),
+            ):
+                self._check_next(known, LogRecord(*row))
+
+    def _file(self, slot: str) -> sqlite3.Connection:
+        if slot not in self._files:
+            self._files[slot] = sqlite3.connect(self._logs / f"{slot}.sqlite", isolation_level=None)
+        return self._files[slot]
+
+    def _check_next(self, known: list[LogRecord], record: LogRecord) -> None:
+        where = f"router {record.router_id}: record {record.offset}"
+        if record.offset != len(known) + 1:
+            raise Violation(f"{where} follows record {len(known)}")
+        if known and record.received_ms < known[-1].received_ms:
+            raise Violation(f"{where} was received {known[-1].received_ms - record.received_ms} ms before the one before")
+        known.append(record)
+        if record.kind == SAMPLES:
+            for value in decode_samples(record.payload).batch.value.tolist():
+                if value in self.samples:
+                    raise Violation(f"{where} has a sample that lies in record {self.samples[value]} already")
+                self.samples[value] = (record.router_id, record.offset)
+
+    def whole_log(self) -> None:
+        """At the end: what is still kept is what was seen when it came."""
+        for router_id, known in self.log.items():
+            rows = self._file(self.slots[router_id]).execute(
+                "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records WHERE router_id = ?",
+                (router_id,),
+            )
+            for row in rows:
+                record = LogRecord(*row)
+                if record.offset > len(known) or known[record.offset - 1] != record:
+                    raise Violation(f"router {router_id}: record {record.offset} is not what was appended")

@@ -1,0 +1,105 @@
+"""Processes of the simulated cluster: tasks that die together, a clock of their own, and being dead for good.
+
+A task belongs to the process in whose context it was made. Killing a process cancels its tasks where they wait; what
+they then still try to do outside of themselves is refused, so no `finally` of theirs reaches anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+EPOCH_MS = 1_800_000_000_000
+"""Wall-clock time at which every simulation begins."""
+
+RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("RUNS_IN", default=None)
+
+
+class ProcessClock:
+    """The wall clock of one process, apart from the true time by `offset_ms`; and a monotonic one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, offset_ms: int) -> None:
+        self._loop = loop
+        self.offset_ms = offset_ms
+        self._noticed: Callable[[], None] | None = None
+
+    def jump(self, step_ms: int, noticed: Callable[[], None]) -> None:
+        """Sets the clock by so much; `noticed` is called when somebody reads it next."""
+        self.offset_ms += step_ms
+        self._noticed = noticed
+
+    def now_ms(self) -> int:
+        if self._noticed is not None:
+            noticed, self._noticed = self._noticed, None
+            noticed()
+        return EPOCH_MS + int(self._loop.time() * 1000) + self.offset_ms
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+class Process:
+    """One actor, replica or client. `part` is there once it is up; calls wait for that."""
+
+    def __init__(self, kind: str, name: str, number: int, loop: asyncio.AbstractEventLoop, offset_ms: int) -> None:
+        self.kind = kind
+        self.name = name
+        self.label = f"{name}#{number}"
+        self.clock = ProcessClock(loop, offset_ms)
+        self.part: Any = None
+        self.up = asyncio.Event()
+        self.alive = True
+        self.replaced = False
+        self.serving: dict[int, Callable[[], None]] = {}
+        self._loop = loop
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._made = 0
+
+    @property
+    def tasks(self) -> int:
+        return len(self._tasks)
+
+    def set_up(self, part: Any) -> None:
+        self.part = part
+        self.up.set()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Starts a task of this process."""
+        context = contextvars.copy_context()
+        context.run(RUNS_IN.set, self)
+        return self._loop.create_task(work, context=context)
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        self._made += 1
+        number = self._made
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    def must_live(self) -> None:
+        """The dead do nothing: what still runs of them ends here."""
+        if not self.alive:
+            raise asyncio.CancelledError
+
+    def die(self) -> None:
+        """As a kill: whoever waits for an answer learns it, later."""
+        self.alive = False
+        for task in list(self._tasks.values()):
+            task.cancel()
+        for lost in list(self.serving.values()):
+            lost()
+        self.serving.clear()
+
+
+def task_factory(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], context: contextvars.Context | None = None
+) -> asyncio.Task[Any]:
+    """Tells every new task's process of it."""
+    owner = RUNS_IN.get() if context is None else context.get(RUNS_IN)
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    if owner is not None:
+        owner.adopt(task)
+        if not owner.alive:
+            task.cancel()
+    return task

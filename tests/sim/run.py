@@ -1,0 +1,181 @@
+"""Runs seeds: one in this process, or many over several processes. What a run says is a value that can be compared."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import gc
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import msgspec
+import structlog
+
+from tests.sim.faults import Faults, excluded
+from tests.sim.loop import VirtualLoop
+from tests.sim.process import RUNS_IN, task_factory
+from tests.sim.world import World, copy_template, make_template
+
+T = TypeVar("T")
+
+TOLD = 60
+"""Lines of the trace that a failure shows."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One seed's run. `digest` is over the whole trace; `hits`: faults that had an effect."""
+
+    seed: int
+    failure: str | None
+    digest: str
+    hits: dict[str, int]
+    events: int
+    samples: int
+    cpu_s: float
+    virtual_s: float
+    lines: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+    def message(self) -> str:
+        """What a developer needs to see of a failure."""
+        words = "".join(f" --without {','.join(self.without)}" for _ in [0] if self.without)
+        again = f"python -m tests.sim --seed {self.seed} --trace{words}"
+        told = "\n".join(self.lines[-TOLD:])
+        return f"seed {self.seed} fails {self.failure}\n{told}\nfaults: {self.hits}\nagain: {again}"
+
+
+def run_seed(
+    seed: int, *, without: Sequence[str] = (), features: Sequence[str] = (), naive: bool = True, lines: int = TOLD
+) -> Result:
+    """One whole run, the same every time for the same arguments."""
+    began = time.process_time()
+    directory = Path(tempfile.mkdtemp(prefix="run-", dir=_base()))
+    try:
+        copy_template(_template(), directory / "data")
+        world = _play(seed, directory / "data", frozenset(excluded(without)), frozenset(features), naive)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return Result(
+        seed=seed,
+        failure=world.failure,
+        digest=world.digest(),
+        hits=dict(sorted(world.faults.hits.items())),
+        events=sum(map(len, world.checks.events.values())),
+        samples=len(world.checks.samples),
+        cpu_s=time.process_time() - began,
+        virtual_s=world.loop.time(),
+        lines=tuple(_line(at, what) for at, what in list(world.lines)[-lines:]) if lines else (),
+        without=tuple(without),
+    )
+
+
+def _play(seed: int, directory: Path, without: frozenset[str], features: frozenset[str], naive: bool) -> World:
+    faults = Faults(seed, without)
+
+    async def play() -> World:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        world = World(seed, loop, faults, directory, features, naive)
+        loop.set_exception_handler(lambda _, context: _lost(world, context))
+        with _logged_to(world):
+            await world.main()
+            gc.collect()
+        return world
+
+    with patch("os.urandom", Random(f"{seed} urandom").randbytes):
+        return _in_virtual_time(play())
+
+
+def _in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    loop = VirtualLoop()
+    loop.set_task_factory(task_factory)
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _lost(world: World, context: dict[str, Any]) -> None:
+    """A task ended with an exception that nobody took, or a callback of the simulation itself failed."""
+    error = context.get("exception")
+    world.fail(f"{context['message']}: {error!r}", error)
+
+
+@contextmanager
+def _logged_to(world: World) -> Iterator[None]:
+    """The service's log goes into the trace; an error in it that no fault explains is a failure."""
+
+    def take(_: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+        process = RUNS_IN.get()
+        if process is not None and process.alive:
+            shown = {key: value for key, value in event.items() if key not in ("trace", "traceback")}
+            world.trace(process.label, "logs", shown)
+            if method == "error" and not _explained(event):
+                world.fail(f"{process.label} logs {shown}\n{event.get('trace') or event.get('traceback')}")
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[take], cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _explained(event: dict[str, Any]) -> bool:
+    """An error of ours that crossed a round: a part that did not answer, an owner that was fenced."""
+    trace = str(event.get("trace") or event.get("traceback") or "").rstrip()
+    return trace.rpartition("\n")[2].startswith("breaker_actors.errors.")
+
+
+def _line(at: float, what: tuple[Any, ...]) -> str:
+    return f"{at:9.4f}  " + "  ".join(map(str, what))
+
+
+_made: dict[str, Path] = {}
+
+
+def _base() -> Path:
+    """A folder for this process's runs, in memory where there is such a place."""
+    key = f"base {os.getpid()}"
+    if key not in _made:
+        memory = Path("/dev/shm")
+        place = tempfile.mkdtemp(prefix="breakers-sim-", dir=memory if os.access(memory, os.W_OK) else None)
+        _made[key] = Path(place)
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return _made[key]
+
+
+def _template() -> Path:
+    """Made once per process, with the same ids every time."""
+    key = f"template {os.getpid()}"
+    if key not in _made:
+        place = _base() / "template"
+        with patch("os.urandom", Random("template").randbytes):
+            _in_virtual_time(_make(place))
+        _made[key] = place
+    return _made[key]
+
+
+async def _make(place: Path) -> None:
+    make_template(place)
+
+
+def run_safely(seed: int, **options: Any) -> Result:
+    """A run whose own collapse is a failure of its seed, too."""
+    try:
+        return run_seed(seed, **options)
+    except Exception:
+        text = "collapsed:\n" + traceback.format_exc(limit=-8)
+        return Result(seed, text, "", {}, 0, 0, 0.0, 0.0, (), tuple(options.get("without", ())))

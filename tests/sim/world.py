@@ -1,0 +1,385 @@
+"""One run: a whole service of simulated processes over one real store and log, its clients, its faults, its checks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import traceback
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.local import make_directory, make_host, make_journal, say_hello
+from breaker_actors.net import DIRECTORY, journal_name
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import BreakerRow, RouterRow, StoredState
+from breaker_actors.stores.opening import DATABASE, make_log, make_store
+from breaker_actors.upkeep import Upkeep
+from tests.sim.checks import Checks, Violation
+from tests.sim.clients import ConfigurationClient, Reader, SampleClients
+from tests.sim.faults import Faults
+from tests.sim.final import Final
+from tests.sim.loop import VirtualLoop
+from tests.sim.net import SimNet, Wire
+from tests.sim.process import EPOCH_MS, Process
+from tests.sim.replica import Replica
+from tests.sim.storage import Door, drive
+
+TRACE_MAX = 100_000
+READY_S = 20.0
+SETTLE_S = 30.0
+"""So long after the last fault everything is up, applied and delivered."""
+REST_S = 4.0
+TASKS_MAX = 2_000
+FEATURES = frozenset({"unlink"})
+
+
+class World:
+    """`main()` runs the story; `failure` says what went wrong, None: nothing."""
+
+    def __init__(
+        self, seed: int, loop: VirtualLoop, faults: Faults, directory: Path, features: frozenset[str], naive: bool
+    ) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.faults = faults
+        self.features = features
+        self.naive = naive
+        draws = self._draws = faults.stream("world")
+        self.lines: deque[tuple[float, tuple[Any, ...]]] = deque(maxlen=TRACE_MAX)
+        self._digest = blake2b(digest_size=16)
+        self.failure: str | None = None
+        self._broken: asyncio.Future[None] = loop.create_future()
+        self.down = {"store": 0, "log": 0}
+        self.settings = Settings(
+            data_dir=directory,
+            breaker_actors=draws.randint(1, 4),
+            router_actors=draws.randint(1, 3),
+            checkpoint_interval_ms=draws.choice([700, 2_000, 5_000]),
+            lane_samples_max=draws.choice([40, 2_000, 200_000]),
+            feed_entries_max=draws.choice([5, 50, 20_000]),
+            upkeep_interval_ms=draws.choice([1_500, 5_000, 20_000]),
+            log_retention_ms=draws.choice([0, 5_000, 20_000, 86_400_000]),
+            window_samples_max=draws.choice([25, 1_000_000, 1_000_000, 1_000_000]),
+        )
+        self.skew_ms = self.settings.max_clock_skew_ms if "skew" in faults.standing else 0
+        self.length_s = draws.uniform(30.0, 90.0)
+        self.store = make_store(self.settings)
+        self.log = make_log(self.settings)
+        drive(self.store.open())
+        self._truth = sqlite3.connect(directory / DATABASE, isolation_level=None)
+        self.project_id: str = self._truth.execute("SELECT id FROM projects").fetchone()[0]
+        self.checks = Checks(directory / DATABASE, directory / "log")
+        self._numbers: dict[str, int] = {}
+        self.processes: list[Process] = []
+        self.net = SimNet(self, self._start)
+        self.replicas = [f"replica-{i}" for i in range(draws.randint(1, 2))]
+        self._clients = [self._process("client", f"client-{i}") for i in range(3)]
+        self.samples = SampleClients(self, self._clients[0])
+        self.configuration = ConfigurationClient(self, self._clients[1])
+        self.reader = Reader(self, self._clients[2])
+
+    # what everybody tells
+
+    def trace(self, *what: Any) -> None:
+        now = self.loop.time()
+        self.lines.append((now, what))
+        self._digest.update(f"{now:.6f} {what}\n".encode())
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def fail(self, why: str, error: BaseException | None = None) -> None:
+        """The first thing that went wrong ends the run."""
+        if self.failure is None:
+            where = "" if error is None else "\n" + "".join(traceback.format_exception(error)[-6:])
+            self.failure = f"at {self.loop.time():.3f} s: {why}{where}"
+            if not self._broken.done():
+                self._broken.set_result(None)
+
+    def check(self, what: Callable[..., None], *args: Any) -> None:
+        try:
+            what(*args)
+        except Violation as violation:
+            self.fail(str(violation))
+
+    def observe(self, realm: str, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """After an operation on the store or the log was carried out, whatever its caller hears of it."""
+        if name == "commit":
+            self.check(self.checks.commits, args[1])
+        elif name == "append":
+            self.check(self.checks.appended, args[0], [record.router_id for record in args[1]])
+        elif name == "create_breaker":
+            self.check(self.checks.born, result[0].id)
+
+    def zombie_acts(self, process: Process) -> None:
+        self.faults.hit(f"zombie_{process.kind}")
+
+    # what is there, read from the store itself
+
+    def router_ids(self) -> list[str]:
+        return [r[0] for r in self._truth.execute("SELECT id FROM routers WHERE deleted_ms IS NULL ORDER BY number")]
+
+    def breaker_ids(self) -> list[str]:
+        return [r[0] for r in self._truth.execute("SELECT id FROM breakers ORDER BY number")]
+
+    def changes_waiting(self) -> int:
+        return int(self._truth.execute("SELECT count(*) FROM changes").fetchone()[0])
+
+    def breaker_rows(self) -> list[BreakerRow]:
+        rows: list[BreakerRow] = drive(self.store.list_breakers(self.project_id))[0]
+        return rows
+
+    def router_rows(self) -> list[RouterRow]:
+        rows: list[RouterRow] = drive(self.store.list_routers(self.project_id))
+        return rows
+
+    def stored_states(self) -> list[StoredState]:
+        states: list[StoredState] = drive(self.store.stored_states(self.project_id))
+        return states
+
+    def client(self) -> Process:
+        """Who asks in the name of the checks."""
+        return self._clients[2]
+
+    def now_ms(self) -> int:
+        """The true time."""
+        return EPOCH_MS + int(self.loop.time() * 1000)
+
+    # processes
+
+    def _process(self, kind: str, name: str) -> Process:
+        number = self._numbers[name] = self._numbers.get(name, 0) + 1
+        draws = self.faults.stream(f"skew of {name}#{number}")
+        offset_ms = draws.randint(-self.skew_ms // 2, self.skew_ms // 2)
+        if offset_ms:
+            self.faults.hit("skew")
+        process = Process(kind, name, number, self.loop, offset_ms)
+        self.processes = [p for p in self.processes if p.alive]
+        self.processes.append(process)
+        return process
+
+    def _start(self, kind: str, name: str) -> Process:
+        process = self._process(kind, name)
+        self.trace("started", process.label)
+        process.run(getattr(self, f"_boot_{kind}")(process))
+        return process
+
+    def _doors(self, process: Process) -> tuple[Any, Any, Wire]:
+        store, log = Door(self, process, "store", self.store), Door(self, process, "log", self.log)
+        return store, log, Wire(self.net, process)
+
+    async def _boot_router(self, process: Process) -> None:
+        await self._boot_host(process)
+
+    async def _boot_breaker(self, process: Process) -> None:
+        await self._boot_host(process)
+
+    async def _boot_host(self, process: Process) -> None:
+        _, log, wire = self._doors(process)
+        kind: Any = process.kind
+        host = make_host(kind, process.name, log, wire, process.clock, self.settings)
+        host.start()
+        process.set_up(host)
+        await say_hello(wire, kind, process.name, host.incarnation)
+
+    async def _boot_journal(self, process: Process) -> None:
+        store, _, _ = self._doors(process)
+        journal = make_journal(store, self.settings)
+        while True:
+            try:
+                await journal.start()
+                break
+            except BreakersError:
+                await asyncio.sleep(0.2)
+        process.set_up(journal)
+
+    async def _boot_directory(self, process: Process) -> None:
+        """The upkeep runs beside it, as in the cluster."""
+        store, log, wire = self._doors(process)
+        directory = make_directory(store, wire, process.clock, self.settings)
+        process.set_up(directory)
+        Upkeep(store, log, wire, process.clock, self.settings).start()
+        await directory.start()
+
+    async def _boot_replica(self, process: Process) -> None:
+        store, _, _ = self._doors(process)
+        replica = Replica(self, process, self.net, store)
+        replica.start()
+        process.set_up(replica)
+        await replica.follow()
+
+    async def ask_replica(self, client: Process, method: str, *args: Any) -> Any:
+        """One request to some replica."""
+        return await self.net.call(client, self._draws.choice(self.replicas), method, *args)
+
+    # the story
+
+    async def main(self) -> None:
+        story = self.loop.create_task(self._story())
+        try:
+            await asyncio.wait({story, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            if story.done() and not story.cancelled() and (error := story.exception()) is not None:
+                violated = isinstance(error, Violation)
+                self.fail(str(error) if violated else f"{type(error).__name__}: {error}", None if violated else error)
+        finally:
+            story.cancel()
+            await self._end()
+
+    async def _story(self) -> None:
+        self.net.spawn("journal", journal_name(0))
+        self.net.spawn("directory", DIRECTORY)
+        for name in self.replicas:
+            self.net.spawn("replica", name)
+        await self._until_ready()
+        await self.configuration.begin()
+        await self._trouble()
+        await self._calm()
+        await Final(self).check()
+
+    async def _until_ready(self) -> None:
+        while True:
+            try:
+                for name in self.replicas:
+                    await self.net.call(self._clients[0], name, "ready")
+                return
+            except Unavailable:
+                if self.loop.time() > READY_S:
+                    raise Violation(f"not ready after {READY_S} s without any fault") from None
+                await asyncio.sleep(0.1)
+
+    async def _trouble(self) -> None:
+        begin, end = self.loop.time(), self.loop.time() + self.length_s
+        self.faults.active = True
+        for at, kind in self.faults.schedule(begin + 0.5, end):
+            self.loop.call_at(at, self._strike, kind, end)
+        users = (self.samples, self.configuration, self.reader)
+        tasks = [client.run(user.run(end)) for client, user in zip(self._clients, users, strict=True)]
+        while self.loop.time() < end:
+            await asyncio.sleep(2.0)
+            self._check_sizes()
+        self.faults.active = False
+        self._heal()
+        self._users = tasks
+
+    def _check_sizes(self) -> None:
+        for process in self.processes:
+            if process.alive and (process.tasks > TASKS_MAX or len(process.serving) > TASKS_MAX):
+                raise Violation(f"{process.label} has {process.tasks} tasks and {len(process.serving)} calls")
+
+    async def _calm(self) -> None:
+        """Everything is up again within SETTLE_S, and then left alone for a moment."""
+        deadline = self.loop.time() + SETTLE_S
+        while missing := await self._missing():
+            if self.loop.time() > deadline:
+                raise Violation(f"{SETTLE_S} s after the last fault: {missing}")
+            await asyncio.sleep(0.5)
+        self.trace("settled")
+        await asyncio.sleep(REST_S)
+
+    async def _missing(self) -> str:
+        """What is not as it should be yet."""
+        if self.samples.open or not all(task.done() for task in self._users):
+            return f"{len(self.samples.open)} requests have no answer, or a client is still at work"
+        names = [DIRECTORY, journal_name(0), *self.replicas]
+        down = [n for n in names if n not in self.net.actors or not self.net.actors[n].up.is_set()]
+        if down:
+            return f"{down} are not up"
+        if waiting := self.changes_waiting():
+            return f"{waiting} changes are not applied"
+        ids = self.breaker_ids()
+        try:
+            readings = await self.ask_replica(self._clients[2], "states", ids) if ids else []
+        except Unavailable as error:
+            return f"states can't be read: {error}"
+        stale = [r.breaker_id for r in readings if r.stale]
+        return f"the owners of {stale} do not answer" if stale else ""
+
+    # faults that come at an instant
+
+    def _strike(self, kind: str, end: float) -> None:
+        what, _, whom = kind.partition("_")
+        self.trace("strikes", kind)
+        if kind == "crash_all":
+            for process in [p for p in self.processes if p.alive and p.kind != "client"]:
+                self.net.kill(process, self.faults.span(kind, 0.05, 3.0))
+            self.faults.hit(kind)
+        elif what == "crash":
+            if victim := self._victim(kind, whom):
+                self.faults.hit(kind)
+                self.net.kill(victim, self.faults.span(kind, 0.05, 4.0))
+        elif what == "zombie":
+            if victim := self._victim(kind, whom):
+                callers = [p for p in self.processes if p.alive]
+                self.net.replace(victim, self.faults.span(kind, 0.0, 3.0), callers)
+                self.loop.call_later(self.faults.span(kind, 2.0, 15.0), self.net.kill, victim, 0.0)
+        elif what == "clock":
+            self._jump(kind, whom)
+        else:
+            self._outage(what, min(end, self.loop.time() + self.faults.span(kind, 0.3, 6.0)))
+
+    def _victim(self, kind: str, whom: str) -> Process | None:
+        names = sorted(name for name, p in self.net.actors.items() if p.kind == whom and p.alive)
+        return self.net.actors[self.faults.pick(kind, names)] if names else None
+
+    def _jump(self, kind: str, whom: str) -> None:
+        names = sorted(name for name, p in self.net.actors.items() if p.kind in ("router", "breaker", "replica"))
+        step_ms = int(1000 * self.faults.span(kind, 0.5, 7.0))
+        if names:
+            process = self.net.actors[self.faults.pick(kind, names)]
+            process.clock.jump(step_ms if whom == "forward" else -step_ms, lambda: self.faults.hit(kind))
+            self.trace("jumps", process.label, process.clock.offset_ms)
+
+    def _outage(self, realm: str, until_s: float) -> None:
+        self.down[realm] += 1
+
+        def over() -> None:
+            self.down[realm] -= 1
+
+        self.loop.call_at(until_s, over)
+
+    def _heal(self) -> None:
+        """Zombies end, clocks are set right."""
+        for process in self.processes:
+            if process.replaced:
+                self.net.kill(process, 0.0)
+            if abs(process.clock.offset_ms) > self.skew_ms:
+                process.clock.offset_ms = 0
+        self.trace("healed")
+
+    # the end
+
+    async def _end(self) -> None:
+        """Everything of this run goes."""
+        self.net.closed = True
+        for process in self.processes:
+            process.die()
+        while tasks := [t for t in asyncio.all_tasks(self.loop) if t is not asyncio.current_task()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self.checks.close()
+        self._truth.close()
+        drive(self.log.close())
+        drive(self.store.close())
+
+
+def copy_template(template: Path, directory: Path) -> None:
+    """The files of a run: a migrated store with one project."""
+    directory.mkdir(parents=True)
+    for name in (DATABASE, "secret.key"):
+        shutil.copy(template / name, directory / name)
+
+
+def make_template(directory: Path) -> None:
+    """Makes what `copy_template` copies."""
+    store = make_store(Settings(data_dir=directory))
+    drive(store.open())
+    org = drive(store.create_org("org", EPOCH_MS))
+    workspace = drive(store.create_workspace(org, "workspace", "workspace", EPOCH_MS))
+    drive(store.create_project(org, workspace.id, "project", EPOCH_MS))
+    drive(store.close())

@@ -1,0 +1,403 @@
+"""Attempts against real receivers on loopback: what is sent, what comes of it, and that it ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trustme
+
+from breaker_actors.clock import SystemClock
+from breaker_actors.notify.model import Attempt, Destination, Message
+from breaker_actors.notify.posting import REFUSED
+from breaker_actors.notify.sending import ChannelSender, open_sender
+from breaker_actors.settings import load_settings
+from tests.support.receivers import PagerDutyReceiver, Reply, SlackReceiver, WebReceiver
+from tests.unit.notify.messages import AGAIN, ALL, BREAKER, HOSTILE, NOW, PROJECT, RECOVER, RESOLVE, TEST, TRIP, changed
+
+AMPLE_S = 20.0
+ROUTING_KEY = "0123456789abcdef0123456789ABCDEF"
+
+
+class StoppedClock(SystemClock):
+    def now_ms(self) -> int:
+        return NOW
+
+
+@asynccontextmanager
+async def sender(tls: ssl.SSLContext | None = None, resolve: Any = None, **fields: Any) -> AsyncIterator[ChannelSender]:
+    settings = load_settings({}, **{"allow_private_destinations": True} | fields)
+    opened = open_sender(settings, StoppedClock(), tls=tls, resolve=resolve)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+def to(kind: Any, **config: Any) -> Destination:
+    return Destination(channel_id="c-1", kind=kind, config=config)
+
+
+async def send(opened: ChannelSender, destination: Destination, message: Message = TRIP) -> Attempt:
+    return await asyncio.wait_for(opened.send(destination, message), AMPLE_S)
+
+
+# what arrives
+
+
+async def test_a_webhook_arrives_signed_with_its_key_and_headers() -> None:
+    async with WebReceiver() as hook, sender() as out:
+        config = {
+            "url": hook.url("/a?b=c"),
+            "secret": "s3cret",
+            "headers": {"X-Team": "a b", "Authorization": "Bearer t"},
+        }
+        assert await send(out, to("webhook", **config)) == Attempt(result="sent", status=200)
+        (got,) = hook.requests
+        assert (got.method, got.target) == ("POST", "/a?b=c")
+        assert got.is_signed_with("s3cret")
+        assert not got.is_signed_with("other")
+        assert got.json["transition_seq"] == 7
+        assert got.headers["host"] == f"127.0.0.1:{hook.port}"
+        assert got.headers["content-type"] == "application/json"
+        assert got.headers["user-agent"] == "breaker-actors"
+        assert got.headers["x-eb-timestamp"] == str(NOW)
+        assert (got.headers["x-team"], got.headers["authorization"]) == ("a b", "Bearer t")
+        assert len([name for name in got.headers if name.startswith("content-")]) == 2
+
+
+async def test_a_retry_carries_the_same_key_and_body() -> None:
+    async with WebReceiver() as hook, sender() as out:
+        hook.script = [Reply(500)]
+        assert (await send(out, to("webhook", url=hook.url()))).result == "retry"
+        assert (await send(out, to("webhook", url=hook.url()))).result == "sent"
+        (tries,) = hook.by_key().values()
+        assert len(tries) == 2
+        assert tries[0].body == tries[1].body
+
+
+@pytest.mark.parametrize("case", ALL)
+async def test_slack_takes_every_message(case: str) -> None:
+    async with SlackReceiver() as slack, sender() as out:
+        assert await send(out, to("slack", webhook_url=slack.url()), ALL[case]) == Attempt(result="sent", status=200)
+        assert len(slack.texts) == 1
+        assert slack.problems == []
+
+
+async def test_pagerduty_opens_one_alert_and_closes_it() -> None:
+    async with PagerDutyReceiver() as pager, sender() as out:
+        channel = to("pagerduty", routing_key=ROUTING_KEY, events_url=pager.url("/v2/enqueue"), severity="warning")
+        for message in (TRIP, AGAIN, TEST, HOSTILE):
+            assert (await send(out, channel, message)).status == 202
+        key = f"{PROJECT}:{BREAKER}"
+        assert [payload["severity"] for payload in pager.alerts[key]] == ["warning"] * 3
+        await send(out, channel, RECOVER)
+        assert pager.resolved == [key]
+        await send(out, channel, TRIP)
+        await send(out, channel, RESOLVE)
+        assert pager.resolved == [key, key]
+        assert pager.problems == []
+
+
+async def test_pagerduty_says_what_it_dislikes() -> None:
+    async with PagerDutyReceiver() as pager, sender() as out:
+        attempt = await send(out, to("pagerduty", routing_key="short", events_url=pager.url()))
+        assert (attempt.result, attempt.status) == ("refused", 400)
+        assert attempt.error is not None
+        assert attempt.error.startswith("answered 400 Bad Request: $.routing_key:") is False
+        assert "short" not in attempt.error
+
+
+async def test_a_project_without_events_url_goes_to_pagerduty_itself() -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append((host, port))
+        raise OSError
+
+    async with sender(resolve=resolve) as out:
+        attempt = await send(out, to("pagerduty", routing_key=ROUTING_KEY))
+        assert attempt.result == "retry"
+        assert asked == [("events.pagerduty.com", 443)]
+
+
+# what comes of it
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (Reply(204, b""), Attempt(result="sent", status=204)),
+        (Reply(500), Attempt(result="retry", status=500, error="answered 500 Internal Server Error")),
+        (
+            Reply(429, headers=(("Retry-After", "7"),)),
+            Attempt(result="retry", status=429, error="answered 429 Too Many Requests", retry_after_ms=7_000),
+        ),
+        (
+            Reply(503, headers=(("retry-after", "Fri, 21 Nov 2025 11:25:39 GMT"),)),
+            Attempt(result="retry", status=503, error="answered 503 Service Unavailable", retry_after_ms=29_877),
+        ),
+        (
+            Reply(404, b'{"error": "no_such_hook"}'),
+            Attempt(result="refused", status=404, error="answered 404 Not Found: no_such_hook"),
+        ),
+        (Reply(how="cut"), Attempt(result="retry", error="the answer was cut short or is not HTTP")),
+    ],
+)
+async def test_outcomes(reply: Reply, expected: Attempt) -> None:
+    async with WebReceiver() as hook, sender() as out:
+        hook.usual = reply
+        assert await send(out, to("webhook", url=hook.url())) == expected
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_refused_and_not_followed(status: int) -> None:
+    async with WebReceiver() as elsewhere, WebReceiver() as hook, sender() as out:
+        hook.usual = Reply(status, headers=(("Location", elsewhere.url()),))
+        attempt = await send(out, to("webhook", url=hook.url()))
+        assert (attempt.result, attempt.status) == ("refused", status)
+        assert "redirects are not followed" in str(attempt.error)
+        assert elsewhere.connections == 0
+
+
+@pytest.mark.parametrize("how", ["hang", "drip_head"])
+async def test_no_status_in_time_is_tried_again(how: Any) -> None:
+    async with WebReceiver() as hook, sender(notify_timeout_ms=150) as out:
+        hook.usual = Reply(how=how)
+        assert await send(out, to("webhook", url=hook.url())) == Attempt(
+            result="retry", error="no answer within 0.15 s"
+        )
+
+
+@pytest.mark.parametrize("how", ["drip", "flood"])
+@pytest.mark.parametrize(("status", "result"), [(200, "sent"), (500, "retry"), (404, "refused")])
+async def test_a_status_in_time_counts_whatever_its_body_does(how: Any, status: int, result: str) -> None:
+    async with WebReceiver() as hook, sender(notify_timeout_ms=150) as out:
+        hook.usual = Reply(status, how=how)
+        attempt = await send(out, to("webhook", url=hook.url()))
+        assert (attempt.result, attempt.status) == (result, status)
+
+
+async def test_a_bad_receiver_leaves_no_connection_behind() -> None:
+    async with WebReceiver() as hook, sender(notify_timeout_ms=100) as out:
+        for how in ("hang", "cut", "drip", "drip_head", "flood"):
+            hook.usual = Reply(how=how)  # type: ignore[arg-type]
+            await asyncio.gather(*(send(out, to("webhook", url=hook.url())) for _ in range(5)))
+        assert out._poster._pool.connections == []
+        hook.usual = Reply()
+        assert (await send(out, to("webhook", url=hook.url()))).result == "sent"
+
+
+async def test_a_connection_is_used_again() -> None:
+    async with WebReceiver() as hook, sender() as out:
+        for _ in range(5):
+            await send(out, to("webhook", url=hook.url()))
+        assert hook.connections == 1
+
+
+async def test_no_cookie_of_one_channel_reaches_another() -> None:
+    async with WebReceiver() as hook, sender() as out:
+        hook.usual = Reply(headers=(("Set-Cookie", "a=b"),))
+        await send(out, to("webhook", url=hook.url()))
+        await send(out, to("webhook", url=hook.url()))
+        assert all("cookie" not in got.headers for got in hook.requests)
+
+
+async def test_nobody_listening() -> None:
+    async with WebReceiver() as gone:
+        url = gone.url()
+    async with sender() as out:
+        assert await send(out, to("webhook", url=url)) == Attempt(result="retry", error="the connection was refused")
+        unknown = await send(out, to("webhook", url="https://nowhere.invalid/"))
+        assert unknown == Attempt(result="retry", error="its name could not be resolved")
+
+
+async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with WebReceiver() as proxy, WebReceiver() as hook:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url(""))
+        async with sender() as out:
+            assert (await send(out, to("webhook", url=hook.url()))).result == "sent"
+        assert proxy.connections == 0
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def serving(authority: trustme.CA, *names: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*names).configure_cert(context)
+    return context
+
+
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+async def _loopback(host: str, port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+async def test_https_is_verified_against_the_hosts_name(authority: trustme.CA) -> None:
+    """The connection goes to a number, the certificate is still asked for the name."""
+    async with WebReceiver(serving(authority, "hook.example")) as hook:
+        async with sender(trusting(authority), _loopback) as out:
+            assert (await send(out, to("webhook", url=hook.url(host="hook.example")))).result == "sent"
+            assert hook.requests[0].headers["host"] == f"hook.example:{hook.port}"
+            other = await send(out, to("webhook", url=hook.url(host="other.example")))
+            assert other == Attempt(result="retry", error="its certificate could not be verified")
+        async with sender(resolve=_loopback) as out:
+            attempt = await send(out, to("webhook", url=hook.url(host="hook.example")))
+            assert attempt == Attempt(result="retry", error="its certificate could not be verified")
+
+
+async def test_an_authority_of_ones_own_comes_by_the_usual_variable(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    async with WebReceiver(serving(authority, "localhost")) as hook, sender() as out:
+        assert (await send(out, to("webhook", url=hook.url(host="localhost")))).result == "sent"
+
+
+async def test_plain_http_where_tls_is_expected() -> None:
+    async with WebReceiver() as hook, sender() as out:
+        url = hook.url().replace("http:", "https:")
+        assert await send(out, to("webhook", url=url)) == Attempt(result="retry", error="TLS failed")
+
+
+# policy
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]", "0"])
+async def test_private_destinations_are_refused_unless_allowed(host: str) -> None:
+    async with WebReceiver() as hook:
+        async with sender(allow_private_destinations=False) as out:
+            for destination in (
+                to("webhook", url=hook.url(host=host)),
+                to("slack", webhook_url=hook.url(host=host)),
+                to("pagerduty", routing_key=ROUTING_KEY, events_url=hook.url(host=host)),
+            ):
+                assert await send(out, destination) == Attempt(result="refused", error=REFUSED)
+        assert hook.connections == 0
+        async with sender() as out:
+            assert (await send(out, to("webhook", url=hook.url(host=host)))).result == "sent"
+
+
+async def test_a_name_that_leads_inside_is_refused() -> None:
+    async with WebReceiver() as hook, sender(resolve=_loopback, allow_private_destinations=False) as out:
+        attempt = await send(out, to("webhook", url=hook.url(host="innocent.example")))
+        assert attempt == Attempt(result="refused", error=REFUSED)
+        assert hook.connections == 0
+
+
+# bad configs, bad messages
+
+
+@pytest.mark.parametrize(
+    ("destination", "error"),
+    [
+        (to("slack"), "config.webhook_url is required"),
+        (to("webhook", url="file:///etc/passwd"), "config.url must be an http or https address"),
+        (to("webhook", url="http://h/", headers={"Host": "x"}), "config.headers.Host is set by the service"),
+        (to("pagerduty", routing_key=None), "config.routing_key is required"),
+        (to("email", to="nobody"), "config.to item 1 is not an e-mail address"),
+        (to("email", to="a@b.example"), "no mail server is set (BREAKERS_SMTP_HOST)"),
+    ],
+)
+async def test_a_bad_config_is_refused_with_its_place(destination: Destination, error: str) -> None:
+    async with sender() as out:
+        assert await send(out, destination) == Attempt(result="refused", error=error)
+
+
+async def test_a_message_that_cannot_be_worded_is_an_outcome_too() -> None:
+    async with SlackReceiver() as slack, sender() as out:
+        attempt = await send(out, to("slack", webhook_url=slack.url()), changed(ts_ms=10**18))
+        assert (attempt.result, attempt.error) == ("retry", "internal error (OverflowError)")
+        assert slack.connections == 0
+
+
+async def test_a_cancelled_attempt_is_cancelled() -> None:
+    async with WebReceiver() as hook, sender() as out:
+        hook.usual = Reply(how="hang")
+        task = asyncio.create_task(out.send(to("webhook", url=hook.url()), TRIP))
+        await hook.arrived.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_destinations_do_not_show_their_config() -> None:
+    assert "hush" not in repr(to("webhook", url="https://h/hush", secret="hush"))
+    assert "hush" not in f"{to('webhook', secret='hush')}"
+
+
+# secrets
+
+TOKEN, KEY, HEADER, SECRET = (
+    "tOk3n/9Qw8Er7Ty6",
+    "R0UT1NGKEY0123456789abcdefghijkl",
+    "Basic dXNlcjpoNHJkVG9HdWVzcw==",
+    "s1gn1ngs3cr3t",
+)
+PLANTED = (TOKEN, "9Qw8Er7Ty6", KEY, HEADER, "dXNlcjpoNHJkVG9HdWVzcw", SECRET, "q_5eCreT_v4lue")
+Config = Callable[[str], Destination]
+CHANNELS: dict[str, Config] = {
+    "slack": lambda url: to("slack", webhook_url=f"{url}/services/{TOKEN}"),
+    "pagerduty": lambda url: to("pagerduty", routing_key=KEY, events_url=f"{url}/{TOKEN}"),
+    "webhook": lambda url: to(
+        "webhook", url=f"{url}/{TOKEN}?q=q_5eCreT_v4lue", headers={"Authorization": HEADER}, secret=SECRET
+    ),
+}
+TROUBLE = {
+    **{f"echo{status}": Reply(status, how="echo") for status in (200, 302, 400, 429, 500)},
+    **{how: Reply(how=how) for how in ("hang", "cut", "drip", "drip_head", "flood")},  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+@pytest.mark.parametrize("kind", CHANNELS)
+async def test_no_secret_shows_in_what_went_wrong(
+    kind: str, trouble: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With every logger wide open, and receivers that repeat all they were sent."""
+    caplog.set_level("DEBUG")
+    async with WebReceiver() as hook, sender(notify_timeout_ms=100) as out:
+        hook.usual = TROUBLE[trouble]
+        attempt = await send(out, CHANNELS[kind](hook.url("")))
+        assert hook.requests[0].target.startswith("/services/" if kind == "slack" else f"/{TOKEN}")
+    _assert_clean(attempt, caplog, capsys)
+
+
+@pytest.mark.parametrize("kind", CHANNELS)
+@pytest.mark.parametrize("base", ["http://nowhere.invalid", "http://127.0.0.1:1", "https://127.0.0.1:1", "gopher://x"])
+async def test_no_secret_shows_when_nothing_could_be_sent(
+    kind: str, base: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("DEBUG")
+    async with sender() as out:
+        attempt = await send(out, CHANNELS[kind](base))
+        assert attempt.result != "sent"
+        broken = await send(out, CHANNELS[kind](base), changed(ts_ms=10**18, rule={"kind": object()}))
+        assert broken.result != "sent"
+    _assert_clean((attempt, broken), caplog, capsys)
+
+
+def _assert_clean(shown: Any, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = capsys.readouterr()
+    everything = "\n".join([repr(shown), caplog.text, printed.out, printed.err]).lower()
+    for secret in PLANTED:
+        assert secret.lower() not in everything
+        assert json.dumps(secret).strip('"').replace("/", "\\/").lower() not in everything
