@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api import cli_admin
+from api import cli_admin, cli_db
 from api.cli_errors import one_line_errors
 
 if TYPE_CHECKING:
     from api.service import Service, Stopped
 
 app = typer.Typer(name="breakers", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for group in (cli_admin.keys, cli_admin.orgs, cli_admin.projects):
+for group in (cli_admin.keys, cli_admin.orgs, cli_admin.projects, cli_db.db):
     app.add_typer(group)
 
 
@@ -65,6 +66,9 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbos
 
         settings = load_settings(host=host, port=port, data_dir=data_dir)
         from api.service import Service, run
+        from breaker_actors import logs
+
+        logs.configure("serve", level=logging.INFO if verbose else logging.WARNING)
 
         run(Service(settings, tell=_say if verbose else _keep_quiet, warn=_say), _serve)
 

@@ -144,15 +144,16 @@ async def _org(store: Store, wanted: str | None, project_id: str | None) -> OrgR
 
 
 def _on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) -> T:
-    """Runs `work` on the store of a data directory that is in use."""
+    """Runs `work` on a store that is in use: the data directory's, or the database of BREAKERS_DATABASE_URL."""
     from breaker_actors.clock import SystemClock
     from breaker_actors.settings import load_settings
     from breaker_actors.stores.opening import is_in_use, make_store
 
     async def run() -> T:
         settings = load_settings(data_dir=data_dir)
-        if not is_in_use(settings):
-            raise Invalid(f"there is no data in {settings.data_dir}; `breakers serve` makes it")
+        if not await asyncio.to_thread(is_in_use, settings):
+            place = settings.data_dir if settings.database_url is None else "the database"
+            raise Invalid(f"there is no data in {place}; `breakers serve` makes it")
         store = make_store(settings)
         await store.open()
         try:

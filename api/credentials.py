@@ -21,7 +21,7 @@ from breaker_actors.stores.base import Store
 
 FILE_NAME = "credentials.json"
 MISSING = (
-    "{path} is missing but the data directory is in use; its keys can't be shown again. "
+    "{path} is missing but there is data already; the keys in it can't be shown again. "
     "Make new ones with: breakers keys create"
 )
 

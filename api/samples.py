@@ -286,10 +286,13 @@ def _are_tags(tags: Any) -> bool:
     return all(_is_text(key) and _is_text(value) for key, value in tags.items())
 
 
-def to_parts(good: Columns, keys: tuple[bytes, ...], splitting: Set[str] = frozenset()) -> list[Part]:
+def to_parts(
+    good: Columns, keys: tuple[bytes, ...], splitting: Set[str] = frozenset(), with_traces: bool = False
+) -> list[Part]:
     """One Part per router, its rows grouped by metric, in request order within a metric.
 
     `splitting`: routers that give a breaker only a share of the samples; theirs carry a hash of the trace_id.
+    `with_traces`: the project links to traces, so the ids themselves go along.
     """
     groups: dict[tuple[str, str], int] = {}
     codes = [groups.setdefault(pair, len(groups)) for pair in zip(good.router_id, good.metric, strict=True)]
@@ -304,7 +307,8 @@ def to_parts(good: Columns, keys: tuple[bytes, ...], splitting: Set[str] = froze
         metrics, counts = [m for m, _ in chosen_groups], [len(r) for _, r in chosen_groups]
         at = np.concatenate([r for _, r in chosen_groups])
         share = _shares(good, at) if router_id in splitting else None
-        payload = encode_samples(metrics, counts, ts_ms[at], value[at], ok[at], share)
+        traces = _traces(good, at) if with_traces else []
+        payload = encode_samples(metrics, counts, ts_ms[at], value[at], ok[at], share, traces)
         parts.append(Part(router_id, keys, payload, len(at)))
     return parts
 
@@ -313,6 +317,12 @@ def _shares(good: Columns, rows: Int64) -> Int64 | None:
     """Hashes of the rows' traces, 0 for none; None when no row has one."""
     traces = [good.trace_id[row] for row in rows.tolist()]
     return np.array([share_of_trace(t) if t else 0 for t in traces], np.int64) if any(traces) else None
+
+
+def _traces(good: Columns, rows: Int64) -> list[str]:
+    """The rows' traces, "" for none; empty when no row has one."""
+    traces = [good.trace_id[row] or "" for row in rows.tolist()]
+    return traces if any(traces) else []
 
 
 def duplicate_key(

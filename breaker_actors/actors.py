@@ -8,12 +8,20 @@ id). An actor that Ray starts or restarts owns nothing; it says hello to the Dir
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import json
+import os
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
 import ray
+from pydantic import SecretStr
 from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util import list_named_actors
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from breaker_actors import logs, metrics
 from breaker_actors.clock import SystemClock
@@ -22,8 +30,10 @@ from breaker_actors.errors import BreakersError, SchemaMismatch, Unavailable
 from breaker_actors.gateway import ActorGateway
 from breaker_actors.host import BreakerHost
 from breaker_actors.journal import JournalHost
+from breaker_actors.messages import Node, Process, Site
 from breaker_actors.meters import Meters
-from breaker_actors.net import DIRECTORY, ActorKind, DirectoryPeer, journal_name
+from breaker_actors.net import DIRECTORY, NOTIFIER, ActorKind, DirectoryPeer, journal_name
+from breaker_actors.notify.nudge import Nudge
 from breaker_actors.router import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.stores.opening import make_log, make_store
@@ -40,8 +50,11 @@ OPTIONS: dict[str, Any] = {
     "max_task_retries": 0,
     "max_concurrency": 10_000,
     "num_cpus": 0,
-    "scheduling_strategy": "SPREAD",
 }
+HEAD = "node:__internal_head__"
+REPLICA = f"SERVE_REPLICA::{NAMESPACE}#"
+# Changes of these concern the replicas only.
+_NOT_THE_ACTORS = {"host", "port", "replicas", "health_token"}
 
 
 class RayNet:
@@ -50,14 +63,28 @@ class RayNet:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._handles: dict[str, Any] = {}
+        self._spawning: set[asyncio.Task[None]] = set()
 
     async def call(self, actor: str, method: str, *args: Any) -> Any:
+        return await self._ask(actor, lambda handle: handle.call.remote(method, *args))
+
+    async def process(self, actor: str) -> Process:
+        found: Process = await self._ask(actor, lambda handle: handle.process.remote())
+        return found
+
+    async def site(self) -> Site:
+        try:
+            return await asyncio.to_thread(_site)
+        except RayError:
+            raise Unavailable("the cluster does not say what it consists of") from None
+
+    async def _ask(self, actor: str, ask: Callable[[Any], Awaitable[Any]]) -> Any:
         try:
             handle = self._handles.get(actor)
             if handle is None:
                 handle = self._handles[actor] = await asyncio.to_thread(ray.get_actor, actor, NAMESPACE)
             async with asyncio.timeout(CALL_S):
-                return await handle.call.remote(method, *args)
+                return await ask(handle)
         except TimeoutError:
             raise Unavailable(f"{actor} does not answer") from None
         except RayTaskError as error:
@@ -69,13 +96,42 @@ class RayNet:
             raise Unavailable(f"{actor} does not answer") from None
 
     def spawn(self, kind: ActorKind, name: str) -> None:
-        actor = RouterActor if kind == "router" else BreakerActor
-        self._handles[name] = _start(actor, name, name, self._settings)
+        task = asyncio.create_task(self._spawn(SEATED[kind], name))
+        self._spawning.add(task)
+        task.add_done_callback(self._spawning.discard)
+
+    async def _spawn(self, actor: type[_Wrapped], name: str) -> None:
+        """On a thread: Ray asks its control service, and waits while that is away. Who wants the actor asks again."""
+        with contextlib.suppress(RayError, ValueError):
+            await asyncio.to_thread(start, actor, name, name, self._settings)
 
 
-def _start(actor: type[_Wrapped], name: str, *args: Any) -> Any:
-    """The handle of a named actor, started unless it runs."""
-    return ray.remote(actor).options(name=name, **OPTIONS).remote(*args)
+def start(actor: type[_Wrapped], name: str, *args: Any) -> Any:
+    """The handle of a named actor, started unless it runs; the settings come last."""
+    return ray.remote(actor).options(name=name, scheduling_strategy=_strategy(args[-1]), **OPTIONS).remote(*args)
+
+
+def _strategy(settings: Settings) -> Any:
+    """Anywhere (without CPUs of their own, actors would all go to the first node unless they are spread); but only on
+    this node while the store is a file of its: who starts actors runs where the file is."""
+    if settings.database_url is not None:
+        return "SPREAD"
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def _site() -> Site:
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    names = [actor["name"] for actor in list_named_actors(all_namespaces=True)]
+    nodes = (
+        Node(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            head=HEAD in node["Resources"],
+        )
+        for node in alive
+    )
+    return Site(nodes=tuple(nodes), replicas=sum(name.startswith(REPLICA) for name in names))
 
 
 def _cause(error: RayTaskError) -> Exception:
@@ -91,8 +147,17 @@ class _Wrapped:
     async def call(self, method: str, *args: Any) -> Any:
         return await getattr(self._part, method)(*args)
 
+    async def process(self) -> Process:
+        return self._process
+
     def _observe(self, settings: Settings) -> None:
-        """From here on this process logs, and exports what the part counts."""
+        """From here on this process logs, exports what the part counts, and knows what it is."""
+        self._process = Process(
+            node=ray.get_runtime_context().get_node_id(),
+            pid=os.getpid(),
+            started_ms=SystemClock().now_ms(),
+            release=release(settings),
+        )
         meters: Meters = self._part.meters
         logs.configure(meters.actor, meters=meters)
         self._exporting = metrics.start(meters, settings)
@@ -122,7 +187,20 @@ class JournalActor(_Wrapped):
     async def __init__(self, shard: int, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
         await _until_up(store.open)
-        self._part = JournalHost(shard, store, settings)
+        self._part = JournalHost(shard, store, settings, Nudge(RayNet(settings)))
+        self._observe(settings)
+        await _until_up(self._part.start)
+
+
+class NotifierActor(_Wrapped):
+    async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
+        # no other actor needs its clients of HTTP and SMTP: they cost time and memory
+        from breaker_actors.notify.notifier import NotifierHost
+        from breaker_actors.notify.sending import open_sender
+
+        store, clock = make_store(settings), SystemClock()
+        await _until_up(store.open)
+        self._part = NotifierHost(store, open_sender(settings, clock), clock, settings)
         self._observe(settings)
         await _until_up(self._part.start)
 
@@ -133,9 +211,21 @@ class DirectoryActor(_Wrapped):
         await _until_up(store.open)
         net = RayNet(settings)
         self._part = DirectoryHost(store, net, SystemClock(), settings, lambda: budgets(settings))
+        self._observe(settings)
         self._started = asyncio.create_task(self._part.start())
         self._upkeep = Upkeep(store, make_log(settings), net, SystemClock(), settings)
         self._upkeep.start()
+
+
+SEATED: dict[ActorKind, type[_Wrapped]] = {"router": RouterActor, "breaker": BreakerActor}
+
+
+def release(settings: Settings) -> str:
+    """Program and settings in one word: actors of another one are replaced by a deployment."""
+    values = settings.model_dump(exclude=_NOT_THE_ACTORS)
+    plain = {k: v.get_secret_value() if isinstance(v, SecretStr) else str(v) for k, v in values.items()}
+    text = json.dumps([version("breaker-actors"), plain], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 async def _until_up(step: Callable[[], Awaitable[None]]) -> None:
@@ -173,8 +263,9 @@ async def budgets(settings: Settings) -> dict[ActorKind, int]:
 
 def launch(settings: Settings) -> None:
     """Starts the named actors of the service on the Ray cluster this process is connected to; returns at once."""
-    _start(JournalActor, journal_name(0), 0, settings)
-    _start(DirectoryActor, DIRECTORY, settings)
+    start(JournalActor, journal_name(0), 0, settings)
+    start(DirectoryActor, DIRECTORY, settings)
+    start(NotifierActor, NOTIFIER, settings)
 
 
 def connect(settings: Settings, meters: Meters | None = None) -> ActorGateway:

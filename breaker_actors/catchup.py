@@ -83,7 +83,7 @@ class CatchUp:
                     if held is None or held.breaker is None or record.offset > uptos[breaker_id]:
                         continue
                     if isinstance(body, SampleColumns) and record.received_ms > since[breaker_id]:
-                        held.breaker.load(body.batch.slice(start, stop), record.received_ms)
+                        held.breaker.load(body.rows(start, stop), record.received_ms)
 
     async def _read(self, router_id: str, group: list[Held], upto: int) -> None:
         listeners = {h.id: h for h in group if not h.dropped and router_id in h.routers}

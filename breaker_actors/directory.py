@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from breaker_actors.changes import Changes
+import msgspec
+
+from breaker_actors.changes import CHANGES_MAX, Changes
 from breaker_actors.clock import Clock
-from breaker_actors.errors import Unavailable
+from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.guard import one_round
-from breaker_actors.messages import Rebalanced
-from breaker_actors.moving import Moving
-from breaker_actors.net import ActorKind, Net
+from breaker_actors.messages import Overview, Rebalanced, Seat
+from breaker_actors.meters import Meters
+from breaker_actors.moving import KINDS, Moving
+from breaker_actors.net import DIRECTORY, ActorKind, Net
 from breaker_actors.placing import Budgets, Placing
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import Store
@@ -33,6 +36,9 @@ class DirectoryHost:
         self._moving = Moving(self._placing, settings.rebalance_moves_per_minute)
         self._changes = Changes(store, net, self._placing, self._moving)
         self._loaded = False
+        self._store = store
+        self.meters = Meters("directory", DIRECTORY)
+        self.meters.watch(self._look)
 
     async def start(self) -> None:
         """Fences an older Directory, starts the actors that own something (and one of each kind), goes on working."""
@@ -62,7 +68,20 @@ class DirectoryHost:
             await one_round("configuration", self._changes.apply_left())
             for kind, name in self._placing.roster.away():
                 self._placing.spawn(self._placing.resume(kind, name))
+            await one_round("pending changes", self._count_pending())
             await asyncio.sleep(RETRY_S)
+
+    async def _count_pending(self) -> None:
+        """Also of routers whose owner is away, which nobody applies."""
+        with contextlib.suppress(BreakersError):
+            waiting = await self._store.pending_changes(CHANGES_MAX)
+            self.meters.gauge("breakers_changes_pending", len(waiting))
+
+    def _look(self) -> None:
+        """How things stand (see Meters.watch)."""
+        for kind in KINDS:
+            self.meters.gauge("breakers_actors_up", len(self._placing.roster.up(kind)), kind=kind)
+            self.meters.total("breakers_assignments_total", self._placing.claims[kind], kind=kind)
 
     # ------------------------------------------------------------------ calls
 
@@ -95,6 +114,15 @@ class DirectoryHost:
         """Moves up to `most` things (100 at a time) to even out; call it again while anything is `left`."""
         self._check_loaded()
         return await self._moving.rebalance(most)
+
+    async def overview(self) -> Overview:
+        """All seats there are, and how many there may be."""
+        roster, owners = self._placing.roster, self._placing.owners
+        seats = [
+            Seat(name=name, holds=owners[known.kind].count(name), **msgspec.structs.asdict(known))
+            for name, known in roster.all()
+        ]
+        return Overview(budgets={str(kind): count for kind, count in self._placing.budgets.items()}, seats=seats)
 
     # ------------------------------------------------------------------ inside
 

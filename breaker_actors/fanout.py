@@ -58,7 +58,8 @@ class FanOut:
                 self._send(router, breaker_id, append, (start, stop))
             elif breaker_id in router.subscriptions:
                 part = columns.pick(start, chosen)
-                payload = encode_samples(part.metrics, [len(chosen)], part.batch.ts_ms, part.batch.value, part.batch.ok)
+                b = part.batch
+                payload = encode_samples(part.metrics, [len(chosen)], b.ts_ms, b.value, b.ok, traces=part.traces)
                 self._send(router, breaker_id, replace(append, payload=payload), (0, len(chosen)))
 
     def mark(self, subscription: Subscription, upto: int) -> None:

@@ -21,6 +21,7 @@ from breaker_actors.messages import FeedPage, Outcome, Part, Rebalanced, StateRe
 from breaker_actors.meters import Meters
 from breaker_actors.net import ActorKind, BreakerPeer, DirectoryPeer, JournalPeer, Net, RouterPeer, journal_name
 from breaker_actors.settings import Settings
+from breaker_actors.status import ClusterStatus, gather
 from breaker_actors.stores.base import Store, StoredState
 
 CONFIGURED_S = 10.0
@@ -80,6 +81,10 @@ class Gateway(Protocol):
         """One step of evening out the actors' loads; to be repeated while anything is left."""
         ...
 
+    async def status(self) -> ClusterStatus:
+        """How all parts are doing; who does not answer is shown as away."""
+        ...
+
 
 class ActorGateway:
     """The Gateway over a Net: actors of a cluster, or hosts in this process."""
@@ -137,6 +142,9 @@ class ActorGateway:
 
     async def rebalance(self, most: int) -> Rebalanced:
         return await self._directory.rebalance(most)
+
+    async def status(self) -> ClusterStatus:
+        return await gather(self._net, self._clock)
 
     async def close(self) -> None:
         """Ends the lanes and the store."""

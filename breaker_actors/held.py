@@ -222,6 +222,7 @@ class Held:
                 "tags": {},
             },
             agg=msgspec.to_builtins(effect.agg),
+            trace_id=effect.trace_id,
         )
 
 

@@ -32,10 +32,12 @@ from breaker_actors.core.records import (
 from breaker_actors.errors import BreakersError
 from breaker_actors.guard import one_round
 from breaker_actors.held import Held, Item, mark
+from breaker_actors.lagging import figures
 from breaker_actors.lane import Lane
 from breaker_actors.listening import Listening
 from breaker_actors.messages import (
     BreakerAssignment,
+    BreakerFigures,
     Commit,
     CommitResult,
     Delivery,
@@ -94,6 +96,9 @@ class BreakerHost:
     async def report(self) -> tuple[str, dict[str, int]]:
         """This process's incarnation and what it holds, with epochs."""
         return self.incarnation, {h.id: h.epoch for h in self._held.values()}
+
+    async def status(self) -> BreakerFigures:
+        return await figures(self._net, list(self._held.values()), self._listening.missing_count, self._clock.now_ms())
 
     async def assign(self, assignments: Sequence[BreakerAssignment]) -> None:
         """Takes breakers under new epochs; restoring goes on in the background."""
@@ -251,7 +256,7 @@ class BreakerHost:
         if item.kind == SAMPLES:
             assert isinstance(item.body, SampleColumns)
             self._samples_applied += item.stop - item.start
-            return held.breaker.ingest(item.body.batch.slice(item.start, item.stop), item.received_ms)
+            return held.breaker.ingest(item.body.rows(item.start, item.stop), item.received_ms)
         if item.kind == GAP:
             assert isinstance(item.body, bytes)
             gap = decode_gap(item.body)

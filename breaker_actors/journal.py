@@ -1,7 +1,8 @@
 """The Journal (stop 12 of a sample's life): the single writer of events and records of a shard of projects.
 
-Gets Commits from BreakerActors, stores them in group transactions, then wakes the replicas' long polls. Nothing is
-visible before it is stored. Feed entries are kept in memory, at most feed_entries_max; who lags further is reset.
+Gets Commits from BreakerActors, stores them in group transactions, then wakes the replicas' long polls and, when
+somebody may have to be told, the Notifier. Nothing is visible before it is stored. Feed entries are kept in memory, at
+most feed_entries_max; who lags further is reset.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
 from breaker_actors.lane import Lane
-from breaker_actors.messages import Commit, CommitResult, FeedEntry, FeedPage
+from breaker_actors.messages import Commit, CommitResult, FeedEntry, FeedPage, JournalFigures
 from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
+from breaker_actors.stores.alerts import alert_of
 from breaker_actors.stores.base import JournalHead, Store
 
 GROUP_MAX = 2_000
@@ -26,11 +28,13 @@ ACCESS_S = 0.4
 
 
 class JournalHost:
-    """Everything a Journal does, without Ray. `start()` fences its predecessor."""
+    """Everything a Journal does, without Ray. `start()` fences its predecessor. `nudge` is called after a commit that
+    somebody may have to be told of; it must not wait."""
 
-    def __init__(self, shard: int, store: Store, settings: Settings) -> None:
+    def __init__(self, shard: int, store: Store, settings: Settings, nudge: Callable[[], None] = lambda: None) -> None:
         self.shard = shard
         self._store = store
+        self._nudge = nudge
         self._head: JournalHead | None = None
         self._entries: deque[FeedEntry] = deque(maxlen=settings.feed_entries_max)
         self._position = 0
@@ -56,6 +60,10 @@ class JournalHost:
     async def ready(self) -> None:
         """Returns while this journal holds its shard."""
         self._holding()
+
+    async def status(self) -> JournalFigures:
+        head = self._holding()
+        return JournalFigures(epoch=head.epoch, sequence=head.sequence, position=self._position)
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
         """Stores commits, each for itself; "failed" ones may be sent again."""
@@ -116,15 +124,16 @@ class JournalHost:
             return "failed"
 
     async def _write(self, commits: list[Commit]) -> list[CommitResult]:
-        head, begun = self._holding(), asyncio.get_running_loop().time()
+        head = self._holding()
         try:
-            self._head, results = await self._store.commit(head, commits)
+            with self.meters.timed("breakers_journal_commit_seconds"):
+                self._head, results = await self._store.commit(head, commits)
         except BreakersError as error:
             self.meters.count("breakers_journal_commits_total", len(commits), result="failed")
             if isinstance(error, Fenced):
                 await self._find_place(head)
             raise
-        self._count(commits, results, asyncio.get_running_loop().time() - begun)
+        self._count(commits, results)
         sequence = self._head.sequence
         self._push(
             [
@@ -133,6 +142,8 @@ class JournalHost:
                 if result == "ok" and (c.events or c.announce)
             ]
         )
+        if any(alert_of(e.prev, e.curr) for c, r in zip(commits, results, strict=True) if r == "ok" for e in c.events):
+            self._nudge()
         return results
 
     async def _find_place(self, head: JournalHead) -> None:
@@ -141,8 +152,7 @@ class JournalHost:
         stored = await self._store.journal_head(self.shard)
         self._head = stored if stored.epoch == head.epoch else None
 
-    def _count(self, commits: list[Commit], results: list[CommitResult], seconds: float) -> None:
-        self.meters.observe("breakers_journal_commit_seconds", seconds)
+    def _count(self, commits: list[Commit], results: list[CommitResult]) -> None:
         self.meters.observe("breakers_journal_group_commits", len(commits))
         for result, n in Counter(results).items():
             self.meters.count("breakers_journal_commits_total", n, result=result)

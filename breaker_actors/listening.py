@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from breaker_actors.errors import BreakersError
 from breaker_actors.held import END_OF_LOG, Held, mark
 from breaker_actors.messages import ENDING
-from breaker_actors.net import Net, RouterPeer
+from breaker_actors.net import DirectoryPeer, Net, RouterPeer
 
 LISTENLESS_S = 3.0
 
@@ -72,10 +74,12 @@ class Listening:
             if now - since >= LISTENLESS_S:
                 self._unattached[breaker_id, router_id] = now
                 held.push(mark(router_id, END_OF_LOG))
+        await self._find(sorted({router_id for _, router_id in wants}))
         await self.attach_and_work(wants)
 
     async def watch(self) -> None:
-        """A router's owner that restarted has forgotten us, whether or not anybody told."""
+        """A router's owner that restarted has forgotten us, one that gave it away serves us no more: whether or not
+        anybody told."""
         owners: dict[str, list[tuple[Held, str]]] = {}
         for held in self._held.values():
             for router in held.routers.values():
@@ -83,12 +87,32 @@ class Listening:
         await asyncio.gather(*(self._watch_owner(owner, wants) for owner, wants in owners.items()))
 
     async def _watch_owner(self, owner: str, wants: list[tuple[Held, str]]) -> None:
+        router_ids = sorted({router_id for _, router_id in wants})
+        incarnation, lacking = self._incarnations.get(owner), router_ids
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(self._owner_timeout_s):
-                incarnation = await RouterPeer(self._net, owner).incarnation()
-            if self._incarnations.get(owner) != incarnation:
-                self._incarnations[owner] = incarnation
-                await self.attach_and_work(wants)
+                incarnation, lacking = await RouterPeer(self._net, owner).lacking(router_ids)
+        moved = await self._find(lacking) if lacking else set()
+        if incarnation is not None and self._incarnations.get(owner) != incarnation:
+            self._incarnations[owner] = incarnation
+            moved.update(router_ids)
+        await self.attach_and_work([want for want in wants if want[1] in moved])
+
+    async def _find(self, router_ids: Sequence[str]) -> set[str]:
+        """Asks the Directory who owns these routers; answers those that have moved since we heard of them last."""
+        try:
+            async with asyncio.timeout(self._owner_timeout_s):
+                owners = await DirectoryPeer(self._net).locate("router", router_ids)
+        except (BreakersError, TimeoutError):
+            return set()
+        moved = set()
+        for held in self._held.values():
+            for router_id in held.routers.keys() & owners.keys():
+                ref = held.routers[router_id]
+                if ref.owner != owners[router_id]:
+                    held.routers[router_id] = msgspec.structs.replace(ref, owner=owners[router_id])
+                    moved.add(router_id)
+        return moved
 
     async def _attach_to(self, owner: str, pairs: list[tuple[Held, str]]) -> None:
         heads = [-1] * len(pairs)

@@ -4,6 +4,7 @@ nothing that could not cross a process does."""
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,12 @@ from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.gateway import ActorGateway
 from breaker_actors.host import BreakerHost
 from breaker_actors.journal import JournalHost
-from breaker_actors.net import DIRECTORY, ActorKind, DirectoryPeer, Net, journal_name
+from breaker_actors.messages import Node, Process, Site
+from breaker_actors.net import DIRECTORY, NOTIFIER, ActorKind, DirectoryPeer, Net, journal_name
+from breaker_actors.notify.model import Sender
+from breaker_actors.notify.notifier import NotifierHost
+from breaker_actors.notify.nudge import Nudge
+from breaker_actors.notify.pace import Pace
 from breaker_actors.router import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import Store
@@ -33,9 +39,9 @@ def make_host(
     return build(name, uuid4().hex, log, net, clock, settings)
 
 
-def make_journal(store: Store, settings: Settings) -> JournalHost:
-    """The inside of the only shard's Journal."""
-    return JournalHost(0, store, settings)
+def make_journal(store: Store, settings: Settings, net: Net | None = None) -> JournalHost:
+    """The inside of the only shard's Journal; without `net` no Notifier hears of its commits, it looks by itself."""
+    return JournalHost(0, store, settings) if net is None else JournalHost(0, store, settings, Nudge(net))
 
 
 def make_directory(
@@ -89,6 +95,15 @@ class LocalNet:
         if name not in self.actors:
             self.revive(kind, name)
 
+    async def process(self, actor: str) -> Process:
+        if actor not in self.actors:
+            raise Unavailable(f"{actor} does not answer")
+        return Process(node="local", pid=os.getpid(), started_ms=0, release="local")
+
+    async def site(self) -> Site:
+        node = Node(id="local", address="127.0.0.1", cpus=float(os.cpu_count() or 1), head=True)
+        return Site(nodes=(node,), replicas=0)
+
     def revive(self, kind: ActorKind, name: str) -> None:
         """A new, empty process under the name."""
         host = make_host(kind, name, self._log, self, self._clock, self._settings)
@@ -137,7 +152,7 @@ class LocalCluster:
                 await asyncio.sleep(0.01)
 
     async def start_journal(self) -> None:
-        journal = make_journal(self.store, self.settings)
+        journal = make_journal(self.store, self.settings, self.net)
         await journal.start()
         self.net.actors[journal_name(0)] = journal
 
@@ -145,6 +160,12 @@ class LocalCluster:
         directory = make_directory(self.store, self.net, self._clock, self.settings, self.budgets)
         self.net.actors[DIRECTORY] = directory
         await directory.start()
+
+    async def start_notifier(self, sender: Sender, pace: Pace | None = None) -> None:
+        """Nobody is told of anything before; the rows wait."""
+        notifier = NotifierHost(self.store, sender, self._clock, self.settings, pace=pace)
+        await notifier.start()
+        self.net.actors[NOTIFIER] = notifier
 
     async def __aexit__(self, *exc: object) -> None:
         await self.upkeep.stop()

@@ -1,8 +1,8 @@
 """What a log line looks like, in every process: JSON on stderr, or plain text when that is a terminal.
 
-Fields: `ts` (ISO 8601, UTC), `level`, `event`, `actor` (which process speaks), `request_id` while a request is being
-answered, then the event's own. Nothing that looks like a key, a bearer token, an ingest secret, or what an address says
-beside its host leaves here: see `clean`. Lines of libraries (warnings and errors) take the same way.
+Fields: `ts` (ISO 8601, UTC), `level`, `event`, `process` (which actor or replica speaks), `request_id` while a request
+is being answered, and the event's own. Nothing that looks like a key, a bearer token, an ingest secret, or what an
+address says beside its host leaves here: see `clean`. Lines of libraries (warnings and errors) take the same way.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from breaker_actors.meters import Meters
 from breaker_actors.stores.masking import MARK, mask
 
 Event = MutableMapping[str, Any]
+FIRST = ("ts", "level", "event", "process")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request this task answers."""
@@ -45,7 +46,7 @@ def clean(text: str) -> str:
 
 
 def configure(
-    actor: str, *, meters: Meters | None = None, level: int = logging.INFO, clock: Clock | None = None
+    process: str, *, meters: Meters | None = None, level: int = logging.INFO, clock: Clock | None = None
 ) -> None:
     """To be called once in each process of ours, before it logs. `meters` count warnings and errors."""
     stamp = clock or SystemClock()
@@ -53,7 +54,7 @@ def configure(
     def add_fields(logger: Any, method: str, event: Event) -> Event:
         now = datetime.fromtimestamp(stamp.now_ms() / 1000, UTC)
         event["ts"] = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        event["actor"] = actor
+        event["process"] = process
         if (current := request_id.get()) is not None:
             event.setdefault("request_id", current)
         if meters is not None and event["level"] in ("warning", "error", "critical"):
@@ -91,9 +92,9 @@ def _take_in_libraries(shared: list[Any], render: Any) -> None:
 
 
 def _without_secrets(logger: Any, method: str, event: Event) -> Event:
-    """Fields are masked by their names, then all text by its looks."""
-    masked: Event = {name: _clean(value) for name, value in mask(event).items()}
-    return masked
+    """Fields are masked by their names, then all text by its looks. What every line has comes first."""
+    masked = {name: _clean(value) for name, value in mask(event).items()}
+    return {name: masked[name] for name in FIRST} | masked
 
 
 def _clean(value: Any) -> Any:

@@ -124,6 +124,8 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None
     rule: dict[str, Any]
     agg: dict[str, Any]
+    trace_id: str | None = None
+    """For links in notifications; the history does not show it."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +176,80 @@ class FeedPage(msgspec.Struct, frozen=True, array_like=True):
     position: int
     entries: list[FeedEntry]
     reset: bool = False
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an actor runs. `node`: the id Ray gave it. `release`: what it was started from, program and settings."""
+
+    node: str
+    pid: int
+    started_ms: int
+    release: str
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of the cluster that is up."""
+
+    id: str
+    address: str
+    cpus: float
+    head: bool
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parts run on. `replicas`: how many of the API's are there."""
+
+    nodes: tuple[Node, ...]
+    replicas: int
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """A RouterActor or BreakerActor as the Directory knows it; `holds`: how many routers or breakers are placed there.
+
+    `restarts`: how often another process came up under the name since this Directory began."""
+
+    name: str
+    kind: Literal["router", "breaker"]
+    state: Literal["starting", "up", "away"]
+    since_ms: int
+    restarts: int
+    incarnation: str
+    holds: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The Directory's view: how many actors of a kind there may be, and those there are."""
+
+    budgets: dict[str, int]
+    seats: list[Seat]
+
+
+class RouterFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """`waiting`: samples on their way into the log. `log_bytes`: by slot; two owners may write into one."""
+
+    routers: int
+    waiting: int
+    log_bytes: dict[str, int]
+
+
+class BreakerFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """`behind`: breakers that have not applied all they were sent, `lag` records of a log at most. `unheard`: links to
+    routers that nobody serves. `overdue_ms`: how long the oldest unfired timer has been due."""
+
+    breakers: int
+    starting: int
+    behind: int
+    lag: int
+    unheard: int
+    overdue_ms: int
+
+
+class JournalFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """`sequence`: the last number given out; `position`: entries fed since this Journal began."""
+
+    epoch: int
+    sequence: int
+    position: int
 
 
 class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):

@@ -235,12 +235,18 @@ _METERS = [
         {"result": ("ok", "overrun", "failed")},
     ),
     # directory
-    Meter("breakers_changes_pending", "changes", ("directory",), "configuration changes not yet in a router's log"),
+    Meter(
+        "breakers_changes_pending",
+        "changes",
+        ("directory",),
+        "configuration changes not yet in a router's log; counted up to 1000",
+    ),
+    Meter("breakers_actors_up", "actors", ("directory",), "actors that answer", {"kind": ("breaker", "router")}),
     Meter(
         "breakers_assignments_total",
         "assignments",
         ("directory",),
-        "breakers and routers given to an owner under a new epoch",
+        "breakers and routers given to an owner, each time under a new epoch",
         {"kind": ("breaker", "router")},
     ),
     # notifications
@@ -253,6 +259,14 @@ _METERS = [
         "attempts to deliver by result; dead: given up",
         {"channel": CHANNELS, "result": ("delivered", "retry", "dead")},
     ),
+    Meter(
+        "breakers_notifications_unsent_total",
+        "notifications",
+        ("notifier",),
+        "notifications that ended unsent; dead: refused or given up, cancelled: their channel was gone or disabled",
+        {"state": ("dead", "cancelled")},
+    ),
+    Meter("breakers_channels_silent", "channels", ("notifier",), "channels left in peace since they don't answer"),
     Meter(
         "breakers_notification_seconds",
         "seconds",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate
 
+from breaker_actors.clock import SystemClock
 from breaker_actors.meter_table import BUCKET, SUM, TABLE, Key, Part
 
 
@@ -40,6 +42,7 @@ class Meters:
         self.gauges: dict[Key, float] = {}
         self.histograms: dict[Key, Buckets] = {}
         self._watches: list[Callable[[], None]] = []
+        self._monotonic = SystemClock().monotonic  # an event loop's own time may come in milliseconds
 
     def count(self, name: str, n: float = 1, **labels: str) -> None:
         """Adds to a counter."""
@@ -72,6 +75,13 @@ class Meters:
             key = self._bounded(name, labels)
             buckets = self.histograms.setdefault(key, Buckets(TABLE[name].buckets))
         buckets.add(value, n)
+
+    @contextmanager
+    def timed(self, name: str, **labels: str) -> Iterator[None]:
+        """Puts the seconds that the block takes into a histogram, unless it raises."""
+        begun = self._monotonic()
+        yield
+        self.observe(name, self._monotonic() - begun, **labels)
 
     def watch(self, look: Callable[[], None]) -> None:
         """`look` sets gauges and totals; it is called before each export, and never when nothing is exported."""

@@ -11,22 +11,29 @@ from typing import Any, Literal, Protocol, cast
 
 from breaker_actors.messages import (
     BreakerAssignment,
+    BreakerFigures,
     Commit,
     CommitResult,
     Delivery,
     FeedPage,
+    JournalFigures,
     LogFloor,
     Outcome,
+    Overview,
     Part,
+    Process,
     Rebalanced,
     RouterAssignment,
+    RouterFigures,
     RouterRef,
+    Site,
     StateReading,
 )
 from breaker_actors.stores.base import ChangeRow
 
 ActorKind = Literal["breaker", "router"]
 DIRECTORY = "directory"
+NOTIFIER = "notifier"
 
 
 def journal_name(shard: int) -> str:
@@ -41,6 +48,14 @@ class Net(Protocol):
 
     def spawn(self, kind: ActorKind, name: str) -> None:
         """Starts the actor in the background unless it runs; it says hello to the Directory when it is up."""
+        ...
+
+    async def process(self, actor: str) -> Process:
+        """Where an actor runs."""
+        ...
+
+    async def site(self) -> Site:
+        """The cluster's nodes, and how many replicas of the API there are."""
         ...
 
 
@@ -74,6 +89,12 @@ class RouterPeer(_Peer):
     async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
         return cast(int, await self.net.call(self.name, "trim", floors, gone))
 
+    async def lacking(self, router_ids: Sequence[str]) -> tuple[str, list[str]]:
+        return cast(tuple[str, list[str]], await self.net.call(self.name, "lacking", router_ids))
+
+    async def status(self) -> RouterFigures:
+        return cast(RouterFigures, await self.net.call(self.name, "status"))
+
     async def incarnation(self) -> str:
         return cast(str, await self.net.call(self.name, "incarnation_id"))
 
@@ -102,6 +123,9 @@ class BreakerPeer(_Peer):
     async def states(self, breaker_ids: Sequence[str], wait_s: float) -> list[StateReading]:
         return cast(list[StateReading], await self.net.call(self.name, "states", breaker_ids, wait_s))
 
+    async def status(self) -> BreakerFigures:
+        return cast(BreakerFigures, await self.net.call(self.name, "status"))
+
     async def report(self) -> tuple[str, dict[str, int]]:
         return cast(tuple[str, dict[str, int]], await self.net.call(self.name, "report"))
 
@@ -117,6 +141,9 @@ class JournalPeer(_Peer):
 
     async def poll(self, epoch: int, after: int, wait_s: float) -> FeedPage:
         return cast(FeedPage, await self.net.call(self.name, "poll", epoch, after, wait_s))
+
+    async def status(self) -> JournalFigures:
+        return cast(JournalFigures, await self.net.call(self.name, "status"))
 
     async def ready(self) -> None:
         await self.net.call(self.name, "ready")
@@ -140,5 +167,21 @@ class DirectoryPeer(_Peer):
     async def rebalance(self, most: int) -> Rebalanced:
         return cast(Rebalanced, await self.net.call(self.name, "rebalance", most))
 
+    async def overview(self) -> Overview:
+        return cast(Overview, await self.net.call(self.name, "overview"))
+
     async def ready(self) -> None:
         await self.net.call(self.name, "ready")
+
+
+class NotifierPeer(_Peer):
+    """Calls to the Notifier."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__(net, NOTIFIER)
+
+    async def nudge(self) -> None:
+        await self.net.call(self.name, "nudge")
+
+    async def drain(self, wait_s: float) -> None:
+        await self.net.call(self.name, "drain", wait_s)

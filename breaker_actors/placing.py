@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ class Placing:
         self.roster = Roster()
         self.budgets: dict[ActorKind, int] = {"router": 1, "breaker": 1}
         self.epoch = 0
+        self.claims: Counter[ActorKind] = Counter()
+        """How often anything was given an owner under a new epoch."""
         self._store = store
         self._net = net
         self._clock = clock
@@ -165,6 +168,7 @@ class Placing:
         if not owners:
             return []
         claimed = await self._store.claim(self.epoch, kind, owners)
+        self.claims[kind] += len(claimed)
         for thing, owner in owners.items():
             if thing in claimed:
                 self.owners[kind].place(thing, owner, claimed[thing])

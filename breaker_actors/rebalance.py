@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,8 +37,7 @@ def plan(holdings: Mapping[str, Collection[str]], names: Sequence[str], able: Co
 
 def pace(moves_per_minute: int) -> tuple[float, int]:
     """Seconds between two steps and moves in one step, for at most so many moves a minute (above 0)."""
-    pause_s = max(1.0, 60 / moves_per_minute)
-    return pause_s, math.floor(moves_per_minute * pause_s / 60)
+    return (1.0, moves_per_minute // 60) if moves_per_minute >= 60 else (60 / moves_per_minute, 1)
 
 
 def _targets(holdings: Mapping[str, Collection[str]], names: Sequence[str], able: Collection[str]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from breaker_actors.errors import BreakersError, NotOwner, Unavailable
 from breaker_actors.fanout import FanOut
 from breaker_actors.guard import one_round
 from breaker_actors.lane import Lane
-from breaker_actors.messages import LogFloor, Outcome, Part, RouterAssignment
+from breaker_actors.messages import LogFloor, Outcome, Part, RouterAssignment, RouterFigures
 from breaker_actors.meters import Meters
 from breaker_actors.net import Net
 from breaker_actors.settings import Settings
@@ -159,6 +159,15 @@ class RouterHost:
         [(slot, router_id)] that are gone for good; answers how many records went."""
         return await self._trimming.run(floors, gone, self._clock.now_ms())
 
+    async def lacking(self, router_ids: Sequence[str]) -> tuple[str, list[str]]:
+        """This process's incarnation, and which of these routers are not its own."""
+        return self.incarnation, [i for i in router_ids if i not in self._routers]
+
+    async def status(self) -> RouterFigures:
+        slots = {router.slot for router in self._routers.values()}
+        sizes = {slot: await self._log.size_bytes(slot) for slot in slots}
+        return RouterFigures(routers=len(self._routers), waiting=self._work.weight, log_bytes=sizes)
+
     async def incarnation_id(self) -> str:
         return self.incarnation
 
@@ -206,9 +215,8 @@ class RouterHost:
             by_slot.setdefault(record.router.slot, []).append(record)
         try:
             for slot, records in by_slot.items():
-                begun = self._clock.monotonic()
-                taken = await self._log.append(slot, [r.append for r in records])
-                self.meters.observe("breakers_log_append_seconds", self._clock.monotonic() - begun)
+                with self.meters.timed("breakers_log_append_seconds"):
+                    taken = await self._log.append(slot, [r.append for r in records])
                 for record, ok in zip(records, taken, strict=True):
                     self._appended(record, ok, results)
         except BreakersError:

@@ -33,7 +33,8 @@ async def ingest(project_id: str) -> Response:
         parts.meters.count("breakers_samples_rejected_total", n, reason=reason)
     if result.good:
         splitting = {router_id for router_id, splits in routers.items() if splits}
-        outcomes = await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting))
+        with_traces = bool(project.trace_id_url_template)
+        outcomes = await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting, with_traces))
         count_samples(parts.meters, outcomes, len(result.good))
         check_outcomes(outcomes)
     return json_response(answer(result), 202)

@@ -23,7 +23,7 @@ class Evidence:
 
     __slots__ = (
         "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "baseline", "count", "inner", "is_delta",
-        "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "truncated", "verdict", "window",
+        "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "trace", "truncated", "verdict", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, record: Record, samples_max: int) -> None:
@@ -34,6 +34,7 @@ class Evidence:
         self.baseline = record.baseline
         self.late, self.truncated = record.late_count, record.truncated_count
         self.inner: float | None = None
+        self.trace: tuple[int, str] | None = None
         self.window: Window | None = None
         self.use(rule, record)
 
@@ -70,6 +71,8 @@ class Evidence:
 
     def take(self, batch: Batch, received_ms: int, now: int) -> None:
         """A batch comes in."""
+        if batch.trace is not None:
+            self._keep_trace(batch.trace, received_ms)
         window = self.window
         if window is None:
             self._follow(batch.ok)
@@ -95,8 +98,22 @@ class Evidence:
 
     def load(self, batch: Batch, received_ms: int, now: int) -> None:
         """A logged batch comes back in, uncounted."""
+        if batch.trace is not None:
+            self._keep_trace(batch.trace, received_ms)
         if self.window is not None and len(batch):
             self.window.add(batch, received_ms, self.low_ms(now))
+
+    def _keep_trace(self, trace: tuple[int, str], received_ms: int) -> None:
+        """The newest one is enough: when it leaves the window, all older ones have left."""
+        time = min(trace[0], received_ms)
+        if self.trace is None or time >= self.trace[0]:
+            self.trace = (time, trace[1])
+
+    def trace_id(self, now: int) -> str | None:
+        """Of the newest sample in the window that has one; without a window, of the newest of all."""
+        if self.trace is None or (self.window is not None and self.trace[0] <= self.low_ms(now)):
+            return None
+        return self.trace[1]
 
     def expire(self, now: int) -> None:
         """What has left the window at `now` goes."""
@@ -106,7 +123,7 @@ class Evidence:
     def forget(self) -> None:
         """What was judged so far is no evidence any more; the baseline stays."""
         self.verdict, self._value, self._lazy, self.count = "indeterminate", None, False, 0
-        self.inner = None
+        self.inner = self.trace = None
         self.streak = self.peak = self.seen = 0
 
     # -- judging ------------------------------------------------------------------------------------------------------

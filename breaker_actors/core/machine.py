@@ -192,6 +192,7 @@ class Breaker(Timers):
         """Empties the window before it is loaded anew; nothing else changes."""
         if self._evidence.window is not None:
             self._evidence.window.clear()
+        self._evidence.trace = None
         self._clean = False
 
     def load(self, batch: Batch, received_ms: int) -> None:
@@ -305,6 +306,7 @@ class Breaker(Timers):
             allow_rate=self._allow_rate(),
             value=evidence.value(),
             agg=evidence.agg(),
+            trace_id=evidence.trace_id(now),
         )
 
     def _allow_rate(self) -> float:

@@ -100,6 +100,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     allow_rate: float
     value: float | None
     agg: Agg
+    trace_id: str | None = None
+    """Of the newest sample in the window that has one."""
 
 
 class RateChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,20 +135,23 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch:
-    """Samples as columns, in arrival order: `ts_ms` int64, `value` float64, `ok` bool, all of one length."""
+    """Samples as columns, in arrival order: `ts_ms` int64, `value` float64, `ok` bool, all of one length.
 
-    __slots__ = ("ok", "ts_ms", "value")
+    `trace`: (ts_ms, trace_id) of the newest sample that has one; it says nothing about the breaker."""
 
-    def __init__(self, ts_ms: Int64, value: Float64, ok: Flags) -> None:
+    __slots__ = ("ok", "trace", "ts_ms", "value")
+
+    def __init__(self, ts_ms: Int64, value: Float64, ok: Flags, trace: tuple[int, str] | None = None) -> None:
         self.ts_ms = ts_ms
         self.value = value
         self.ok = ok
+        self.trace = trace
 
     def __len__(self) -> int:
         return len(self.ts_ms)
 
     def slice(self, start: int, stop: int) -> Batch:
-        """The samples start..stop-1, without a copy."""
+        """The samples start..stop-1, without a copy and without a trace."""
         return Batch(self.ts_ms[start:stop], self.value[start:stop], self.ok[start:stop])
 
     @classmethod

@@ -73,21 +73,38 @@ class _Header(msgspec.Struct, array_like=True):
     metrics: list[str]
     counts: list[int]
     has_share: bool
+    traces: list[str] = []
 
 
 class SampleColumns:
     """Samples of one record grouped by metric (stable within a metric): metric i owns rows starts[i]..starts[i+1].
 
     `share`: `share_of_trace` of each row's trace_id, 0 where it has none; None when no row has one that matters.
+    `traces`: the trace_id of each row, "" where it has none; empty when nobody asks for them.
     """
 
-    __slots__ = ("batch", "metrics", "share", "starts")
+    __slots__ = ("batch", "metrics", "share", "starts", "traces")
 
-    def __init__(self, metrics: Sequence[str], starts: Sequence[int], batch: Batch, share: Int64 | None) -> None:
+    def __init__(
+        self,
+        metrics: Sequence[str],
+        starts: Sequence[int],
+        batch: Batch,
+        share: Int64 | None,
+        traces: Sequence[str] = (),
+    ) -> None:
         self.metrics = metrics
         self.starts = starts
         self.batch = batch
         self.share = share
+        self.traces = traces
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Some rows of one metric, without a copy, with their newest trace."""
+        batch = self.batch.slice(start, stop)
+        if self.traces:
+            batch.trace = _newest_trace(batch.ts_ms, self.traces[start:stop])
+        return batch
 
     def of(self, metric: str) -> Batch | None:
         """The rows of one metric, or None when the record has none."""
@@ -95,13 +112,14 @@ class SampleColumns:
             i = self.metrics.index(metric)
         except ValueError:
             return None
-        return self.batch.slice(self.starts[i], self.starts[i + 1])
+        return self.rows(self.starts[i], self.starts[i + 1])
 
     def pick(self, start: int, rows: npt.NDArray[np.intp]) -> SampleColumns:
         """Some rows of the metric that begins at row `start`, as columns of their own."""
         metric = self.metrics[self.starts.index(start)]
         chosen = Batch(self.batch.ts_ms[rows], self.batch.value[rows], self.batch.ok[rows])
-        return SampleColumns((metric,), (0, len(rows)), chosen, None)
+        traces = [self.traces[row] for row in rows.tolist()] if self.traces else ()
+        return SampleColumns((metric,), (0, len(rows)), chosen, None, traces)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -109,10 +127,18 @@ _header_decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def encode_samples(
-    metrics: Sequence[str], counts: Sequence[int], ts_ms: Int64, value: Float64, ok: Flags, share: Int64 | None = None
+    metrics: Sequence[str],
+    counts: Sequence[int],
+    ts_ms: Int64,
+    value: Float64,
+    ok: Flags,
+    share: Int64 | None = None,
+    traces: Sequence[str] = (),
 ) -> bytes:
-    """Bytes of a samples record: length-prefixed header, then ts_ms, value, ok and, if given, share as raw columns."""
-    header = _encoder.encode(_Header(list(metrics), list(counts), share is not None))
+    """Bytes of a samples record: length-prefixed header, then ts_ms, value, ok and, if given, share as raw columns.
+
+    `traces`, where given, has an entry per row."""
+    header = _encoder.encode(_Header(list(metrics), list(counts), share is not None, list(traces)))
     columns = (ts_ms.astype("<i8", copy=False), value.astype("<f8", copy=False), ok.astype("?", copy=False))
     tail = b"" if share is None else share.astype("<i8", copy=False).tobytes()
     return b"".join((len(header).to_bytes(4, "little"), header, *(c.tobytes() for c in columns), tail))
@@ -130,29 +156,49 @@ def decode_samples(payload: bytes) -> SampleColumns:
     value = np.frombuffer(payload, "<f8", n, at + 8 * n)
     ok = np.frombuffer(payload, "?", n, at + 16 * n)
     share = np.frombuffer(payload, "<i8", n, at + 17 * n) if header.has_share else None
-    return SampleColumns(header.metrics, starts, Batch(ts_ms, value, ok), share)
+    return SampleColumns(header.metrics, starts, Batch(ts_ms, value, ok), share, header.traces)
 
 
 def merge_samples(payloads: Sequence[bytes]) -> bytes:
     """One payload with the rows of several, grouped by metric, earlier payloads first."""
     if len(payloads) == 1:
         return payloads[0]
-    groups: dict[str, list[tuple[Batch, Int64 | None]]] = {}
+    groups: dict[str, list[tuple[SampleColumns, int, int]]] = {}
     for columns in map(decode_samples, payloads):
         for i, metric in enumerate(columns.metrics):
-            a, b = columns.starts[i], columns.starts[i + 1]
-            share = None if columns.share is None else columns.share[a:b]
-            groups.setdefault(metric, []).append((columns.batch.slice(a, b), share))
+            groups.setdefault(metric, []).append((columns, columns.starts[i], columns.starts[i + 1]))
     parts = [part for group in groups.values() for part in group]
-    shared = any(share is not None for _, share in parts)
     return encode_samples(
         list(groups),
-        [sum(len(b) for b, _ in group) for group in groups.values()],
-        np.concatenate([b.ts_ms for b, _ in parts]),
-        np.concatenate([b.value for b, _ in parts]),
-        np.concatenate([b.ok for b, _ in parts]),
-        np.concatenate([np.zeros(len(b), np.int64) if s is None else s for b, s in parts]) if shared else None,
+        [sum(stop - start for _, start, stop in group) for group in groups.values()],
+        np.concatenate([c.batch.ts_ms[start:stop] for c, start, stop in parts]),
+        np.concatenate([c.batch.value[start:stop] for c, start, stop in parts]),
+        np.concatenate([c.batch.ok[start:stop] for c, start, stop in parts]),
+        _merged_shares(parts),
+        _merged_traces(parts),
     )
+
+
+def _merged_shares(parts: Sequence[tuple[SampleColumns, int, int]]) -> Int64 | None:
+    if all(columns.share is None for columns, _, _ in parts):
+        return None
+    return np.concatenate(
+        [np.zeros(stop - start, np.int64) if c.share is None else c.share[start:stop] for c, start, stop in parts]
+    )
+
+
+def _merged_traces(parts: Sequence[tuple[SampleColumns, int, int]]) -> list[str]:
+    if not any(columns.traces for columns, _, _ in parts):
+        return []
+    return [
+        trace for c, start, stop in parts for trace in (c.traces[start:stop] if c.traces else [""] * (stop - start))
+    ]
+
+
+def _newest_trace(ts_ms: Int64, traces: Sequence[str]) -> tuple[int, str] | None:
+    """(ts_ms, trace_id) of the newest row that has one, the last of several."""
+    newest = max(((ts, i) for i, ts in enumerate(ts_ms.tolist()) if traces[i]), default=None)
+    return None if newest is None else (newest[0], traces[newest[1]])
 
 
 def encode_entry(entry: BreakerSet | RouterView | Gap) -> bytes:

@@ -161,10 +161,12 @@ class Timers:
             self._leap_baseline(last)
 
     def _leap_passes(self, last: int) -> None:
-        """With the full rate reached, passes before the minimum duration only add up."""
+        """With the full rate reached, passes before the minimum duration only add up. The last tick is left to be run:
+        samples too few to mean anything may have gone meanwhile, and the record tells their count."""
         record, rule = self._record, self._rule
         last = min(last, record.state_since_ms + rule.min_state_duration_ms - 1)
         full = record.step == rule.recovery_allow_rate_ramp_steps
+        last -= rule.eval_interval_ms
         if not full or last < self._next_tick or HALF_OPEN_TICK[self._word(self._evidence.verdict)] != "pass":
             return
         at = self._tick_up_to(last)

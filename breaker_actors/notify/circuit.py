@@ -46,6 +46,11 @@ class Circuit:
     def state(self) -> str:
         return self._record().state
 
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Another one when there is something new to remember."""
+        return self.seq, self._not_before_ms
+
     def room(self, now_ms: int) -> int:
         """How many deliveries may be under way at `now_ms`; 0: the receiver is left in peace."""
         self._breaker.advance(now_ms)

@@ -26,7 +26,7 @@ def _repeats(line: str, secret: str) -> bool:
 
 
 def secrets_of(config: Mapping[str, Any]) -> list[str]:
-    """All text in a channel's config; of an address what follows its host."""
+    """All text in a channel's config; of an address what follows its host, but for short words like "hooks"."""
     return [part for text in _texts(config) for part in _secret_parts(text)]
 
 
@@ -49,4 +49,4 @@ def _secret_parts(text: str) -> list[str]:
     if parts.scheme not in ("http", "https"):
         return [text]
     pieces = [*parts.path.split("/"), parts.query, parts.fragment]
-    return [shown for piece in pieces if piece for shown in (piece, unquote(piece))]
+    return [shown for piece in pieces if len(piece) >= _RUN for shown in (piece, unquote(piece))]

@@ -82,7 +82,7 @@ def _subject(message: Message) -> str:
 def _rows(message: Message) -> list[tuple[str, str]]:
     rows = [*facts(message).items(), ("Time", iso(message.ts_ms))]
     if message.kind != "test":
-        rows += [("Breaker", message.breaker_id), ("Transition", str(message.transition_seq))]
+        rows += [("Breaker", one_line(message.breaker_id, 64)), ("Transition", str(message.transition_seq))]
     return rows
 
 

@@ -47,22 +47,24 @@ class Mailer:
 
     async def send(self, sender: Address, to: Sequence[str], mail: bytes) -> Attempt:
         """The outcome. Once the server has taken the mail it is sent, whatever the good-bye brings."""
-        taken: list[Mapping[str, SMTPResponse]] = []
         try:
-            client = self._client(sender)
-        except ValueError:
+            return await self._talk(self._client(sender), sender, to, mail)
+        except ValueError:  # a host name that can be none, say
             return Attempt(result="refused", error="the mail server's settings are not valid")
+
+    async def _talk(self, client: aiosmtplib.SMTP, sender: Address, to: Sequence[str], mail: bytes) -> Attempt:
+        taken: Mapping[str, SMTPResponse] | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
                 await client.connect()
-                taken.append((await client.sendmail(sender.addr_spec, list(to), mail))[0])
+                taken, _ = await client.sendmail(sender.addr_spec, list(to), mail)
                 await client.quit()
-        except (TimeoutError, OSError, aiosmtplib.SMTPException) as error:
-            if not taken:
+        except (OSError, aiosmtplib.SMTPException) as error:  # OSError: TimeoutError, too
+            if taken is None:
                 return self._failed(error)
         finally:
             _drop(client)
-        return self._taken(taken[0], len(to))
+        return self._taken(taken or {}, len(to))
 
     def _client(self, sender: Address) -> aiosmtplib.SMTP:
         settings = self._settings

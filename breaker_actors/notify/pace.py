@@ -1,9 +1,9 @@
-"""How fast the Notifier goes: bounds, pauses and the rule of each channel's circuit breaker. Values and arithmetic only.
+"""How fast the Notifier goes: bounds, pauses, the rule of a channel's circuit breaker. Values and arithmetic only.
 
-The rule is one of our own breakers. A third failure in a row opens it; open it waits 2 s, after every failed probe twice
-as long, at most a minute; a probe that gets through half-opens the way for one delivery at a time until two ticks, 0.1 s
-apart, have confirmed it. So ten minutes of a dead receiver cost about 17 attempts, where one every 3 seconds makes 200,
-and what waits is on its way at most a minute after the receiver is back.
+The rule is one of our own breakers. A third failure in a row opens it; open it waits 2 s, after every failed probe
+twice as long, at most a minute. A probe that gets through opens the way for one delivery at a time, until two ticks,
+0.1 s apart, have confirmed it. So ten minutes of a dead receiver cost fewer than 20 attempts, where one every 3 seconds
+makes 200, and what waits is on its way at most a minute after the receiver is back.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ from typing import Any
 from breaker_actors.notify.model import Message
 
 OPS = {"gt": "above", "lt": "below", "gte": "at or above", "lte": "at or below"}
-AVERAGES = {
-    "avg": "average of {}",
-    "p95": "95th percentile of {}",
-    "max": "maximum of {}",
-    "min": "minimum of {}",
-    "sum": "sum of {}",
-    "stddev": "standard deviation of {}",
-    "count": "number of samples of {}",
-    "error_rate": "error rate of {}",
-    "consecutive_failures": "consecutive failures of {}",
+MEASURES = {
+    "avg": "average",
+    "p95": "95th percentile",
+    "max": "maximum",
+    "min": "minimum",
+    "sum": "sum",
+    "stddev": "standard deviation",
+    "count": "number of samples",
+    "error_rate": "error rate",
+    "consecutive_failures": "consecutive failures",
 }
 REASONS = {
     "threshold_exceeded": "the threshold was exceeded",
@@ -131,14 +131,14 @@ def measure(rule: Mapping[str, Any]) -> str:
     params = _params(rule)
     kind = str(rule.get("kind", ""))
     if kind == "delta":
-        return f"change of the {_average(_delta_of(rule), metric)} against its baseline"
+        return f"change of the {_plain_measure(_delta_of(rule), metric)} against its baseline"
     if kind == "percentile" and _is_number(params.get("percentile")):
         return f"{_ordinal(params['percentile'])} percentile of {metric}"
-    return _average(kind, metric)
+    return _plain_measure(kind, metric)
 
 
-def _average(kind: str, metric: str) -> str:
-    return AVERAGES.get(kind, f"{one_line(kind, 40)} of {{}}").format(metric)
+def _plain_measure(kind: str, metric: str) -> str:
+    return f"{MEASURES.get(kind) or one_line(kind, 40)} of {metric}"
 
 
 def _params(rule: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -222,12 +222,12 @@ def samples_words(message: Message) -> str:
 
 
 def name_of(message: Message) -> str:
-    return one_line(message.name) or message.breaker_id
+    return one_line(message.name) or one_line(message.breaker_id, 64)
 
 
 def project_of(message: Message) -> str:
     """Like the project's name in answers: never empty."""
-    return one_line(message.project_name or "") or f"project-{message.project_id[:8]}"
+    return one_line(message.project_name or "") or f"project-{one_line(message.project_id[:8])}"
 
 
 def is_again(message: Message) -> bool:

@@ -96,9 +96,9 @@ class Accounts(StorePart):
         k = t.api_keys.c
         stale = k.last_used_ms.is_(None) | (k.last_used_ms <= bindparam("before"))
         statement = update(t.api_keys).where(k.id == bindparam("which"), stale).values(last_used_ms=bindparam("at"))
-        rows = [{"which": id_, "at": at_ms, "before": at_ms - USE_NOTED_MS} for id_, at_ms in uses.items()]
+        rows = [{"which": id_, "at": at_ms, "before": at_ms - USE_NOTED_MS} for id_, at_ms in sorted(uses.items())]
         if rows:
-            await self._db.write(lambda c: c.execute(statement, rows))
+            await self._db.write_rows(lambda c: c.execute(statement, rows))
 
     async def access_version(self) -> int:
         query = select(t.counters.c.value).where(t.counters.c.name == ACCESS)

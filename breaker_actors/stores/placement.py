@@ -83,7 +83,7 @@ def _claim(c: Connection, directory_epoch: int, kind: Kind, owners: Mapping[str,
         # A router's log stays where it began, whoever owns it.
         values["log_slot"] = func.coalesce(table.c.log_slot, bindparam("to"))
     statement = update(table).where(table.c.id == bindparam("which")).values(values)
-    c.execute(statement, [{"which": id_, "to": owner} for id_, owner in owners.items()])
+    c.execute(statement, [{"which": id_, "to": owner} for id_, owner in sorted(owners.items())])
     epochs: dict[str, int] = {}
     for some in chunks(list(owners)):
         rows = c.execute(select(table.c.id, table.c.epoch).where(table.c.id.in_(some)))

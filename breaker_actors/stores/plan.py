@@ -213,7 +213,7 @@ def _update(c: Connection, pairs: Sequence[tuple[BreakerRow, BreakerRow]]) -> No
     statement = update(t.breakers).where(t.breakers.c.id == bindparam("which"))
     statement = statement.values({name: bindparam(f"new_{name}") for name in changeable})
     rows = [{f"new_{n}": getattr(new, n) for n in changeable} | {"which": new.id} for _, new in pairs]
-    c.execute(statement, rows)
+    c.execute(statement, sorted(rows, key=lambda row: str(row["which"])))
 
 
 def _remove(c: Connection, breaker_ids: Sequence[str]) -> None:

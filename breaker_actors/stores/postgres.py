@@ -66,7 +66,7 @@ def parameters(url: str, patient: bool = False) -> dict[str, Any]:
         given = {name: str(value) for name, value in conninfo_to_dict(SCHEMES[0] + url.partition("://")[2]).items()}
     except psycopg.Error:
         given = {"port": "?"}
-    # An @, / or ? of a password that was not percent-encoded ends up in these, and from there in errors.
+    # An @ or / of a password that was not percent-encoded ends up in these, and from there in errors.
     ports = given.get("port", "5432").split(",")
     if "@" in given.get("host", "") + given.get("dbname", "") or not all(map(str.isdigit, ports)):
         raise Invalid(

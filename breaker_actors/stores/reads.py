@@ -12,7 +12,7 @@ from breaker_actors.stores import tables as t
 from breaker_actors.stores.base import EventQuery, EventRow, StoredState, StreamSnapshot
 from breaker_actors.stores.part import StorePart, chunks
 
-_EVENT_COLUMNS = [t.events.c[f] for f in EventRow.__struct_fields__]
+_EVENT_COLUMNS = [t.events.c[f] for f in EventRow.__struct_fields__ if f in t.events.c]
 
 
 class Reads(StorePart):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, select, text, update
 
 from breaker_actors.errors import Fenced
-from breaker_actors.messages import Commit, CommitResult
+from breaker_actors.messages import Commit, CommitResult, EventDraft
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.alerts import write_alerts
 from breaker_actors.stores.base import JournalHead
@@ -18,17 +18,18 @@ from breaker_actors.stores.part import StorePart, chunks
 
 class Journals(StorePart):
     async def open_journal(self, shard: int) -> JournalHead:
-        return await self._db.write(lambda c: _open(c, shard))
+        return await self._db.write_rows(lambda c: _open(c, shard))
 
     async def journal_head(self, shard: int) -> JournalHead:
         return await self._db.read(lambda c: _head(c, shard))
 
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
-        return await self._db.write(lambda c: _commit(c, head, commits))
+        return await self._db.write_rows(lambda c: _commit(c, head, commits))
 
 
 # Two events that agree in these are the same event.
 _IDENTITY = ("prev", "curr", "ts_ms", "transition_seq")
+_MAKE_JOURNAL = text("INSERT INTO journals (shard, epoch, sequence) VALUES (:shard, 0, 0) ON CONFLICT DO NOTHING")
 
 
 class _Fence(NamedTuple):
@@ -39,13 +40,11 @@ class _Fence(NamedTuple):
 
 
 def _open(c: Connection, shard: int) -> JournalHead:
-    query = select(t.journals).where(t.journals.c.shard == shard).with_for_update()
-    stored = c.execute(query).first()
-    if stored is None:
-        c.execute(insert(t.journals).values(shard=shard, epoch=1, sequence=0))
-        return JournalHead(shard, 1, 0)
-    c.execute(update(t.journals).where(t.journals.c.shard == shard).values(epoch=stored.epoch + 1))
-    return JournalHead(shard, stored.epoch + 1, stored.sequence)
+    c.execute(_MAKE_JOURNAL, {"shard": shard})
+    j = t.journals.c
+    raised = update(t.journals).where(j.shard == shard).values(epoch=j.epoch + 1).returning(j.epoch, j.sequence)
+    epoch, sequence = c.execute(raised).one()
+    return JournalHead(shard, epoch, sequence)
 
 
 def _head(c: Connection, shard: int) -> JournalHead:
@@ -93,7 +92,8 @@ def _advance(c: Connection, head: JournalHead, new: JournalHead) -> None:
 
 
 def _fences(c: Connection, breaker_ids: Sequence[str]) -> dict[str, _Fence]:
-    """Epoch and transition_seq per breaker, locked until the transaction ends: what is judged by them stays true."""
+    """Epoch and transition_seq per breaker, locked until the transaction ends: what is judged by them stays true. In
+    order of the ids, like all who lock several; new links to a breaker need not wait."""
     fences: dict[str, _Fence] = {}
     for some in chunks(breaker_ids):
         query = (
@@ -101,7 +101,7 @@ def _fences(c: Connection, breaker_ids: Sequence[str]) -> dict[str, _Fence]:
             .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
             .where(t.breakers.c.id.in_(some))
             .order_by(t.breakers.c.id)
-            .with_for_update()
+            .with_for_update(key_share=True)
         )
         fences.update({id_: _Fence(epoch, seq) for id_, epoch, seq in c.execute(query)})
     return fences
@@ -139,8 +139,10 @@ def _stored_alike(c: Connection, commit: Commit, written: Sequence[Mapping[str, 
 
 def _event_rows(shard: int, sequence: int, commit: Commit) -> list[dict[str, Any]]:
     place = {"shard": shard, "project_id": commit.project_id, "breaker_id": commit.breaker_id}
+    columns = [name for name in EventDraft.__struct_fields__ if name in t.events.c]
     return [
-        place | {"sequence": sequence + i} | msgspec.structs.asdict(draft) for i, draft in enumerate(commit.events, 1)
+        place | {"sequence": sequence + i} | {name: getattr(draft, name) for name in columns}
+        for i, draft in enumerate(commit.events, 1)
     ]
 
 

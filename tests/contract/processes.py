@@ -1,4 +1,4 @@
-"""What the child processes of the contract tests do: `python -m tests.contract.processes JOB FOLDER DATABASE ARGUMENT`."""
+"""What child processes of the contract tests do: `python -m tests.contract.processes JOB FOLDER DATABASE ARGUMENT`."""
 
 from __future__ import annotations
 

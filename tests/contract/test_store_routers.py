@@ -21,21 +21,22 @@ async def change(world: World, router_id: str, **fields: Any) -> tuple[RouterRow
 
 
 @pytest.mark.parametrize(
-    ("fields", "view"),
+    ("fields", "view", "share"),
     [
-        ({"enabled": False}, {"enabled": False}),
-        ({"mode": "weighted"}, {"mode": "weighted", "share": 1.0}),
-        ({"mode": "canary", "metadata": {"canary:a": "10"}}, {"mode": "canary", "share": 10.0}),
+        ({"enabled": False}, {"enabled": False}, None),
+        ({"mode": "weighted"}, {"mode": "weighted"}, 1.0),
+        ({"mode": "canary", "metadata": {"canary:a": "10"}}, {"mode": "canary"}, 10.0),
     ],
 )
-async def test_another_split_is_another_view(world: World, fields: dict[str, Any], view: dict[str, Any]) -> None:
+async def test_another_split_is_another_view(
+    world: World, fields: dict[str, Any], view: dict[str, Any], share: float | None
+) -> None:
     row = await world.breaker("a")
     router = await world.router(row.id)
     changed, (told,) = await change(world, router.id, **fields)
     assert changed == msgspec.structs.replace(router, version=2, **fields)
     assert await world.store.get_router(world.project_id, router.id) == changed
-    link = Link(row.id, "latency", view.pop("share", None))
-    assert decoded(told) == [RouterView(version=2, links=(link,), **view)]
+    assert decoded(told) == [RouterView(version=2, links=(Link(row.id, "latency", share),), **view)]
 
 
 @pytest.mark.parametrize("fields", [{"name": "z"}, {"metadata": {"team": "x"}}, {"metadata": {"canary:a": "5"}}, {}])

@@ -133,7 +133,7 @@ class SimNet:
         if faults.strikes("lost_reply"):
             call.replies = False
         self._loop.call_later(hop_s, self._arrive, call)
-        if faults.strikes("duplicate"):
+        if faults.strikes("duplicate") and call.caller.kind != "client":  # HTTP does not do that
             twin = _Call(call.caller, call.target, call.method, call.wire, self._loop.create_future(), call.number)
             twin.replies = False
             self._loop.call_later(hop_s + faults.span("duplicate", 0.0, 1.0), self._arrive, twin, True)

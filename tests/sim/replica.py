@@ -15,6 +15,7 @@ from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import BreakerExists, NotFound, RouterHasBreakers
 from breaker_actors.gateway import ActorGateway
 from breaker_actors.messages import FeedPage, Outcome, Part, StateReading
+from breaker_actors.meters import Meters
 from breaker_actors.stores.base import BreakerDraft, BreakerRow, RouterDraft, RouterRow, Store
 from tests.sim.net import SimNet, Wire
 from tests.sim.process import Process
@@ -52,7 +53,7 @@ class Replica:
         self._store = store
         self._clock = process.clock
         self._gateway = WatchedGateway(world, store, Wire(net, process), process.clock, world.settings)
-        self._feed = Feed(self._gateway, world.settings, process.clock)
+        self._feed = Feed(self._gateway, world.settings, process.clock, Meters("api", "api"))
         self.picture: dict[str, tuple[str, float | None]] = {}
         self.followed = False
 

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import msgspec
 import structlog
 
-from tests.sim.faults import Faults, excluded
+from tests.sim.faults import KINDS, Faults, excluded
 from tests.sim.loop import VirtualLoop
 from tests.sim.process import RUNS_IN, task_factory
 from tests.sim.world import World, copy_template, make_template
@@ -179,3 +179,14 @@ def run_safely(seed: int, **options: Any) -> Result:
     except Exception:
         text = "collapsed:\n" + traceback.format_exc(limit=-8)
         return Result(seed, text, "", {}, 0, 0, 0.0, 0.0, (), tuple(options.get("without", ())))
+
+
+def shrink(failed: Result, **options: Any) -> Result:
+    """The failure with as few kinds of faults as it needs: each is left out if the seed fails without it, too."""
+    for kind in KINDS:
+        if kind in failed.without:
+            continue
+        smaller = run_safely(failed.seed, **{**options, "without": (*failed.without, kind)})
+        if smaller.failure is not None:
+            failed = smaller
+    return failed

@@ -13,7 +13,7 @@ import numpy as np
 
 from breaker_actors.clock import SystemClock
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Effect, Transition
+from breaker_actors.core.model import Batch, Effect, Transition
 from breaker_actors.core.records import (
     BREAKER,
     GAP,
@@ -152,6 +152,7 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
     """Effects of one breaker when its single router's log is applied from the start, timers up to `until_ms`."""
     effects: list[Effect] = []
     breaker: Breaker | None = None
+    version, taken = 0, list[tuple[Batch, int]]()
     splitter, after = Splitter(RouterView(version=0)), 0
     while records := await log.read(slot, router_id, after, 1 << 60):
         after = records[-1].offset
@@ -164,19 +165,30 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
                 if breaker is None:
                     breaker, first = Breaker.create(settings.rule, now, after_seq=settings.after_seq)
                     effects += first
-                else:
+                elif settings.version > version:
                     effects += breaker.advance(now - 1)
-                    assert not breaker.configure(settings.rule, now), "this replay has no refill"
+                    if breaker.configure(settings.rule, now):
+                        _reload(breaker, taken)
+                version = max(version, settings.version)
             elif record.kind == SAMPLES and breaker:
                 for taker, body, start, stop in concerned(record, splitter):
                     if taker == breaker_id and isinstance(body, SampleColumns):
-                        effects += breaker.ingest(body.batch.slice(start, stop), now)
+                        taken.append((body.rows(start, stop), now))
+                        effects += breaker.ingest(*taken[-1])
             elif record.kind == GAP and breaker:
                 gap = decode_gap(record.payload)
                 effects += breaker.gap(gap.from_ms, gap.to_ms)
     if breaker is not None:
         effects += breaker.advance(until_ms)
     return effects
+
+
+def _reload(breaker: Breaker, taken: list[tuple[Batch, int]]) -> None:
+    """The window, filled again from what came before, as a new rule asks for."""
+    breaker.unload()
+    for batch, received_ms in taken:
+        if received_ms > breaker.reload_after_ms:
+            breaker.load(batch, received_ms)
 
 
 @asynccontextmanager

@@ -48,11 +48,12 @@ def tree_of(pid: int) -> dict[int, str]:
 
 
 class LiveService:
-    """One running `breakers serve` and its credentials."""
+    """One running `breakers serve` and its credentials. `options`: more of its command line."""
 
-    def __init__(self, data_dir: Path, **environ: str) -> None:
+    def __init__(self, data_dir: Path, *options: str, **environ: str) -> None:
         self.data_dir = data_dir
-        command = [str(Path(sys.executable).with_name("breakers")), "serve", "--port", "0", "--data-dir", str(data_dir)]
+        program = str(Path(sys.executable).with_name("breakers"))
+        command = [program, "serve", "--port", "0", "--data-dir", str(data_dir), *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
         )
@@ -91,6 +92,14 @@ class LiveService:
                 self.process.wait()
             if self.process.stdout is not None:
                 self.process.stdout.close()
+
+    def crash(self) -> None:
+        """SIGKILL for all of it at once."""
+        self.user.close()
+        for pid in (self.process.pid, *tree_of(self.process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
     # -- what tests do
 

@@ -272,8 +272,8 @@ class PagerDutyReceiver(WebReceiver):
         return _json(202, status="success", message="Event processed", dedup_key=key)
 
 
-def _json(status: int, **body: Any) -> Reply:
-    return Reply(status, json.dumps(body).encode(), (("Content-Type", "application/json"),))
+def _json(code: int, **body: Any) -> Reply:
+    return Reply(code, json.dumps(body).encode(), (("Content-Type", "application/json"),))
 
 
 @dataclass
@@ -294,7 +294,7 @@ class MailReceiver(_Listener):
     """An SMTP server. `replies`: what it says to a recipient, or, under "DATA", to a mail, instead of taking it.
 
     `mode`: "none", "starttls" (refuses mail before it) or "tls"; `login` asks for that user and password. `how`: "hang"
-    says nothing at all, not even a greeting.
+    says nothing at all, not even a greeting. Without `quits` it never answers a good-bye.
     """
 
     mode: Literal["none", "starttls", "tls"] = "none"
@@ -302,6 +302,7 @@ class MailReceiver(_Listener):
     login: tuple[str, str] | None = None
     replies: dict[str, str] = field(default_factory=dict)
     how: Literal["whole", "hang"] = "whole"
+    quits: bool = True
     mails: list[Mail] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -360,6 +361,11 @@ class MailReceiver(_Listener):
             return refusal
         envelope.rcpt_tos.append(address)
         return "250 OK"
+
+    async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        if not self.quits:
+            await asyncio.Event().wait()
+        return "221 Bye"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
         if refusal := self.replies.get("DATA"):

@@ -17,7 +17,7 @@ from breaker_actors.meters import Meters
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboards" / "grafana.json"
-RECORDING = {"count": "counter", "total": "counter", "gauge": "gauge", "observe": "histogram"}
+RECORDING = {"count": "counter", "total": "counter", "gauge": "gauge", "observe": "histogram", "timed": "histogram"}
 
 
 def test_counters_begin_at_zero_and_only_those_of_the_part() -> None:
@@ -80,6 +80,15 @@ def test_a_histogram_is_exported_as_rising_buckets_and_a_sum() -> None:
     assert totals[name + BUCKET, "10.0"] == 7
     assert totals[name + BUCKET, "+Inf"] == 9 == meters.value(name)
     assert totals[(name + SUM,)] == pytest.approx(0.001 + 1.5 + 198)
+
+
+def test_a_block_is_timed_unless_it_raises() -> None:
+    meters = Meters("router", "r")
+    with meters.timed("breakers_log_append_seconds"):
+        pass
+    with pytest.raises(OSError, match="disk"), meters.timed("breakers_log_append_seconds"):
+        raise OSError("disk")
+    assert meters.value("breakers_log_append_seconds") == 1
 
 
 def test_watches_run_at_a_refresh_only() -> None:

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from sqlalchemy import Connection, Engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError
@@ -51,6 +52,15 @@ def revision(connection: Connection) -> str | None:
         return None
     found = connection.execute(select(text("version_num")).select_from(text("alembic_version"))).scalar()
     return None if found is None else str(found)
+
+
+def word(found: str | None) -> Literal["empty", "current", "older", "newer"]:
+    """How the schema of a database compares with the one of this program."""
+    if found is None:
+        return "empty"
+    if found not in KNOWN:
+        return "newer"
+    return "current" if found == HEAD else "older"
 
 
 def check(found: str | None) -> None:

@@ -221,6 +221,20 @@ def test_breaker_equals_oracle(
     play(fields, script, samples_max, tight)
 
 
+def test_samples_too_few_to_mean_anything_leave_while_passes_add_up() -> None:
+    """Found by the property: a raised min_count, silence taken for health, and the last sample leaves unseen."""
+    fields = {
+        "metric": "m", "kind": "error_rate", "op": "gt", "threshold": 0.0, "window_ms": 7, "eval_interval_ms": 1,
+        "min_count": 0, "min_state_duration_ms": 120, "half_open_indeterminate_policy": "optimistic",
+        "recovery_allow_rate_ramp_steps": 1,
+    }  # fmt: skip
+    failed = [(0, 0.0, False)]
+    changed = fields | {"window_ms": 1, "min_count": 2, "min_state_duration_ms": 0}
+    waits = [("batch", 130, [], 0), ("wait", 0), ("wait", 0), ("wait", 0)]
+    play(fields, [*waits, ("batch", 0, failed, 0), ("batch", 130, failed, 0),
+                  ("rule", 0, changed, {"min_count"}), ("wait", 9)], 1_000_000, False)  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @given(**scripts)

@@ -7,6 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Batch, Transition
 from breaker_actors.core.records import (
     Link,
     Mode,
@@ -18,6 +20,7 @@ from breaker_actors.core.records import (
     merge_samples,
     share_of_trace,
 )
+from breaker_actors.core.rules import parse_rule
 
 ROWS = 20_000
 
@@ -92,3 +95,44 @@ def test_merging_keeps_the_traces_of_either_part() -> None:
     merged = decode_samples(merge_samples([plain, traced]))
     assert merged.share is not None
     assert merged.share.tolist() == [0, 77]
+
+
+def test_traces_go_with_their_rows() -> None:
+    """Through merging and picking, and the newest of a range is found; the last one among equals."""
+    two = [np.array([5, 7], np.int64), np.array([1.0, 2.0]), np.ones(2, bool)]
+    first = encode_samples(["m", "n"], [1, 1], *two, traces=["a", ""])
+    second = encode_samples(["m"], [2], *two, traces=["", "c"])
+    plain = encode_samples(["m"], [2], *two)
+    merged = decode_samples(merge_samples([first, second, plain]))
+    assert list(merged.traces) == ["a", "", "c", "", "", ""]
+    m, n = merged.of("m"), merged.of("n")
+    assert m is not None
+    assert n is not None
+    assert (m.trace, n.trace) == ((7, "c"), None)
+    assert merged.pick(0, np.array([0, 1])).rows(0, 2).trace == (5, "a")
+    same = decode_samples(encode_samples(["m"], [2], np.array([5, 5]), *two[1:], traces=["a", "b"]))
+    assert same.rows(0, 2).trace == (5, "b")
+    assert decode_samples(plain).rows(0, 2).trace is None
+
+
+def test_a_transition_names_the_newest_trace_in_the_window() -> None:
+    def batch(value: float, trace: tuple[int, str] | None) -> Batch:
+        return Batch(np.array([0]), np.array([value]), np.ones(1, bool), trace)
+
+    rule = parse_rule({"metric": "m", "kind": "max", "op": "gt", "threshold": 9, "window_ms": 100,
+                       "min_state_duration_ms": 0, "cooldown_ms": 50, "eval_interval_ms": 10_000})  # fmt: skip
+    breaker, _ = Breaker.create(rule, 0)
+    breaker.ingest(batch(1.0, (40, "old")), 40)
+    breaker.ingest(batch(1.0, (20, "late")), 50)
+    breaker.ingest(batch(1.0, None), 60)
+    copy = Breaker.restore(rule, breaker.record())
+    for each, at in ((batch(1.0, (40, "old")), 40), (batch(1.0, (20, "late")), 50)):
+        copy.load(each, at)
+    for each_breaker in (breaker, copy):
+        assert isinstance(trip := each_breaker.ingest(Batch.of([(70, 10.0, True)]), 70)[0], Transition)
+        assert trip.trace_id == "old"
+    breaker.advance(130)
+    breaker.ingest(batch(1.0, None), 200)
+    assert breaker.view(200).state == "half_open"
+    assert isinstance(again := breaker.ingest(Batch.of([(210, 10.0, True)]), 210)[0], Transition)
+    assert (again.curr, again.trace_id) == ("open", None)

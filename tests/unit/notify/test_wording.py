@@ -70,7 +70,7 @@ def test_rules(rule: dict[str, Any], words: str) -> None:
 
 
 def test_every_kind_has_words() -> None:
-    assert set(KINDS) == set(wording.AVERAGES) | {"delta", "percentile"}
+    assert set(KINDS) == set(wording.MEASURES) | {"delta", "percentile"}
 
 
 def test_the_longest_run_of_failures_is_not_called_their_number() -> None:

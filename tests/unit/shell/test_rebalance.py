@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,9 @@ def test_the_pace_is_at_most_what_is_allowed() -> None:
 
 # carrying it out
 
+still = partial(service, rebalance_moves_per_minute=0)
+"""A service in which nothing moves by itself."""
+
 
 class Flow:
     """Samples for many breakers at once, each with good and bad spells; `accepted` per breaker."""
@@ -170,7 +174,9 @@ async def check_all(s: Service, rows: Sequence[BreakerRow], flowed: Flow) -> Non
     for row in rows:
         await s.fresh(row.id)
         records = await s.cluster.log.read(await s.slot(row.router_ids[0]), row.router_ids[0], 0, 1 << 60, 1 << 30)
-        assert sum(len(decode_samples(r.payload).batch) for r in records if r.kind == SAMPLES) == flowed.accepted[row.id]
+        assert (
+            sum(len(decode_samples(r.payload).batch) for r in records if r.kind == SAMPLES) == flowed.accepted[row.id]
+        )
         await s.assert_events_equal_replay(row)
 
     async def held_once() -> bool:
@@ -202,14 +208,18 @@ async def moved_events(s: Service, rows: Sequence[BreakerRow], more: int) -> Non
 
 async def test_breakers_and_routers_move_while_samples_flow(tmp_path: Path) -> None:
     """A budget that grows again and again, many moves, and not one sample or event more or less than without."""
-    async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
+    async with still(tmp_path, breaker_actors=1, router_actors=1) as s:
         rows = await some(s, 12)
         async with flow(s, rows) as flowed:
             for size in (2, 3, 4):
                 s.cluster.budgets |= {"breaker": size, "router": size}
                 await directory(s)._moving.fit_budget()
                 assert await even_out(s) == 24 // size
-                assert set((await loads(s, "breaker")).values()) == set((await loads(s, "router")).values()) == {12 // size}
+                assert (
+                    set((await loads(s, "breaker")).values())
+                    == set((await loads(s, "router")).values())
+                    == {12 // size}
+                )
                 await moved_events(s, rows, 2)
         await check_all(s, rows, flowed)
         for row in rows:
@@ -235,7 +245,7 @@ async def test_it_goes_on_by_itself_when_the_budget_grew_at_its_pace(tmp_path: P
 
 
 async def test_nothing_moves_by_itself_when_that_is_turned_off_or_the_budget_shrinks(tmp_path: Path) -> None:
-    async with service(tmp_path, breaker_actors=3, rebalance_moves_per_minute=0) as s:
+    async with still(tmp_path, breaker_actors=3) as s:
         rows = await some(s, 6)
         before = await loads(s, "breaker")
         for size in (1, 4):
@@ -261,7 +271,7 @@ async def test_nothing_moves_by_itself_when_that_is_turned_off_or_the_budget_shr
 
 
 async def test_a_command_brings_everything_into_the_budget(tmp_path: Path) -> None:
-    async with service(tmp_path, breaker_actors=4) as s:
+    async with still(tmp_path, breaker_actors=4) as s:
         rows = await some(s, 8)
         s.cluster.budgets["breaker"] = 2
         await directory(s)._moving.fit_budget()
@@ -274,7 +284,7 @@ async def test_a_command_brings_everything_into_the_budget(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["breaker", "router"])
 async def test_moving_away_from_a_dead_owner(tmp_path: Path, kind: str) -> None:
-    async with service(tmp_path, breaker_actors=2, router_actors=2) as s:
+    async with still(tmp_path, breaker_actors=2, router_actors=2) as s:
         rows = await some(s, 6)
         async with flow(s, rows) as flowed:
             await moved_events(s, rows, 1)
@@ -310,7 +320,7 @@ def dying(s: Service, name: str, method: str) -> Callable[..., Awaitable[Any]]:
 )
 async def test_an_owner_that_dies_in_the_middle(tmp_path: Path, name: str, method: str) -> None:
     """The new owner when it is given something, the old one when it is to let go: each once before and once after."""
-    async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
+    async with still(tmp_path, breaker_actors=1, router_actors=1) as s:
         rows = await some(s, 6)
         async with flow(s, rows) as flowed:
             await moved_events(s, rows, 1)
@@ -326,7 +336,7 @@ async def test_an_owner_that_dies_in_the_middle(tmp_path: Path, name: str, metho
 @pytest.mark.parametrize("when", ["claim", "assign", "take", "drop"])
 async def test_a_directory_that_dies_in_the_middle(tmp_path: Path, when: str) -> None:
     """Its successor gives what was claimed, and tells old owners of what is not theirs any more."""
-    async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
+    async with still(tmp_path, breaker_actors=1, router_actors=1) as s:
         rows = await some(s, 8)
         async with flow(s, rows) as flowed:
             await moved_events(s, rows, 1)
@@ -338,13 +348,11 @@ async def test_a_directory_that_dies_in_the_middle(tmp_path: Path, when: str) ->
                 await asyncio.sleep(3600)
 
             zombie = directory(s)
-            await zombie._moving._start_takers()
             await zombie._moving.fit_budget()
             if when == "claim":
                 zombie._placing._store = Hanging(s.store, hang)  # type: ignore[assignment]
             else:
                 zombie._placing._net = HangingNet(s.net, when, hang)  # type: ignore[assignment]
-            await until(lambda: ready_to_move(s, zombie))
             moving = asyncio.create_task(zombie.rebalance(100))
             await stopped.wait()
             s.net.actors.pop(DIRECTORY)
@@ -354,10 +362,6 @@ async def test_a_directory_that_dies_in_the_middle(tmp_path: Path, when: str) ->
             await even_out(s)
             await moved_events(s, rows, 2)
         await check_all(s, rows, flowed)
-
-
-async def ready_to_move(s: Service, host: DirectoryHost) -> bool:
-    return len(host._placing.roster.up("breaker")) == 1
 
 
 class Hanging:
@@ -391,7 +395,7 @@ class HangingNet:
 
 async def test_a_store_that_fails_during_a_move_leaves_nothing_homeless(tmp_path: Path) -> None:
     """The claim is done, its answer gets lost: nobody may go on believing the old owner."""
-    async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
+    async with still(tmp_path, breaker_actors=1, router_actors=1) as s:
         rows = await some(s, 6)
         async with flow(s, rows) as flowed:
             s.cluster.budgets |= {"breaker": 2, "router": 2}
@@ -413,7 +417,7 @@ async def test_a_store_that_fails_during_a_move_leaves_nothing_homeless(tmp_path
 
 async def test_configuration_goes_on_while_routers_move(tmp_path: Path) -> None:
     """Changes that meet a router between two owners are appended by the new one."""
-    async with service(tmp_path, breaker_actors=2, router_actors=1) as s:
+    async with still(tmp_path, breaker_actors=2, router_actors=1) as s:
         rows = await some(s, 10)
         async with flow(s, rows) as flowed:
             for size in (2, 3, 4, 1, 4):
@@ -431,7 +435,7 @@ async def test_configuration_goes_on_while_routers_move(tmp_path: Path) -> None:
 
 async def test_a_new_owner_with_a_slow_clock_waits_for_the_old_ones_last_stamp(tmp_path: Path) -> None:
     """Until its own clock has passed it, and at most max_clock_skew_ms."""
-    async with service(tmp_path, breaker_actors=1, router_actors=1, max_clock_skew_ms=400) as s:
+    async with still(tmp_path, breaker_actors=1, router_actors=1, max_clock_skew_ms=400) as s:
         (row,) = await some(s, 1)
         assert (await s.send(row.router_ids[0], [1.0])).word == "ok"
         old = s.net.actors["router-0"]
@@ -459,7 +463,7 @@ async def test_a_stuck_owner_holds_up_nobody_elses_changes(tmp_path: Path, monke
     from breaker_actors import changes
 
     monkeypatch.setattr(changes, "CHANGES_MAX", 5)
-    async with service(tmp_path, breaker_actors=1, router_actors=2) as s:
+    async with still(tmp_path, breaker_actors=1, router_actors=2) as s:
         a, b = await some(s, 2)
         owners = {p.id: p.owner or "" for p in await s.store.placements("router")}
         stuck, free = (a, b) if owners[a.router_ids[0]] == "router-0" else (b, a)
@@ -476,3 +480,63 @@ async def test_a_stuck_owner_holds_up_nobody_elses_changes(tmp_path: Path, monke
             return not await s.store.pending_changes(1)
 
         await until(applied)
+
+
+async def test_a_breaker_that_was_not_told_of_a_moved_router_finds_it(tmp_path: Path) -> None:
+    """A closed breaker waits for nothing and asks nobody for promises: only by looking does it notice."""
+    async with still(tmp_path, breaker_actors=1, router_actors=1, checkpoint_interval_ms=200) as s:
+        (row,) = await some(s, 1)
+        call = s.net.call
+
+        async def deaf(actor: str, method: str, *args: Any) -> Any:
+            if method == "routers_moved":
+                raise Unavailable("nobody hears it")
+            return await call(actor, method, *args)
+
+        s.net.call = deaf  # type: ignore[method-assign]
+        (router_id,) = row.router_ids
+        await s.store.claim(directory(s)._placing.epoch, "router", {router_id: "router-0"})
+        s.cluster.budgets["router"] = 2
+        await directory(s)._moving.fit_budget()
+        await directory(s)._moving._start_takers()
+        await directory(s)._moving._move("router", [Move(router_id, "router-0", "router-1")])
+        assert (await s.send(router_id, [500.0] * 3)).word == "ok"
+        await s.in_state(row.id, "open")
+        await s.assert_events_equal_replay(row)
+
+
+async def test_the_overview_tells_who_holds_what(tmp_path: Path) -> None:
+    async with still(tmp_path, breaker_actors=2, router_actors=1) as s:
+        rows = await some(s, 3)
+        await s.send(rows[0].router_ids[0], [1.0] * 5)
+        status = await s.gateway.status()
+        seats = {actor.name: actor for actor in status.actors}
+        assert {name: (a.kind, a.state, a.holds) for name, a in seats.items()} == {
+            "journal-0": ("journal", "up", 0),
+            "directory": ("directory", "up", 0),
+            "notifier": ("notifier", "away", 0),
+            "router-0": ("router", "up", 3),
+            "breaker-0": ("breaker", "up", 2),
+            "breaker-1": ("breaker", "up", 1),
+        }
+        assert status.budgets == {"breaker": 2, "router": 1}
+        assert status.journal is not None
+        assert status.log_bytes > 0
+        held = [a.breaker for a in seats.values() if a.breaker]
+        assert [(h.breakers, h.starting, h.behind, h.lag, h.unheard) for h in held] == [
+            (2, 0, 0, 0, 0),
+            (1, 0, 0, 0, 0),
+        ]
+        await s.net.kill("breaker-0")
+        await s.net.kill("router-0")
+        s.net.revive("breaker", "breaker-0")
+
+        async def came_back() -> bool:
+            return {a.name: a.restarts for a in (await s.gateway.status()).actors}["breaker-0"] == 1
+
+        await until(came_back)
+        seats = {actor.name: actor for actor in (await s.gateway.status()).actors}
+        assert (seats["router-0"].process, seats["router-0"].router) == (None, None)
+        (found,) = [a.breaker for a in seats.values() if a.name == "breaker-0"]
+        assert found is not None
+        assert found.unheard == 2

@@ -1,0 +1,393 @@
+"""The Notifier: takes due rows of the outbox under its epoch and delivers them, in order per breaker and channel.
+
+Each channel is a queue of its own with a circuit breaker, a bounded number of deliveries at once and pauses of its
+own; nothing of one channel waits for another. A row is leased before it is sent and settled when its outcome is known;
+what a crash leaves leased is sent again once the lease is over, under the same id. All else that matters is in the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from msgspec.structs import replace
+
+from breaker_actors.clock import Clock
+from breaker_actors.errors import BreakersError, Fenced, Unavailable
+from breaker_actors.guard import one_round
+from breaker_actors.lane import Lane
+from breaker_actors.meters import Meters
+from breaker_actors.notify.circuit import Circuit
+from breaker_actors.notify.model import Attempt, Destination, Message, Sender
+from breaker_actors.notify.pace import ATTEMPTS_MIN, Pace
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import ChannelKind, DeliveryRow, Leased, Store, Tried, Waiting
+
+RETRY_S = 0.2
+SEALED = "its configuration was sealed with another key"
+LATE = Attempt(result="retry", error="no answer in time")
+
+Idle = Callable[[asyncio.Event, int], Awaitable[None]]
+log = structlog.get_logger()
+
+
+async def rest(wake: asyncio.Event, ms: int) -> None:
+    """Waits until woken, at most so long."""
+    if ms > 0:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ms / 1000):
+                await wake.wait()
+
+
+class Queue:
+    """One channel with pending rows. `look`: some may be due; `later_ms`: when the next of the others may be; `seen`:
+    the newest one known. `sending`: ids under way; `noted`: what of the circuit is stored; `served`: the turn in which
+    rows were taken last."""
+
+    __slots__ = ("circuit", "hasten", "kind", "later_ms", "look", "noted", "seen", "sending", "served")
+
+    def __init__(self, kind: ChannelKind, circuit: Circuit) -> None:
+        self.kind = kind
+        self.circuit = circuit
+        self.sending: set[str] = set()
+        self.seen = 0
+        self.look = True
+        self.later_ms: int | None = None
+        self.hasten = False
+        self.noted = circuit.mark
+        self.served = 0
+
+    def due(self, now_ms: int) -> bool:
+        return self.look or (self.later_ms is not None and self.later_ms <= now_ms)
+
+
+class NotifierHost:
+    """Everything the Notifier does, without Ray. `start()` fences its predecessor. `chance` spreads retries; `idle` is
+    how it waits (tests let time leap there)."""
+
+    def __init__(
+        self,
+        store: Store,
+        sender: Sender,
+        clock: Clock,
+        settings: Settings,
+        *,
+        pace: Pace | None = None,
+        chance: random.Random | None = None,
+        idle: Idle = rest,
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._clock = clock
+        self._timeout_ms = settings.notify_timeout_ms
+        self._give_up_ms = settings.notify_give_up_ms
+        self._pace = pace or Pace()
+        self._chance = chance or random.Random()
+        self._idle = idle
+        self.meters = Meters("notifier", "notifier")
+        self._epoch = 0
+        self._holding = False
+        self._queues: dict[str, Queue] = {}
+        self._wake = asyncio.Event()
+        self._news = True
+        self._poll_ms = 0
+        self._sweep_ms = 0
+        self._turns = 0
+        self._turning = asyncio.Lock()
+        self._draining = False
+        # bounded by total_max: one entry per delivery under way
+        self._settling: Lane[tuple[str, Tried], None] = Lane(self._settle, weight_max=1 << 30)
+        self._loop: asyncio.Task[None] | None = None
+        self._sends: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Begins to deliver; older Notifiers can take nothing from here on."""
+        self._epoch = await self._store.open_notifier()
+        self._holding = True
+        self._loop = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ends at once, as a crash would; attempts under way come again."""
+        tasks = [*self._sends, *([self._loop] if self._loop is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._settling.close()
+
+    async def drain(self, wait_s: float) -> None:
+        """Takes nothing more and waits for what is under way: a restart after it repeats nothing."""
+        self._draining = True
+        async with self._turning:
+            pass  # what is being leased now is under way after it
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._sends:
+                    await asyncio.wait(self._sends)
+
+    async def close(self) -> None:
+        """`drain`, for as long as an attempt may take, then `stop`."""
+        await self.drain(self._timeout_ms / 1000)
+        await self.stop()
+
+    async def nudge(self) -> None:
+        """There are new rows."""
+        self._news = True
+        self._wake.set()
+
+    async def ready(self) -> None:
+        """Returns while this Notifier may take rows."""
+        if not self._holding:
+            raise Unavailable("this notifier was replaced, or has not started")
+
+    # ------------------------------------------------------------------ the loop
+
+    async def _run(self) -> None:
+        while self._holding:
+            self._wake.clear()
+            now, turns = self._clock.now_ms(), self._turns
+            async with self._turning:
+                await one_round("notifier", self._turn(now))
+            if self._turns == turns:
+                await asyncio.sleep(RETRY_S)
+            await self._idle(self._wake, self._wake_ms(now) - self._clock.now_ms())
+
+    async def _turn(self, now: int) -> None:
+        """Looks what waits, ends what can't be sent, sends what may be. Counts as a turn unless something failed."""
+        try:
+            if self._news or now >= self._poll_ms:
+                await self._survey(now)
+            if now >= self._sweep_ms:
+                await self._sweep(now)
+            await self._send_some(now)
+            self._turns += 1
+        except Fenced:
+            self._holding = False
+            log.warning("notifier_replaced")
+        except BreakersError as error:
+            log.warning("outbox_not_reached", error=str(error))
+
+    def _wake_ms(self, now: int) -> int:
+        """When something is to be done though nothing happens: an attempt that ends wakes the loop by itself."""
+        times = [self._poll_ms, self._sweep_ms]
+        for queue in self._queues.values():
+            if queue.circuit.room(now) == 0:
+                times.append(queue.circuit.wake_ms())
+            elif not queue.look and queue.later_ms is not None:
+                times.append(queue.later_ms)
+        return min(times)
+
+    async def _survey(self, now: int) -> None:
+        """Which channels have pending rows, and whether they are still those of before."""
+        unasked, self._news = now >= self._poll_ms, False
+        waiting = await self._store.waiting_channels()
+        if unasked:
+            self._poll_ms = now + self._pace.poll_ms
+        for one in waiting:
+            if one.version is None or one.kind is None:
+                await self._cancel(one.channel_id, now)
+                continue
+            queue = self._queue(one, one.version, one.kind, now)
+            if unasked or one.newest > queue.seen:
+                queue.seen = max(queue.seen, one.newest)
+                queue.look = True
+        there = {one.channel_id for one in waiting}
+        self._queues = {id_: queue for id_, queue in self._queues.items() if id_ in there or queue.sending}
+
+    def _queue(self, one: Waiting, version: str, kind: ChannelKind, now: int) -> Queue:
+        """The channel's queue; one that was edited gets a new circuit: it may be another receiver."""
+        queue = self._queues.get(one.channel_id)
+        if queue is None or queue.circuit.version != version:
+            circuit = Circuit(one.channel_id, version, one.circuit, self._pace, now)
+            if queue is None:
+                queue = self._queues[one.channel_id] = Queue(kind, circuit)
+            else:
+                queue.circuit, queue.noted, queue.look = circuit, circuit.mark, True
+        return queue
+
+    async def _cancel(self, channel_id: str, now: int) -> None:
+        count = await self._store.cancel_deliveries(self._epoch, channel_id, now)
+        if count:
+            self.meters.count("breakers_notifications_unsent_total", count, state="cancelled")
+            log.info("notifications_cancelled", channel_id=channel_id, count=count)
+
+    async def _sweep(self, now: int) -> None:
+        """Gives up what waited too long for channels that don't answer; sets the gauges."""
+        self._sweep_ms = now + self._pace.sweep_ms
+        silent = [q for q in self._queues.values() if q.circuit.room(now) == 0 and q.circuit.state == "open"]
+        for queue in silent:
+            error = f"not tried: the channel does not answer ({queue.circuit.last_error})"
+            counts = await self._store.give_up_deliveries(
+                self._epoch, queue.circuit.channel_id, now, now - self._give_up_ms, error
+            )
+            self._count_unsent(queue, counts)
+        depth, oldest_ms = await self._store.outbox_depth()
+        self.meters.gauge("breakers_outbox_depth", depth)
+        self.meters.gauge("breakers_outbox_age_seconds", 0 if oldest_ms is None else max(0, now - oldest_ms) / 1000)
+        self.meters.gauge("breakers_channels_silent", len(silent))
+
+    def _count_unsent(self, queue: Queue, counts: dict[str, int]) -> None:
+        for state, count in counts.items():
+            if count:
+                self.meters.count("breakers_notifications_unsent_total", count, state=state)
+                log.warning("notifications_unsent", channel_id=queue.circuit.channel_id, state=state, count=count)
+
+    # ------------------------------------------------------------------ sending
+
+    def _wants(self, now: int) -> dict[str, int]:
+        """How many rows each channel may take now: idle channels first, and the last places are theirs alone."""
+        if self._draining:
+            return {}
+        total, wants = sum(len(queue.sending) for queue in self._queues.values()), dict[str, int]()
+        for channel_id, queue in sorted(self._queues.items(), key=lambda item: (len(item[1].sending), item[1].served)):
+            if not queue.due(now):
+                continue
+            room = queue.circuit.room(now) - len(queue.sending)
+            free = self._pace.crowd - total
+            if free <= 0 and not queue.sending:
+                free = min(1, self._pace.total_max - total)
+            if (want := min(room, free)) > 0:
+                wants[channel_id] = want
+                total += want
+        return wants
+
+    async def _send_some(self, now: int) -> None:
+        wants = self._wants(now)
+        if not wants:
+            return
+        held = {id_ for channel_id in wants for id_ in self._queues[channel_id].sending}
+        until_ms = now + self._timeout_ms + self._pace.lease_margin_ms
+        for channel_id in wants:
+            self._queues[channel_id].look = False
+            self._queues[channel_id].served = self._turns
+        for leased in await self._store.lease_deliveries(self._epoch, wants, held, now, until_ms):
+            queue = self._queues[leased.channel_id]
+            queue.later_ms = leased.later_ms
+            queue.look |= bool(leased.dropped) or (leased.later_ms is not None and leased.later_ms <= now)
+            self._count_unsent(queue, leased.dropped)
+            for row in leased.rows:
+                queue.sending.add(row.id)
+                task = asyncio.create_task(self._deliver(queue, leased, row, until_ms))
+                self._sends.add(task)
+                task.add_done_callback(self._sends.discard)
+
+    async def _deliver(self, queue: Queue, leased: Leased, row: DeliveryRow, until_ms: int) -> None:
+        """One attempt, from lease to settlement."""
+        try:
+            if self._clock.now_ms() > until_ms - self._timeout_ms:
+                return  # we slept through the lease: somebody else may be sending it, and if not, it is taken again
+            circuit, seq, begun = queue.circuit, queue.circuit.seq, self._clock.monotonic()
+            attempt = await self._attempt(leased, row)
+            now = self._clock.now_ms()
+            self.meters.observe("breakers_notification_seconds", self._clock.monotonic() - begun, channel=queue.kind)
+            queue.hasten |= circuit.note(attempt, seq, now)
+            tried = self._judge(row, attempt, now)
+            self._count(queue, row, tried)
+            await self._settled(leased.channel_id, tried)
+        finally:
+            queue.sending.discard(row.id)
+            queue.look = True
+            self._wake.set()
+
+    async def _attempt(self, leased: Leased, row: DeliveryRow) -> Attempt:
+        if leased.config is None:
+            return Attempt(result="refused", error=SEALED)
+        to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config)
+        try:
+            async with asyncio.timeout((self._timeout_ms + self._pace.lease_margin_ms / 2) / 1000):
+                return await self._sender.send(to, message_of(row, leased.project_name))
+        except TimeoutError:
+            return LATE
+        except Exception as error:  # a sender never raises; a bug in one must not take the queue with it
+            log.error("sender_failed", delivery_id=row.id, error=type(error).__name__)
+            return Attempt(result="retry", error=f"internal error ({type(error).__name__})")
+
+    def _judge(self, row: DeliveryRow, attempt: Attempt, now: int) -> Tried:
+        """What becomes of the row after an attempt."""
+        ended = Tried(delivery_id=row.id, word="sent", at_ms=now, status=attempt.status, error=attempt.error)
+        if attempt.result == "sent":
+            return ended
+        since = now if row.since_ms is None else row.since_ms
+        too_old = now - since >= self._give_up_ms and row.attempts >= ATTEMPTS_MIN
+        if attempt.result == "refused" or too_old:
+            return replace(ended, word="dead")
+        pause = max(self._pace.retry_ms(row.attempts, self._chance), attempt.retry_after_ms or 0)
+        return replace(ended, word="retry", next_ms=now + pause)
+
+    def _count(self, queue: Queue, row: DeliveryRow, tried: Tried) -> None:
+        result = {"sent": "delivered"}.get(tried.word, tried.word)
+        self.meters.count("breakers_notifications_total", channel=queue.kind, result=result)
+        if tried.word == "dead":
+            self.meters.count("breakers_notifications_unsent_total", state="dead")
+            log.warning(
+                "notification_dead",
+                delivery_id=row.id,
+                channel_id=row.channel_id,
+                breaker_id=row.breaker_id,
+                kind=row.kind,
+                attempts=row.attempts,
+                error=tried.error,
+            )
+
+    # ------------------------------------------------------------------ settling
+
+    async def _settled(self, channel_id: str, tried: Tried) -> None:
+        """Returns when the outcome is stored; its place stays taken until then."""
+        while True:
+            try:
+                return await self._settling.put((channel_id, tried))
+            except BreakersError as error:
+                log.warning("outcome_not_stored", delivery_id=tried.delivery_id, error=str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _settle(self, entries: list[tuple[str, Tried]]) -> Sequence[None]:
+        """Stores outcomes with what they taught about their channels."""
+        touched = {id_: queue for id_, _ in entries if (queue := self._queues.get(id_)) is not None}
+        changed = {id_: queue.circuit for id_, queue in touched.items() if queue.circuit.mark != queue.noted}
+        hasten = [id_ for id_, queue in touched.items() if queue.hasten]
+        marks = {id_: circuit.mark for id_, circuit in changed.items()}
+        rows = [circuit.row() for circuit in changed.values()]
+        await self._store.settle_deliveries(self._epoch, [tried for _, tried in entries], rows, hasten)
+        for id_, mark in marks.items():
+            self._tell_moved(touched[id_], mark)
+        for id_ in hasten:
+            touched[id_].hasten = False
+            touched[id_].look = True
+        return [None] * len(entries)
+
+    @staticmethod
+    def _tell_moved(queue: Queue, mark: tuple[int, int]) -> None:
+        moved, queue.noted = mark[0] != queue.noted[0], mark
+        if moved and queue.circuit.state == "open":
+            log.warning(
+                "channel_silent", channel_id=queue.circuit.channel_id, kind=queue.kind, error=queue.circuit.last_error
+            )
+        elif moved:
+            log.info("channel_answers", channel_id=queue.circuit.channel_id, kind=queue.kind)
+
+
+def message_of(row: DeliveryRow, project_name: str | None) -> Message:
+    """What is told of a row: always the same, whoever sends it and how often."""
+    told = row.told
+    return Message(
+        kind=row.kind,
+        project_id=row.project_id,
+        project_name=project_name,
+        breaker_id=row.breaker_id,
+        name=told.name,
+        prev=told.prev,
+        curr=told.curr,
+        ts_ms=told.ts_ms,
+        transition_seq=row.transition_seq,
+        rule=told.rule,
+        agg=told.agg,
+        value=told.value,
+        reason=told.reason,
+        trace_url=None,
+        outage_ms=told.outage_ms,
+        delivery_id=row.id,
+    )

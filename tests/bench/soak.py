@@ -1,0 +1,239 @@
+"""Steady load for minutes, with logs trimmed all along: which process or file grows?
+
+python -m tests.bench soak [--minutes 10] [--json FILE] [--smoke]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import re
+import sqlite3
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.support.campaign import Caller, Follower, Project
+from tests.support.live import LiveService, tree_of
+
+BREAKERS = 200
+FLIPPING = 4
+SENDERS, FOLLOWERS = 4, 5
+PER_REQUEST = 50
+SEND_EVERY_S = 0.2
+READ_EVERY_S = 0.5
+GROWTH_MAX = 0.10
+COMPARED_WITH = 3
+EVENT_BYTES_MAX = 2_000
+FILE_SLACK = 4 << 20
+SHORT_LIVES = {
+    "BREAKERS_LOG_RETENTION_MS": "20000",
+    "BREAKERS_UPKEEP_INTERVAL_MS": "2000",
+    "BREAKERS_DUPLICATE_WINDOW_MS": "30000",
+}
+SMOKE_LIVES = {**SHORT_LIVES, "BREAKERS_LOG_RETENTION_MS": "2000", "BREAKERS_UPKEEP_INTERVAL_MS": "500"}
+RULE = {
+    "metric": "latency",
+    "kind": "avg",
+    "op": "gt",
+    "threshold": 100,
+    "window_ms": 5_000,
+    "eval_interval_ms": 500,
+    "min_state_duration_ms": 0,
+    "cooldown_ms": 1_000,
+    "recovery_allow_rate_ramp_steps": 2,
+}
+_TITLE = re.compile(r"ray::(\w+)|(raylet|gcs_server|haproxy|breakers serve)|(\w+)\.py")
+_MEMORY = re.compile(r"^(Rss|Pss): +(\d+) kB$", re.MULTILINE)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench soak")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--smoke", action="store_true", help="20 seconds, looked at every 4")
+    options = parser.parse_args(argv)
+    seconds, every_s = (20.0, 4.0) if options.smoke else (60 * options.minutes, 60.0)
+    with tempfile.TemporaryDirectory() as folder:
+        live = LiveService(Path(folder) / "data", **(SMOKE_LIVES if options.smoke else SHORT_LIVES))
+        try:
+            looks = asyncio.run(measure(live, seconds, every_s))
+        finally:
+            live.stop()
+    print(table(looks))
+    found = problems(looks)
+    print("\n".join(found) or "nothing grows")
+    if options.json:
+        options.json.write_text(json.dumps({"looks": looks, "problems": found}, indent=1))
+    return int(bool(found))
+
+
+# -- load
+
+
+def make_breakers(live: LiveService) -> Project:
+    """BREAKERS of them in one PUT, each with its router."""
+    body = {"breakers": [{**RULE, "name": f"soak-{i}"} for i in range(BREAKERS)]}
+    answer = live.user.put(f"{live.project_path}/breakers", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    routers = {breaker["id"]: breaker["router_id"] for breaker in answer.json()["breakers"]}
+    return Project(live.project_id, live.credentials["project_key"], breakers=routers)
+
+
+class Flow:
+    """Good samples for all breakers in turn; the first FLIPPING get bad ones every tenth second."""
+
+    def __init__(self, caller: Caller, project: Project) -> None:
+        self._caller = caller
+        self._project = project
+        self._at = 0
+        self.samples = 0
+        self.reads = 0
+
+    async def send(self) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        bad = now_ms // 1_000 % 10 == 0
+        chosen = [(self._at + i) % BREAKERS for i in range(PER_REQUEST)]
+        self._at = (self._at + PER_REQUEST) % BREAKERS
+        samples = [
+            {
+                "router_id": self._project.routers[i],
+                "metric": "latency",
+                "ts_ms": now_ms,
+                "value": 5_000.0 if bad and i < FLIPPING else random.uniform(5, 50),
+            }
+            for i in chosen
+        ]
+        headers = {"Idempotency-Key": f"{random.getrandbits(96):x}"}
+        answer = await self._caller.ask("POST", f"{self._project.path}/ingest", json=samples, headers=headers)
+        assert (answer.status_code, answer.json()["accepted"]) == (202, PER_REQUEST), answer.text
+        self.samples += PER_REQUEST
+
+    async def read(self) -> None:
+        body = {"breaker_ids": list(self._project.breakers)}
+        answer = await self._caller.ask("POST", f"{self._project.path}/breakers/state:batch", json=body)
+        assert len(answer.json()["states"]) == BREAKERS
+        self.reads += 1
+
+
+async def again(work: Callable[[], Awaitable[None]], every_s: float) -> None:
+    while True:
+        await work()
+        await asyncio.sleep(every_s)
+
+
+async def measure(live: LiveService, seconds: float, every_s: float) -> list[dict[str, Any]]:
+    """Looks at everything, every so many seconds, under steady load."""
+    caller = Caller(live, live.credentials["user_key"])
+    project = make_breakers(live)
+    flow = Flow(caller, project)
+    followers = [Follower(live, project) for _ in range(FOLLOWERS)]
+    works = [follower.run() for follower in followers]
+    works += [again(flow.send, SEND_EVERY_S) for _ in range(SENDERS)]
+    works.append(again(flow.read, READ_EVERY_S))
+    running = [asyncio.ensure_future(work) for work in works]
+    looks = []
+    begun = time.monotonic()
+    try:
+        while time.monotonic() - begun < seconds:
+            done, _ = await asyncio.wait(running, timeout=every_s, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+            looks.append(await asyncio.to_thread(look, live))
+            looks[-1] |= {
+                "at_s": round(time.monotonic() - begun, 1),
+                "samples": flow.samples,
+                "reads": flow.reads,
+                "messages": [follower.messages for follower in followers],
+            }
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await caller.http.aclose()
+    return looks
+
+
+# -- looking
+
+
+def look(live: LiveService) -> dict[str, Any]:
+    """Memory of every process in kB, sizes of the files, rows of the history."""
+    lines = {live.process.pid: "breakers serve", **tree_of(live.process.pid)}
+    memory = {f"{title(line)} {pid}": found for pid, line in lines.items() if (found := memory_kb(pid))}
+    logs = sorted((live.data_dir / "log").glob("*.sqlite"))
+    store = live.data_dir / "breakers.sqlite"
+    return {
+        "memory_kb": memory,
+        "log_bytes": sum(map(size_with_wal, logs)),
+        "log_records": sum(count(path, "records") for path in logs),
+        "log_keys": sum(count(path, "keys") for path in logs),
+        "store_bytes": size_with_wal(store),
+        "events": count(store, "events"),
+    }
+
+
+def title(line: str) -> str:
+    found = _TITLE.search(line)
+    return next(filter(None, found.groups()), "other") if found else "other"
+
+
+def memory_kb(pid: int) -> dict[str, int]:
+    """Rss, and Pss (what is shared counts in parts); nothing for a process that has just ended."""
+    with contextlib.suppress(OSError):
+        return {name: int(value) for name, value in _MEMORY.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}
+    return {}
+
+
+def size_with_wal(path: Path) -> int:
+    wal = path.with_name(f"{path.name}-wal")
+    return path.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
+
+
+def count(path: Path, rows: str) -> int:
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])
+
+
+# -- telling
+
+
+def problems(looks: list[dict[str, Any]]) -> list[str]:
+    """What grew between the third look and the last one by more than it may."""
+    early, late = looks[min(COMPARED_WITH, len(looks)) - 1], looks[-1]
+    found = []
+    for name, before in early["memory_kb"].items():
+        after = late["memory_kb"].get(name)
+        if after is None:
+            found.append(f"{name} has ended")
+        elif after["Rss"] > (1 + GROWTH_MAX) * before["Rss"]:
+            found.append(f"{name} grew from {before['Rss']} to {after['Rss']} kB")
+    allowed = {
+        "log_bytes": early["log_bytes"] + FILE_SLACK,
+        "store_bytes": early["store_bytes"] + FILE_SLACK + EVENT_BYTES_MAX * (late["events"] - early["events"]),
+    }
+    found += [f"{name} grew to {late[name]}" for name, most in allowed.items() if late[name] > most]
+    return found
+
+
+def table(looks: list[dict[str, Any]]) -> str:
+    """One line per process and file, one column per look."""
+    names = list(looks[-1]["memory_kb"])
+    lines = [f"{'at s':34}" + "".join(f"{look['at_s']:9.0f}" for look in looks)]
+    for kind in ("Rss", "Pss"):
+        for name in names:
+            cells = (look["memory_kb"].get(name, {}).get(kind, 0) / 1024 for look in looks)
+            lines.append(f"{name + ' ' + kind + ' MB':34}" + "".join(f"{cell:9.1f}" for cell in cells))
+        totals = (sum(m.get(kind, 0) for m in look["memory_kb"].values()) / 1024 for look in looks)
+        lines.append(f"{'all ' + kind + ' MB':34}" + "".join(f"{total:9.1f}" for total in totals))
+    for name in ("log_bytes", "store_bytes"):
+        lines.append(f"{name.replace('bytes', 'MB'):34}" + "".join(f"{look[name] / (1 << 20):9.2f}" for look in looks))
+    for name in ("log_records", "log_keys", "events", "samples", "reads"):
+        lines.append(f"{name:34}" + "".join(f"{look[name]:9}" for look in looks))
+    return "\n".join(lines)

@@ -1,0 +1,166 @@
+"""Silence while nothing could be heard is no evidence: a pessimistic breaker in half_open survives all kinds of outage,
+and its log, replayed over the gap, tells the same events."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from breaker_actors.core.records import Gap
+from breaker_actors.stores.opening import DATABASE
+from tests.support.invariants import Evidence, assert_in_sequence
+from tests.support.live import LiveService, wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+HEARD_S = 60.0
+
+
+class Patient:
+    """A pessimistic breaker on its way back to closed, and good samples for it every 50 ms from a thread."""
+
+    def __init__(self, live: LiveService, name: str, **rule: Any) -> None:
+        self.live = live
+        self.window_ms, self.interval_ms = rule["window_ms"], rule["eval_interval_ms"]
+        made = live.breaker(name=name, half_open_indeterminate_policy="pessimistic", cooldown_ms=200, **rule)
+        self.id, self.router_id = made["breaker"]["id"], made["router_id"]
+        self.evidence = Evidence(live.data_dir)
+        assert live.send(self.router_id, [500.0]).status_code == 202
+        live.in_state(self.id, "half_open")
+
+    @contextmanager
+    def fed(self, live: LiveService) -> Iterator[None]:
+        """Whatever is not answered is sent again until it is."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._feed, args=(live, over))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _feed(self, live: LiveService, over: threading.Event) -> None:
+        while not over.wait(0.05):
+            key = os.urandom(8).hex()
+            while not over.is_set():
+                try:
+                    if live.send(self.router_id, [10.0], key=key).status_code == 202:
+                        break
+                except httpx.TransportError:
+                    continue
+
+    def since_ms(self) -> int:
+        """When it came to half_open."""
+        return self.evidence.history(self.id)[1].ts_ms
+
+    def gaps(self) -> list[Gap]:
+        return self.evidence.gaps(self.router_id)
+
+    def swallowed(self, gap: Gap) -> bool:
+        """Whether a tick lay in the gap whose window would have been empty."""
+        first = gap.from_ms + self.window_ms - self.since_ms()
+        tick = self.since_ms() + -(-first // self.interval_ms) * self.interval_ms
+        return tick < gap.to_ms
+
+    def assert_recovered(self, live: LiveService) -> None:
+        """It closed without a second trip, as its log says it must."""
+        live.in_state(self.id, "closed", HEARD_S)
+        events = self.evidence.history(self.id)
+        assert [event.curr for event in events] == ["open", "half_open", "closed"]
+        assert_in_sequence(self.id, events)
+        assert events == asyncio.run(self.evidence.replay(self.router_id, self.id, events[-1].ts_ms))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Nobody else can write to a SQLite file."""
+    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            connection.execute("ROLLBACK")
+
+
+def test_a_router_that_was_stopped_for_seconds(live: LiveService) -> None:
+    patient = Patient(live, "stopped", window_ms=1_000, eval_interval_ms=2_000, recovery_allow_rate_ramp_steps=1)
+    (pid,) = live.pids("RouterActor")
+    with patient.fed(live):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(5.0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        patient.assert_recovered(live)
+    (gap,) = patient.gaps()
+    assert patient.swallowed(gap)
+
+
+def test_a_log_that_takes_no_writes_for_seconds(live: LiveService) -> None:
+    """Longer than a writer waits for its turn."""
+    patient = Patient(live, "unlogged", window_ms=1_000, eval_interval_ms=2_000, recovery_allow_rate_ramp_steps=1)
+    slot = patient.evidence.slots()[patient.router_id]
+    with patient.fed(live):
+        with locked(live.data_dir / "log" / f"{slot}.sqlite"):
+            time.sleep(6.5)
+        patient.assert_recovered(live)
+    (gap,) = patient.gaps()
+    assert patient.swallowed(gap)
+
+
+def test_a_store_that_takes_no_writes_for_seconds(live: LiveService) -> None:
+    """Samples are taken all the time, so there is no gap; what the breaker did meanwhile is told afterwards."""
+    patient = Patient(live, "unstored", window_ms=1_000, eval_interval_ms=1_500, recovery_allow_rate_ramp_steps=2)
+    with patient.fed(live):
+        with locked(live.data_dir / DATABASE):
+            began_ms = time.time_ns() // 1_000_000
+            time.sleep(6.5)
+            ended_ms = time.time_ns() // 1_000_000
+        patient.assert_recovered(live)
+    assert patient.gaps() == []
+    assert began_ms < patient.evidence.history(patient.id)[-1].ts_ms < ended_ms
+
+
+@pytest.mark.slow
+def test_a_router_that_is_killed_again_and_again(live: LiveService) -> None:
+    patient = Patient(live, "killed", window_ms=1_000, eval_interval_ms=8_000, recovery_allow_rate_ramp_steps=1)
+    with patient.fed(live):
+        for _ in range(3):
+            kill_and_wait(live, "RouterActor", lambda: live.send(patient.router_id, [10.0]).status_code == 202)
+        patient.assert_recovered(live)
+    assert any(map(patient.swallowed, patient.gaps()))
+
+
+def kill_and_wait(live: LiveService, name: str, answers: Callable[[], bool]) -> None:
+    (old,) = live.kill(name)
+    wait_for(lambda: set(live.pids(name)) - {old}, HEARD_S)
+    wait_for(answers, HEARD_S)
+
+
+@pytest.mark.slow
+def test_a_service_that_was_killed_and_started_again(tmp_path: Path) -> None:
+    live = LiveService(tmp_path / "data")
+    patient = Patient(live, "restarted", window_ms=2_000, eval_interval_ms=8_000, recovery_allow_rate_ramp_steps=1)
+    with patient.fed(live):
+        time.sleep(3.0)
+    live.crash()
+    live = LiveService(tmp_path / "data")
+    try:
+        with patient.fed(live):
+            patient.assert_recovered(live)
+        (gap,) = patient.gaps()
+        assert patient.swallowed(gap)
+    finally:
+        live.stop()

@@ -1,0 +1,409 @@
+"""A fault campaign on a running service: load with idempotent retries, edits of the configuration, stream clients, and
+kill -9 of its processes at random moments. What must hold afterwards is in `invariants.py`.
+
+Everything is drawn from one seed, but the service's own timing is not: a seed repeats the plan, not the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import hashlib
+import hmac
+import itertools
+import json
+import os
+import random
+import signal
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import httpx
+
+from api import processes
+from tests.support.live import LiveService, tree_of
+
+GOOD, BAD = 10, 500
+NUMBERS = 1 << 33
+"""A sample is numbered by the fraction of its value, in units of 1 / NUMBERS: no two are alike, all are exact."""
+SPELL_MS = 1_500
+PATIENCE_S = 90.0
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+STREAM_SILENCE_S = 15.0
+ACTORS = {
+    "BreakerActor": "ray::BreakerActor",
+    "RouterActor": "ray::RouterActor",
+    "Journal": "ray::JournalActor",
+    "Directory": "ray::DirectoryActor",
+    "Notifier": "ray::NotifierActor",
+    "API replica": "ray::ServeReplica",
+    "HAProxy": "haproxy",
+    "HAProxy's manager": "ray::HAProxyManager",
+    "Serve controller": "ray::ServeController",
+}
+"""What can be killed, by the beginning of its command line (HAProxy: by its program)."""
+
+
+class Caller:
+    """Sends a request again, unchanged, until its answer is one that no repetition would change."""
+
+    def __init__(self, live: LiveService, key: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+        self.http = httpx.AsyncClient(base_url=live.base_url, headers=headers, timeout=20, limits=limits)
+        self.retries: Counter[str] = Counter()
+        self.answered: list[tuple[float, float]] = []
+        """(sent, answered) of each attempt that got its final answer, by the monotonic clock."""
+
+    async def ask(self, method: str, path: str, **request: Any) -> httpx.Response:
+        """Raises AssertionError when PATIENCE_S is over."""
+        deadline = time.monotonic() + PATIENCE_S
+        for attempt in itertools.count():
+            sent = time.monotonic()
+            try:
+                answer = await self.http.request(method, path, **request)
+                if answer.status_code < 500 and answer.status_code != 429:
+                    self.answered.append((sent, time.monotonic()))
+                    return answer
+                said = str(answer.status_code)
+            except httpx.TransportError as error:
+                said = type(error).__name__
+            self.retries[said] += 1
+            assert time.monotonic() < deadline, f"{method} {path} was not answered within {PATIENCE_S} s: {said}"
+            await asyncio.sleep(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
+        raise AssertionError
+
+
+@dataclass
+class Project:
+    """A project under load. `secret`: its requests are signed with it, otherwise they carry an Idempotency-Key."""
+
+    id: str
+    key: str
+    secret: str | None = None
+    breakers: dict[str, str] = field(default_factory=dict)
+    """Breaker id -> the router that was made with it."""
+    shared: set[str] = field(default_factory=set)
+    """Breakers that hang on a second router as well."""
+
+    @property
+    def path(self) -> str:
+        return f"/v1/projects/{self.id}"
+
+    @property
+    def routers(self) -> list[str]:
+        return list(self.breakers.values())
+
+
+class Load:
+    """Samples from several clients at once. Which are good and which are bad goes by spells, so that breakers trip and
+    recover all the time. `accepted`: value of each sample that was answered with 202 -> its router."""
+
+    def __init__(self, caller: Caller, seed: str) -> None:
+        self.caller = caller
+        self._seed = seed
+        self._numbers = itertools.count(1)
+        self.accepted: dict[float, str] = {}
+        self.refused: list[str] = []
+
+    async def run(self, project: Project, stop: asyncio.Event, rng: random.Random) -> None:
+        """One client, until told to stop; what it has begun it brings to its end."""
+        while not stop.is_set():
+            await self._send(project, rng)
+            await asyncio.sleep(rng.uniform(0.02, 0.15))
+
+    async def _send(self, project: Project, rng: random.Random) -> None:
+        samples = []
+        now_ms = time.time_ns() // 1_000_000
+        for router_id in rng.sample(project.routers, rng.randint(1, min(6, len(project.routers)))):
+            bad = self._in_bad_spell(router_id, now_ms)
+            for _ in range(rng.randint(1, 5)):
+                ts_ms = now_ms - rng.choice((0, 0, 0, 40, 900, 5_000))
+                samples.append(_sample(router_id, next(self._numbers), bad, ts_ms, rng))
+        body, headers = _request(project, samples, rng)
+        answer = await self.caller.ask("POST", f"{project.path}/ingest", content=body, headers=headers)
+        if answer.status_code == 202 and answer.json()["accepted"] == len(samples):
+            self.accepted.update((sample["value"], sample["router_id"]) for sample in samples)
+        else:
+            self.refused.append(answer.text)
+
+    def _in_bad_spell(self, router_id: str, now_ms: int) -> bool:
+        return random.Random(f"{self._seed}:{router_id}:{now_ms // SPELL_MS}").random() < 0.35
+
+
+def _sample(router_id: str, number: int, bad: bool, ts_ms: int, rng: random.Random) -> dict[str, Any]:
+    value = (BAD if bad else GOOD) + number / NUMBERS
+    sample = {"router_id": router_id, "metric": "latency", "ts_ms": ts_ms, "value": value, "ok": not bad}
+    return sample | ({"trace_id": f"trace-{number % 997}"} if rng.random() < 0.5 else {})
+
+
+def _request(project: Project, samples: list[dict[str, Any]], rng: random.Random) -> tuple[bytes, dict[str, str]]:
+    body = json.dumps({"samples": samples}).encode()
+    headers = {}
+    if rng.random() < 0.3:
+        body, headers = gzip.compress(body), {"Content-Encoding": "gzip"}
+    if project.secret is None:
+        return body, headers | {"Idempotency-Key": f"{rng.getrandbits(96):x}"}
+    stamp = str(time.time_ns() // 1_000_000)
+    mac = hmac.new(bytes.fromhex(project.secret), f"{stamp}.".encode() + body, hashlib.sha256)
+    return body, headers | {"X-EB-Timestamp": stamp, "X-EB-Signature": f"v1={mac.hexdigest()}"}
+
+
+class Edits:
+    """Changes of configuration: rules, names, modes and shares of routers; breakers that come and go."""
+
+    def __init__(self, caller: Caller, rng: random.Random) -> None:
+        self._caller = caller
+        self._rng = rng
+        self._guests: list[str] = []
+        self.done: Counter[str] = Counter()
+
+    async def run(self, project: Project, stop: asyncio.Event) -> None:
+        edits = (self._rule, self._rule, self._rule, self._rename, self._router, self._guest)
+        while not stop.is_set():
+            edit = self._rng.choice(edits)
+            answer = await edit(project)
+            assert answer.status_code < 400 or answer.status_code in (404, 409), answer.text
+            self.done[edit.__name__.strip("_")] += 1
+            await asyncio.sleep(self._rng.uniform(0.3, 1.5))
+
+    async def _rule(self, project: Project) -> httpx.Response:
+        fields = {
+            "threshold": self._rng.choice((90, 100, 110)),
+            "window_ms": self._rng.choice((800, 1_500, 3_000)),
+            "eval_interval_ms": self._rng.choice((100, 150, 300)),
+            "cooldown_ms": self._rng.choice((200, 400, 900)),
+            "recovery_allow_rate_ramp_steps": self._rng.choice((1, 2, 3)),
+        }
+        name = self._rng.choice(list(fields))
+        path = f"{project.path}/breakers/{self._rng.choice(self._plain(project))}"
+        return await self._caller.ask("PATCH", path, json={name: fields[name]})
+
+    def _plain(self, project: Project) -> list[str]:
+        """Breakers whose thresholds are all of one kind: made with the rule AVERAGE."""
+        return [breaker_id for i, breaker_id in enumerate(project.breakers) if i % len(RULES) == 0]
+
+    async def _rename(self, project: Project) -> httpx.Response:
+        breaker_id = self._rng.choice(list(project.breakers))
+        name = f"renamed-{self._rng.getrandbits(32):x}"
+        return await self._caller.ask("PATCH", f"{project.path}/breakers/{breaker_id}", json={"name": name})
+
+    async def _router(self, project: Project) -> httpx.Response:
+        """A static router is switched off or on; one that splits gets other shares, or another mode."""
+        breaker_id = self._rng.choice(list(project.breakers))
+        edit: dict[str, Any] = {"enabled": self._rng.random() < 0.8}
+        if project.shared and self._rng.random() < 0.7:
+            breaker_id = next(iter(project.breakers))
+            edit = {"mode": self._rng.choice(("weighted", "canary")), "metadata": _shares(project, self._rng)}
+        path = f"{project.path}/routers/{project.breakers[breaker_id]}"
+        return await self._caller.ask("PATCH", path, json=edit)
+
+    async def _guest(self, project: Project) -> httpx.Response:
+        """Its id is chosen here: a creation that is repeated because its answer got lost is a 409."""
+        if len(self._guests) >= 5:
+            gone = self._guests.pop(0)
+            return await self._caller.ask("DELETE", f"{project.path}/breakers/{gone}")
+        self._guests.append(str(UUID(int=self._rng.getrandbits(128), version=4)))
+        body = {**BASE, **RULES[0], "id": self._guests[-1], "name": f"guest-{self._guests[-1]}"}
+        return await self._caller.ask("POST", f"{project.path}/breakers", json=body)
+
+
+def _shares(project: Project, rng: random.Random) -> dict[str, str]:
+    members = [next(iter(project.breakers)), *sorted(project.shared)]
+    weights = {f"weight:{breaker_id}": str(rng.choice((0, 1, 2, 5))) for breaker_id in members}
+    return weights | {f"canary:{members[-1]}": str(rng.choice((0, 10, 50, 100)))}
+
+
+BASE = {
+    "metric": "latency",
+    "window_ms": 1_500,
+    "eval_interval_ms": 150,
+    "min_state_duration_ms": 0,
+    "cooldown_ms": 300,
+    "half_open_backoff_cap_ms": 1_200,
+    "recovery_allow_rate_ramp_steps": 2,
+}
+RULES: list[dict[str, Any]] = [
+    {"kind": "avg", "op": "gt", "threshold": 100},
+    {"kind": "error_rate", "op": "gt", "threshold": 0.5, "min_count": 3},
+    {"kind": "p95", "op": "gte", "threshold": 400, "half_open_indeterminate_policy": "optimistic"},
+    {"kind": "max", "op": "gt", "threshold": 400, "min_state_duration_ms": 500},
+    {"kind": "count", "op": "lt", "threshold": 3, "window_ms": 2_000, "min_count": 0},
+    {"kind": "sum", "op": "gt", "threshold": 2_000, "half_open_backoff_enabled": False},
+    {"kind": "consecutive_failures", "op": "gte", "threshold": 4},
+    {"kind": "delta", "op": "gt", "threshold": 60, "kind_params": {"delta_of": "max"}},
+    {"kind": "stddev", "op": "gt", "threshold": 150, "half_open_indeterminate_policy": "pessimistic"},
+    {"kind": "percentile", "op": "gt", "threshold": 400, "kind_params": {"percentile": 60}, "window_ms": 20_000},
+]
+
+
+async def make_project(caller: Caller, live: LiveService, count: int, *, signed: bool, shared: int) -> Project:
+    """A project with `count` breakers of all rules in turn; `shared` more hang on the first one's router as well, which
+    splits between all of them."""
+    body = {"name": "campaign", "workspace_id": live.credentials["workspace_id"]}
+    made = (await caller.ask("POST", "/v1/projects", json=body)).json()
+    keys = await caller.ask("POST", f"/v1/projects/{made['project_id']}/keys", json={"name": "streams"})
+    project = Project(made["project_id"], keys.json()["key"], made["ingest_secret"] if signed else None)
+    if signed:
+        await caller.ask("PATCH", project.path, json={"enable_signed_ingest": True})
+    for i in range(count + shared):
+        rule = RULES[i % len(RULES)] if i < count else RULES[0]
+        answer = (await caller.ask("POST", f"{project.path}/breakers", json={**BASE, **rule, "name": f"b{i}"})).json()
+        project.breakers[answer["breaker"]["id"]] = answer["router_id"]
+        if i >= count:
+            project.shared.add(answer["breaker"]["id"])
+    if shared:
+        await _share(caller, project)
+    return project
+
+
+async def _share(caller: Caller, project: Project) -> None:
+    path = f"{project.path}/routers/{project.routers[0]}"
+    await caller.ask("POST", f"{path}/breakers", json={"breaker_ids": sorted(project.shared)})
+    shares = _shares(project, random.Random(0))
+    await caller.ask("PATCH", path, json={"mode": "weighted", "metadata": shares})
+
+
+class Follower:
+    """Follows a project's states as the SDKs do: whenever the stream ends, for whatever reason, it connects again."""
+
+    def __init__(self, live: LiveService, project: Project) -> None:
+        headers = {"Authorization": f"Bearer {project.key}"}
+        self._http = httpx.AsyncClient(base_url=live.base_url, headers=headers, timeout=STREAM_SILENCE_S)
+        self._path = f"{project.path}/breakers/state:stream"
+        self.states: dict[str, tuple[str, float | None]] = {}
+        self.connections = 0
+        self.messages = 0
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with self._http:
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    await self._listen()
+                await asyncio.sleep(0.2)
+
+    async def _listen(self) -> None:
+        async with self._http.stream("GET", self._path) as answer:
+            if answer.status_code != 200:
+                return
+            self.connections += 1
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    told = json.loads(line[6:])
+                    self.states[told["breaker"]] = (told["state"], told["allow_rate"])
+                    self.messages += 1
+
+
+@dataclass
+class Watch:
+    """How long users wait: asks, again and again, for fresh states and for the newest change of state."""
+
+    caller: Caller
+    project: Project
+    fresh: list[tuple[float, float]] = field(default_factory=list)
+    """(sent, answered) of each read that every owner answered."""
+    moved: list[tuple[float, float]] = field(default_factory=list)
+    """(sent, answered) of each look at the history that found something new."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        newest = 0
+        while not stop.is_set():
+            if await self.all_fresh():
+                self.fresh.append(self.caller.answered[-1])
+            answer = await self.caller.ask("GET", f"{self.project.path}/events", params={"after_sequence": newest})
+            if answer.status_code == 200 and (events := answer.json()["events"]):
+                newest = max(event["sequence"] for event in events)
+                self.moved.append(self.caller.answered[-1])
+            await asyncio.sleep(0.1)
+
+    async def all_fresh(self) -> bool:
+        ids = list(self.project.breakers)
+        answer = await self.caller.ask("POST", f"{self.project.path}/breakers/state:batch", json={"breaker_ids": ids})
+        states = answer.json()["states"]
+        return len(states) == len(ids) and not any(state.get("stale") for state in states)
+
+
+@dataclass(frozen=True)
+class Kill:
+    at: float
+    victims: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.victims[0] if len(self.victims) == 1 else "two at once"
+
+
+def plan(rng: random.Random, kinds: Sequence[str], count: int, seconds: float) -> list[tuple[float, tuple[str, ...]]]:
+    """When (seconds from the start) and what to kill: each kind about equally often, every fifth time two at once."""
+    times = sorted(rng.uniform(0.02 * seconds, 0.95 * seconds) for _ in range(count))
+    bag: Iterator[str] = itertools.chain.from_iterable(rng.sample(kinds, len(kinds)) for _ in itertools.count())
+    victims = []
+    for i in range(count):
+        first = next(bag)
+        second = rng.choice([kind for kind in kinds if kind != first])
+        victims.append((first, second) if i % 5 == 4 else (first,))
+    return list(zip(times, victims, strict=True))
+
+
+class Killer:
+    """Ends processes of one service by SIGKILL."""
+
+    def __init__(self, live: LiveService, rng: random.Random) -> None:
+        self._live = live
+        self._rng = rng
+        self.kills: list[Kill] = []
+
+    def alive(self, kind: str) -> list[int]:
+        tree = tree_of(self._live.process.pid)
+        if kind == "HAProxy":
+            return processes.named(list(tree), "haproxy")
+        return [pid for pid, line in tree.items() if line.startswith(ACTORS[kind])]
+
+    async def run(self, planned: Sequence[tuple[float, tuple[str, ...]]]) -> None:
+        start = time.monotonic()
+        for at, kinds in planned:
+            await asyncio.sleep(max(0.0, start + at - time.monotonic()))
+            pids = [self._rng.choice(await self._wait_alive(kind)) for kind in kinds]
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.kills.append(Kill(time.monotonic(), kinds))
+
+    async def _wait_alive(self, kind: str) -> list[int]:
+        """It may have been killed a moment ago and not be back yet."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := await asyncio.to_thread(self.alive, kind)):
+            assert time.monotonic() < deadline, f"no {kind} came back"
+            await asyncio.sleep(0.1)
+        return found
+
+
+def waits(kills: Sequence[Kill], answered: Sequence[tuple[float, float]]) -> dict[str, list[float]]:
+    """Per kind of kill: seconds until something that was asked after it had its answer."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for kill in kills:
+        times = [done for sent, done in answered if sent > kill.at]
+        if times:
+            found[kill.kind].append(min(times) - kill.at)
+    return found
+
+
+def table(kills: Sequence[Kill], columns: dict[str, Sequence[tuple[float, float]]]) -> str:
+    """Seconds to the first answer after each kind of kill, median and longest."""
+    measured = {name: waits(kills, answered) for name, answered in columns.items()}
+    lines = [f"{'killed':20} {'times':>5}" + "".join(f" {name:>20}" for name in columns)]
+    for kind, times in Counter(kill.kind for kill in kills).most_common():
+        cells = [_cell(measured[name].get(kind, [])) for name in columns]
+        lines.append(f"{kind:20} {times:5}" + "".join(f" {cell:>20}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _cell(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f} / {max(seconds):.2f} s" if seconds else "-"
