@@ -14,11 +14,11 @@ from typing import Literal
 from breaker_actors.errors import Forbidden, NotFound, Unauthorized
 from breaker_actors.stores.base import KeyKind, KeyRow, ProjectRow
 
-Right = Literal["manage", "read_runtime", "edit_metadata"]
+Right = Literal["manage", "read_runtime", "edit_metadata", "operate"]
 
 RIGHTS: dict[KeyKind, frozenset[Right]] = {
     "user": frozenset({"manage", "read_runtime"}),
-    "admin": frozenset({"manage", "read_runtime", "edit_metadata"}),
+    "admin": frozenset({"manage", "read_runtime", "edit_metadata", "operate"}),
     "project": frozenset({"read_runtime"}),
 }
 

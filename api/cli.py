@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api import cli_admin, cli_db
+from api import cli_admin, cli_cluster, cli_db
 from api.cli_errors import one_line_errors
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="breakers", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for group in (cli_admin.keys, cli_admin.orgs, cli_admin.projects, cli_db.db):
     app.add_typer(group)
+cli_cluster.install(app)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from api.feed import Feed
 from api.sse import StreamTiming
 from api.usage import KeyUses
 from breaker_actors.clock import Clock
-from breaker_actors.errors import NotFound
+from breaker_actors.errors import Forbidden, NotFound
 from breaker_actors.gateway import Gateway
 from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
@@ -61,6 +61,15 @@ async def caller(right: auth.Right) -> KeyRow:
     g.key_id = allowed.id
     replica().uses.note(allowed)
     return allowed
+
+
+async def operator() -> None:
+    """Lets admin keys of the organisation pass that was made at the first start: its keys are whoever runs the service.
+    Other organisations are tenants; what all of them share is not theirs to see or to change."""
+    key = await caller("operate")
+    first, *_ = await replica().store.list_orgs()
+    if key.org_id != first.id:
+        raise Forbidden("Only the organisation that was made at the first start may do this.")
 
 
 def acting() -> str:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve import Application
 from ray.serve.schema import LoggingConfig
@@ -24,6 +25,7 @@ ONGOING_MAX = 20_000
 # A replica that is replaced gets this long to finish requests. Streams never finish: at the end of it the replica is
 # killed and their sockets are cut, which is what makes clients reconnect (wire-contract: never end a stream cleanly).
 GRACE_S = 5.0
+NODE_LABEL = "ray.io/node-id"
 LOGGING = LoggingConfig(enable_access_log=False, log_level="WARNING")
 
 
@@ -83,17 +85,21 @@ def _close_internal_port() -> None:
         setattr(replica, name, lambda server, address: bind(server, address.replace("[::]", "127.0.0.1")))
 
 
-def application(settings: Settings, build: Build = build_app) -> Application:
-    """The Serve application; num_cpus 0: on a small machine replicas and actors share the cores."""
+def application(settings: Settings, build: Build = build_app, options: dict[str, Any] | None = None) -> Application:
+    """The Serve application. `options`: how many replicas, where not as the settings say. num_cpus 0: on a small
+    machine replicas and actors share the cores. On SQLite replicas run where the file is, like all else."""
+    actor_options: dict[str, Any] = {"num_cpus": 0}
+    if settings.database_url is None:
+        actor_options["label_selector"] = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
     deployment = serve.deployment(
         name="Api",
-        num_replicas=settings.replicas,
+        **(options or {"num_replicas": settings.replicas}),
         max_ongoing_requests=ONGOING_MAX,
         graceful_shutdown_timeout_s=GRACE_S,
         graceful_shutdown_wait_loop_s=0.1,
         health_check_period_s=5.0,
         health_check_timeout_s=10.0,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options=actor_options,
         logging_config=LOGGING,
     )
     return deployment(serve.ingress()(Api)).bind(settings, build)

@@ -182,24 +182,9 @@ class Service:
             serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
     def _wait_ready(self) -> None:
-        import httpx
+        from api.ready import wait_ready
 
-        token = self._settings.health_token
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        deadline = self._clock.monotonic() + READY_WITHIN_S
-        last = "no answer"
-        # No proxy of the environment for our own loopback address.
-        with httpx.Client(base_url=self.base_url, headers=headers, timeout=2.0, trust_env=False) as client:
-            while self._clock.monotonic() < deadline:
-                try:
-                    answer = client.get("/api/readyz")
-                    if answer.status_code == 200:
-                        return
-                    last = f"{answer.status_code} {answer.text[:200]}"
-                except httpx.HTTPError as error:
-                    last = str(error)
-                _pause(0.05)
-        raise NotStarted(f"not ready within {READY_WITHIN_S:.0f} s: {last}")
+        wait_ready(self.base_url, self._settings.health_token, self._clock, READY_WITHIN_S)
 
     # stop
 

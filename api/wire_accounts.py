@@ -16,6 +16,8 @@ from breaker_actors.stores.masking import unmask
 SLUG = f"^[A-Za-z0-9._~-]{{1,{NAME_LENGTH_MAX}}}$"
 Slug = Annotated[str, msgspec.Meta(pattern=SLUG)]
 FullName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+MOVES_MAX = 100
+"""Moves in one step of rebalancing, as many as there are at all."""
 ALERTS: tuple[Alert, ...] = get_args(Alert)
 
 
@@ -36,6 +38,10 @@ class WorkspacePatch(msgspec.Struct):
 
 class KeyCreate(msgspec.Struct):
     name: Name | None = None
+
+
+class Rebalance(msgspec.Struct):
+    max: Annotated[int, msgspec.Meta(ge=1)] = MOVES_MAX
 
 
 def confirms(body: bytes, name: str) -> None:

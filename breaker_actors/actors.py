@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from breaker_actors import logs, metrics
 from breaker_actors.clock import SystemClock
 from breaker_actors.directory import DirectoryHost
-from breaker_actors.errors import BreakersError, SchemaMismatch, Unavailable
+from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch, Unavailable
 from breaker_actors.gateway import ActorGateway
 from breaker_actors.host import BreakerHost
 from breaker_actors.journal import JournalHost
@@ -74,7 +74,7 @@ class RayNet:
 
     async def site(self) -> Site:
         try:
-            return await asyncio.to_thread(_site)
+            return await asyncio.to_thread(site_of_cluster)
         except RayError:
             raise Unavailable("the cluster does not say what it consists of") from None
 
@@ -119,7 +119,8 @@ def _strategy(settings: Settings) -> Any:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-def _site() -> Site:
+def site_of_cluster() -> Site:
+    """The nodes that are up, and the API's replicas."""
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     names = [actor["name"] for actor in list_named_actors(all_namespaces=True)]
     nodes = (
@@ -233,7 +234,7 @@ async def _until_up(step: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             return await step()
-        except SchemaMismatch:
+        except (Invalid, SchemaMismatch):
             raise
         except BreakersError:
             await asyncio.sleep(HELLO_RETRY_S)

@@ -125,6 +125,6 @@ class NotOwner(BreakersError):
 
 
 class SchemaMismatch(BreakersError):
-    """The store's schema is newer than this program knows."""
+    """The store's schema is not the one this program works with."""
 
     code = "schema_mismatch"

@@ -26,7 +26,7 @@ SAMPLE_FAULTS = (
     *("invalid_value", "invalid_ok", "invalid_tags", "invalid_trace_id"),
 )
 ROUTES = (
-    *("audit", "breakers", "channels", "events", "health", "ingest", "keys", "metadata", "projects", "routers"),
+    *("admin", "audit", "breakers", "channels", "events", "health", "ingest", "keys", "metadata", "projects", "routers"),
     *("spec", "states", "status", "stream", "workspaces", "none"),
 )
 """Groups of routes: the API's blueprints; none: no route was found."""

@@ -3,6 +3,7 @@
 from quart import Blueprint
 
 from api.routes import (
+    admin,
     audit,
     breakers,
     channels,
@@ -35,5 +36,6 @@ BLUEPRINTS: tuple[Blueprint, ...] = (
     events.blueprint,
     channels.blueprint,
     audit.blueprint,
+    admin.blueprint,
     spec.blueprint,
 )

@@ -347,6 +347,70 @@ class Accepted(Answer, kw_only=True):
     errors: list[SampleError] = []
 
 
+class Node(Answer, kw_only=True):
+    id: str
+    address: str
+    cpus: float
+    head: bool
+
+
+class JournalFigures(Answer, kw_only=True):
+    epoch: Count
+    sequence: Count
+    position: Count
+
+
+class ActorStatus(Answer, kw_only=True):
+    """Null: it has no such figure, or did not say. `holds`: routers or breakers placed there; `routers`, `breakers`:
+    what it says it has itself. `behind`: breakers that have not applied all they were sent, `lag` log records at most;
+    `unheard`: links to routers that nobody serves; `overdue_ms`: age of the oldest unfired timer."""
+
+    name: str
+    kind: Literal["journal", "directory", "notifier", "router", "breaker"]
+    state: Literal["up", "starting", "away"]
+    since_ms: Ms | None
+    restarts: Count
+    holds: Count
+    incarnation: str | None
+    node_id: str | None
+    pid: Count | None
+    started_ms: Ms | None
+    routers: Count | None
+    waiting: Count | None
+    log_bytes: dict[str, Count] | None
+    breakers: Count | None
+    starting: Count | None
+    behind: Count | None
+    lag: Count | None
+    unheard: Count | None
+    overdue_ms: Count | None
+
+
+class ActorBudgets(Answer, kw_only=True):
+    router: Count | None
+    breaker: Count | None
+
+
+class ClusterStatus(Answer, kw_only=True):
+    """`journal` null: it does not answer."""
+
+    ts_ms: Ms
+    timestamp: Instant
+    nodes: list[Node]
+    replicas: Count
+    budgets: ActorBudgets
+    journal: JournalFigures | None
+    log_bytes: Count
+    actors: list[ActorStatus]
+
+
+class Rebalanced(Answer, kw_only=True):
+    """To be repeated while anything is left."""
+
+    moved: Count
+    left: Count
+
+
 class Health(Answer, kw_only=True):
     status: str
 

@@ -24,6 +24,7 @@ REF = "#/components/schemas/{name}"
 SECURITY: dict[str, list[Json]] = {
     "manage": [{"user_key": []}, {"admin_key": []}],
     "edit_metadata": [{"admin_key": []}],
+    "operate": [{"admin_key": []}],
     "read_runtime": [{"user_key": []}, {"admin_key": []}, {"project_key": []}],
     "signed": [{}, {"signature": []}],
     "probe": [{}, {"health_token": []}],
@@ -100,7 +101,7 @@ def _types() -> list[Any]:
 def _schemes() -> Json:
     bearer = {
         "user_key": "Key of a person: everything of an organisation but metadata changes.",
-        "admin_key": "Prefix eb_admin_: everything of an organisation.",
+        "admin_key": "Prefix eb_admin_: everything of an organisation; the first one's: /v1/admin, too.",
         "project_key": "Prefix eb_pk_: runtime reads of one project.",
         "health_token": "BREAKERS_HEALTH_TOKEN, where one is set.",
     }

@@ -78,6 +78,7 @@ class Operation:
 IMPLIED: dict[Access, tuple[int, ...]] = {
     "manage": (401, 403, 429, 500, 503),
     "edit_metadata": (401, 403, 429, 500, 503),
+    "operate": (401, 403, 429, 500, 503),
     "read_runtime": (401, 429, 500, 503),
     "signed": (401, 429, 500, 503),
     "probe": (401, 500),

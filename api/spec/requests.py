@@ -161,6 +161,10 @@ class ChannelCreate(ChannelPatch, kw_only=True):
     config: JsonObject | None
 
 
+class Rebalance(Body, kw_only=True):
+    max: Annotated[int, Meta(ge=1, description="Moves at most; never more than 100 in one step.")] = 100
+
+
 class WorkspaceCreate(Body, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=255)]
     slug: Slug

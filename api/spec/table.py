@@ -308,6 +308,25 @@ OPERATIONS: tuple[Operation, ...] = (
         Op(method, "/api/readyz", f"{method.lower()}_readyz", "Readiness", "probe", ok(a.Health), (503,))
         for method in ("GET", "HEAD")
     ),
+    Op(
+        "GET",
+        f"{V1}/admin/status",
+        "cluster_status",
+        "How the service is doing (ours, for its operator)",
+        "operate",
+        ok(a.ClusterStatus),
+    ),
+    Op(
+        "POST",
+        f"{V1}/admin/rebalance",
+        "rebalance",
+        "Spread breakers over actors, one step (ours, for its operator)",
+        "operate",
+        ok(a.Rebalanced),
+        (),
+        r.Rebalance,
+        False,
+    ),
     Op("GET", "/openapi.json", "openapi_document", "This document", "open", ok(a.Document)),
     Op("GET", "/docs", "docs_page", "This document as a page", "open", {200: Answer(str, "A page.", "text/html")}),
 )

@@ -139,6 +139,11 @@ class NotifierHost:
         self._news = True
         self._wake.set()
 
+    @property
+    def under_way(self) -> int:
+        """Deliveries between lease and settlement."""
+        return len(self._sends)
+
     async def ready(self) -> None:
         """Returns while this Notifier may take rows."""
         if not self._holding:

@@ -59,9 +59,7 @@ class Outbox(StorePart):
         return await self._db.write(lambda c: leases.cancel(c, epoch, channel_id, now_ms))
 
     async def outbox_depth(self) -> tuple[int, int | None]:
-        query = select(func.count(), func.min(t.outbox.c.created_ms)).where(PENDING)
-        count, oldest_ms = await self._db.read(lambda c: c.execute(query).one())
-        return count, oldest_ms
+        return await self._db.read(_depth)
 
     async def deliveries(self, query: DeliveryQuery) -> list[DeliveryRow]:
         o = t.outbox.c
@@ -112,6 +110,11 @@ class Outbox(StorePart):
         return config
 
 
+def _depth(c: Connection) -> tuple[int, int | None]:
+    count, oldest = c.execute(select(func.count(), func.min(t.outbox.c.number)).where(PENDING)).one()
+    return count, c.execute(select(t.outbox.c.created_ms).where(t.outbox.c.number == oldest)).scalar()
+
+
 def _redrive(c: Connection, place: Place, project_id: str, channel_id: str, delivery_id: str) -> list[DeliveryRow]:
     """Makes a dead row, and all dead ones of the same outage, pending again."""
     lock_project(c, project_id)
@@ -139,7 +142,8 @@ def _refuse_late(c: Connection, rows: Sequence[Row[Any]]) -> None:
     """What the receiver hears last must stay true: an old end must not look like that of an outage which stands, nor an
     old trip like one of now. Newer rows that are still to be sent put it right by themselves."""
     o, last = t.outbox.c, rows[-1]
-    chain = (o.channel_id == last.channel_id) & (o.breaker_id == last.breaker_id)
+    channel = (o.project_id == last.project_id) & (o.channel_id == last.channel_id)
+    chain = channel & (o.breaker_id == last.breaker_id)
     newer = select(o.kind, o.state).where(chain, o.number > last.number, o.state.in_(("pending", "sent")))
     newest = c.execute(newer.order_by(o.number.desc()).limit(1)).first()
     if newest is None or newest.state == "pending" or (newest.kind == "trip") == (last.kind == "trip"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, insert, select
 
+from breaker_actors.errors import Invalid
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.projects import secret_place
 from breaker_actors.stores.secrets import SecretBox
@@ -21,13 +22,13 @@ def known(c: Connection) -> bytes | None:
 
 
 def note(c: Connection, box: SecretBox) -> bytes:
-    """Notes the key of `box`, unless one is noted or `box` does not open what has been sealed before; answers the
-    check value."""
+    """Notes the key of `box` unless one is noted; answers the check value that counts. Raises Invalid when `box` does
+    not open what has been sealed before there were check values."""
     found = known(c)
     if found is None:
-        found = box.check_value()
         project = c.execute(select(t.projects.c.id, t.projects.c.ingest_secret).limit(1)).first()
         if project is not None and not box.opens(project.ingest_secret, secret_place(project.id)):
-            return b""
+            raise Invalid(OTHER_KEY)
+        found = box.check_value()
         c.execute(insert(t.seals).values(name=_NAME, value=found))
     return found

@@ -327,12 +327,13 @@ outbox = Table(
     Column("last_error", Text),
     Column("created_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger),
-    UniqueConstraint("channel_id", "shard", "sequence"),
+    UniqueConstraint("shard", "sequence", "channel_id"),
     sqlite_autoincrement=True,
 )
+# No other index begins with channel_id: one with the ended rows would be taken for as good, and is not.
 _PENDING = text("state = 'pending'")
 Index("ix_outbox_pending", outbox.c.channel_id, outbox.c.number, sqlite_where=_PENDING, postgresql_where=_PENDING)
-Index("ix_outbox_channel_newest", outbox.c.channel_id, outbox.c.number)
+Index("ix_outbox_channel_newest", outbox.c.project_id, outbox.c.channel_id, outbox.c.number)
 Index("ix_outbox_incident", outbox.c.incident, outbox.c.channel_id)
 Index("ix_outbox_created", outbox.c.created_ms)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from breaker_actors.errors import Invalid, NotFound, Unavailable
 from breaker_actors.stores.base import Store
+from breaker_actors.stores.secrets import SecretBox
+from breaker_actors.stores.sql import SqlStore
 from tests.contract.backends import Backend
 from tests.contract.store_world import World
 
@@ -104,6 +108,18 @@ async def test_another_key_is_refused_at_once(world: World, backend: Backend) ->
         await other.open()
     with pytest.raises(Unavailable, match="closed"):
         await other.ping()
+
+
+async def test_a_store_of_before_check_values_gets_one(world: World, backend: Backend, make_store: Any) -> None:
+    """From a key that opens its secrets only; so does an empty store of whatever key comes first."""
+    await world.store._db.write(lambda c: c.execute(text("DELETE FROM seals")))  # type: ignore[attr-defined]
+    stranger = SqlStore(backend.url, SecretBox(bytes(32)))
+    with pytest.raises(Invalid, match="sealing key is not the one"):
+        await stranger.open()
+    beside = await make_store()
+    assert await beside.get_project(world.project_id) == await world.store.get_project(world.project_id)
+    with pytest.raises(Invalid, match="sealing key is not the one"):
+        await stranger.open()
 
 
 async def test_a_closed_store_refuses(make_store: Callable[[], Awaitable[Store]]) -> None:

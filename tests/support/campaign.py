@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -386,12 +387,15 @@ class Killer:
 
 
 def waits(kills: Sequence[Kill], answered: Sequence[tuple[float, float]]) -> dict[str, list[float]]:
-    """Per kind of kill: seconds until something that was asked after it had its answer."""
+    """Per kind of kill: seconds until something that was asked after it had its answer. Kills in the wake of another
+    one, or with another one before their own answer, tell nothing of their kind and are left out."""
     found: dict[str, list[float]] = defaultdict(list)
-    for kill in kills:
-        times = [done for sent, done in answered if sent > kill.at]
-        if times:
-            found[kill.kind].append(min(times) - kill.at)
+    free_at = 0.0
+    for kill, following in itertools.zip_longest(kills, kills[1:]):
+        done = min((done for sent, done in answered if sent > kill.at), default=math.inf)
+        if free_at < kill.at and done < (following.at if following else math.inf):
+            found[kill.kind].append(done - kill.at)
+        free_at = max(free_at, done)
     return found
 
 

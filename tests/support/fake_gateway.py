@@ -8,7 +8,8 @@ from typing import Any
 
 from breaker_actors.core.model import StateWord, View
 from breaker_actors.errors import Unavailable
-from breaker_actors.messages import FeedEntry, FeedPage, Outcome, Part, Rebalanced, StateReading
+from breaker_actors.messages import FeedEntry, FeedPage, JournalFigures, Outcome, Part, Rebalanced, StateReading
+from breaker_actors.status import ActorStatus, ClusterStatus
 from breaker_actors.stores.base import Store
 
 NOW_MS = 1_795_242_600_000
@@ -113,6 +114,15 @@ class FakeGateway:
         moved = min(most, self.uneven)
         self.uneven -= moved
         return Rebalanced(moved=moved, left=self.uneven)
+
+    async def status(self) -> ClusterStatus:
+        seat = ActorStatus(
+            name="breaker-0", kind="breaker", state="starting", since_ms=NOW_MS, restarts=0, holds=self.uneven
+        )
+        figures = JournalFigures(epoch=self.epoch, sequence=3, position=self._position)
+        return ClusterStatus(
+            at_ms=NOW_MS, nodes=(), replicas=1, budgets={"breaker": 8}, journal=figures, log_bytes=0, actors=(seat,)
+        )
 
     # what a test says
 

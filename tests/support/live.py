@@ -59,7 +59,8 @@ class LiveService:
         )
         self.output: list[str] = []
         self._ready = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         if not self._ready.wait(READY_S) or self.process.poll() is not None:
             self.stop()
             raise AssertionError("the service did not get ready:\n" + "".join(self.output))
@@ -100,6 +101,9 @@ class LiveService:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        self._listener.join(5)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     # -- what tests do
 

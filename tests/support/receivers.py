@@ -1,8 +1,9 @@
 """Real receivers of notifications on loopback: plain HTTP(S), Slack- and PagerDuty-shaped, and a mail server.
 
 Each runs in the event loop it is opened in (`async with WebReceiver() as hook`), listens on a free port of 127.0.0.1
-and keeps what it got. What an HTTP receiver answers is a script: `hook.script = [Reply(500), Reply(200)]`; when it is
-used up, `hook.usual` is the answer. None of this imports the sending side.
+(or on `hook.port`, set before: a receiver that comes back) and keeps what it got. What an HTTP receiver answers is a
+script: `hook.script = [Reply(500), Reply(200)]`; when it is used up, `hook.usual` is the answer. None of this imports
+the sending side.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import email
 import email.policy
+import functools
 import hashlib
 import hmac
 import json
@@ -218,13 +220,18 @@ class _Wire:
 
 def problems_of(schema_name: str, body: bytes) -> list[str]:
     """What a body breaks of a schema in tests/support/schemas."""
-    schema = json.loads((SCHEMAS / f"{schema_name}.json").read_text())
     try:
         value = json.loads(body)
     except ValueError:
         return ["not JSON"]
-    validator = jsonschema.Draft202012Validator(schema)
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(value)]
+    return [f"{error.json_path}: {error.message}" for error in _validator(schema_name).iter_errors(value)]
+
+
+@functools.cache
+def _validator(schema_name: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads((SCHEMAS / f"{schema_name}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 class SlackReceiver(WebReceiver):
@@ -312,9 +319,9 @@ class MailReceiver(_Listener):
 
     async def _listen(self) -> asyncio.Server:
         if self.how == "hang":
-            return await asyncio.start_server(self._say_nothing, self.host, 0)
+            return await asyncio.start_server(self._say_nothing, self.host, self.port)
         tls = self.tls if self.mode == "tls" else None
-        return await asyncio.get_running_loop().create_server(self._session, self.host, 0, ssl=tls)
+        return await asyncio.get_running_loop().create_server(self._session, self.host, self.port, ssl=tls)
 
     async def _say_nothing(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._idle.add(writer)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breaker_actors.notify import mail, pagerduty, slack, webhook
@@ -183,17 +183,20 @@ MESSAGES = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(MESSAGES)
 def test_whatever_the_message_holds_slack_takes_it(message: Message) -> None:
     assert problems_of("slack_message", json.dumps(slack.render(message)).encode()) == []
 
 
+@settings(deadline=None)
 @given(MESSAGES)
 def test_whatever_the_message_holds_pagerduty_takes_it(message: Message) -> None:
     event = pagerduty.render(changed(message, rule=TRIP.rule | {"metric": message.name}), ROUTING)
     assert problems_of("pagerduty_event", json.dumps(event).encode()) == []
 
 
+@settings(deadline=None)
 @given(MESSAGES)
 def test_whatever_the_message_holds_it_is_a_mail(message: Message) -> None:
     raw = mail.render(message, SENDER, ["ops@example.com"]).as_bytes()

@@ -38,13 +38,13 @@ def upgrade() -> None:
         sa.Column("ended_ms", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_outbox")),
         sa.UniqueConstraint("id", name=op.f("uq_outbox_id")),
-        sa.UniqueConstraint("channel_id", "shard", "sequence", name=op.f("uq_outbox_channel_id")),
+        sa.UniqueConstraint("shard", "sequence", "channel_id", name=op.f("uq_outbox_shard")),
         sqlite_autoincrement=True,
     )
     op.create_index(
         "ix_outbox_pending", "outbox", ["channel_id", "number"], sqlite_where=PENDING, postgresql_where=PENDING
     )
-    op.create_index("ix_outbox_channel_newest", "outbox", ["channel_id", "number"])
+    op.create_index("ix_outbox_channel_newest", "outbox", ["project_id", "channel_id", "number"])
     op.create_index("ix_outbox_incident", "outbox", ["incident", "channel_id"])
     op.create_index("ix_outbox_created", "outbox", ["created_ms"])
     op.create_table(

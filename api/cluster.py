@@ -1,0 +1,287 @@
+"""The service on a Ray cluster that runs already: deployed, upgraded in place, taken down. `app` does the same for
+whoever starts Serve applications by an import path (`serve deploy`, KubeRay).
+
+Nodes are prepared by `breakers node-env` before `ray start`; Ray is imported only after this process is prepared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from api import processes
+from api.credentials import FILE_NAME, prepare
+from api.environment import NotStarted, prepare_driver, take_data_dir
+from breaker_actors.clock import Clock, SystemClock
+from breaker_actors.errors import Invalid, Unavailable
+from breaker_actors.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+    from breaker_actors.messages import Node
+
+NAMESPACE = "breakers"
+PACKAGE = "breaker-actors"
+READY_WITHIN_S = 120.0
+PROBE_S = 60.0
+# Of a replica's ongoing requests. Streams are ongoing for as long as they live, and a replica bears about 2,000: at
+# half of that there is room for those that come back when another replica is lost. Requests proper take a millisecond:
+# a thousand of them waiting is a second of work, which is as good a time for another replica.
+ONGOING_TARGET = 1_000
+
+Proxies = Literal["EveryNode", "HeadOnly"]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many API replicas there are at least and at most."""
+
+    least: int = 1
+    most: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise Invalid("replicas: at least 1, and the maximum no less than the minimum")
+
+    def options(self) -> dict[str, Any]:
+        """For a Serve deployment. Up within seconds, down after ten minutes: that cuts streams."""
+        if self.least == self.most:
+            return {"num_replicas": self.least}
+        return {
+            "autoscaling_config": {
+                "min_replicas": self.least,
+                "max_replicas": self.most,
+                "initial_replicas": self.least,
+                "target_ongoing_requests": ONGOING_TARGET,
+                "metrics_interval_s": 2,
+                "look_back_period_s": 10,
+                "upscale_delay_s": 10,
+                "downscale_delay_s": 600,
+            }
+        }
+
+
+class Deployment:
+    """One `breakers deploy`: everything is left running. `tell` gets a line for each step, `warn` what may surprise."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        scale: Scale,
+        tell: Tell = lambda line: None,
+        warn: Tell = lambda line: None,
+        proxies: Proxies = "EveryNode",
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser().absolute()})
+        self._scale = scale
+        self._tell = tell
+        self._warn = warn
+        self._proxies = proxies
+        self._clock = clock or SystemClock()
+        self._head = ""
+
+    @property
+    def credentials(self) -> Path:
+        return self._settings.data_dir / FILE_NAME
+
+    @property
+    def base_url(self) -> str:
+        """Where the head's proxy listens; every other node's listens on the same port."""
+        host = self._head if self._settings.host in ("0.0.0.0", "::") else self._settings.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._settings.port}"
+
+    def run(self, address: str) -> None:
+        """Raises Invalid or SchemaMismatch for what the operator has to change, NotStarted for the rest."""
+        check_store(self._settings)
+        with contextlib.closing(take_data_dir(self._settings.data_dir)), connected(address):
+            self._check_cluster()
+            if self._settings.port == 0:
+                port = processes.free_port(self._settings.host)
+                self._settings = self._settings.model_copy(update={"port": port})
+            prepare(self._settings, self.base_url, self._clock, self._warn)
+            self._settings = _resolved(self._settings)
+            self._start_proxies()
+            start_actors(self._settings, self._clock, self._tell)
+            self._start_replicas()
+            self._wait_ready()
+
+    def _wait_ready(self) -> None:
+        from api.ready import wait_ready
+
+        wait_ready(self.base_url, self._settings.health_token, self._clock, READY_WITHIN_S)
+
+    def _check_cluster(self) -> None:
+        nodes = check_nodes(self._settings)
+        self._head = next((node.address for node in nodes if node.head), nodes[0].address)
+        self._tell(f"nodes {', '.join(node.address for node in nodes)}")
+        if self._settings.database_url is None:
+            self._warn("SQLite: all of it runs on this node alone; for a cluster set BREAKERS_DATABASE_URL")
+
+    def _start_proxies(self) -> None:
+        from ray import serve
+        from ray.serve.config import HTTPOptions
+        from ray.serve.context import _get_global_client  # there is no public way to ask whether Serve runs
+
+        from api.deployment import LOGGING
+
+        wanted = HTTPOptions(host=self._settings.host, port=self._settings.port)
+        running = _get_global_client(raise_if_no_controller_running=False)
+        if running is not None and (running.http_config.host, running.http_config.port) != (wanted.host, wanted.port):
+            raise Invalid(
+                f"Ray Serve listens on {running.http_config.host}:{running.http_config.port} in this cluster and can't "
+                "move: give that address, or take it down with `breakers deploy --remove` first"
+            )
+        serve.start(proxy_location=self._proxies, http_options=wanted, logging_config=LOGGING)
+        self._tell("proxies started" if running is None else "proxies run already")
+
+    def _start_replicas(self) -> None:
+        """The first time, or one after the other in place of the old ones."""
+        from ray import serve
+
+        from api.deployment import application
+
+        serve.run(application(self._settings, options=self._scale.options()), name=NAMESPACE, route_prefix="/")
+        self._tell("replicas run")
+
+
+def remove(address: str, tell: Tell = lambda line: None) -> None:
+    """Takes replicas, proxies and actors down; data and keys stay where they are."""
+    with connected(address):
+        from ray import serve
+
+        from breaker_actors import fleet
+
+        applications = serve.status().applications
+        if NAMESPACE in applications:
+            serve.delete(NAMESPACE)
+            tell("replicas ended")
+        if not applications.keys() - {NAMESPACE}:
+            serve.shutdown()
+            tell("proxies ended")
+        if ended := fleet.end(SystemClock()):
+            tell(f"ended {', '.join(ended)}")
+
+
+def app(arguments: dict[str, str]) -> Application:
+    """For `serve deploy` and KubeRay's serveConfigV2, by the import path `api.cluster:app`.
+
+    Settings come from BREAKERS_* variables of the cluster's nodes; the data directory, here for credentials.json only,
+    is ~/.breakers when not set: a Ray worker has no working directory of its own. `arguments`: replicas_min,
+    replicas_max. Starts the actors, or replaces those of an earlier release, before it answers."""
+    from api.deployment import application
+
+    home = os.environ.get("BREAKERS_DATA_DIR") or Path.home() / ".breakers"
+    settings, clock = load_settings(data_dir=home), SystemClock()
+    if settings.database_url is not None and settings.secret_key is None:
+        raise Invalid("set BREAKERS_SECRET_KEY: this may run on any node, and a key made here would be lost")
+    unknown = sorted(arguments.keys() - {"replicas_min", "replicas_max"})
+    if unknown:
+        raise Invalid(f"unknown argument {unknown[0]}")
+    scale = _scale(arguments, settings.replicas)
+    check_store(settings)
+    check_nodes(settings)
+    prepare(settings, f"http://127.0.0.1:{settings.port}", clock, logging.getLogger("ray.serve").warning)
+    settings = _resolved(settings)
+    start_actors(settings, clock, logging.getLogger("ray.serve").info)
+    return application(settings, options=scale.options())
+
+
+def _scale(arguments: Mapping[str, str], replicas: int) -> Scale:
+    try:
+        least = int(arguments.get("replicas_min", replicas))
+        return Scale(least, int(arguments.get("replicas_max", least)))
+    except ValueError:
+        raise Invalid("replicas_min and replicas_max are numbers") from None
+
+
+def check_store(settings: Settings) -> None:
+    """An empty database is fine, and one of this program's schema; another is upgraded by hand, while nothing runs."""
+    from breaker_actors.stores import migrations
+    from breaker_actors.stores.opening import is_in_use, store_url
+
+    if is_in_use(settings):
+        migrations.check(migrations.current(store_url(settings)))
+
+
+def check_nodes(settings: Settings) -> list[Node]:
+    """The nodes of the cluster, all of which have this program and were started for it."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from breaker_actors.actors import site_of_cluster
+
+    nodes = list(site_of_cluster().nodes)
+    if settings.database_url is None and len(nodes) > 1:
+        raise Invalid(
+            f"SQLite is for one node and this cluster has {len(nodes)}: set BREAKERS_DATABASE_URL to a PostgreSQL"
+        )
+    ask = ray.remote(num_cpus=0, max_retries=0)(_probe)
+    asked = [ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n.id, soft=False)).remote() for n in nodes]
+    for node, answer in zip(nodes, asked, strict=True):
+        try:
+            _judge(node.address, *ray.get(answer, timeout=PROBE_S))
+        except GetTimeoutError:
+            raise Unavailable(f"node {node.address} does not answer") from None
+        except RayError as error:
+            raise Invalid(f"{PACKAGE} can't run on node {node.address}: {_first_cause(error)}") from None
+    return nodes
+
+
+def _probe() -> tuple[str, bool]:
+    """On a node: the version of this program there, and whether Ray was started as `breakers node-env` says."""
+    return version(PACKAGE), os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+
+
+def _judge(address: str, found: str, prepared: bool) -> None:
+    if found != version(PACKAGE):
+        raise Invalid(f"node {address} has {PACKAGE} {found}, this is {version(PACKAGE)}")
+    if not prepared:
+        raise Invalid(f'node {address} was not started for it: `eval "$(breakers node-env)"` before `ray start`')
+
+
+def _first_cause(error: BaseException) -> str:
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
+
+
+def start_actors(settings: Settings, clock: Clock, tell: Tell) -> None:
+    """Starts the named actors; replaces those of another release, kind after kind."""
+    from breaker_actors import fleet
+
+    fleet.renew(settings, clock, tell)
+
+
+def _resolved(settings: Settings) -> Settings:
+    """On PostgreSQL the parts don't see this data directory: they are given the key that seals secrets."""
+    from breaker_actors.stores.opening import resolved
+
+    return resolved(settings) if settings.database_url is not None else settings
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """This process as a driver of the cluster at `address` ("auto": the one of this machine)."""
+    prepare_driver()
+    import ray
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError:
+        raise NotStarted(f"there is no Ray cluster at {address}; start one with `ray start --head`") from None
+    except RuntimeError as error:
+        raise Invalid(f"this cluster can't be used: {' '.join(str(error).split())}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()  # type: ignore[no-untyped-call]

@@ -1,0 +1,234 @@
+"""What the store does on PostgreSQL only: turns, locks, retries, lost connections and lost answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+
+from breaker_actors.errors import Invalid, Unavailable
+from breaker_actors.stores import postgres
+from breaker_actors.stores.secrets import SecretBox
+from breaker_actors.stores.sql import SqlStore
+from tests.contract.store_world import World, draft, event
+from tests.support.pgproxy import proxy
+
+Open = Callable[[str], Awaitable[SqlStore]]
+
+
+@pytest.fixture
+async def open_store() -> AsyncIterator[Open]:
+    stores: list[SqlStore] = []
+
+    async def make(url: str) -> SqlStore:
+        stores.append(SqlStore(url, SecretBox(bytes(32))))
+        await stores[-1].open()
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        await store.close()
+
+
+def with_options(url: str, **options: str) -> str:
+    """The same database under other settings."""
+    return f"{url}?options=" + "%20".join(f"-c%20{name}%3D{value}" for name, value in options.items())
+
+
+def rename(c: Connection, org_id: str) -> None:
+    c.execute(text("UPDATE orgs SET name = name || '!' WHERE id = :id"), {"id": org_id})
+
+
+async def test_a_read_is_of_one_instant_and_changes_nothing(postgres_url: str, open_store: Open) -> None:
+    store = await open_store(postgres_url)
+    asked, written = threading.Event(), threading.Event()
+
+    def look(c: Connection) -> tuple[int, int]:
+        count = text("SELECT count(*) FROM orgs")
+        first = c.execute(count).scalar_one()
+        asked.set()
+        assert written.wait(10)
+        return first, c.execute(count).scalar_one()
+
+    reading = asyncio.create_task(store._db.read(look))
+    await asyncio.to_thread(asked.wait, 10)
+    await store.create_org("acme", 1)
+    written.set()
+    assert await reading == (0, 0)
+    with pytest.raises(Unavailable, match="read-only transaction"):
+        await store._db.read(lambda c: c.execute(text("DELETE FROM orgs")))
+
+
+async def test_configuration_writes_take_turns_and_the_journal_does_not_wait(
+    postgres_url: str, open_store: Open
+) -> None:
+    """While one process is inside a configuration write, another one's waits; commits and uses of keys go through."""
+    store, beside = await open_store(postgres_url), await open_store(postgres_url)
+    world = await World.make(store)
+    row = await world.breaker("a")
+    epoch = await world.own(row.id)
+    key, _ = await store.create_key(world.org_id, "user", "ci", 1)
+    inside, leave = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow(c: Connection) -> None:
+        inside.set()
+        assert leave.wait(10)
+        order.append("slow")
+
+    holding = asyncio.create_task(store._db.write(slow))
+    await asyncio.to_thread(inside.wait, 10)
+    waiting = asyncio.create_task(beside.create_breaker(world.project_id, draft("b"), 1))
+    waiting.add_done_callback(lambda _: order.append("b"))
+    head = await beside.open_journal(0)
+    _, results = await beside.commit(head, [world.commit(row.id, epoch, event(1))])
+    await beside.touch_keys({key.id: 100_000})
+    assert results == ["ok"]
+    assert not waiting.done()
+    leave.set()
+    await asyncio.gather(holding, waiting)
+    assert order == ["slow", "b"]
+
+
+async def test_change_rows_are_numbered_in_order_of_their_commits(postgres_url: str, open_store: Open) -> None:
+    """Who has seen a change has seen all with smaller numbers, though five processes write."""
+    stores = [await open_store(postgres_url) for _ in range(5)]
+    world = await World.make(stores[0])
+    seen: list[set[int]] = []
+
+    async def watch() -> None:
+        while len(seen[-1] if seen else ()) < 50:
+            seen.append({change.id for change in await stores[0].pending_changes(1000)})
+
+    async def write(store: SqlStore) -> None:
+        for _ in range(10):
+            await store.create_breaker(world.project_id, draft(), 1)
+
+    await asyncio.gather(watch(), *map(write, stores))
+    assert all(min(new - old, default=1 << 60) > max(old, default=0) for old, new in pairwise(seen))
+
+
+async def test_a_deadlock_is_done_again(postgres_url: str, open_store: Open) -> None:
+    """Two transactions lock two rows crosswise: both are carried out, each once."""
+    url = with_options(postgres_url, deadlock_timeout="50ms")
+    stores = [await open_store(url), await open_store(url)]
+    orgs = [await stores[0].create_org(name, 1) for name in ("a", "b")]
+    met = threading.Barrier(2)
+    tries = [0, 0]
+
+    def crosswise(who: int) -> Callable[[Connection], None]:
+        def work(c: Connection) -> None:
+            tries[who] += 1
+            rename(c, orgs[who])
+            if tries[who] == 1:
+                met.wait(10)
+            rename(c, orgs[1 - who])
+
+        return work
+
+    await asyncio.gather(*(store._db.write_rows(crosswise(who)) for who, store in enumerate(stores)))
+    assert sorted(tries) == [1, 2]
+    assert sorted(row.name for row in await stores[0].list_orgs()) == ["a!!", "b!!"]
+
+
+@pytest.mark.parametrize("state", postgres.AGAIN)
+async def test_tries_are_counted(postgres_url: str, open_store: Open, state: str) -> None:
+    store = await open_store(postgres_url)
+    tries = 0
+
+    def refused(c: Connection) -> None:
+        nonlocal tries
+        tries += 1
+        c.exec_driver_sql(f"DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '{state}'; END $$")
+
+    with pytest.raises(Unavailable, match=r"does not answer: again$"):
+        await store._db.write(refused)
+    assert tries == postgres.TRIES
+
+
+async def test_a_lock_is_not_waited_for_for_ever(postgres_url: str, open_store: Open) -> None:
+    store = await open_store(with_options(postgres_url, lock_timeout="100ms"))
+    org = await store.create_org("acme", 1)
+    with psycopg.connect(postgres_url) as blocker:
+        blocker.execute("SELECT * FROM orgs FOR UPDATE")
+        with pytest.raises(Unavailable, match="canceling statement due to lock timeout"):
+            await store._db.write(lambda c: rename(c, org))
+        blocker.rollback()
+    await store._db.write(lambda c: rename(c, org))
+
+
+async def test_who_stops_in_the_middle_holds_nobody_up(postgres_url: str, open_store: Open) -> None:
+    """A process that sleeps inside a transaction loses it, and with it the turn it held."""
+    sleeper = await open_store(with_options(postgres_url, idle_in_transaction_session_timeout="200ms"))
+    store = await open_store(postgres_url)
+    inside, leave = threading.Event(), threading.Event()
+
+    def sleep(c: Connection) -> None:
+        c.execute(text("INSERT INTO orgs VALUES ('o', 'half', 1)"))
+        inside.set()
+        assert leave.wait(10)
+        c.execute(text("SELECT 1"))
+
+    sleeping = asyncio.create_task(sleeper._db.write(sleep))
+    await asyncio.to_thread(inside.wait, 10)
+    await store.create_org("acme", 1)
+    leave.set()
+    with pytest.raises(Unavailable):
+        await sleeping
+    assert [row.name for row in await sleeper.list_orgs()] == ["acme"]
+
+
+async def test_connections_that_the_server_ended_are_replaced_unnoticed(postgres_url: str, open_store: Open) -> None:
+    """As after a restart: no caller gets an error for a connection that was not in use."""
+    store = await open_store(postgres_url)
+    await asyncio.gather(store.create_org("acme", 1), *(store.list_orgs() for _ in range(6)))
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        admin.execute(f"SELECT pg_terminate_backend(pid, 5000) {others}".encode())
+        assert admin.execute(f"SELECT count(*) {others}".encode()).fetchone() == (0,)
+    await asyncio.gather(store.create_org("next", 2), *(store.list_orgs() for _ in range(6)))
+
+
+async def test_a_commit_whose_answer_is_lost_is_no_success(postgres_url: str, open_store: Open) -> None:
+    """It is Unavailable; sent again, it is found to be stored, and is stored once."""
+    async with proxy(postgres_url) as way:
+        store = await open_store(way.url)
+        world = await World.make(store)
+        row = await world.breaker("a")
+        epoch = await world.own(row.id)
+        commit = world.commit(row.id, epoch, event(1))
+        way.losing = 1
+        with pytest.raises(Unavailable, match="does not answer"):
+            await store.commit(world.journal, [commit])
+        assert way.lost == 1
+        world.journal = await store.open_journal(0)
+        assert await world.write(commit) == ["ok"]
+        with psycopg.connect(postgres_url) as connection:
+            assert connection.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        way.losing = 1
+        with pytest.raises(Unavailable):
+            await store.create_org("twin", 1)
+        assert "twin" in [org.name for org in await store.list_orgs()]
+        await store.close()
+
+
+async def test_a_text_that_postgresql_can_not_hold_is_invalid(postgres_url: str, open_store: Open) -> None:
+    store = await open_store(postgres_url)
+    with pytest.raises(Invalid, match=r"U\+0000"):
+        await store.create_org("a\0b", 1)
+
+
+async def test_connections_are_as_many_as_threads_at_most(postgres_url: str, open_store: Open) -> None:
+    store = await open_store(postgres_url)
+    many = [store.create_org(str(n), n) for n in range(30)]
+    await asyncio.gather(*many, *(store.touch_keys({"x": n}) for n in range(30)), *(store.ping() for _ in range(90)))
+    with psycopg.connect(postgres_url) as connection:
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'breakers' AND datname = current_database()"
+        )
+        assert connection.execute(query.encode()).fetchone() == (5,)

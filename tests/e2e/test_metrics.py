@@ -1,0 +1,119 @@
+"""What Prometheus gets from a running service, and what is in its logs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+
+import httpx
+import pytest
+
+from breaker_actors.meter_table import TABLE, exported
+from tests.support.live import LiveService, wait_for
+
+pytestmark = pytest.mark.e2e
+
+WITHIN_S = 40.0
+"""Ray hands on what it was given every ten seconds."""
+LINE = re.compile(r"ray_(breakers_\w+)\{(.*)\} (\S+)")
+Series = dict[tuple[str, ...], float]
+
+
+def targets(live: LiveService) -> dict[str, str]:
+    """Addresses by job, from the file that Prometheus discovers them in."""
+    groups = json.loads((live.data_dir / "prometheus.json").read_text())
+    return {group["labels"]["job"]: group["targets"][0] for group in groups}
+
+
+def scrape(live: LiveService) -> dict[str, Series]:
+    """Our metrics by name and label values, processes summed up."""
+    found: dict[str, Series] = defaultdict(lambda: defaultdict(float))
+    text = httpx.get(f"http://{targets(live)['breakers']}/metrics", timeout=20).text
+    for name, labels, value in LINE.findall(text):
+        said = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        assert said["actor"]
+        found[name][tuple(said[label] for label in exported(name)[1])] += float(value)
+    return found
+
+
+def test_the_listeners_are_where_the_discovery_file_says(live: LiveService) -> None:
+    found = targets(live)
+    assert set(found) == {"breakers", "breakers-haproxy"}
+    assert "haproxy_process_" in httpx.get(f"http://{found['breakers-haproxy']}/metrics").text
+
+
+def test_every_counter_is_there_from_the_start(live: LiveService) -> None:
+    """Before it counts anything: a first rise is seen as one."""
+    live.breaker(name="metrics-start")
+    wanted = {meter.name for meter in TABLE.values() if meter.type == "counter"}
+    wait_for(lambda: set(scrape(live)) >= wanted, WITHIN_S, 0.5)
+    found = scrape(live)
+    for name, series in found.items():
+        assert set(series) <= set(key[1:] for key in TABLE[name].series()) if name in TABLE else series, name
+
+
+def test_the_figures_are_right(live: LiveService) -> None:
+    made = live.breaker(name="metrics-figures", cooldown_ms=3_600_000)
+    breaker_id, router_id = made["breaker"]["id"], made["router_id"]
+    before = scrape(live)
+
+    def gained(name: str, *labels: str) -> float:
+        return now[name][labels] - before[name][labels]
+
+    with live.stream():
+        for values, key in (([10.0] * 7, "metrics-1"), ([500.0] * 50, "metrics-2"), ([500.0] * 50, "metrics-2")):
+            assert live.send(router_id, values, key=key).status_code == 202
+        live.in_state(breaker_id, "open")
+        assert live.send("00000000-0000-0000-0000-000000000000", [1.0] * 3).status_code == 422
+        now = wait_for(
+            lambda: (
+                s
+                if (s := scrape(live))["breakers_samples_applied_total"][()] > 0
+                and s["breakers_samples_rejected_total"]["invalid_router_id",]
+                >= before["breakers_samples_rejected_total"]["invalid_router_id",] + 3
+                and s["breakers_samples_applied_total"][()] >= before["breakers_samples_applied_total"][()] + 57
+                and s["breakers_stream_clients"][()] == 1
+                else None
+            ),
+            WITHIN_S,
+            0.5,
+        )
+    assert gained("breakers_samples_accepted_total") == 107
+    assert gained("breakers_log_samples_total") == 57
+    assert gained("breakers_samples_applied_total") == 57
+    assert gained("breakers_duplicate_parts_total") == 1
+    assert gained("breakers_duplicate_samples_total") == 50
+    assert gained("breakers_samples_rejected_total", "invalid_router_id") == 3
+    assert gained("breakers_ingest_requests_total", "accepted") == 2
+    assert gained("breakers_ingest_requests_total", "duplicate") == 1
+    assert gained("breakers_ingest_requests_total", "invalid") == 1
+    assert gained("breakers_http_request_seconds_bucket_total", "ingest", "2xx", "+Inf") == 3
+    assert gained("breakers_http_request_seconds_sum_total", "ingest", "2xx") > 0
+    assert gained("breakers_transitions_total", "trip") >= 1
+    assert gained("breakers_events_total") >= 1
+    assert gained("breakers_evaluation_lag_seconds_bucket_total", "+Inf") >= 2
+    assert gained("breakers_log_append_seconds_bucket_total", "+Inf") >= 2
+    assert gained("breakers_streams_opened_total") == 1
+    assert now["breakers_held"]["open",] >= 1
+    assert now["breakers_actors_up"]["router",] >= 1
+
+    def stream_counted() -> bool:
+        later = scrape(live)
+        ended = later["breakers_streams_closed_total"]["left",] - now["breakers_streams_closed_total"]["left",]
+        return ended == 1 and later["breakers_stream_clients"][()] == 0
+
+    wait_for(stream_counted, WITHIN_S, 0.5)
+    assert scrape(live)["breakers_samples_accepted_total"] == now["breakers_samples_accepted_total"]
+
+
+def test_log_lines_are_json_and_hold_no_secret(live: LiveService) -> None:
+    files = [path for path in (live.data_dir / "logs").rglob("*") if path.is_file()]
+    texts = {path.name: path.read_text(errors="replace") for path in files}
+    lines = [line for name, text in texts.items() if name.endswith(".err") for line in text.splitlines()]
+    ours = [json.loads(line) for line in lines if line.startswith("{")]
+    assert {"ts", "level", "event", "process"} <= set.intersection(*(set(line) for line in ours))
+    assert ("directory", "actor_up") in {(line["process"], line["event"]) for line in ours}
+    secrets = [live.credentials[name] for name in ("admin_key", "user_key", "project_key", "ingest_secret")]
+    for name, text in texts.items():
+        assert not any(secret in text for secret in secrets), name
