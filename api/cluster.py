@@ -165,7 +165,7 @@ def remove(address: str, tell: Tell = lambda line: None) -> None:
             serve.delete(NAMESPACE)
             tell("replicas ended")
         if not applications.keys() - {NAMESPACE}:
-            serve.shutdown()
+            serve.shutdown()  # type: ignore[no-untyped-call]
             tell("proxies ended")
         if ended := fleet.end(SystemClock()):
             tell(f"ended {', '.join(ended)}")
@@ -273,6 +273,7 @@ def connected(address: str) -> Iterator[None]:
     """This process as a driver of the cluster at `address` ("auto": the one of this machine)."""
     prepare_driver()
     import ray
+    from ray import serve  # noqa: F401  # it sets its logger up when it is imported
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     try:
@@ -284,4 +285,4 @@ def connected(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()  # type: ignore[no-untyped-call]
+        ray.shutdown()

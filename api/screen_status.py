@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,12 +10,13 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+PIPE_WIDTH = 160
 COLOURS = {"up": "green", "starting": "yellow", "away": "red"}
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def show(status: dict[str, Any], console: Console | None = None) -> None:
-    (console or Console()).print(Group(_nodes(status), _actors(status), _summary(status)))
+    (console or Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)).print(Group(_nodes(status), _actors(status), _summary(status)))
 
 
 def _nodes(status: dict[str, Any]) -> Table:
@@ -25,7 +27,7 @@ def _nodes(status: dict[str, Any]) -> Table:
 
 
 def _actors(status: dict[str, Any]) -> Table:
-    table = _table("actor", "state", "since", "node", "pid", "process", "restarts", "holds", "behind", "lag", "overdue")
+    table = _table("actor", "state", "since", "node", "pid", "restarts", "holds", "behind", "lag", "overdue")
     for actor in status["actors"]:
         table.add_row(
             actor["name"],
@@ -33,7 +35,6 @@ def _actors(status: dict[str, Any]) -> Table:
             _ago(status["ts_ms"], actor["since_ms"]),
             (actor["node_id"] or "-")[:8],
             _cell(actor["pid"]),
-            (actor["incarnation"] or "-")[:8],
             str(actor["restarts"]),
             str(actor["holds"]),
             _warned(actor["behind"], actor["waiting"]),
@@ -57,7 +58,7 @@ def _summary(status: dict[str, Any]) -> Text:
 def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     return table
 
 

@@ -31,12 +31,12 @@ class Changes:
         self._placing = placing
         self._moving = moving
         self._applying = asyncio.Lock()
-        self._unstarted: set[str] = set()
+        self._unstarted: dict[str, None] = {}
         self._starting = asyncio.Lock()
 
     def load(self, breaker_ids: Sequence[str]) -> None:
         """What the last Directory had settled but not started, or not linked, is done (again) by this one."""
-        self._unstarted.update(breaker_ids)
+        self._unstarted.update(dict.fromkeys(breaker_ids))
 
     async def apply_left(self) -> None:
         """One regular round: what waits, and breakers that could not be started when their turn was."""
@@ -75,7 +75,7 @@ class Changes:
         if settled:
             await self._store.settle_changes(self._placing.epoch, offsets)
             self._forget_breakers(settled)
-            self._unstarted.update(breaker_id for c in settled for breaker_id in c.links)
+            self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
             self._placing.spawn(self._start_breakers())
             await self._announce({c.project_id for c in settled})
             with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
@@ -116,7 +116,7 @@ class Changes:
         there = {a.router_id for a in await self._store.router_assignments(sorted(router_ids))}
         owners = self._placing.owners["router"]
         by_owner: dict[str, list[str]] = {}
-        for router_id in router_ids - there:
+        for router_id in sorted(router_ids - there):
             owner = owners.owner(router_id)
             owners.forget(router_id)
             if owner is not None:
@@ -138,7 +138,7 @@ class Changes:
 
         What fails stays in `_unstarted` and is tried again every second."""
         async with self._starting:
-            linked, self._unstarted = self._unstarted, set()
+            linked, self._unstarted = self._unstarted, {}
             held = [i for i in linked if self._placing.owners["breaker"].owner(i) is not None]
             try:
                 await self._placing.place_new("breaker", linked)

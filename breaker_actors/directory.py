@@ -48,9 +48,9 @@ class DirectoryHost:
                 await asyncio.sleep(RETRY_S)
         routers, breakers = self._placing.names("router"), self._placing.names("breaker")
         # routers are few and every sample needs one: all start now; breakers' actors start when they are needed
-        for name in {*routers, *self._placing.owners["router"].claimed()}:
+        for name in dict.fromkeys([*routers, *self._placing.owners["router"].claimed()]):
             self._placing.wake("router", name)
-        for name in {breakers[0], *self._placing.owners["breaker"].claimed()}:
+        for name in dict.fromkeys([breakers[0], *self._placing.owners["breaker"].claimed()]):
             self._placing.wake("breaker", name)
         self._placing.spawn(self._work())
         self._moving.start()

@@ -77,6 +77,7 @@ class BreakerHost:
         self._checkpointing: asyncio.Task[None] | None = None
         self.meters = Meters("breaker", name)
         self.meters.watch(self._look)
+        self._lag = self.meters.histogram("breakers_evaluation_lag_seconds")
         self._applied = self._samples_applied = 0
 
     # ------------------------------------------------------------------ calls
@@ -137,7 +138,7 @@ class BreakerHost:
         """Routers (id -> owner) were taken over: listen there."""
         wants = []
         for held in self._held.values():
-            for router_id in held.routers.keys() & owners.keys():
+            for router_id in [i for i in held.routers if i in owners]:
                 ref = held.routers[router_id]
                 held.routers[router_id] = msgspec.structs.replace(ref, owner=owners[router_id])
                 wants.append((held, router_id))
@@ -180,7 +181,7 @@ class BreakerHost:
         self.meters.total("breakers_lane_calls_total", sum(lane.calls for lane in lanes), lane="commit")
 
     def _count_lag(self, since_ms: int) -> None:
-        self.meters.observe("breakers_evaluation_lag_seconds", max(0, self._clock.now_ms() - since_ms) / 1000)
+        self._lag.add(max(0, self._clock.now_ms() - since_ms) / 1000)
 
     # ------------------------------------------------------------------ applying
 

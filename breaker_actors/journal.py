@@ -18,8 +18,8 @@ from breaker_actors.lane import Lane
 from breaker_actors.messages import Commit, CommitResult, FeedEntry, FeedPage, JournalFigures
 from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
-from breaker_actors.stores.alerts import alert_of
 from breaker_actors.stores.base import JournalHead, Store
+from breaker_actors.stores.rows import alert_of
 
 GROUP_MAX = 2_000
 PAGE_MAX = 5_000

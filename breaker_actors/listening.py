@@ -107,7 +107,7 @@ class Listening:
             return set()
         moved = set()
         for held in self._held.values():
-            for router_id in held.routers.keys() & owners.keys():
+            for router_id in [i for i in held.routers if i in owners]:
                 ref = held.routers[router_id]
                 if ref.owner != owners[router_id]:
                     held.routers[router_id] = msgspec.structs.replace(ref, owner=owners[router_id])

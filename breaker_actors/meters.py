@@ -25,7 +25,8 @@ class Buckets:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def add(self, value: float, n: int) -> None:
+    def add(self, value: float, n: int = 1) -> None:
+        """A value that isn't negative, met `n` times."""
         self.counts[bisect_left(self.bounds, value)] += n
         self.sum += value * n
 
@@ -44,7 +45,7 @@ class Meters:
         self._watches: list[Callable[[], None]] = []
         self._monotonic = SystemClock().monotonic  # an event loop's own time may come in milliseconds
 
-    def count(self, name: str, n: float = 1, **labels: str) -> None:
+    def count(self, name: str, n: float = 1, /, **labels: str) -> None:
         """Adds to a counter."""
         key = (name, *labels.values())
         try:
@@ -53,31 +54,32 @@ class Meters:
             key = self._bounded(name, labels)
             self.counters[key] = self.counters.get(key, 0) + n
 
-    def total(self, name: str, value: float, **labels: str) -> None:
+    def total(self, name: str, value: float, /, **labels: str) -> None:
         """Sets a counter to what was counted elsewhere, from a `watch`."""
         key = (name, *labels.values())
         if key not in self.counters:
             key = self._bounded(name, labels)
         self.counters[key] = value
 
-    def gauge(self, name: str, value: float, **labels: str) -> None:
+    def gauge(self, name: str, value: float, /, **labels: str) -> None:
         """Sets a gauge. For what costs something to find out see `watch`."""
         key = (name, *labels.values())
         if key not in self.gauges:
             key = self._bounded(name, labels)
         self.gauges[key] = value
 
-    def observe(self, name: str, value: float, n: int = 1, **labels: str) -> None:
+    def observe(self, name: str, value: float, n: int = 1, /, **labels: str) -> None:
         """Puts a value that isn't negative, met `n` times, into a histogram."""
         key = (name, *labels.values())
-        buckets = self.histograms.get(key)
-        if buckets is None:
-            key = self._bounded(name, labels)
-            buckets = self.histograms.setdefault(key, Buckets(TABLE[name].buckets))
+        buckets = self.histograms.get(key) or self.histogram(name, **labels)
         buckets.add(value, n)
 
+    def histogram(self, name: str, /, **labels: str) -> Buckets:
+        """One series to `add` to without looking it up each time: for what is met very often."""
+        return self.histograms.setdefault(self._bounded(name, labels), Buckets(TABLE[name].buckets))
+
     @contextmanager
-    def timed(self, name: str, **labels: str) -> Iterator[None]:
+    def timed(self, name: str, /, **labels: str) -> Iterator[None]:
         """Puts the seconds that the block takes into a histogram, unless it raises."""
         begun = self._monotonic()
         yield
@@ -101,7 +103,7 @@ class Meters:
                 yield (name + BUCKET, *labels, bound), n
             yield (name + SUM, *labels), buckets.sum
 
-    def value(self, name: str, **labels: str) -> float:
+    def value(self, name: str, /, **labels: str) -> float:
         """What a counter or gauge says; how many values a histogram got."""
         key = (name, *labels.values())
         if key in self.histograms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,6 +90,8 @@ class RouterHost:
         self._beating: asyncio.Task[None] | None = None
         self.meters = Meters("router", name)
         self.meters.watch(self._look)
+        self._records: Counter[int] = Counter()
+        self._bytes = self._samples = 0
 
     # ------------------------------------------------------------------ calls
 
@@ -164,7 +166,7 @@ class RouterHost:
         return self.incarnation, [i for i in router_ids if i not in self._routers]
 
     async def status(self) -> RouterFigures:
-        slots = {router.slot for router in self._routers.values()}
+        slots = sorted({router.slot for router in self._routers.values()})
         sizes = {slot: await self._log.size_bytes(slot) for slot in slots}
         return RouterFigures(routers=len(self._routers), waiting=self._work.weight, log_bytes=sizes)
 
@@ -189,8 +191,9 @@ class RouterHost:
             if isinstance(item, Part | Change):
                 group.add(index, item)
         staged = group.close()
-        self.meters.count("breakers_duplicate_parts_total", group.duplicate_parts)
-        self.meters.count("breakers_duplicate_samples_total", group.duplicate_samples)
+        if group.duplicate_parts:
+            self.meters.count("breakers_duplicate_parts_total", group.duplicate_parts)
+            self.meters.count("breakers_duplicate_samples_total", group.duplicate_samples)
         if staged and not await self._write(staged, results):
             return [self._unknown(i) if r is None else r for i, r in zip(items, results, strict=True)]
         for index, item in enumerate(items):
@@ -247,13 +250,17 @@ class RouterHost:
         self._fanout.hand_on(record)
 
     def _count_append(self, record: Staged) -> None:
-        self.meters.count("breakers_log_records_total", kind=KINDS[record.append.kind])
-        self.meters.count("breakers_log_bytes_total", len(record.append.payload))
+        self._records[record.append.kind] += 1
+        self._bytes += len(record.append.payload)
         if record.columns is not None:
-            self.meters.count("breakers_log_samples_total", len(record.columns.batch))
+            self._samples += len(record.columns.batch)
 
     def _look(self) -> None:
         """How things stand (see Meters.watch)."""
+        for kind, n in self._records.items():
+            self.meters.total("breakers_log_records_total", n, kind=KINDS[kind])
+        self.meters.total("breakers_log_bytes_total", self._bytes)
+        self.meters.total("breakers_log_samples_total", self._samples)
         self.meters.gauge("breakers_routers_held", len(self._routers))
         self.meters.gauge("breakers_duplicate_keys", len(self._key_ages))
         self.meters.gauge("breakers_log_size_bytes", self._trimming.size_bytes)
@@ -293,7 +300,7 @@ class RouterHost:
         """Notes that samples could be taken until now: the next owner's gap, if there has to be one, begins here."""
         slots = {router.slot for i in router_ids if (router := self._routers.pop(i, None)) is not None}
         with contextlib.suppress(BreakersError):
-            for slot in slots:
+            for slot in sorted(slots):
                 await self._log.alive(slot, self.incarnation, now)
 
     async def _take(self, assignments: Sequence[RouterAssignment], now: int) -> list[str]:
@@ -427,6 +434,6 @@ class RouterHost:
         with contextlib.suppress(BreakersError):
             await self._work.put(_Beat())
             now = self._clock.now_ms()
-            for slot in {r.slot for r in self._routers.values()}:
+            for slot in sorted({r.slot for r in self._routers.values()}):
                 await self._log.alive(slot, self.incarnation, now)
             self._up_ms = max(self._up_ms, self._clock.now_ms())

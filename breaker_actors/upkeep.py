@@ -78,7 +78,7 @@ class Upkeep:
         for owner, mine in by_owner.items():
             gone = [
                 (slot, entry.router_id)
-                for slot in {floor.slot for floor in mine} & stock.keys()
+                for slot in sorted({floor.slot for floor in mine} & stock.keys())
                 for entry in stock[slot]
                 if entry.router_id not in known and entry.last_received_ms < old_ms
             ]

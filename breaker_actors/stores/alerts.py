@@ -15,18 +15,11 @@ from sqlalchemy import Connection, insert, select
 from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.part import chunks, new_id
-from breaker_actors.stores.rows import Alert, AlertKind, BreakerRow, Told
+from breaker_actors.stores.rows import Alert, AlertKind, BreakerRow, Told, alert_of
 
 BOTH: tuple[Alert, ...] = ("trip", "recover")
 _OF_RULE = ("kind", "metric", "threshold", "window_ms")
 _MORE_OF_RULE = ("op", "min_count", "kind_params")
-
-
-def alert_of(prev: str, curr: str) -> Alert | None:
-    """The notification that a move is worth (semantics.md section 5): every move to open is a trip."""
-    if curr == "open":
-        return "trip"
-    return "recover" if (prev, curr) == ("half_open", "closed") else None
 
 
 class Outage(NamedTuple):

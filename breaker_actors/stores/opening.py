@@ -1,16 +1,21 @@
-"""Where a process finds its store and its sample log, from the settings."""
+"""Where a process finds its store and its sample log, from the settings.
+
+What only the store needs is imported with it: an actor that reads and writes nothing but SQLite logs is up a third of a
+second of CPU sooner and 30 MB smaller without SQLAlchemy, and there are many of them.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
 from breaker_actors.settings import Settings
-from breaker_actors.stores import migrations, postgres
-from breaker_actors.stores.pglog import PgLog
 from breaker_actors.stores.samplelog import SampleLog
-from breaker_actors.stores.secrets import SecretBox, parse_key, read_key_file
-from breaker_actors.stores.sql import SqlStore
 from breaker_actors.stores.sqlitelog import SqliteLog
+
+if TYPE_CHECKING:
+    from breaker_actors.stores.sql import SqlStore
 
 DATABASE = "breakers.sqlite"
 KEY_FILE = "secret.key"
@@ -20,6 +25,8 @@ def store_url(settings: Settings) -> str:
     """The URL of the store, with its password. Raises Invalid for one that is not PostgreSQL's."""
     if settings.database_url is None:
         return f"sqlite:///{settings.data_dir / DATABASE}"
+    from breaker_actors.stores import postgres
+
     url = settings.database_url.get_secret_value()
     postgres.parameters(url)
     return url
@@ -29,11 +36,16 @@ def is_in_use(settings: Settings) -> bool:
     """Whether there is a store: a file in the data dir, or our tables in the PostgreSQL database."""
     if settings.database_url is None:
         return (settings.data_dir / DATABASE).is_file()
+    from breaker_actors.stores import migrations
+
     return migrations.current(store_url(settings)) is not None
 
 
 def make_store(settings: Settings) -> SqlStore:
     """The store; connect with `open()`."""
+    from breaker_actors.stores.secrets import SecretBox
+    from breaker_actors.stores.sql import SqlStore
+
     return SqlStore(store_url(settings), SecretBox(_key(settings)), breakers_max=settings.breakers_per_project_max)
 
 
@@ -42,6 +54,8 @@ def make_log(settings: Settings) -> SampleLog:
     keys_ms = max(settings.duplicate_window_ms, 30_000)
     if settings.database_url is None:
         return SqliteLog(settings.data_dir / "log", settings.log_synchronous, keys_ms)
+    from breaker_actors.stores.pglog import PgLog
+
     return PgLog(store_url(settings), keys_ms)
 
 
@@ -51,6 +65,8 @@ def resolved(settings: Settings) -> Settings:
 
 
 def _key(settings: Settings) -> bytes:
+    from breaker_actors.stores.secrets import parse_key, read_key_file
+
     if settings.secret_key is None:
         return read_key_file(settings.data_dir / KEY_FILE)
     return parse_key(settings.secret_key.get_secret_value())

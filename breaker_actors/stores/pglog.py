@@ -15,11 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from breaker_actors.core.records import LogRecord
 from breaker_actors.errors import Unavailable
 from breaker_actors.stores import pgrecords, postgres
 from breaker_actors.stores.engine import AGAIN_S
+from breaker_actors.stores.loghead import Head
 from breaker_actors.stores.pgrecords import Connection
 from breaker_actors.stores.samplelog import Append, LogStock, RouterHead, check_slot
 
@@ -58,7 +60,8 @@ class _Lane:
         try:
             return work(connection)
         except BaseException:
-            self._drop(connection)
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                self._drop(connection)  # which undoes what was under way
             raise
 
     def _connection(self) -> Connection:
@@ -91,6 +94,8 @@ class PgLog:
     def __init__(self, url: str, keys_ms: int = 600_000) -> None:
         wanted = postgres.parameters(url)
         self._keys_ms = keys_ms
+        # where our own appends left the heads, by slot and router; used on the writer's thread only
+        self._heads: dict[str, dict[str, Head]] = {}
         self._writer = _Lane("log", 1, wanted)
         self._readers = _Lane("logread", READER_THREADS, wanted)
         self._closed = False
@@ -101,7 +106,8 @@ class PgLog:
         return await self._write(slot, lambda c: pgrecords.take(c, slot, owner, routers, now_ms, keys_after_ms))
 
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
-        return await self._write(slot, lambda c: pgrecords.append(c, slot, records, self._keys_ms))
+        known = self._heads.setdefault(slot, {})
+        return await self._write(slot, lambda c: pgrecords.append(c, slot, records, self._keys_ms, known))
 
     async def alive(self, slot: str, owner: str, now_ms: int) -> None:
         await self._write(slot, lambda c: pgrecords.alive(c, slot, owner, now_ms))
@@ -127,12 +133,13 @@ class PgLog:
 
     async def forget(self, slot: str, router_id: str) -> None:
         """In small transactions, the head last: until then the rest can be found and dropped again."""
+        self._heads.get(slot, {}).pop(router_id, None)
         while await self._write(slot, lambda c: pgrecords.forget(c, slot, router_id)):
             pass
 
     async def size_bytes(self, slot: str) -> int:
-        """A running count, kept with the heads: payloads, and a fixed number of bytes for each record beside. Not in
-        it: duplicate keys, and what PostgreSQL saves by compressing payloads."""
+        """A running count, kept with the heads: payloads, and a fixed number of bytes for each record beside. Duplicate
+        keys, which live for minutes, are not in it."""
         return await self._read(slot, lambda c: pgrecords.size_bytes(c, slot))
 
     async def close(self) -> None:

@@ -1,20 +1,21 @@
 """Every statement of the sample log on PostgreSQL, as sync functions over a connection in autocommit.
 
-Round trips are what costs: a call is one statement, or two pipelines around what is decided here. Whoever judges by a
-head locks it first, several in the order of their ids. After an exception the connection must be closed: that undoes
-the transaction.
+Round trips are what costs, so a call is one statement where it can be. Whoever judges by heads locks them, several in
+the order of their ids; an append does so after it was judged, and takes place only if its heads still stand where they
+were judged to stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import psycopg
 
 from breaker_actors.core.records import LogRecord
 from breaker_actors.stores import loghead
-from breaker_actors.stores.loghead import Head
+from breaker_actors.stores.loghead import Head, Judged
 from breaker_actors.stores.samplelog import Append, LogStock, RouterHead
 
 Connection = psycopg.Connection[Any]
@@ -28,10 +29,11 @@ _NOBODY = -1
 """Epoch of a head that is only just made, to be locked."""
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_LOCK_HEADS = """
+_HEADS = """
 SELECT router_id, epoch, owner, "offset", last_received_ms, view_offset, taken_offset, before_ms, keys_from_ms
-FROM log_heads WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[]) ORDER BY router_id FOR UPDATE
+FROM log_heads WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[])
 """
+_LOCK_HEADS = f"{_HEADS} ORDER BY router_id FOR UPDATE"
 _MAKE_HEADS = """
 INSERT INTO log_heads SELECT %(slot)s, id, %(nobody)s, '', 0, 0, 0, 0, 0, 0, 0 FROM unnest(%(ids)s::text[]) AS id
 ON CONFLICT DO NOTHING
@@ -68,29 +70,33 @@ WITH mine AS MATERIALIZED (
 ), noted AS ({_NOTE_ALIVE.format(where="WHERE EXISTS (SELECT FROM mine)")})
 SELECT router_id, epoch FROM mine
 """
-_INSERT = """
-INSERT INTO log_records SELECT %(slot)s, n.* FROM unnest(
-    %(ids)s::text[], %(offsets)s::bigint[], %(received)s::bigint[], %(kinds)s::smallint[], %(views)s::bigint[],
-    %(payloads)b::bytea[]
-) AS n
-"""
-_INSERT_KEYS = """
-INSERT INTO log_keys
-SELECT %(slot)s, n.* FROM unnest(%(ids)s::text[], %(offsets)s::bigint[], %(keys)b::bytea[], %(received)s::bigint[]) AS n
-ON CONFLICT DO NOTHING
-"""
-_DROP_KEYS = """
-DELETE FROM log_keys AS k USING unnest(%(ids)s::text[], %(oldest)s::bigint[]) AS n(router_id, oldest_ms)
-WHERE k.slot = %(slot)s AND k.router_id = n.router_id AND k.received_ms <= n.oldest_ms
-"""
-_MOVE_HEADS = """
+_APPEND = """
+WITH locked AS MATERIALIZED (
+    SELECT h.router_id FROM log_heads AS h
+    JOIN unnest(%(heads)s::text[], %(epochs)s::bigint[], %(stood)s::bigint[]) AS n(router_id, epoch, "offset")
+    ON h.slot = %(slot)s AND h.router_id = n.router_id AND h.epoch = n.epoch AND h."offset" = n."offset"
+    ORDER BY h.router_id FOR UPDATE OF h
+), fits AS MATERIALIZED (SELECT count(*) = cardinality(%(heads)s::text[]) AS yes FROM locked
+), added AS (
+    INSERT INTO log_records SELECT %(slot)s, n.* FROM unnest(
+        %(ids)s::text[], %(offsets)s::bigint[], %(received)s::bigint[], %(kinds)s::smallint[], %(views)s::bigint[],
+        %(payloads)b::bytea[]
+    ) AS n WHERE (SELECT yes FROM fits)
+), noted AS (
+    INSERT INTO log_keys SELECT %(slot)s, n.* FROM unnest(
+        %(key_ids)s::text[], %(key_offsets)s::bigint[], %(keys)b::bytea[], %(key_received)s::bigint[]
+    ) AS n WHERE (SELECT yes FROM fits) ON CONFLICT DO NOTHING
+), dropped AS (
+    DELETE FROM log_keys AS k USING unnest(%(due)s::text[], %(oldest)s::bigint[]) AS n(router_id, oldest_ms)
+    WHERE k.slot = %(slot)s AND k.router_id = n.router_id AND k.received_ms <= n.oldest_ms AND (SELECT yes FROM fits)
+)
 UPDATE log_heads AS h SET "offset" = n."offset", last_received_ms = n.received_ms, view_offset = n.view_offset,
     keys_from_ms = n.keys_from_ms, bytes = h.bytes + n.bytes
 FROM unnest(
-    %(ids)s::text[], %(offsets)s::bigint[], %(received)s::bigint[], %(views)s::bigint[], %(keys_from)s::bigint[],
+    %(heads)s::text[], %(ends)s::bigint[], %(stamps)s::bigint[], %(last_views)s::bigint[], %(keys_from)s::bigint[],
     %(bytes)s::bigint[]
 ) AS n(router_id, "offset", received_ms, view_offset, keys_from_ms, bytes)
-WHERE h.slot = %(slot)s AND h.router_id = n.router_id
+WHERE h.slot = %(slot)s AND h.router_id = n.router_id AND (SELECT yes FROM fits)
 """
 _STORED = """
 SELECT r.router_id, r."offset", r.received_ms, r.kind, r.view_offset, r.payload
@@ -198,20 +204,32 @@ def _heads(rows: Iterable[Any]) -> list[Head]:
     return [Head(*row) for row in rows]
 
 
-def append(c: Connection, slot: str, records: Sequence[Append], keys_ms: int) -> list[bool]:
-    """One transaction for all records; see SampleLog.append."""
-    with c.pipeline():
-        c.execute(_BEGIN)
-        locked = c.execute(_LOCK_HEADS, {"slot": slot, "ids": sorted({record.router_id for record in records})})
-    judged = loghead.judge({head.router_id: head for head in _heads(locked)}, records)
-    stored = _stored(c, slot, [r for result, r in zip(judged.results, records, strict=True) if result is None])
-    with c.pipeline():
-        if judged.fresh:
-            _insert(c, slot, judged.fresh)
-            _move_heads(c, slot, judged, keys_ms)
-        c.execute("COMMIT")
-    pairs = zip(judged.results, records, strict=True)
+def append(c: Connection, slot: str, records: Sequence[Append], keys_ms: int, known: dict[str, Head]) -> list[bool]:
+    """One transaction for all records; see SampleLog.append. `known`: where heads stood after the last call; who is
+    the only one to append needs no look at them. Raises psycopg's SerializationFailure, with nothing done, when heads
+    have moved meanwhile."""
+    ids = sorted({record.router_id for record in records})
+    stood = {id_: known[id_] for id_ in ids if id_ in known}
+    judged = _judge(stood, records)
+    if not all(judged.results):
+        stood = {head.router_id: head for head in _heads(c.execute(_HEADS, {"slot": slot, "ids": ids}))}
+        judged = _judge(stood, records)
+    pairs = list(zip(judged.results, records, strict=True))
+    stored = _stored(c, slot, [record for result, record in pairs if result is None])
+    if judged.fresh:
+        for id_ in ids:
+            known.pop(id_, None)
+        due = {h.router_id: ms for h in judged.moved if (ms := loghead.due_keys_ms(h, keys_ms)) is not None}
+        values = {"slot": slot, **_records(judged.fresh), **_keys(judged.fresh, due), **_moves(stood, judged)}
+        if c.execute(_APPEND, values).rowcount != len(judged.moved):
+            raise psycopg.errors.SerializationFailure("another owner appends to the same routers")
+        known.update((head.router_id, head) for head in judged.moved)
     return [_row(record) in stored if result is None else result for result, record in pairs]
+
+
+def _judge(heads: Mapping[str, Head], records: Sequence[Append]) -> Judged:
+    """Leaves the heads where they stand."""
+    return loghead.judge({id_: copy(head) for id_, head in heads.items()}, records)
 
 
 def _row(r: Append) -> tuple[str, int, int, int, int, bytes]:
@@ -226,46 +244,40 @@ def _stored(c: Connection, slot: str, records: Sequence[Append]) -> set[tuple[An
     return set(c.execute(_STORED, places, binary=True))
 
 
-def _insert(c: Connection, slot: str, records: Sequence[Append]) -> None:
-    ids, offsets, received, kinds, views, payloads = map(list, zip(*map(_row, records), strict=True))
-    c.execute(
-        _INSERT,
-        {
-            "slot": slot,
-            "ids": ids,
-            "offsets": offsets,
-            "received": received,
-            "kinds": kinds,
-            "views": views,
-            "payloads": payloads,
-        },
-    )
-    keys = [(r.router_id, r.offset, key, r.received_ms) for r in records for key in r.keys]
-    if keys:
-        ids, offsets, found, received = map(list, zip(*keys, strict=True))
-        c.execute(_INSERT_KEYS, {"slot": slot, "ids": ids, "offsets": offsets, "keys": found, "received": received})
+def _records(records: Sequence[Append]) -> dict[str, list[Any]]:
+    names = ("ids", "offsets", "received", "kinds", "views", "payloads")
+    return dict(zip(names, map(list, zip(*map(_row, records), strict=True)), strict=True))
 
 
-def _move_heads(c: Connection, slot: str, judged: loghead.Judged, keys_ms: int) -> None:
-    due = [(h.router_id, oldest_ms) for h in judged.moved if (oldest_ms := loghead.due_keys_ms(h, keys_ms)) is not None]
-    if due:
-        ids, oldest = map(list, zip(*due, strict=True))
-        c.execute(_DROP_KEYS, {"slot": slot, "ids": ids, "oldest": oldest})
-    grown = dict.fromkeys((head.router_id for head in judged.moved), 0)
+def _keys(records: Sequence[Append], due: Mapping[str, int]) -> dict[str, list[Any]]:
+    """The keys to be noted, and those to be dropped: per router all that are as old as `due` (ms)."""
+    kept = [(r, key) for r in records for key in r.keys if r.received_ms > due.get(r.router_id, -1)]
+    return {
+        "key_ids": [r.router_id for r, _ in kept],
+        "key_offsets": [r.offset for r, _ in kept],
+        "keys": [key for _, key in kept],
+        "key_received": [r.received_ms for r, _ in kept],
+        "due": list(due),
+        "oldest": list(due.values()),
+    }
+
+
+def _moves(stood: Mapping[str, Head], judged: Judged) -> dict[str, list[Any]]:
+    """From where to where heads move, and how many bytes their logs grow."""
+    moved = judged.moved
+    grown = dict.fromkeys((head.router_id for head in moved), 0)
     for record in judged.fresh:
         grown[record.router_id] += len(record.payload) + RECORD_BYTES
-    c.execute(
-        _MOVE_HEADS,
-        {
-            "slot": slot,
-            "ids": list(grown),
-            "offsets": [head.offset for head in judged.moved],
-            "received": [head.last_received_ms for head in judged.moved],
-            "views": [head.view_offset for head in judged.moved],
-            "keys_from": [head.keys_from_ms for head in judged.moved],
-            "bytes": list(grown.values()),
-        },
-    )
+    return {
+        "heads": [head.router_id for head in moved],
+        "epochs": [head.epoch for head in moved],
+        "stood": [stood[head.router_id].offset for head in moved],
+        "ends": [head.offset for head in moved],
+        "stamps": [head.last_received_ms for head in moved],
+        "last_views": [head.view_offset for head in moved],
+        "keys_from": [head.keys_from_ms for head in moved],
+        "bytes": list(grown.values()),
+    }
 
 
 def alive(c: Connection, slot: str, owner: str, now_ms: int) -> None:

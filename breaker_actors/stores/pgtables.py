@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, SmallInteger, Table, Text
+from sqlalchemy import DDL, BigInteger, Column, LargeBinary, MetaData, SmallInteger, Table, Text, event
 
 from breaker_actors.stores import tables
 
@@ -22,6 +22,10 @@ records = Table(
     Column("view_offset", BigInteger, nullable=False),
     Column("payload", LargeBinary, nullable=False),
 )
+
+# Not compressed: that took 7 of the 10 ms of an append of 170 kB, and saved a third.
+_uncompressed = DDL("ALTER TABLE log_records ALTER payload SET STORAGE EXTERNAL")  # type: ignore[no-untyped-call]
+event.listen(records, "after_create", _uncompressed)
 
 # Changed with every append: with room in its pages a new version of a row goes beside the old one, not into the index.
 heads = Table(

@@ -216,6 +216,13 @@ ChannelKind = Literal["slack", "pagerduty", "email", "webhook"]
 Alert = Literal["trip", "recover"]
 
 
+def alert_of(prev: str, curr: str) -> Alert | None:
+    """The notification that a move is worth (semantics.md section 5): every move to open is a trip."""
+    if curr == "open":
+        return "trip"
+    return "recover" if (prev, curr) == ("half_open", "closed") else None
+
+
 class ChannelDraft(msgspec.Struct, frozen=True, kw_only=True):
     channel: ChannelKind
     config: dict[str, Any]

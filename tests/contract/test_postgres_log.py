@@ -40,7 +40,7 @@ def rec(offset: int, router: str = "a", epoch: int = 1, payload: bytes = b"p", *
 
 async def test_an_append_whose_answer_is_lost(postgres_url: str, open_log: Open) -> None:
     """It is Unavailable; the repetition says that it is there, and there it is once."""
-    async with proxy(postgres_url) as way:
+    async with proxy(postgres_url, at=b"INSERT INTO log_records") as way:
         log = open_log(way.url)
         await log.take(SLOT, "o1", [("a", 1)], 0, 0)
         assert await log.append(SLOT, [rec(1)]) == [True]

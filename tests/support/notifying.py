@@ -18,7 +18,7 @@ from tests.support.fake_gateway import FakeClock
 SENT = Attempt(result="sent", status=200)
 DOWN = Attempt(result="retry", error="the connection was refused")
 REFUSED = Attempt(result="refused", status=404, error="answered 404 Not Found")
-STOPPED_S = 30.0
+STOPPED_S = 20.0
 """Real seconds after which a virtual run that does not come to its end is a failure."""
 
 Script = Callable[[Destination, Message], Attempt]
@@ -35,6 +35,7 @@ class ScriptedSender:
         self.most: Counter[str] = Counter()
         self.hold: asyncio.Event | None = None
         self.held: set[str] = set()
+        self.stuck = 0
         self._clock = clock
         self._now: Counter[str] = Counter()
 
@@ -45,7 +46,7 @@ class ScriptedSender:
         try:
             await asyncio.sleep(0)
             if self.hold is not None and (not self.held or to.channel_id in self.held):
-                await self.hold.wait()
+                await self._stick(self.hold)
             attempt = self.script(to, message)
             self.asked.append((self._clock.now_ms(), to, message, attempt))
             return attempt
@@ -56,10 +57,12 @@ class ScriptedSender:
     async def close(self) -> None:
         pass
 
-    @property
-    def holds(self) -> bool:
-        """Whether attempts wait for something else than time."""
-        return self.hold is not None and not self.hold.is_set()
+    async def _stick(self, hold: asyncio.Event) -> None:
+        self.stuck += 1
+        try:
+            await hold.wait()
+        finally:
+            self.stuck -= 1
 
     def got(self, channel_id: str) -> list[Message]:
         """What the receiver of a channel took, in order."""
@@ -127,11 +130,10 @@ class VirtualNotifier:
         await self.run_until(self.clock.ms + ms)
 
     async def _idle(self, host: NotifierHost, wake: asyncio.Event, ms: int) -> None:
-        """Waits for what is under way, unless the sender holds it; else time passes."""
-        if host.under_way and not self.sender.holds:
-            await wake.wait()
-            return
-        await asyncio.sleep(0)
+        """Waits for what is under way and not held by the sender, then time passes."""
+        await asyncio.sleep(0)  # what has just ended is no longer under way
+        while host.under_way > self.sender.stuck and not wake.is_set():
+            await asyncio.sleep(0.0005)
         if wake.is_set():
             return
         due = self._plans[0][0] if self._plans else self._until_ms

@@ -1,4 +1,4 @@
-"""A way to a PostgreSQL server that loses the answer to a commit: the server has committed, the client never hears."""
+"""A way to a PostgreSQL server that loses an answer: the server has done and committed it, the client never hears."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator
 
 from sqlalchemy import make_url
 
-_COMMIT = b"COMMIT\x00"
 _IDLE = b"Z\x00\x00\x00\x05I"
 """The message with which a server says that it is outside any transaction."""
 
 
 class Proxy:
-    """`losing`: how many commits still lose their answer. `lost` counts those that did."""
+    """`losing`: how many statements that contain `at` still lose their answer. `lost` counts those that did."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, at: bytes) -> None:
         self._target = make_url(url)
+        self._at = at
         self._tasks: set[asyncio.Task[None]] = set()
         self.losing = 0
         self.lost = 0
@@ -46,7 +46,7 @@ class Proxy:
         answers.add_done_callback(lambda _: to_client.transport.abort())
         try:
             while data := await client.read(1 << 20):
-                if self.losing and _COMMIT in data:
+                if self.losing and self._at in data:
                     self.losing -= 1
                     doomed.set()
                 to_server.write(data)
@@ -69,7 +69,7 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
-async def proxy(url: str) -> AsyncIterator[Proxy]:
-    found = Proxy(url)
+async def proxy(url: str, at: bytes = b"COMMIT\x00") -> AsyncIterator[Proxy]:
+    found = Proxy(url, at)
     async with found.listening():
         yield found

@@ -139,7 +139,7 @@ async def test_a_database_of_the_first_schema_keeps_its_data(tmp_path: Path) -> 
 # ---------------------------------------------------------------- PostgreSQL
 
 _COLUMNS = """
-SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attcollation,
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attcollation, a.attstorage,
     pg_get_expr(d.adbin, d.adrelid)
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum

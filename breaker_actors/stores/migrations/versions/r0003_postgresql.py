@@ -35,6 +35,7 @@ def _create_log() -> None:
         sa.Column("payload", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("slot", "router_id", "offset", name=op.f("pk_log_records")),
     )
+    op.execute("ALTER TABLE log_records ALTER payload SET STORAGE EXTERNAL")
     op.create_table(
         "log_heads",
         sa.Column("slot", NAME, nullable=False),
