@@ -18,11 +18,13 @@ from api.context import EXTENSION, Replica
 from api.feed import Feed
 from api.reply import name_request, request_id
 from api.routes import BLUEPRINTS
+from api.senders import late_sender
 from api.sse import StreamTiming
 from api.usage import KeyUses
 from breaker_actors.clock import Clock
 from breaker_actors.gateway import Gateway
 from breaker_actors.meters import Meters
+from breaker_actors.notify.model import Sender
 from breaker_actors.settings import Settings
 
 
@@ -70,14 +72,16 @@ def create_app(
     owns_gateway: bool = True,
     names_requests: bool = True,
     meters: Meters | None = None,
+    sender: Sender | None = None,
 ) -> Quart:
     """The app of one replica. `owns_gateway`: it opens the gateway when it starts and closes it in the end. `meters`:
-    where it counts, if somebody wants to know.
+    where it counts, if somebody wants to know. `sender`: what sends test notifications, if not the real one.
 
     `names_requests`: False where the server in front already puts X-Request-ID on every answer (Ray Serve does).
     """
     timing = timing or StreamTiming()
     meters = meters or Meters("api", "api")
+    sender = sender or late_sender(settings, clock)
     feed = Feed(gateway, settings, clock, meters, timing, shards)
     uses = KeyUses(gateway.store, clock, meters)
     app = Quart("api", static_folder=None)
@@ -87,14 +91,14 @@ def create_app(
     app.config.update(
         MAX_CONTENT_LENGTH=settings.max_body_bytes, RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False
     )
-    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing, uses, meters)
+    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing, uses, meters, sender)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     problems.install(app)
     _watch_requests(app, names_requests)
     observing.install(app, meters, clock)
     limits.install(app, settings)
-    _live(app, gateway, feed, uses, owns_gateway)
+    _live(app, app.extensions[EXTENSION], owns_gateway)
     return app
 
 
@@ -112,17 +116,18 @@ def _watch_requests(app: Quart, names_requests: bool) -> None:
         return response
 
 
-def _live(app: Quart, gateway: Gateway, feed: Feed, uses: KeyUses, owns_gateway: bool) -> None:
+def _live(app: Quart, parts: Replica, owns_gateway: bool) -> None:
     @app.before_serving
     async def start() -> None:
         if owns_gateway:
-            await gateway.open()
-        feed.start()
-        uses.start()
+            await parts.gateway.open()
+        parts.feed.start()
+        parts.uses.start()
 
     @app.after_serving
     async def stop() -> None:
-        await uses.stop()
-        await feed.stop()
+        await parts.uses.stop()
+        await parts.feed.stop()
+        await parts.sender.close()
         if owns_gateway:
-            await gateway.close()
+            await parts.gateway.close()

@@ -6,30 +6,21 @@ Journal, which looks at it several times a second, tells the replicas.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.cli_errors import one_line_errors
+from api.cli_store import BY, DataDir, instant, on_store, table
 from breaker_actors.errors import Invalid
 
 if TYPE_CHECKING:
     from breaker_actors.stores.base import OrgRow, ProjectRow, Store
 
-T = TypeVar("T")
-
-BY = "command line"
-"""Who did it, in the audit log."""
-
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Make, list and revoke API keys.")
 orgs = typer.Typer(name="orgs", no_args_is_help=True, help="Make and list organisations.")
 projects = typer.Typer(name="projects", no_args_is_help=True, help="List projects.")
 
-DataDir = Annotated[Path | None, typer.Option(help="Where all data lives (BREAKERS_DATA_DIR; default ./.breakers).")]
 Org = Annotated[str | None, typer.Option(help="Id of the organisation; not needed while there is one only.")]
 
 
@@ -58,7 +49,7 @@ def create_key(
         _, key = await store.create_key(owner.id, kind.value, name, now_ms, project, by=BY)
         return key
 
-    typer.echo(_on_store(data_dir, work))
+    typer.echo(on_store(data_dir, work))
 
 
 @keys.command("list")
@@ -67,9 +58,9 @@ def list_keys(org: Org = None, data_dir: DataDir = None) -> None:
 
     async def work(store: Store, _: int) -> list[tuple[object, ...]]:
         rows = [row for owner in await _orgs(store, org) for row in await store.list_keys(owner.id)]
-        return [(r.id, r.kind, r.key_prefix, r.project_id, r.name, _instant(r.last_used_ms)) for r in rows]
+        return [(r.id, r.kind, r.key_prefix, r.project_id, r.name, instant(r.last_used_ms)) for r in rows]
 
-    _table(_on_store(data_dir, work))
+    table(on_store(data_dir, work))
 
 
 @keys.command("revoke")
@@ -84,7 +75,7 @@ def revoke_key(
                 return await store.revoke_key(owner.id, key_id, now_ms, by=BY)
         raise Invalid(f"there is no key {key_id}")
 
-    _on_store(data_dir, work)
+    on_store(data_dir, work)
     typer.echo(f"revoked {key_id}")
 
 
@@ -97,7 +88,7 @@ def create_org(name: Annotated[str, typer.Argument(help="Its name.")], data_dir:
         await store.create_workspace(org_id, "Default", "default", now_ms, by=BY)
         return org_id
 
-    typer.echo(_on_store(data_dir, work))
+    typer.echo(on_store(data_dir, work))
 
 
 @orgs.command("list")
@@ -107,7 +98,7 @@ def list_orgs(data_dir: DataDir = None) -> None:
     async def work(store: Store, _: int) -> list[tuple[object, ...]]:
         return [(row.id, row.name) for row in await store.list_orgs()]
 
-    _table(_on_store(data_dir, work))
+    table(on_store(data_dir, work))
 
 
 @projects.command("list")
@@ -120,7 +111,7 @@ def list_projects(org: Org = None, data_dir: DataDir = None) -> None:
             rows += await store.list_projects(owner.id)
         return [(row.id, row.workspace_id, row.shown_name()) for row in rows]
 
-    _table(_on_store(data_dir, work))
+    table(on_store(data_dir, work))
 
 
 # ------------------------------------------------------------------ inside
@@ -141,37 +132,3 @@ async def _org(store: Store, wanted: str | None, project_id: str | None) -> OrgR
     if len(found) != 1:
         raise Invalid("name the organisation with --org: there are several")
     return found[0]
-
-
-def _on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) -> T:
-    """Runs `work` on a store that is in use: the data directory's, or the database of BREAKERS_DATABASE_URL."""
-    from breaker_actors.clock import SystemClock
-    from breaker_actors.settings import load_settings
-    from breaker_actors.stores.opening import is_in_use, make_store
-
-    async def run() -> T:
-        settings = load_settings(data_dir=data_dir)
-        if not await asyncio.to_thread(is_in_use, settings):
-            place = settings.data_dir if settings.database_url is None else "the database"
-            raise Invalid(f"there is no data in {place}; `breakers serve` makes it")
-        store = make_store(settings)
-        await store.open()
-        try:
-            return await work(store, SystemClock().now_ms())
-        finally:
-            await store.close()
-
-    with one_line_errors():
-        return asyncio.run(run())
-
-
-def _instant(ms: int | None) -> str:
-    from api.bodies import rfc3339
-
-    return "never" if ms is None else rfc3339(ms)
-
-
-def _table(rows: Iterable[tuple[Any, ...]]) -> None:
-    """One line each, columns separated by tabs: for eyes and for `cut`."""
-    for row in rows:
-        typer.echo("\t".join("-" if cell is None else str(cell) for cell in row))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -31,6 +32,7 @@ NAMESPACE = "breakers"
 PACKAGE = "breaker-actors"
 READY_WITHIN_S = 120.0
 PROBE_S = 60.0
+REACH_S = 3.0
 # Of a replica's ongoing requests. Streams are ongoing for as long as they live, and a replica bears about 2,000: at
 # half of that there is room for those that come back when another replica is lost. Requests proper take a millisecond:
 # a thousand of them waiting is a second of work, which is as good a time for another replica.
@@ -251,7 +253,7 @@ def _judge(address: str, found: str, prepared: bool) -> None:
 
 def _first_cause(error: BaseException) -> str:
     cause = getattr(error, "cause", None) or error
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[-1]
 
 
 def start_actors(settings: Settings, clock: Clock, tell: Tell) -> None:
@@ -268,6 +270,25 @@ def _resolved(settings: Settings) -> Settings:
     return resolved(settings) if settings.database_url is not None else settings
 
 
+def _reachable(address: str) -> str:
+    """HOST:PORT of the cluster's head, if somebody listens there: Ray itself would go on trying for minutes."""
+    from ray._private.services import canonicalize_bootstrap_address_or_die  # as Ray's own commands find it
+
+    try:
+        found: str = canonicalize_bootstrap_address_or_die(address)
+        host, _, port = found.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_S):
+            return found
+    except (OSError, ValueError) as error:
+        raise NotStarted(
+            f"there is no Ray cluster at {address} ({_on_one_line(error)}); start one with `ray start --head`"
+        ) from None
+
+
+def _on_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
     """This process as a driver of the cluster at `address` ("auto": the one of this machine)."""
@@ -276,12 +297,13 @@ def connected(address: str) -> Iterator[None]:
     from ray import serve  # noqa: F401  # it sets its logger up when it is imported
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    found = _reachable(address)
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except ConnectionError:
-        raise NotStarted(f"there is no Ray cluster at {address}; start one with `ray start --head`") from None
+        ray.init(address=found, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise NotStarted(f"the Ray cluster at {found} can't be joined from here: {_on_one_line(error)}") from None
     except RuntimeError as error:
-        raise Invalid(f"this cluster can't be used: {' '.join(str(error).split())}") from None
+        raise Invalid(f"the Ray cluster at {found} can't be used: {_on_one_line(error)}") from None
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import Forbidden, NotFound
 from breaker_actors.gateway import Gateway
 from breaker_actors.meters import Meters
+from breaker_actors.notify.model import Sender
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import KeyRow, ProjectRow, Store
 
@@ -33,6 +34,7 @@ class Replica:
     timing: StreamTiming
     uses: KeyUses
     meters: Meters
+    sender: Sender
 
     @property
     def store(self) -> Store:

@@ -37,6 +37,9 @@ _EVERYWHERE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_event_stats": "0",
     "RAY_task_events_report_interval_ms": "0",
+    # What a process writes to stderr is kept in files of 16 MiB, three at most; without these it grows for ever.
+    "RAY_ROTATION_MAX_BYTES": str(16 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "2",
 }
 # A replica that goes is known to the proxies of all nodes within a second. A killed node is noticed after 5 s instead
 # of 16, a hanging one after 15 instead of 67. A head that is away may take its time: everything else goes on.

@@ -17,7 +17,7 @@ from api.board import Board
 from api.caches import Caches
 from api.sse import HEARTBEAT, StreamTiming
 from breaker_actors.clock import Clock
-from breaker_actors.errors import NotFound, Overloaded, Unavailable
+from breaker_actors.errors import BreakersError, NotFound, Overloaded, Unavailable
 from breaker_actors.gateway import Gateway
 from breaker_actors.messages import FeedEntry, FeedPage
 from breaker_actors.meters import Meters
@@ -29,15 +29,17 @@ WAIT_S = 0.5
 """How long a poll waits for news: an answer twice a second shows that the feed is alive."""
 FRESH_S = 1.0
 """Silence after which the caches are bypassed (semantics.md section 6: a rotation takes effect within a second)."""
-Ending = Literal["left", "slow", "gone", "stopped"]
-"""Why a stream ended: its client left, was too slow, its project is gone, or this replica stops."""
+Ending = Literal["left", "slow", "gone", "revoked", "stopped"]
+"""Why a stream ended: its client left, was too slow, its project or its key is gone, or this replica stops."""
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Subscriber:
-    """One stream client: a bounded queue and the task that writes to the socket."""
+    """One stream client: a bounded queue and the task that writes to the socket. `key`: the organisation and the id of
+    the API key it came with."""
 
-    def __init__(self, queue_max: int, task: asyncio.Task[object] | None) -> None:
+    def __init__(self, queue_max: int, task: asyncio.Task[object] | None, key: tuple[str, str] | None) -> None:
+        self.key = key
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(queue_max)
         self._task = task
         self.live = False
@@ -106,6 +108,7 @@ class Feed:
         self._heard: dict[int, float | None] = dict.fromkeys(shards)
         self._watches: dict[str, Watch] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._access_changed = asyncio.Event()
         self.caches = Caches(gateway.store, self.fresh)
         meters.watch(lambda: meters.gauge("breakers_stream_clients", self.stream_count()))
 
@@ -114,7 +117,7 @@ class Feed:
     def start(self) -> None:
         """Starts the pumps and the heartbeat; needs a running loop."""
         self._tasks = [asyncio.create_task(self._pump(shard)) for shard in self._heard]
-        self._tasks.append(asyncio.create_task(self._beat()))
+        self._tasks += [asyncio.create_task(self._beat()), asyncio.create_task(self._watch_keys())]
 
     async def stop(self) -> None:
         """Cuts every client off and ends every task."""
@@ -148,10 +151,10 @@ class Feed:
             self._meters.count("breakers_streams_refused_total")
             raise Overloaded("Too many open streams of this project.", {"retry_after_s": 5})
 
-    def subscribe(self, project_id: str) -> Subscriber:
+    def subscribe(self, project_id: str, key: tuple[str, str] | None = None) -> Subscriber:
         """Registers the calling task as a client. It gets nothing before `snapshot` has made it live."""
         watch = self._watches.setdefault(project_id, Watch())
-        subscriber = Subscriber(self._settings.subscriber_queue_max, asyncio.current_task())
+        subscriber = Subscriber(self._settings.subscriber_queue_max, asyncio.current_task(), key)
         watch.subscribers.add(subscriber)
         self._meters.count("breakers_streams_opened_total")
         self._reload(project_id, watch, only_if_stale=True)
@@ -201,6 +204,7 @@ class Feed:
         if reset:
             self._meters.count("breakers_feed_resets_total")
             self.caches.forget_all()
+            self._access_changed.set()
             for project_id, watch in self._watches.items():
                 self._reload(project_id, watch)
         for entry in page.entries:
@@ -209,6 +213,7 @@ class Feed:
     def _follow(self, entry: FeedEntry) -> None:
         if entry.kind == "keys":
             self.caches.forget_access()
+            self._access_changed.set()
             return
         if entry.kind == "config":
             self.caches.forget_project(entry.project_id)
@@ -238,6 +243,26 @@ class Feed:
         for subscriber in slow:
             subscriber.live = False
             subscriber.cut("slow")
+
+    async def _watch_keys(self) -> None:
+        """Cuts the streams of keys that are revoked: new requests of theirs are refused anyway."""
+        while True:
+            await self._access_changed.wait()
+            self._access_changed.clear()
+            try:
+                await self._cut_revoked()
+            except BreakersError as error:
+                log.warning("keys_not_checked", error=str(error))
+                self._access_changed.set()
+                await asyncio.sleep(BACKOFF_S[-1])
+
+    async def _cut_revoked(self) -> None:
+        keyed = [s for watch in self._watches.values() for s in watch.subscribers if s.key is not None]
+        for org_id in {s.key[0] for s in keyed if s.key is not None}:
+            valid = {(org_id, row.id) for row in await self._gateway.store.list_keys(org_id)}
+            for subscriber in keyed:
+                if subscriber.key is not None and subscriber.key[0] == org_id and subscriber.key not in valid:
+                    subscriber.cut("revoked")
 
     # boards
 

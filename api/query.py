@@ -7,17 +7,19 @@ import binascii
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import msgspec
 
 from api.auth import uuid_or_none
 from breaker_actors.errors import BadRequest
-from breaker_actors.stores.base import EventQuery, EventRow
+from breaker_actors.stores.base import DeliveryQuery, DeliveryState, EventQuery, EventRow
 
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _CURSOR = re.compile(r"(?:d\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
-_AUDIT_CURSOR = re.compile(r"l\.([0-9]{1,18})")
+_NUMBER_CURSOR = re.compile(r"l\.([0-9]{1,18})")
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -46,12 +48,31 @@ def cursor_after(query: EventQuery, last: EventRow) -> str:
 def audit_query(args: Mapping[str, str]) -> tuple[int, int | None]:
     """How many entries of the audit log are asked for, and before which one."""
     given = {key: value for key, value in args.items() if value != ""}
-    return _limit(given), int(_place(_AUDIT_CURSOR, given["cursor"]).group(1)) if "cursor" in given else None
+    return _limit(given), _before_number(given)
 
 
-def audit_cursor(number: int) -> str:
-    """Where the next page of the audit log begins."""
+def deliveries_query(project_id: str, channel_id: str, args: Mapping[str, str]) -> DeliveryQuery:
+    """Which deliveries of a channel are asked for."""
+    given = {key: value for key, value in args.items() if value != ""}
+    state = given.get("state")
+    if state not in (None, *DELIVERY_STATES):
+        raise _bad("state", f"not one of {', '.join(DELIVERY_STATES)}")
+    return DeliveryQuery(
+        project_id=project_id,
+        channel_id=channel_id,
+        state=state,
+        before=_before_number(given),
+        limit=_limit(given),
+    )
+
+
+def number_cursor(number: int) -> str:
+    """Where the next page begins of what is ordered by a number."""
     return _opaque(f"l.{number}")
+
+
+def _before_number(given: Mapping[str, str]) -> int | None:
+    return int(_place(_NUMBER_CURSOR, given["cursor"]).group(1)) if "cursor" in given else None
 
 
 def _opaque(place: str) -> str:

@@ -16,7 +16,9 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def show(status: dict[str, Any], console: Console | None = None) -> None:
-    (console or Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)).print(Group(_nodes(status), _actors(status), _summary(status)))
+    (console or Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)).print(
+        Group(_nodes(status), _actors(status), _summary(status))
+    )
 
 
 def _nodes(status: dict[str, Any]) -> Table:

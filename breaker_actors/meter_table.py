@@ -26,8 +26,8 @@ SAMPLE_FAULTS = (
     *("invalid_value", "invalid_ok", "invalid_tags", "invalid_trace_id"),
 )
 ROUTES = (
-    *("admin", "audit", "breakers", "channels", "events", "health", "ingest", "keys", "metadata", "projects", "routers"),
-    *("spec", "states", "status", "stream", "workspaces", "none"),
+    *("admin", "audit", "breakers", "channels", "deliveries", "events", "health", "ingest", "keys", "metadata"),
+    *("projects", "routers", "spec", "states", "status", "stream", "workspaces", "none"),
 )
 """Groups of routes: the API's blueprints; none: no route was found."""
 CHANNELS = ("slack", "pagerduty", "email", "webhook")
@@ -223,7 +223,7 @@ _METERS = [
         "streams",
         ("api",),
         "state streams ended; slow: cut with a full queue",
-        {"reason": ("left", "slow", "gone", "stopped")},
+        {"reason": ("left", "slow", "gone", "revoked", "stopped")},
     ),
     Meter("breakers_streams_refused_total", "streams", ("api",), "streams beyond BREAKERS_STREAMS_PER_PROJECT_MAX"),
     Meter("breakers_stream_messages_total", "messages", ("api",), "messages queued for stream clients"),

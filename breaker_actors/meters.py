@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import accumulate
 
 from breaker_actors.clock import SystemClock
 from breaker_actors.meter_table import BUCKET, SUM, TABLE, Key, Part
+
+_monotonic = SystemClock().monotonic  # an event loop's own time may come in milliseconds
 
 
 class Buckets:
@@ -31,6 +32,22 @@ class Buckets:
         self.sum += value * n
 
 
+class Timed:
+    """A block that is being timed."""
+
+    __slots__ = ("_begun", "_buckets")
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
+
+    def __enter__(self) -> None:
+        self._begun = _monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._buckets.add(_monotonic() - self._begun)
+
+
 class Meters:
     """What one part counts. `actor`: its name, a label on all its series. Names, labels and their order are TABLE's."""
 
@@ -43,7 +60,6 @@ class Meters:
         self.gauges: dict[Key, float] = {}
         self.histograms: dict[Key, Buckets] = {}
         self._watches: list[Callable[[], None]] = []
-        self._monotonic = SystemClock().monotonic  # an event loop's own time may come in milliseconds
 
     def count(self, name: str, n: float = 1, /, **labels: str) -> None:
         """Adds to a counter."""
@@ -70,20 +86,20 @@ class Meters:
 
     def observe(self, name: str, value: float, n: int = 1, /, **labels: str) -> None:
         """Puts a value that isn't negative, met `n` times, into a histogram."""
-        key = (name, *labels.values())
-        buckets = self.histograms.get(key) or self.histogram(name, **labels)
+        buckets = self.histograms.get((name, *labels.values())) or self.histogram(name, **labels)
         buckets.add(value, n)
 
     def histogram(self, name: str, /, **labels: str) -> Buckets:
         """One series to `add` to without looking it up each time: for what is met very often."""
-        return self.histograms.setdefault(self._bounded(name, labels), Buckets(TABLE[name].buckets))
+        key = (name, *labels.values())
+        if key not in self.histograms:
+            key = self._bounded(name, labels)
+            self.histograms.setdefault(key, Buckets(TABLE[name].buckets))
+        return self.histograms[key]
 
-    @contextmanager
-    def timed(self, name: str, /, **labels: str) -> Iterator[None]:
-        """Puts the seconds that the block takes into a histogram, unless it raises."""
-        begun = self._monotonic()
-        yield
-        self.observe(name, self._monotonic() - begun, **labels)
+    def timed(self, name: str, /, **labels: str) -> Timed:
+        """Puts the seconds that a block takes into a histogram, unless it raises: `with meters.timed(...):`."""
+        return Timed(self.histogram(name, **labels))
 
     def watch(self, look: Callable[[], None]) -> None:
         """`look` sets gauges and totals; it is called before each export, and never when nothing is exported."""

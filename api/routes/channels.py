@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import uuid4
+
 from quart import Blueprint, Response
 
 from api import bodies_accounts as bodies
@@ -10,6 +13,7 @@ from api.reply import json_response, no_content
 from api.wire import decode_object
 from api.wire_accounts import channel_draft, channel_edit
 from breaker_actors.errors import NotFound, SendFailed
+from breaker_actors.notify.model import Destination, sample
 from breaker_actors.stores.base import ChannelRow
 
 blueprint = Blueprint("channels", __name__, url_prefix="/v1/projects/<project_id>/notification-channels")
@@ -52,8 +56,19 @@ async def delete_channel(project_id: str, channel_id: str) -> Response:
 
 @blueprint.post("/<channel_id>/test")
 async def test_channel(project_id: str, channel_id: str) -> Response:
-    await _channel(project_id, channel_id)
-    raise SendFailed("This version of the service does not deliver notifications yet; nothing was sent.")
+    """Sends at once, whatever `enabled` and `events` say, and says what came of it."""
+    project, parts = await reach(project_id, "manage"), replica()
+    row = await _channel(project_id, channel_id)
+    to = Destination(channel_id=row.id, kind=row.channel, config=row.config)
+    message = sample(project.id, project.name, parts.clock.now_ms(), str(uuid4()))
+    attempt = await parts.sender.send(to, message)
+    if attempt.result != "sent":
+        raise SendFailed(f"The test notification could not be sent: {attempt.error}", _status(attempt.status))
+    return json_response({"status": "sent", "message": "The test notification was sent."})
+
+
+def _status(status: int | None) -> dict[str, Any]:
+    return {} if status is None else {"status": status}
 
 
 async def _channel(project_id: str, channel_id: str) -> ChannelRow:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 
 from quart import Blueprint, Response, request
 
-from api.context import reach, replica
+from api.context import acting, reach, replica
 from api.feed import Feed
 from api.sse import StreamTiming
 from breaker_actors.errors import Forbidden, NotFound, Unauthorized
@@ -26,7 +26,7 @@ HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "Co
 async def stream_states(project_id: str) -> Response:
     project, parts = await _reach_slowly(project_id), replica()
     parts.feed.admit(project.id)
-    messages = follow(parts.feed, project.id, parts.timing)
+    messages = follow(parts.feed, project.id, parts.timing, (project.org_id, acting()))
     response = Response(b"" if request.method == "HEAD" else messages, headers=HEADERS)
     response.timeout = None
     del response.headers["Content-Length"]
@@ -42,11 +42,13 @@ async def _reach_slowly(project_id: str) -> ProjectRow:
         raise
 
 
-async def follow(feed: Feed, project_id: str, timing: StreamTiming) -> AsyncGenerator[bytes, None]:
+async def follow(
+    feed: Feed, project_id: str, timing: StreamTiming, key: tuple[str, str] | None = None
+) -> AsyncGenerator[bytes, None]:
     """The bytes of one client's stream: all states shortly after the headers, then every change."""
     subscriber = None
     try:
-        subscriber = feed.subscribe(project_id)
+        subscriber = feed.subscribe(project_id, key)
         await asyncio.sleep(timing.snapshot_s)
         yield await feed.snapshot(project_id, subscriber)
         while True:

@@ -11,6 +11,8 @@ from api.spec.types import (
     ChannelKind,
     Count,
     Cursor,
+    DeliveryKind,
+    DeliveryState,
     Hash,
     Instant,
     Int32,
@@ -311,6 +313,44 @@ class ChannelList(Listing, kw_only=True):
 class ChannelTest(Answer, kw_only=True):
     status: str
     message: str
+
+
+class Delivery(Answer, kw_only=True):
+    """One notification on its way to one channel. `event_id` null: the end of a deleted breaker has no event.
+    `next_attempt_at`: null unless it is pending."""
+
+    id: Uuid
+    project_id: Uuid
+    channel_id: str
+    breaker_id: Uuid
+    name: str
+    event_id: str | None
+    transition_seq: Count
+    kind: DeliveryKind
+    state: DeliveryState
+    attempts: Count
+    last_status: Int32 | None
+    last_error: str | None
+    next_attempt_at: Instant | None
+    created_at: Instant
+    sent_at: Instant | None
+    ended_at: Instant | None
+
+
+class Silence(Answer, kw_only=True):
+    """Why nothing is tried on a channel now: its receiver fails. open: until `retry_at`; half_open: it is probed."""
+
+    state: StateWord
+    retry_at: Instant | None
+    last_status: Int32 | None
+    last_error: str | None
+
+
+class DeliveryList(Listing, kw_only=True):
+    deliveries: list[Delivery]
+    items: list[Delivery]
+    returned: Count
+    silence: Silence | None
 
 
 class AuditEntry(Answer, kw_only=True):

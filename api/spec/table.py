@@ -10,7 +10,7 @@ from api.query import LIMIT_DEFAULT, LIMIT_MAX
 from api.spec import answers as a
 from api.spec import requests as r
 from api.spec.operation import GONE, Answer, Either, Operation, Parameter, conditional, made, ok
-from api.spec.types import AuditCursor, Cursor, Moment, Uuid
+from api.spec.types import Cursor, DeliveryState, Moment, NumberCursor, Uuid
 
 Op = Operation
 V1, P = "/v1", "/v1/projects/{project_id}"
@@ -38,9 +38,15 @@ EVENTS = (
     Parameter("limit", "query", Limit, "Events in one answer."),
 )
 AUDIT = (
-    Parameter("cursor", "query", AuditCursor, "next_cursor of a previous answer."),
+    Parameter("cursor", "query", NumberCursor, "next_cursor of a previous answer."),
     Parameter("limit", "query", Limit, "Entries in one answer."),
 )
+DELIVERIES = (
+    Parameter("state", "query", DeliveryState, "Only deliveries in this state."),
+    Parameter("cursor", "query", NumberCursor, "next_cursor of a previous answer."),
+    Parameter("limit", "query", Limit, "Deliveries in one answer."),
+)
+REDRIVEN = {202: Answer(a.DeliveryList, "They are pending again: the dead ones of the same outage, in order.")}
 STREAM = {200: Answer(str, "States of all breakers, then every change.", "text/event-stream", ("Cache-Control",))}
 METADATA = Either((r.MetadataPatch, r.MetadataChange))
 STATUS_BOTH = conditional(a.ProjectStatus)
@@ -285,6 +291,25 @@ OPERATIONS: tuple[Operation, ...] = (
     Op("PATCH", N1, "update_channel", "Change a channel", "manage", ok(a.ChannelSingle), (), r.ChannelPatch, False),
     Op("DELETE", N1, "delete_channel", "Delete a channel", "manage", GONE),
     Op("POST", f"{N1}/test", "test_channel", "Send a test notification", "manage", ok(a.ChannelTest), (422,)),
+    Op(
+        "GET",
+        f"{N1}/deliveries",
+        "list_deliveries",
+        "What was told on a channel, what waits and why, newest first",
+        "manage",
+        ok(a.DeliveryList),
+        (400,),
+        parameters=DELIVERIES,
+    ),
+    Op(
+        "POST",
+        f"{N1}/deliveries/{{delivery_id}}/redrive",
+        "redrive_delivery",
+        "Send a dead delivery again",
+        "manage",
+        REDRIVEN,
+        (409,),
+    ),
     Op("GET", K, "list_keys", "Keys of a project", "manage", ok(a.ProjectKeyList)),
     Op(
         "POST",

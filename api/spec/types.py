@@ -38,12 +38,16 @@ MetadataKey = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=255)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=20, examples=[{"team": "payments"}])]
 
-AuditCursor = Annotated[str, Meta(extra_json_schema={"format": "audit-cursor"}, description="From a previous answer.")]
+NumberCursor = Annotated[
+    str, Meta(extra_json_schema={"format": "number-cursor"}, description="From a previous answer.")
+]
 Moment = Annotated[str, text(INSTANT, format="date-time")]
 
 Mode = Literal["static", "canary", "weighted"]
 ChannelKind = Literal["slack", "pagerduty", "email", "webhook"]
 ChannelEvent = Literal["trip", "recover"]
+DeliveryKind = Literal["trip", "recover", "resolve"]
+DeliveryState = Literal["pending", "sent", "dead", "cancelled"]
 ReasonCode = Literal["insufficient_samples", "threshold_exceeded"]
 
 __all__ = ["Kind", "Op", "Policy", "StateWord"]

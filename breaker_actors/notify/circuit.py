@@ -68,7 +68,7 @@ class Circuit:
         A final refusal is an answer: whoever gives it is alive. Of a half-open circuit the first failure counts as
         many, so that one probe decides; once a probe got through, failures count as in a closed one.
         """
-        self._breaker.advance(now_ms)
+        self._breaker.advance(now_ms - 1)
         failed = attempt.result == "retry"
         if failed:
             self.last_error, self._last_status = attempt.error, attempt.status

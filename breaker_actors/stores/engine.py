@@ -28,7 +28,6 @@ READER_THREADS = 3
 CONNECTIONS = READER_THREADS + 2
 SERIAL_LOCK = 0x62726B72_0001
 """The advisory lock of PostgreSQL that makes configuration writes serial across the cluster."""
-AGAIN_S = 0.01
 _OUR_BUGS = (exc.IntegrityError, exc.ProgrammingError, exc.DataError)
 _NOT_ALLOWED = "42501"
 
@@ -180,7 +179,7 @@ def transact(engine: Engine, work: Callable[[Connection], T]) -> T:
             left -= 1
             if not left or _state(error) not in postgres.AGAIN:
                 raise _meaning(error) from None
-            time.sleep(AGAIN_S)
+            time.sleep(postgres.AGAIN_S)
 
 
 def _state(error: Exception) -> str | None:

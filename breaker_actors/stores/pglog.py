@@ -20,7 +20,6 @@ from psycopg.pq import TransactionStatus
 from breaker_actors.core.records import LogRecord
 from breaker_actors.errors import Unavailable
 from breaker_actors.stores import pgrecords, postgres
-from breaker_actors.stores.engine import AGAIN_S
 from breaker_actors.stores.loghead import Head
 from breaker_actors.stores.pgrecords import Connection
 from breaker_actors.stores.samplelog import Append, LogStock, RouterHead, check_slot
@@ -53,7 +52,7 @@ class _Lane:
                 left -= 1
                 if not left or error.sqlstate not in postgres.AGAIN:
                     raise Unavailable(f"the sample log does not answer: {postgres.error_text(error)}") from None
-                time.sleep(AGAIN_S)
+                time.sleep(postgres.AGAIN_S)
 
     def _try(self, work: Callable[[Connection], T]) -> T:
         connection = self._connection()
@@ -138,7 +137,7 @@ class PgLog:
             pass
 
     async def size_bytes(self, slot: str) -> int:
-        """A running count, kept with the heads: payloads, and a fixed number of bytes for each record beside. Duplicate
+        """A running count, kept with the heads: what records are known to take up, right within 6 percent. Duplicate
         keys, which live for minutes, are not in it."""
         return await self._read(slot, lambda c: pgrecords.size_bytes(c, slot))
 

@@ -21,8 +21,9 @@ from breaker_actors.stores.samplelog import Append, LogStock, RouterHead
 Connection = psycopg.Connection[Any]
 
 TRIM_ROWS = 500
-RECORD_BYTES = 140
-"""What a record takes up beside its payload, in its table and its index, about."""
+RECORD_BYTES, PAYLOAD_SHARE = 200, 16
+"""What a record takes up beside its payload, in its table and its index: so many bytes, and a share of its payload
+where that is cut into pieces. Measured for payloads of 30 to 170,000 bytes: the sum is right within 6 percent."""
 _TAKES = 0x62726B73
 """Class of the advisory locks under which the takes of a slot come one after the other."""
 _NOBODY = -1
@@ -138,7 +139,7 @@ WITH kept AS (
         SELECT r."offset" FROM log_records AS r, kept
         WHERE slot = %(slot)s AND router_id = %(id)s AND r."offset" < %(below)s AND r."offset" <> kept.view_offset
         ORDER BY r."offset" LIMIT %(limit)s
-    )) RETURNING octet_length(payload) + %(record_bytes)s AS bytes
+    )) RETURNING %(record_bytes)s + octet_length(payload) + octet_length(payload) / %(payload_share)s AS bytes
 ), freed AS (SELECT count(*) AS records, coalesce(sum(bytes), 0) AS bytes FROM gone)
 UPDATE log_heads AS h SET bytes = h.bytes - freed.bytes FROM freed
 WHERE h.slot = %(slot)s AND h.router_id = %(id)s AND freed.records > 0 RETURNING freed.records
@@ -267,7 +268,7 @@ def _moves(stood: Mapping[str, Head], judged: Judged) -> dict[str, list[Any]]:
     moved = judged.moved
     grown = dict.fromkeys((head.router_id for head in moved), 0)
     for record in judged.fresh:
-        grown[record.router_id] += len(record.payload) + RECORD_BYTES
+        grown[record.router_id] += record_bytes(len(record.payload))
     return {
         "heads": [head.router_id for head in moved],
         "epochs": [head.epoch for head in moved],
@@ -278,6 +279,11 @@ def _moves(stood: Mapping[str, Head], judged: Judged) -> dict[str, list[Any]]:
         "keys_from": [head.keys_from_ms for head in moved],
         "bytes": list(grown.values()),
     }
+
+
+def record_bytes(payload: int) -> int:
+    """What a record with so many bytes of payload takes up, about."""
+    return RECORD_BYTES + payload + payload // PAYLOAD_SHARE
 
 
 def alive(c: Connection, slot: str, owner: str, now_ms: int) -> None:
@@ -309,7 +315,8 @@ def stock(c: Connection, slot: str) -> list[LogStock]:
 
 def trim(c: Connection, slot: str, router_id: str, below: int) -> int:
     """Drops up to TRIM_ROWS records below an offset, but not the view that the first kept record refers to."""
-    values = {"slot": slot, "id": router_id, "below": below, "limit": TRIM_ROWS, "record_bytes": RECORD_BYTES}
+    shares = {"record_bytes": RECORD_BYTES, "payload_share": PAYLOAD_SHARE}
+    values = {"slot": slot, "id": router_id, "below": below, "limit": TRIM_ROWS, **shares}
     freed = c.execute(_TRIM, values).fetchone()
     return 0 if freed is None else int(freed[0])
 

@@ -18,7 +18,7 @@ ANSWER_S = 12.0
 """How long one answer of the server is waited for. Its own limits come first; this one is for a server that hangs."""
 AGAIN = ("40P01", "40001")
 """Deadlock, serialization failure: the transaction left no trace and may be done again."""
-TRIES = 5
+TRIES, AGAIN_S = 5, 0.01
 
 # What the server itself watches. A process that stopped inside a transaction must let go of its locks before those who
 # wait for them give up; a connection that nobody uses does not stay for ever.

@@ -10,7 +10,7 @@ from tests.conformance.rows import Row
 
 ALL = endpoints(ENDPOINTS) + endpoints(ADDED)
 KEY_OF = {"manage": "user", "runtime": "project", "admin": "admin"}
-BODYLESS = re.compile(r"(rotate|/test)$")
+BODYLESS = re.compile(r"(rotate|/test|/redrive)$")
 LARGE = b'{"name": "' + b"x" * (1 << 20) + b'"}'
 TYPES = {"string": 7, "uuid": 7, "bool": "yes", "int": "7", "number": "7", "object": [1], "list": 7}
 WORDS = {"kind": "mean", "op": "eq", "policy": "hopeful", "mode": "random", "channel": "pigeon"}

@@ -7,7 +7,8 @@ from tests.conformance.rows import Row
 R, N = "P/routers/{router_id}", "P/notification-channels/{channel_id}"
 CHANNELS_PATH = "P/notification-channels"
 OWN = {"router_id": "{own_router_id}"}
-NOTIFIER = "the notifier"
+DEAD = {"channel_id": "{dead_channel_id}", "delivery_id": "{dead_id}"}
+WAITING = {"channel_id": "{waiting_channel_id}", "delivery_id": "{waiting_id}"}
 SLACK = {"channel": "slack", "config": {"webhook_url": "https://hooks.slack.example/services/T0/B0/secret"}}
 CLOSED = {"channel": "webhook", "config": {"url": "http://127.0.0.1:1/"}}
 SIGNED = {"project_id": "{new_project_id}"}
@@ -122,14 +123,38 @@ CHANNELS = (
     Row(f"PATCH {N} 200", "config", {"config": {"url": "http://127.0.0.1:2/"}}),
     Row(f"PATCH {N} 422", "unknown event", {"events": ["storm"]}, field="events"),
     Row(f"DELETE {N} 204", ""),
-    Row(f"POST {N}/test 200", "sent", awaits=NOTIFIER, check=lambda r, b: b["status"] == "sent"),
-    Row(f"POST {N}/test 200", "off all the same", awaits=NOTIFIER, before=((f"PATCH {N}", {"enabled": False}),)),
+    Row(f"POST {N}/test 200", "sent", check=lambda r, b: b["status"] == "sent"),
+    Row(f"POST {N}/test 200", "off all the same", before=((f"PATCH {N}", {"enabled": False}),)),
     Row(
         f"POST {N}/test 422",
         "nobody listens",
         before=((f"PATCH {N}", {"config": {"url": "http://127.0.0.1:1/"}}),),
         code="send_failed",
     ),
+    Row(f"GET {N}/deliveries 200", "none yet", check=lambda r, b: b["deliveries"] == [] and b["silence"] is None),
+    Row(
+        f"GET {N}/deliveries 200",
+        "pending",
+        names=WAITING,
+        check=lambda r, b: [(d["kind"], d["state"], d["attempts"]) for d in b["items"]] == [("trip", "pending", 0)],
+    ),
+    Row(
+        f"GET {N}/deliveries 200",
+        "of a state",
+        names=WAITING,
+        query="state=dead",
+        check=lambda r, b: (b["returned"], b["next_cursor"]) == (0, None),
+    ),
+    Row(f"GET {N}/deliveries 400", "state", query="state=lost", field="state"),
+    Row(f"GET {N}/deliveries 400", "limit", query="limit=0", field="limit"),
+    Row(f"GET {N}/deliveries 400", "cursor", query="cursor=x", field="cursor"),
+    Row(
+        f"POST {N}/deliveries/{{delivery_id}}/redrive 202",
+        "dead",
+        names=DEAD,
+        check=lambda r, b: [d["state"] for d in b["deliveries"]] == ["pending"],
+    ),
+    Row(f"POST {N}/deliveries/{{delivery_id}}/redrive 409", "pending", names=WAITING, code="not_redrivable"),
 )
 
 

@@ -45,7 +45,13 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
     async with AsyncExitStack() as stack:
         directory = tmp_path_factory.mktemp("conformance")
         s = await stack.enter_async_context(
-            service(directory, rate_events_per_s=EVENTS_PER_S, max_body_bytes=1 << 20, streams_per_project_max=3)
+            service(
+                directory,
+                rate_events_per_s=EVENTS_PER_S,
+                max_body_bytes=1 << 20,
+                streams_per_project_max=3,
+                allow_private_destinations=True,
+            )
         )
         settings = s.cluster.settings
         down = FakeGateway(s.store)

@@ -6,7 +6,6 @@ client's eyes, whatever the row itself asks about.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from quart import Quart, Response
 
 from api.spec.operation import Operation
 from api.spec.table import OPERATIONS
+from breaker_actors.stores.base import ChannelDraft, ChannelRow, DeliveryQuery, DeliveryRow, Tried
 from tests.conformance.interface import full
 from tests.conformance.strictness import ANSWERS, problems_of
 from tests.support.cluster import FAST_RULE, Service
@@ -138,9 +138,27 @@ _MAKERS: dict[str, tuple[str, Any, str]] = {
 
 
 async def trip(house: House) -> dict[str, str]:
-    """A breaker that went through open, half_open and closed; its id."""
+    """A breaker that went through open, half_open and closed; its id. Two channels that are told, with the id of the
+    delivery of each: one could not be sent, the other waits."""
+    channels = [await _told_channel(house.service) for _ in range(2)]
     row = await house.service.breaker("tripping", **FAST_RULE | {"half_open_backoff_enabled": False})
     await house.service.send(row.router_ids[0], [900.0] * 3)
     await house.service.in_state(row.id, "half_open")
-    await asyncio.sleep(0)
-    return {"tripped_id": row.id}
+    dead, waiting = [await _delivery(house.service, channel.id) for channel in channels]
+    store, now = house.service.store, house.service.clock.now_ms()
+    epoch = await store.open_notifier()
+    await store.lease_deliveries(epoch, {dead.channel_id: 1}, (), now, now + 1)
+    failed = Tried(delivery_id=dead.id, word="dead", at_ms=now, status=404, error="answered 404 Not Found")
+    await store.settle_deliveries(epoch, [failed])
+    names = {"dead_channel_id": dead.channel_id, "dead_id": dead.id, "delivery_id": waiting.id}
+    return {"tripped_id": row.id, **names, "waiting_channel_id": waiting.channel_id, "waiting_id": waiting.id}
+
+
+async def _told_channel(s: Service) -> ChannelRow:
+    draft = ChannelDraft(channel="webhook", config={"url": "http://127.0.0.1:1/"}, events=("trip",))
+    return await s.store.create_channel(s.project.id, draft, s.clock.now_ms())
+
+
+async def _delivery(s: Service, channel_id: str) -> DeliveryRow:
+    (row,) = await s.store.deliveries(DeliveryQuery(project_id=s.project.id, channel_id=channel_id))
+    return row

@@ -58,6 +58,8 @@ PATCH  P/routers/{router_id}/metadata        admin    200 404 422
 POST   P/routers/{router_id}/breakers        manage   200 404 422
 DELETE P/routers/{router_id}/breakers/{breaker_id}  manage  204 404
 GET    P/notification-channels/{channel_id}  manage   200 404
+GET    P/notification-channels/{channel_id}/deliveries  manage  200 400
+POST   P/notification-channels/{channel_id}/deliveries/{delivery_id}/redrive  manage  202 409
 GET    P/audit                               manage   200 400
 GET    P/keys                                manage   200
 POST   P/keys                                manage   201 422

@@ -16,8 +16,7 @@ Check = Callable[[Response, Any], bool]
 
 @dataclass(frozen=True)
 class Row:
-    """`names`: what stands for what in this row; `before`: requests that must succeed first; `code`: the error word.
-    `awaits`: the part of the service that has to be there first."""
+    """`names`: what stands for what in this row; `before`: requests that must succeed first; `code`: the error word."""
 
     line: str
     note: str = ""
@@ -31,7 +30,6 @@ class Row:
     field: str = ""
     check: Check | None = None
     app: str = "main"
-    awaits: str = ""
 
     @property
     def endpoint(self) -> str:
@@ -60,10 +58,4 @@ class Row:
 
 def table(rows: Iterable[Row]) -> pytest.MarkDecorator:
     """The rows as parameters named by what they are about."""
-    return pytest.mark.parametrize(
-        "row", [pytest.param(row, id=f"{row.line} {row.note}".strip(), marks=_marks(row)) for row in rows]
-    )
-
-
-def _marks(row: Row) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(reason=f"awaits {row.awaits}", strict=True)] if row.awaits else []
+    return pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.line} {row.note}".strip()) for row in rows])

@@ -20,7 +20,7 @@ def _cursor(place: str) -> str:
 
 PLACES = st.tuples(st.integers(0, 10**15), st.integers(0, 10**9)).map(lambda place: f"d.{place[0]}.{place[1]}")
 schemathesis.openapi.format("cursor", PLACES.map(_cursor))
-schemathesis.openapi.format("audit-cursor", st.integers(0, 10**9).map(lambda number: _cursor(f"l.{number}")))
+schemathesis.openapi.format("number-cursor", st.integers(0, 10**9).map(lambda number: _cursor(f"l.{number}")))
 
 
 def _whole(value: Any) -> Any:

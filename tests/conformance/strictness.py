@@ -94,6 +94,10 @@ SHAPES: dict[str, str] = {
     "ChannelSingle": "channel:Channel",
     "ChannelList": "channels:[Channel] items:[Channel] " + PAGE,
     "Sent": "status:string message:string",
+    "Delivery": """id:string project_id:string channel_id:string breaker_id:string name:string event_id:string?
+        transition_seq:int kind:string state:string attempts:int last_status:int? last_error:string?
+        next_attempt_at:time? created_at:time sent_at:time? ended_at:time?""",
+    "DeliveryList": "deliveries:[Delivery] items:[Delivery] returned:int " + PAGES,
     "Key": KEY,
     "NewKey": KEY + " key:string message:string",
     "KeyList": "keys:[Key] items:[Key] count:int " + PAGE,
@@ -137,6 +141,8 @@ ANSWERS: dict[str, str] = {
     "GET P/notification-channels/{channel_id}": "Channel",
     "PATCH P/notification-channels/{channel_id}": "ChannelSingle",
     "POST P/notification-channels/{channel_id}/test": "Sent",
+    "GET P/notification-channels/{channel_id}/deliveries": "DeliveryList",
+    "POST P/notification-channels/{channel_id}/deliveries/{delivery_id}/redrive": "DeliveryList",
     "GET P/keys": "KeyList",
     "GET P/audit": "AuditList",
     "POST P/keys": "NewKey",

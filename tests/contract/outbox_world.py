@@ -45,9 +45,13 @@ class Told:
 
     async def breaker(self, name: str = "a") -> BreakerRow:
         row = await self.world.breaker(name)
-        self.epochs[row.id] = await self.world.own(row.id)
-        self.seqs[row.id], self.states[row.id] = 0, "closed"
+        await self.adopt(row.id)
         return row
+
+    async def adopt(self, breaker_id: str) -> None:
+        """Takes over a new breaker, to move it."""
+        self.epochs[breaker_id] = await self.world.own(breaker_id)
+        self.seqs[breaker_id], self.states[breaker_id] = 0, "closed"
 
     def commit(self, breaker_id: str, *moves: StateWord, ts_ms: int = 0) -> Commit:
         """The next moves of a breaker, as one commit; the test has to write it."""

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 from breaker_actors.core.records import Gap
 from breaker_actors.stores.opening import DATABASE
 from tests.support.invariants import Evidence, assert_in_sequence
-from tests.support.live import LiveService, wait_for
+from tests.support.live import LiveService
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -135,18 +135,14 @@ def test_a_store_that_takes_no_writes_for_seconds(live: LiveService) -> None:
 
 @pytest.mark.slow
 def test_a_router_that_is_killed_again_and_again(live: LiveService) -> None:
-    patient = Patient(live, "killed", window_ms=1_000, eval_interval_ms=8_000, recovery_allow_rate_ramp_steps=1)
+    patient = Patient(live, "killed", window_ms=1_500, eval_interval_ms=3_000, recovery_allow_rate_ramp_steps=1)
     with patient.fed(live):
-        for _ in range(3):
-            kill_and_wait(live, "RouterActor", lambda: live.send(patient.router_id, [10.0]).status_code == 202)
+        over = time.monotonic() + 5.0
+        while time.monotonic() < over:
+            live.kill("RouterActor")
+            time.sleep(0.05)
         patient.assert_recovered(live)
     assert any(map(patient.swallowed, patient.gaps()))
-
-
-def kill_and_wait(live: LiveService, name: str, answers: Callable[[], bool]) -> None:
-    (old,) = live.kill(name)
-    wait_for(lambda: set(live.pids(name)) - {old}, HEARD_S)
-    wait_for(answers, HEARD_S)
 
 
 @pytest.mark.slow

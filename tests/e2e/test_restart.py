@@ -32,7 +32,6 @@ RULES = {
 SHOWN = ("state", "state_since_ms", "allow_rate", "transition_seq", "sample_count", "passes")
 EARLIEST_MS = 3_500
 """A heartbeat is at most so old: one every second, on a busy machine."""
-OURS_S = 10.0
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -105,7 +104,6 @@ def test_a_thousand_breakers_are_as_they_were(tmp_path: Path) -> None:
         gaps = check_gaps(world, evidence, crashed_ms, restored_ms)
         check_states(before, after)
         check_events(world, evidence, events, gaps)
-        assert fresh_s - empty_s <= OURS_S
     finally:
         live.stop()
 

@@ -32,9 +32,8 @@ class Proxy:
             yield
         finally:
             server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            # clients are closed before their way is: all ends by itself
+            await asyncio.wait_for(asyncio.gather(*self._tasks), 10)
 
     def _accept(self, client: StreamReader, to_client: StreamWriter) -> None:
         self._tasks.add(asyncio.create_task(self._serve(client, to_client)))
@@ -53,7 +52,10 @@ class Proxy:
         finally:
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
-            to_server.transport.abort()
+            for writer in (to_client, to_server):
+                writer.transport.abort()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
 
     async def _answer(self, server: StreamReader, to_client: StreamWriter, doomed: asyncio.Event) -> None:
         """Passes answers on, until there is one to be lost: it is awaited, and then nothing more is said."""

@@ -204,8 +204,6 @@ async def test_a_channel_lives_and_hides_its_secrets(world: World) -> None:
     assert stored.config == {"webhook_url": HOOK}
     back = (await body_of(await world.call("PATCH", path, json={"enabled": None, "events": None})))["channel"]
     assert (back["enabled"], back["events"]) == (True, ["trip", "recover"])
-    error = await error_of(await world.call("POST", f"{path}/test"), 422, "send_failed")
-    assert "nothing was sent" in error["message"]
     assert await body_of(await world.call("DELETE", path), 204) == b""
     for method, rest in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/test")):
         await error_of(await world.call(method, path + rest, json={}), 404, "not_found")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from api.app import create_app
+from api.context import EXTENSION
 from breaker_actors.clock import SystemClock
 from breaker_actors.stores.opening import make_store
 from tests.support.cluster import FAST_RULE, Service, service, until
@@ -63,6 +64,28 @@ async def test_a_revoked_key_is_refused_by_every_replica(town: Town) -> None:
     assert await town.status("DELETE", f"keys/{made['id']}") == 204
     assert await town.status("GET", "status", 0, made["key"]) == 401
     await becomes(town, 401, "GET", "status", key=made["key"])
+
+
+async def test_streams_of_a_revoked_key_are_cut_and_others_go_on(town: Town) -> None:
+    made = await (await town.call("POST", "keys", json={})).get_json()
+    path = f"/v1/projects/{town.service.project.id}/breakers/state:stream"
+    async with AsyncExitStack() as stack:
+        streams = {}
+        for key in (made["key"], town.key):
+            opened = town.replicas[1].request(path, headers={"Authorization": f"Bearer {key}"})
+            streams[key] = await stack.enter_async_context(opened)
+            await streams[key].send_complete()
+        feed = town.replicas[1].app.extensions[EXTENSION].feed
+        await until(lambda: _live(feed, 2))
+        assert await town.status("DELETE", f"keys/{made['id']}") == 204
+        await until(lambda: _live(feed, 1), WITHIN_S)
+        (left,) = [s for watch in feed._watches.values() for s in watch.subscribers]
+        assert left.key[1] != made["id"]
+        await streams[town.key].disconnect()
+
+
+async def _live(feed: Any, count: int) -> bool:
+    return bool(feed.stream_count() == count)
 
 
 async def test_a_key_revoked_in_the_store_alone_is_refused_too(town: Town) -> None:

@@ -9,7 +9,9 @@ import pytest
 from api.app import create_app
 from api.routes import BLUEPRINTS
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.stores.base import BreakerDraft, ChannelDraft
+from breaker_actors.stores.base import BreakerDraft, ChannelDraft, DeliveryQuery, ProjectRow
+from tests.contract.outbox_world import Told
+from tests.contract.store_world import World as StoreWorld
 from tests.support.fake_gateway import FakeClock
 from tests.support.web_world import RULE, World, error_of
 
@@ -65,8 +67,21 @@ async def things(world: World, project_id: str, org_id: str) -> dict[str, str]:
         "breaker_id": breaker.id,
         "router_id": breaker.router_ids[0],
         "channel_id": channel.id,
+        "delivery_id": await dead_delivery(world, project, breaker.id, channel.id),
         "key_id": key.id,
     }
+
+
+async def dead_delivery(world: World, project: ProjectRow, breaker_id: str, channel_id: str) -> str:
+    """The breaker trips, and the channel can't be told."""
+    store = world.store
+    directory, journal = await store.open_directory(), await store.open_journal(project.shard)
+    told = Told(StoreWorld(store, project.org_id, project.workspace_id, project.id, directory, journal))
+    await told.open()
+    await told.adopt(breaker_id)
+    await told.moves(breaker_id, "open")
+    (row,) = await told.send_all(channel_id, "dead")
+    return row.id
 
 
 async def call(world: World, endpoint: str, method: str, path: str, ids: dict[str, str], key: str | None) -> Any:
@@ -141,7 +156,8 @@ async def snapshot(world: World) -> Any:
                 await store.get_workspace(project.workspace_id),
                 await store.list_breakers(project.id),
                 await store.list_routers(project.id),
-                await store.list_channels(project.id),
+                channels := await store.list_channels(project.id),
+                [await store.deliveries(DeliveryQuery(project_id=project.id, channel_id=c.id)) for c in channels],
                 [key.id for key in await store.list_keys(project.org_id, project.id)],
             ]
         )

@@ -59,8 +59,10 @@ async def test_requests_are_timed_by_group_of_routes_and_status(world: World) ->
 
 
 async def test_a_refusal_for_too_many_requests_stands_for_itself(world: World) -> None:
-    for _ in range(world.settings.rate_events_per_s + 1):
+    for _ in range(50 * world.settings.rate_events_per_s):  # the budget refills meanwhile
         answer = await world.call("GET", "events")
+        if answer.status_code == 429:
+            break
     assert answer.status_code == 429
     assert said(parts(world).meters, "breakers_http_request_seconds")["events", "429"] == 1
 

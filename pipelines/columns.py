@@ -1,0 +1,144 @@
+"""Samples as columns in arrival order, and one stretch of them at a time with the samples that still lie in windows.
+
+Times are Unix milliseconds. Pure: what reads files is `pipelines.sources`, what walks breakers over a chunk is
+`pipelines.fast`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from breaker_actors.core.model import Batch, Flags, Float64, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Columns of one length. `at`: when each sample arrived, never going back; `ts_ms`: its own time, which is the same
+    array where samples carry no arrival time. `trace`: trace ids, null where there is none; None when nobody asks."""
+
+    at: Int64
+    ts_ms: Int64
+    value: Float64
+    ok: Flags
+    trace: pl.Series | None = None
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def part(self, start: int, stop: int) -> Samples:
+        """Rows start..stop-1, without a copy."""
+        at = self.at[start:stop]
+        ts_ms = at if self.ts_ms is self.at else self.ts_ms[start:stop]
+        trace = None if self.trace is None else self.trace[start:stop]
+        return Samples(at, ts_ms, self.value[start:stop], self.ok[start:stop], trace)
+
+    def pick(self, rows: npt.NDArray[np.intp]) -> Samples:
+        """Some rows, copied."""
+        at = self.at[rows]
+        ts_ms = at if self.ts_ms is self.at else self.ts_ms[rows]
+        trace = None if self.trace is None else self.trace.gather(rows)
+        return Samples(at, ts_ms, self.value[rows], self.ok[rows], trace)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """One after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        at = np.concatenate([part.at for part in parts])
+        alike = all(part.ts_ms is part.at for part in parts)
+        traces = [part.trace for part in parts if part.trace is not None]
+        return cls(
+            at,
+            at if alike else np.concatenate([part.ts_ms for part in parts]),
+            np.concatenate([part.value for part in parts]),
+            np.concatenate([part.ok for part in parts]),
+            pl.concat(traces) if traces else None,
+        )
+
+    @classmethod
+    def nothing(cls) -> Samples:
+        """No rows."""
+        at = np.empty(0, np.int64)
+        return cls(at, at, np.empty(0, np.float64), np.empty(0, np.bool_))
+
+
+class Chunk:
+    """Samples that were seen before and may still lie in a window (the first `start`), then new ones.
+
+    The new ones come in arrivals: `times[g]` is the time of arrival g, `ends[g]` the row behind its last sample.
+    `eff` is the time at which a sample counts (semantics.md section 2); `in_order`: it never goes back.
+    """
+
+    __slots__ = ("at", "eff", "ends", "in_order", "ok", "samples", "start", "times", "value")
+
+    def __init__(self, samples: Samples, start: int) -> None:
+        self.samples, self.start = samples, start
+        self.at, self.value, self.ok = samples.at, samples.value, samples.ok
+        alike = samples.ts_ms is samples.at
+        self.eff = self.at if alike else np.minimum(samples.ts_ms, self.at)
+        self.in_order = alike or not bool((self.eff[1:] < self.eff[:-1]).any())
+        last = np.flatnonzero(self.at[start + 1 :] != self.at[start:-1]) + start
+        self.ends = np.append(last, len(samples) - 1) + 1 if len(samples) > start else np.empty(0, np.int64)
+        self.times = self.at[self.ends - 1]
+
+    def begin(self, group: int) -> int:
+        """The row of an arrival's first sample."""
+        return int(self.ends[group - 1]) if group else self.start
+
+    def batch(self, group: int) -> Batch:
+        """What arrived then."""
+        start, stop = self.begin(group), int(self.ends[group])
+        batch = Batch(self.samples.ts_ms[start:stop], self.value[start:stop], self.ok[start:stop])
+        batch.trace = self.newest_trace(start, stop)
+        return batch
+
+    def newest_trace(self, start: int, stop: int) -> tuple[int, str] | None:
+        """(time it counts at, trace_id) of the newest of these rows that has one; of equal ones the last to arrive."""
+        traces = self.samples.trace
+        if traces is None or start == stop:
+            return None
+        rows = start + np.flatnonzero(traces[start:stop].is_not_null().to_numpy())
+        if not len(rows):
+            return None
+        rows = rows[self.eff[rows] == self.eff[rows].max()]
+        rows = rows[self.at[rows] == self.at[rows[-1]]]
+        ts_ms = self.samples.ts_ms[rows]
+        row = int(rows[np.flatnonzero(ts_ms == ts_ms.max())[-1]])
+        return int(self.eff[row]), str(traces[row])
+
+    def still_held(self, window_ms: int, samples_max: int) -> Samples:
+        """The rows that may lie in a window of this length from the last arrival on; at most `samples_max`, newest."""
+        if not len(self.at):
+            return self.samples
+        low = int(self.at[-1]) - window_ms
+        if self.in_order:
+            first = max(int(np.searchsorted(self.eff, low, "right")), len(self.at) - samples_max)
+            return self.samples.pick(np.arange(first, len(self.at)))
+        rows = np.flatnonzero(self.eff > low)
+        if len(rows) > samples_max:
+            newest = np.argsort(self.eff[rows], kind="stable")[-samples_max:]
+            rows = rows[np.sort(newest)]
+        return self.samples.pick(rows)
+
+
+DENSE = 8
+"""Up to so many milliseconds per time, counting by the millisecond beats searching."""
+
+
+def passed(times: Int64, bounds: Int64) -> Int64:
+    """How many of the ascending `times` are <= each of the ascending `bounds`."""
+    if not len(times) or not len(bounds):
+        return np.zeros(len(bounds), np.int64)
+    start = int(np.searchsorted(times, bounds[0], "right"))
+    stop = int(np.searchsorted(times, bounds[-1], "right"))
+    inside = times[start:stop]
+    span = int(bounds[-1]) - int(bounds[0])
+    if span > DENSE * min(len(inside), len(bounds)):
+        return start + np.searchsorted(inside, bounds, "right")
+    counts = np.cumsum(np.bincount(inside - bounds[0], minlength=span + 1))
+    return np.asarray(start + counts[bounds - bounds[0]])
