@@ -44,10 +44,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Scale:
-    """How many API replicas there are at least and at most."""
+    """How many API replicas there are at least and at most, and the ongoing requests each is meant for."""
 
     least: int = 1
     most: int = 1
+    target: int = ONGOING_TARGET
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -62,7 +63,7 @@ class Scale:
                 "min_replicas": self.least,
                 "max_replicas": self.most,
                 "initial_replicas": self.least,
-                "target_ongoing_requests": ONGOING_TARGET,
+                "target_ongoing_requests": self.target,
                 "metrics_interval_s": 2,
                 "look_back_period_s": 10,
                 "upscale_delay_s": 10,
@@ -109,6 +110,7 @@ class Deployment:
             if self._settings.port == 0:
                 port = processes.free_port(self._settings.host)
                 self._settings = self._settings.model_copy(update={"port": port})
+            self._check_address()
             prepare(self._settings, self.base_url, self._clock, self._warn)
             self._settings = _resolved(self._settings)
             self._start_proxies()
@@ -125,25 +127,32 @@ class Deployment:
         nodes = check_nodes(self._settings)
         self._head = next((node.address for node in nodes if node.head), nodes[0].address)
         self._tell(f"nodes {', '.join(node.address for node in nodes)}")
-        if self._settings.database_url is None:
-            self._warn("SQLite: all of it runs on this node alone; for a cluster set BREAKERS_DATABASE_URL")
+
+    def _check_address(self) -> None:
+        from ray.serve.context import _get_global_client  # there is no public way to ask whether Serve runs
+
+        running = _get_global_client(raise_if_no_controller_running=False)
+        if running is None:
+            return
+        host, port = running.http_config.host, running.http_config.port
+        if (host, port) != (self._settings.host, self._settings.port):
+            raise Invalid(
+                f"Ray Serve listens on {host}:{port} in this cluster and can't move: give that address, or take it "
+                "down with `breakers deploy --remove` first"
+            )
 
     def _start_proxies(self) -> None:
+        """Nothing happens to those that run already."""
         from ray import serve
         from ray.serve.config import HTTPOptions
-        from ray.serve.context import _get_global_client  # there is no public way to ask whether Serve runs
 
         from api.deployment import LOGGING
 
-        wanted = HTTPOptions(host=self._settings.host, port=self._settings.port)
-        running = _get_global_client(raise_if_no_controller_running=False)
-        if running is not None and (running.http_config.host, running.http_config.port) != (wanted.host, wanted.port):
-            raise Invalid(
-                f"Ray Serve listens on {running.http_config.host}:{running.http_config.port} in this cluster and can't "
-                "move: give that address, or take it down with `breakers deploy --remove` first"
-            )
-        serve.start(proxy_location=self._proxies, http_options=wanted, logging_config=LOGGING)
-        self._tell("proxies started" if running is None else "proxies run already")
+        options = HTTPOptions(host=self._settings.host, port=self._settings.port)
+        serve.start(proxy_location=self._proxies, http_options=options, logging_config=LOGGING)
+        self._tell("proxies run")
+        if self._settings.database_url is None:
+            self._warn("SQLite: all of it runs on this node alone; for a cluster set BREAKERS_DATABASE_URL")
 
     def _start_replicas(self) -> None:
         """The first time, or one after the other in place of the old ones."""

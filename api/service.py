@@ -254,13 +254,21 @@ def _exists(ray: Any, name: str, namespace: str) -> bool:
 
 
 def _stop_serve() -> None:
-    """Lets replicas close. Not serve.shutdown(): that one goes on to kill the controller and prints its death."""
+    """Lets replicas close and, meanwhile, the Notifier finish what it is sending: the next start then repeats nothing.
+    Not serve.shutdown(): that one goes on to kill the controller and prints its death."""
+    import ray
     from ray import serve
 
+    drained: list[Any] = []
+    with contextlib.suppress(Exception):
+        notifier = ray.get_actor("notifier", namespace=NAMESPACE)
+        drained = [notifier.call.remote("drain", SERVE_STOP_S)]
     with contextlib.suppress(Exception):
         serve.delete(NAMESPACE, _blocking=False)
         while NAMESPACE in serve.status().applications:
             _pause(0.05)
+    with contextlib.suppress(Exception):
+        ray.wait(drained, timeout=SERVE_STOP_S)
 
 
 def _stop_ray() -> None:

@@ -16,6 +16,7 @@ import msgspec
 from breaker_actors.clock import Clock
 from breaker_actors.core.model import Record, View
 from breaker_actors.errors import BreakersError, Overloaded
+from breaker_actors.knocking import Knocking
 from breaker_actors.lane import Lane
 from breaker_actors.messages import FeedPage, Outcome, Part, Rebalanced, StateReading
 from breaker_actors.meters import Meters
@@ -95,6 +96,7 @@ class ActorGateway:
         self._clock = clock
         self._settings = settings
         self._directory = DirectoryPeer(net)
+        self._knocking = Knocking(net)
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._lanes: dict[str, Lane[Part, Outcome]] = {}
         self._carried = 0
@@ -103,6 +105,11 @@ class ActorGateway:
 
     async def open(self) -> None:
         await self.store.open()
+        self.start()
+
+    def start(self) -> None:
+        """What `open` does besides connecting the store: from here on routers know that they can be reached."""
+        self._knocking.start()
 
     async def ingest(self, parts: Sequence[Part]) -> list[Outcome]:
         return list(await asyncio.gather(*map(self._ingest_one, parts)))
@@ -148,6 +155,7 @@ class ActorGateway:
 
     async def close(self) -> None:
         """Ends the lanes and the store."""
+        await self._knocking.stop()
         for lane in self._lanes.values():
             await lane.close()
         await self.store.close()

@@ -46,14 +46,13 @@ from breaker_actors.messages import (
     Target,
 )
 from breaker_actors.meters import Meters
-from breaker_actors.net import JournalPeer, Net, RouterPeer, journal_name
+from breaker_actors.net import NOT_NOW, UNSENT, JournalPeer, Net, RouterPeer, journal_name
 from breaker_actors.settings import Settings
 from breaker_actors.stores.samplelog import SampleLog
 from breaker_actors.tally import count_events, count_losses, look
 from breaker_actors.timers import Timers
 
 BEAT_S = 0.5
-UNSENT = (-1, -1)
 
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 
@@ -461,7 +460,7 @@ class BreakerHost:
         for (held, router_id), answer in zip(wanted, answers, strict=True):
             if answer == UNSENT:
                 self._listening.missing(held, router_id)
-        return dict(zip(pairs, answers, strict=True))
+        return dict(zip(pairs, (UNSENT if answer == NOT_NOW else answer for answer in answers), strict=True))
 
     def _keep_promise(self, held: Held) -> None:
         """Fires timers up to a promised time once everything sent before it has been applied. What lies between that

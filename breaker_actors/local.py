@@ -144,6 +144,7 @@ class LocalCluster:
         await self.start_journal()
         await self.start_directory()
         self.upkeep.start()
+        self.gateway.start()
         while True:
             try:
                 await self.gateway.ready()

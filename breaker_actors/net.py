@@ -33,6 +33,8 @@ from breaker_actors.stores.base import ChangeRow
 
 ActorKind = Literal["breaker", "router"]
 DIRECTORY = "directory"
+UNSENT, NOT_NOW = (-1, -1), (-2, -2)
+"""Answers in the place of a promise: the breaker is not subscribed there; no samples can be taken there now."""
 NOTIFIER = "notifier"
 
 
@@ -94,6 +96,9 @@ class RouterPeer(_Peer):
 
     async def status(self) -> RouterFigures:
         return cast(RouterFigures, await self.net.call(self.name, "status"))
+
+    async def knock(self) -> None:
+        await self.net.call(self.name, "knock")
 
     async def incarnation(self) -> str:
         return cast(str, await self.net.call(self.name, "incarnation_id"))
@@ -182,6 +187,3 @@ class NotifierPeer(_Peer):
 
     async def nudge(self) -> None:
         await self.net.call(self.name, "nudge")
-
-    async def drain(self, wait_s: float) -> None:
-        await self.net.call(self.name, "drain", wait_s)

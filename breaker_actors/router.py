@@ -20,10 +20,11 @@ from breaker_actors.delivery import Subscription
 from breaker_actors.errors import BreakersError, NotOwner, Unavailable
 from breaker_actors.fanout import FanOut
 from breaker_actors.guard import one_round
+from breaker_actors.knocking import KNOCK_MS
 from breaker_actors.lane import Lane
 from breaker_actors.messages import LogFloor, Outcome, Part, RouterAssignment, RouterFigures
 from breaker_actors.meters import Meters
-from breaker_actors.net import Net
+from breaker_actors.net import NOT_NOW, UNSENT, Net
 from breaker_actors.settings import Settings
 from breaker_actors.staging import Change, Group, OwnedRouter, Staged
 from breaker_actors.stores.base import ChangeRow
@@ -58,7 +59,11 @@ class _Beat(msgspec.Struct, frozen=True):
     pass
 
 
-_Item = Part | Change | _Promise | _Attach | _Take | _Release | _Beat
+class _Knock(msgspec.Struct, frozen=True):
+    pass
+
+
+_Item = Part | Change | _Promise | _Attach | _Take | _Release | _Beat | _Knock
 
 
 def _weigh(item: _Item) -> int:
@@ -82,8 +87,10 @@ class RouterHost:
             self._run, weigh=_weigh, weight_max=settings.lane_samples_max, call_weight_max=RECORD_ROWS_MAX
         )
         self._up_ms = 0
-        # a missed heartbeat alone is no outage
+        self._reached_ms = 0
+        # a missed heartbeat or knock alone is no outage
         self._outage_ms = GAP_MIN_MS + settings.heartbeat_interval_ms
+        self._unreached_ms = GAP_MIN_MS + KNOCK_MS
         # append ids must outlive every retry of a replica
         self._keys_ms = max(settings.duplicate_window_ms, RETRIES_MS)
         self._doubtful = False
@@ -123,6 +130,10 @@ class RouterHost:
         except BreakersError:
             return Outcome("failed")
 
+    async def knock(self) -> None:
+        """A replica got through to here: samples could be taken now, if there were any."""
+        await self._work.put(_Knock())
+
     async def take(self, assignments: Sequence[RouterAssignment]) -> list[str]:
         """Becomes the owner of routers; answers the ids that were not fenced by a higher epoch."""
         taken: list[str] = await self._work.put(_Take(assignments))
@@ -148,7 +159,7 @@ class RouterHost:
     async def promise(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[tuple[int, int]]:
         """Promises that nothing stamped <= upto_ms will come any more; answers per (router_id, breaker_id) the offset
         of the last record that was sent to the breaker and the end of the log: nothing between them concerns it.
-        (-1, -1) when it is not subscribed here."""
+        UNSENT when it is not subscribed here, NOT_NOW when no samples can be taken."""
         answer: list[tuple[int, int]] = await self._work.put(_Promise(upto_ms, pairs))
         return answer
 
@@ -184,7 +195,7 @@ class RouterHost:
         if self._doubtful:
             await self._reread()
         now = self._clock.now_ms()
-        await self._note_outage(now)
+        await self._note_outage(items, now)
         results: list[Any] = [None] * len(items)
         group = Group(self._routers, self._trimming.full, now, results)
         for index, item in enumerate(items):
@@ -242,6 +253,8 @@ class RouterHost:
         self._count_append(record)
         self._trimming.note(router.slot, len(append.payload))
         router.offset, router.last_ms = append.offset, append.received_ms
+        if append.kind == GAP:
+            router.gap_ms = append.received_ms
         for key in append.keys:
             router.keys[key] = append.offset
             self._key_ages.append((append.received_ms, router.id, key))
@@ -299,6 +312,8 @@ class RouterHost:
     async def _let_go(self, router_ids: Sequence[str], now: int) -> None:
         """Notes that samples could be taken until now: the next owner's gap, if there has to be one, begins here."""
         slots = {router.slot for i in router_ids if (router := self._routers.pop(i, None)) is not None}
+        if self._away_since(now) is not None:
+            return
         with contextlib.suppress(BreakersError):
             for slot in sorted(slots):
                 await self._log.alive(slot, self.incarnation, now)
@@ -319,7 +334,10 @@ class RouterHost:
                 taken.append(router.id)
                 # this process knows better than the log until when it took samples itself
                 since = max(head.alive_ms, head.last_received_ms, router.durable_ms, up if old else 0)
+                router.since_ms = since
                 if head.offset and (old is None or now - since >= self._outage_ms):
+                    if since == head.last_received_ms and now - since < GAP_MIN_MS:
+                        router.gap_ms = await self._gap_at_end(slot, head)
                     gaps.append((router, since))
         try:
             await self._write_gaps(gaps, await self._past(max((since for _, since in gaps), default=0), now))
@@ -327,6 +345,11 @@ class RouterHost:
             self._up_ms = up
             raise
         return taken
+
+    async def _gap_at_end(self, slot: str, head: RouterHead) -> int:
+        """The stamp of a router's last record when that is a gap: its owner was never reached, so the gap goes on."""
+        records = await self._log.read(slot, head.router_id, head.offset - 1, head.offset, 1)
+        return records[0].received_ms if records and records[0].kind == GAP else 0
 
     async def _past(self, last_ms: int, now: int) -> int:
         """The time, once it lies behind an earlier owner's last stamp: on another node the clock may be behind."""
@@ -344,7 +367,7 @@ class RouterHost:
     def _adopt(self, router: OwnedRouter, head: RouterHead, now: int, old: OwnedRouter | None) -> None:
         """A re-taken router keeps its listeners; they are told to read what they were not sent."""
         if old is not None:
-            router.promised_ms, router.durable_ms = old.promised_ms, old.durable_ms
+            router.promised_ms, router.durable_ms, router.gap_ms = old.promised_ms, old.durable_ms, old.gap_ms
             for subscription in old.subscriptions.values():
                 router.subscriptions[subscription.breaker_id] = subscription
                 if subscription.sent < head.offset:
@@ -355,11 +378,12 @@ class RouterHost:
         self._key_ages.extend((now, router.id, key) for key in router.keys if key not in noted)
 
     async def _write_gaps(self, candidates: list[tuple[OwnedRouter, int]], now: int) -> None:
-        """A span in which no samples could be taken becomes a record of its own (semantics.md section 2)."""
+        """A span in which no samples could be taken becomes a record of its own (semantics.md section 2). What goes on
+        from the last gap is part of it, however short."""
         group = Group(self._routers, frozenset(), now, [])
         for router, since in candidates:
             stamp = router.stamp(now)
-            if stamp - since >= GAP_MIN_MS:
+            if stamp - since >= (1 if since == router.gap_ms else GAP_MIN_MS):
                 group.gap(router, Gap(since, stamp))
         if staged := group.close():
             self.meters.count("breakers_log_gaps_total", len(staged))
@@ -378,16 +402,29 @@ class RouterHost:
                 self._routers.pop(router.id, None)
         self._doubtful = False
         self._up_ms = outage_from
-        await self._note_outage(now)
         self._fanout.flush()
 
-    async def _note_outage(self, now: int) -> None:
-        """This process slept or its log was away for longer than a missed heartbeat explains."""
-        since = self._up_ms
-        if since and now - since >= self._outage_ms:
-            routers = [r for r in self._routers.values() if r.offset]
-            await self._write_gaps([(r, max(since, r.last_ms, r.durable_ms)) for r in routers], now)
-            self._up_ms = now
+    def _away_since(self, now: int) -> int | None:
+        """Until when samples could be taken, when that is longer ago than a missed heartbeat or knock explains: this
+        process slept, its log was away, or nobody could bring anything. None: they can be taken."""
+        slept = now - self._up_ms >= self._outage_ms
+        alone = now - self._reached_ms >= self._unreached_ms
+        if not slept and not alone:
+            return None
+        return min(self._up_ms if slept else now, self._reached_ms if alone else now)
+
+    async def _note_outage(self, items: Sequence[_Item], now: int) -> None:
+        """An outage ends with the first sign of a caller; a change of configuration comes after what there was of it."""
+        reached = any(isinstance(item, Part | _Knock) for item in items)
+        away = self._away_since(now)
+        if away is not None:
+            changed = {item.row.router_id for item in items if isinstance(item, Change)}
+            silent = [r for r in self._routers.values() if r.offset and (reached or r.id in changed)]
+            gaps = [(r, max(away, r.since_ms, r.last_ms, r.durable_ms)) for r in silent]
+            await self._write_gaps(gaps, now)
+            self._up_ms = now if reached else self._up_ms
+        if reached:
+            self._reached_ms = now
 
     def _attach(self, owner: str, router_id: str, breaker_id: str, epoch: int) -> int:
         router = self._routers.get(router_id)
@@ -401,7 +438,10 @@ class RouterHost:
         return router.offset
 
     async def _promise(self, item: _Promise) -> list[tuple[int, int]]:
-        """Durable before it is given: a later gap must not swallow a timer that fired under it."""
+        """Durable before it is given: a later gap must not swallow a timer that fired under it. None is given while
+        no samples can be taken: that silence will have been a gap."""
+        if self._away_since(self._clock.now_ms()) is not None:
+            return [NOT_NOW] * len(item.pairs)
         by_slot: dict[str, list[OwnedRouter]] = {}
         for router in {r.id: r for i, _ in item.pairs if (r := self._routers.get(i))}.values():
             router.promised_ms = max(router.promised_ms, item.upto_ms)
@@ -422,7 +462,7 @@ class RouterHost:
     def _sent(self, router_id: str, breaker_id: str) -> tuple[int, int]:
         router = self._routers.get(router_id)
         subscription = None if router is None else router.subscriptions.get(breaker_id)
-        return (-1, -1) if router is None or subscription is None else (subscription.sent, router.offset)
+        return UNSENT if router is None or subscription is None else (subscription.sent, router.offset)
 
     async def _beat(self) -> None:
         """Every heartbeat_interval_ms: notes in the log's store that samples could be taken until now."""
@@ -434,6 +474,8 @@ class RouterHost:
         with contextlib.suppress(BreakersError):
             await self._work.put(_Beat())
             now = self._clock.now_ms()
+            if self._away_since(now) is not None:
+                return
             for slot in sorted({r.slot for r in self._routers.values()}):
                 await self._log.alive(slot, self.incarnation, now)
             self._up_ms = max(self._up_ms, self._clock.now_ms())

@@ -36,11 +36,13 @@ class OwnedRouter:
     __slots__ = (
         "durable_ms",
         "epoch",
+        "gap_ms",
         "id",
         "keys",
         "last_ms",
         "offset",
         "promised_ms",
+        "since_ms",
         "slot",
         "splitter",
         "subscriptions",
@@ -55,6 +57,8 @@ class OwnedRouter:
         self.last_ms = head.last_received_ms
         self.promised_ms = 0  # nothing will be stamped at or before this
         self.durable_ms = 0  # up to here the promise would survive this process
+        self.since_ms = 0  # until when an earlier owner could take samples
+        self.gap_ms = 0  # the stamp of the last gap written here
         self.keys = dict(head.keys)
         self.subscriptions: dict[str, Subscription] = {}
         self.set_view(head.view_offset, decode_view(head.view) if head.view else RouterView(version=0))

@@ -57,7 +57,9 @@ class Upkeep:
         try:
             await self._trim(now)
             if now - self._pruned_ms >= PRUNE_EVERY_MS:
-                removed = await self._store.prune(now - self._settings.history_retention_days * DAY_MS)
+                before_ms = now - self._settings.history_retention_days * DAY_MS
+                removed = await self._store.prune(before_ms)
+                removed["deliveries"] = await self._store.prune_deliveries(before_ms)
                 self._pruned_ms = now
                 if any(removed.values()):
                     log.info("history_pruned", **removed)

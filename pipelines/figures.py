@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from breaker_actors.core.aggregate import EPS
-from breaker_actors.core.exact import WIDE
 from breaker_actors.core.model import Flags, Float64, Int64
 from pipelines.flows import Flow, running
 from pipelines.sums import ExactSums, Index, TooWide
 
 Bounds = tuple[Any, Any]
 RANKED = ("p95", "percentile", "max", "min")
+WIDE = 2.0**400
+"""From here on squares of offsets may overflow, or their sums."""
 
 
 def bounds(kind: str, flow: Flow, entered: Index, left: Index) -> Bounds:

@@ -17,6 +17,7 @@ from pipelines.columns import Chunk, passed
 from pipelines.ranks import Ranks
 from pipelines.sums import ExactSums, Index
 
+Make = Callable[[Int64, Int64], tuple[Any, Any]]
 BLOCK = 1 << 14
 """Windows worked on at a time: temporary arrays then stay in the cache."""
 
@@ -28,12 +29,13 @@ class Unfit(Exception):
 class Flow:
     """Samples that enter in this order and leave in the order of their times; `ordered`: that is the same order.
 
-    What figures need of them is worked out once, on demand.
+    What figures need of them is worked out once, on demand. `part`: of a flow whose sums are known to fit.
     """
 
-    __slots__ = ("_known", "eff", "gone_eff", "gone_ok", "gone_value", "ok", "ordered", "value")
+    __slots__ = ("_known", "eff", "gone_eff", "gone_ok", "gone_value", "ok", "ordered", "part", "value")
 
-    def __init__(self, eff: Int64, value: Float64, ok: Flags, ordered: bool) -> None:
+    def __init__(self, eff: Int64, value: Float64, ok: Flags, ordered: bool, part: bool = False) -> None:
+        self.part = part
         self.eff, self.value, self.ok, self.ordered = eff, value, ok, ordered
         self._known: dict[object, Any] = {}
         self.gone_eff, self.gone_value, self.gone_ok = eff, value, ok
@@ -58,7 +60,8 @@ class Flow:
 
     def sums(self) -> ExactSums:
         """Sums of values; raises TooWide."""
-        sums: ExactSums = self.known("sums", lambda: ExactSums(self.value, None if self.ordered else self.gone_value))
+        gone = None if self.ordered else self.gone_value
+        sums: ExactSums = self.known("sums", lambda: ExactSums(self.value, gone, part=self.part))
         return sums
 
     def ranks(self, cuts: Float64) -> Ranks:
@@ -145,8 +148,8 @@ class Track:
         entered = ends if self._arrived is None else self._arrived[ends]
         return entered, self._bounded(passed(self.flow.gone_eff, times - self.window_ms), entered)
 
-    def dense(self, key: object, make: Callable[[Int64, Int64], tuple[Any, Any]], width: int, kind: Any = float) -> Any:
-        """`make(entered, left)` for all arrivals, block by block, once per key: two arrays, with width 1 twice the first."""
+    def dense(self, key: object, make: Make, width: int, kind: Any = float) -> Any:
+        """`make(entered, left)` for all arrivals, block by block, once per key: two arrays, of width 1 the same."""
         if key not in self._dense:
             out = np.empty((width, len(self.left)), kind)
             for start in range(0, len(self.left), BLOCK):
@@ -163,6 +166,16 @@ class Track:
         flags: Flags | None = self._dense["enough", need]
         return flags
 
+    def truncated_between(self, start: int, stop: int, floor_ms: int) -> int:
+        """How many samples left early with the arrivals of rows start..stop-1; for a flow in order."""
+        chunk = self.chunk
+        groups = slice(*np.searchsorted(chunk.ends, [start, stop], "right"))
+        ends = chunk.ends[groups]
+        before = np.append(start, ends[:-1])
+        low = np.maximum(chunk.times[groups] - self.window_ms, floor_ms - 1)
+        left = np.maximum(np.searchsorted(chunk.eff, low, "right"), before - self.max)
+        return int(np.maximum(ends - self.max - left, 0).sum())
+
     def since(self, floor_ms: int, ends: Int64) -> tuple[Flow, Int64, Any]:
         """Windows in which only samples count that are not older than `floor_ms`, and of those none has left yet: a
         flow, and how many of its samples entered and left before each of these rows of the chunk."""
@@ -173,5 +186,5 @@ class Track:
         first = int(np.searchsorted(chunk.at[:stop], floor_ms, "left"))
         young = chunk.eff[first:stop] >= floor_ms
         rows = first + np.flatnonzero(young)
-        flow = Flow(chunk.eff[rows], chunk.value[rows], chunk.ok[rows], True)
+        flow = Flow(chunk.eff[rows], chunk.value[rows], chunk.ok[rows], True, part=True)
         return flow, running(young)[np.maximum(ends - first, 0)], 0

@@ -5,8 +5,6 @@ Where figures can't tell for certain, the definition decides. A window with fewe
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -63,7 +61,8 @@ class Valued:
     def __init__(self, rule: Rule, track: Track) -> None:
         self._kind, self._need, self._track = inner_kind(rule), need_of(rule), track
         self._test, self._compare, self._threshold = test_of(rule.op, rule.threshold), COMPARE[rule.op], rule.threshold
-        self._is_delta, self.baseline = rule.kind == "delta", None
+        self._is_delta = rule.kind == "delta"
+        self.baseline: float | None = None
         kind = self._kind
         self._low, self._high = track.dense(
             kind, lambda entered, left: bounds(kind, track.flow, entered, left), 2 if kind == "stddev" else 1
@@ -110,7 +109,7 @@ class Ranked:
     """An order statistic: its class against the place of the rule's cut."""
 
     def __init__(self, rule: Rule, track: Track, cuts: Float64) -> None:
-        self.baseline = None
+        self.baseline: float | None = None
         self._op, self._need, self._track = rule.op, need_of(rule), track
         self._cut, self._places, self._cuts = cut_of(rule.op, rule.threshold), places_of(rule), cuts
         self._place = int(np.searchsorted(cuts, self._cut))

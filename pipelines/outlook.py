@@ -81,14 +81,15 @@ class Windows:
         return int(np.searchsorted(times, instants[hits.argmax()], "right")) if hits.any() else None
 
     def _instants(self, start: int, stop: int, grid_ms: int, first_ms: int) -> Int64:
-        """The ticks that may find another verdict than the arrival before them: between arrivals windows only shrink."""
+        """The ticks that may find another verdict than the arrival before them: windows only shrink in between."""
         rule, times = self._rule, self._times
         last_ms = int(times[min(stop, len(times) - 1)]) - 1
         first, count = ticks(rule, grid_ms, first_ms, last_ms)
         if count <= TICKS_PER_ARRIVAL * (stop - start):
             return first + rule.eval_interval_ms * np.arange(count)
         gone, window_ms = self._track.flow.gone_eff, self._track.window_ms
-        leave = gone[np.searchsorted(gone, int(times[start]) - window_ms) : np.searchsorted(gone, last_ms - window_ms, "right")]
+        first_gone, last_gone = np.searchsorted(gone, [int(times[start]) - window_ms, last_ms - window_ms], "right")
+        leave = gone[first_gone:last_gone]
         steps = np.maximum(-(-(leave + window_ms - first) // rule.eval_interval_ms), 0)
         return first + rule.eval_interval_ms * np.unique(np.append(0, steps[steps < count]))
 
@@ -100,21 +101,56 @@ class Windows:
 
 
 class Streaks:
-    """The outlook of consecutive_failures: runs of ok=false in arrival order, over the ends of arrivals."""
+    """The outlook of consecutive_failures: runs of ok=false in arrival order, over the ends of arrivals.
+
+    Rows count from the chunk's first new one."""
 
     def __init__(self, rule: Rule, chunk: Chunk, evidence: Evidence) -> None:
         self._rule, self._chunk, self._need = rule, chunk, need_of(rule)
         self._test = test_of(rule.op, rule.threshold)
-        rows = np.arange(len(chunk.ok) - chunk.start)
-        good = np.where(chunk.ok[chunk.start :], rows, -1)
-        good[:1] = np.maximum(good[:1], -1 - evidence.streak) if chunk.ok[chunk.start] else -1 - evidence.streak
-        self._good = np.maximum.accumulate(good)
-        self._from, self._seen, self._before = 0, evidence.seen, evidence.streak
+        self._ends = chunk.ends - chunk.start
+        self._first, self._seen, self._limit = 0, evidence.seen, -1 - evidence.streak
+        rows = np.arange(-1, len(chunk.ok) - chunk.start)
+        rows[1:][~chunk.ok[chunk.start :]] = self._limit
+        rows[0] = self._limit
+        self._good = np.maximum.accumulate(rows)
 
     def forget(self, row: int) -> None:
-        self._from, self._seen, self._before = row - self._chunk.start, 0, 0
+        self._first, self._seen = row - self._chunk.start, 0
+        self._limit = self._first - 1
 
-    def _streaks(self, first: int, last: int) -> Int64:
-        """After each of the new rows first..last-1."""
-        rows = np.arange(first, last)
-        return rows - np.maximum(self._good[first:last], self._from - 1 - self._before)
+    def _after(self, rows: Int64) -> Int64:
+        """The running streak once so many rows have come."""
+        return rows - 1 - np.maximum(self._good[rows], self._limit)
+
+    def _begins(self, start: int, stop: int) -> Int64:
+        ends = self._ends[max(start - 1, 0) : stop - 1]
+        return ends if start else np.append(0, ends)[:stop]
+
+    def _peaks(self, start: int, stop: int) -> Int64:
+        """The highest run that the evaluation at each arrival sees."""
+        begins = self._begins(start, stop)
+        streaks = self._after(np.arange(begins[0] + 1, self._ends[stop - 1] + 1))
+        return np.maximum(np.maximum.reduceat(streaks, begins - begins[0]), self._after(begins))
+
+    def _breach(self, highest: Int64, start: int, stop: int) -> Flags:
+        seen = self._seen + self._ends[start:stop] - self._first
+        return np.asarray(self._test(highest) & (seen >= self._need))
+
+    def breaches(self, start: int, stop: int, evidence: Evidence, floor_ms: int) -> Flags:
+        return self._breach(self._peaks(start, stop), start, stop)
+
+    def tick(self, start: int, stop: int, grid_ms: int, from_ms: int, floor_ms: int) -> int | None:
+        """A tick sees the running streak where the arrival before it saw the highest one."""
+        times, interval = self._chunk.times, self._rule.eval_interval_ms
+        stop = min(stop, len(times) - 1)
+        since = np.maximum(times[start:stop], from_ms)
+        due = grid_ms + np.maximum(1, -(-(since - grid_ms) // interval)) * interval
+        hits = self._breach(self._after(self._ends[start:stop]), start, stop) & (due < times[start + 1 : stop + 1])
+        return start + 1 + int(hits.argmax()) if hits.any() else None
+
+    def stand(self, arrival: int, evidence: Evidence) -> None:
+        end = self._ends[arrival : arrival + 1]
+        evidence.streak = int(self._after(end)[0])
+        evidence.peak = int(self._peaks(arrival, arrival + 1)[0])
+        evidence.seen = self._seen + int(end[0]) - self._first

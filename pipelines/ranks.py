@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,7 @@ class Matrix:
 
     __slots__ = ("levels",)
 
-    def __init__(self, classes: npt.NDArray[np.integer], bits: int) -> None:
+    def __init__(self, classes: npt.NDArray[Any], bits: int) -> None:
         self.levels: list[tuple[npt.NDArray[np.int32], int]] = []
         for bit in reversed(range(bits)):
             zero = (classes >> bit) & 1 == 0
@@ -78,13 +79,13 @@ class Ranks:
         self._came = Matrix(self._classes(entering), bits)
         self._gone = None if leaving is None else Matrix(self._classes(leaving), bits)
 
-    def _classes(self, values: Float64) -> npt.NDArray[np.integer]:
-        kind = np.uint8 if len(self.cuts) < 256 else np.uint16 if len(self.cuts) < 65536 else np.uint32
+    def _classes(self, values: Float64) -> npt.NDArray[Any]:
+        kind: Any = np.uint8 if len(self.cuts) < 256 else np.uint16 if len(self.cuts) < 65536 else np.uint32
         if len(self.cuts) > FEW_CUTS:
             return np.searchsorted(self.cuts, values, "right").astype(kind)
         classes = np.zeros(len(values), kind)
         for cut in self.cuts:
-            classes += values >= cut
+            np.add(classes, values >= cut, out=classes)
         return classes
 
     def select(self, entered: Int64, left: Int64, places: Int64) -> npt.NDArray[np.int32]:
@@ -126,9 +127,7 @@ def _descend(
     return found
 
 
-def reaching(
-    values: Float64, cut: float, entered: Int64, left: Int64 | int, places: Places, op: Op
-) -> Flags:
+def reaching(values: Float64, cut: float, entered: Int64, left: Int64 | int, places: Places, op: Op) -> Flags:
     """Which windows (the first `entered` of these values without the first `left`) breach a rule with this cut."""
     counts = np.zeros(len(values) + 1, np.int32)
     np.cumsum(values >= cut, out=counts[1:])

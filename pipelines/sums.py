@@ -14,8 +14,8 @@ import numpy as np
 from breaker_actors.core.model import Float64, Int64
 
 LIMB_BITS_MAX, LIMBS_MAX = 41, 3
-TOP_EXPONENTS = range(-850, 950)
-"""Of the largest value: scaling then neither overflows nor meets subnormal numbers."""
+TOP_EXPONENT, LOW_EXPONENT, PART_EXPONENT = 950, -850, -980
+"""Of the largest value: scaling then neither overflows nor meets subnormal numbers. Part of what fits always fits."""
 
 Index = Any
 """An int, or an array of positions in a prefix array."""
@@ -29,18 +29,25 @@ class ExactSums:
     """Sums over windows of the samples `entering`, of which those at the front of `leaving` have left.
 
     `leaving` holds the same values in another order (or is `entering` itself). With `lossy`, what does not fit the
-    limbs is cut off instead of refused: `lost` bounds it per value.
+    limbs is cut off instead of refused: `lost` bounds it per value. `part`: of values whose sums are known to fit.
     """
 
     __slots__ = ("_bits", "_entered", "_left", "_unit", "lost")
 
-    def __init__(self, entering: Float64, leaving: Float64 | None = None, *, lossy: bool = False) -> None:
+    def __init__(
+        self, entering: Float64, leaving: Float64 | None = None, *, lossy: bool = False, part: bool = False
+    ) -> None:
         self._bits = min(LIMB_BITS_MAX, 62 - len(entering).bit_length())
         top = max(float(entering.max()), -float(entering.min())) if len(entering) else 0.0
         exponent = int(np.frexp(top)[1])
-        if top and exponent not in TOP_EXPONENTS:
-            raise TooWide
         self.lost = 0.0
+        if top and exponent < (PART_EXPONENT if part else LOW_EXPONENT):
+            if not lossy:
+                raise TooWide
+            self.lost, entering, exponent = top, np.zeros(len(entering)), 0
+            leaving = None if leaving is None else entering
+        if exponent > TOP_EXPONENT:
+            raise TooWide
         limbs = self._split(entering, exponent, lossy)
         self._unit = 2.0 ** (exponent - self._bits * len(limbs))
         self._entered = [_prefix(limb) for limb in limbs]

@@ -1,17 +1,195 @@
-"""A breaker that walks over columns: the core's own machine and timers, with a window that is looked up, not kept.
+"""A breaker that walks over columns: the core's own machine and timers, over windows that are looked up.
 
-Only the evaluations that may change something are run; which ones those are is found by `pipelines.outlook`. Nothing
-of the rules of semantics.md is repeated here.
+Only the evaluations that may change something are run; `pipelines.outlook` tells where the next one is. No rule of
+semantics.md is repeated here but one: which evaluations can't change anything, given where breaches are.
+
+- closed: none before the minimum duration is over, from then on all that find no breach. For delta, ticks are run.
+- open: none before its wait is over.
+- half_open: ticks are run; between them none that finds no breach, and while nothing can be lost (first step, no
+  passes) none before the minimum duration is over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 
-from breaker_actors.core.aggregate import COMPARE
-from breaker_actors.core.evidence import LONG_AGO, Evidence
-from breaker_actors.core.exact import P95, clamp, exact_value, inner_kind, nearest, percent_of, rank, summary
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Agg, Batch, Effect, Flags, Float64, Record, Rule
-from breaker_actors.core.timers import Trigger
-from breaker_actors.core.window import Columns as _Columns  # noqa: F401
+from breaker_actors.core.model import Batch, Effect, Record, Rule, Transition
+from pipelines.columns import Chunk
+from pipelines.flows import Track
+from pipelines.lookup import Lookup, Sight
+from pipelines.outlook import Outlook
+
+SEARCH_FIRST, SEARCH_MOST = 1 << 10, 1 << 17
+"""Arrivals looked at in one go; the longer nothing is found, the more."""
+
+
+class Walker(Breaker):
+    """One breaker, moved from chunk to chunk. `tell` gets its effects in order."""
+
+    __slots__ = ("_chunk", "_floors", "_outlook", "_row", "_samples_max", "_tell", "_times")
+
+    _evidence: Sight
+
+    def __init__(self, rule: Rule, record: Record, window_samples_max: int) -> None:
+        super().__init__(rule, record, window_samples_max)
+        self._evidence = Sight(rule, record, window_samples_max)
+        self._samples_max = window_samples_max
+        self._tell: Callable[[Iterable[Effect]], None] = lambda effects: None
+
+    def bind(self, tell: Callable[[Iterable[Effect]], None], figures: bool) -> None:
+        """Who gets the effects, and whether events are to say value and agg."""
+        self._tell, self._evidence.figures = tell, figures
+
+    @property
+    def sight(self) -> Sight:
+        """What is known of the samples."""
+        return self._evidence
+
+    def walk(self, chunk: Chunk, outlook: Outlook, track: Track | None) -> None:
+        """Takes the chunk's arrivals; ends right after the last one."""
+        self._chunk, self._outlook, self._times = chunk, outlook, chunk.times
+        self._row = chunk.start
+        self._floors = [(chunk.start, self._record.evidence_floor_ms)]
+        window = self._evidence.window
+        if isinstance(window, Lookup) and track is not None:
+            window.place(chunk, track.flow if chunk.in_order else None)
+        arrival, total = 0, len(chunk.times)
+        self._fire_before(0)
+        while arrival < total:
+            arrival = self._leg(arrival, total)
+        if track is not None:
+            self._count_lost(track)
+
+    def plod(self, chunk: Chunk) -> None:
+        """Takes the chunk's arrivals one by one, as the core does; ends right after the last one."""
+        old = self._evidence
+        breaker = Breaker.restore(self._rule, self.record(), window_samples_max=self._samples_max)
+        breaker._evidence.trace = old.trace
+        held = slice(0, chunk.start)
+        breaker.load(Batch(chunk.eff[held], chunk.value[held], chunk.ok[held]), self._now)
+        for arrival, time in enumerate(chunk.times.tolist()):
+            self._tell(breaker.ingest(chunk.batch(arrival), time))
+        self._record = record = breaker.record()
+        self._now, self._last_eval = record.now_ms, record.last_eval_ms
+        self._evidence = Sight(self._rule, record, self._samples_max)
+        self._evidence.figures, self._evidence.trace = old.figures, breaker._evidence.trace
+        self._use(self._rule)
+
+    def _leg(self, arrival: int, total: int) -> int:
+        """To the next evaluation that may change something; every timer before `arrival` has fired. Where to go on."""
+        to, comes, clear = self._next(arrival, total)
+        if to > arrival:
+            self._stand_after(to - 1, clear and to < total)
+        self._fire_before(to)
+        if not comes:
+            return to
+        self._row = int(self._chunk.ends[to])
+        self._tell(self.ingest(self._chunk.batch(to), int(self._times[to])))
+        self._fire_before(to + 1)
+        return to + 1
+
+    def _fire_before(self, arrival: int) -> None:
+        """The timers before an arrival; behind the last one they wait for what comes next."""
+        if arrival < len(self._times):
+            self._tell(self._fire(int(self._times[arrival]) - 1))
+
+    def _stand_after(self, arrival: int, clear: bool) -> None:
+        """As if each arrival up to this one had been evaluated. `clear`: the last one found no breach."""
+        evidence, row, now = self._evidence, int(self._chunk.ends[arrival]), int(self._times[arrival])
+        evidence.see(self._chunk.newest_trace(self._row, row))
+        self._row = row
+        if isinstance(evidence.window, Lookup):
+            evidence.window.stand(row)
+        self._outlook.stand(arrival, evidence)
+        self._now = now
+        evidence.expire(now)
+        if clear:
+            self._pass_by(now)
+        else:
+            effects = self._evaluate(now, "ingest")
+            assert not effects, "an evaluation passed by would have changed something"
+
+    def _pass_by(self, now: int) -> None:
+        """An evaluation that found no breach and changed nothing. The next tick is run whatever it finds."""
+        evidence = self._evidence
+        evidence.verdict, evidence.peak = "healthy", evidence.streak
+        self._clean, self._last_eval, self._due = False, now, now
+        if now > self._next_tick:
+            self._next_tick = self._tick_from(now)
+
+    # -- where to go next ---------------------------------------------------------------------------------------------
+
+    def _next(self, start: int, total: int) -> tuple[int, bool, bool]:
+        """(arrival, whether it is evaluated itself or only timers right before it, whether the one before is clear)."""
+        record, evidence = self._record, self._evidence
+        if record.state == "open":
+            return self._end_of_open(start, total)
+        half_open, ripe_ms = record.state == "half_open", record.state_since_ms + self._rule.min_state_duration_ms
+        first, stop = start, total
+        if half_open or evidence.is_delta:
+            stop = self._after(max(self._next_tick, self._tick_from(int(self._times[start]))), start)
+        nothing_to_lose = not half_open or (record.step == 1 and not record.passes)
+        young = ripe_ms >= self._times[start]
+        if nothing_to_lose and young:
+            stop = min(stop, self._after(ripe_ms, start))
+            first = self._at(ripe_ms, start)
+        ticks_pass = not (half_open or evidence.is_delta or young)
+        told = max(first, self._at(evidence.ready_ms, first))
+        to, comes = self._first_breach(told, stop, ripe_ms if ticks_pass else None)
+        return to, comes, to - 1 >= first
+
+    def _end_of_open(self, start: int, total: int) -> tuple[int, bool, bool]:
+        due = self._deadline()
+        if due is None:
+            return start, True, True
+        to = self._at(due, start)
+        return to, to < total and int(self._times[to]) == due, True
+
+    def _at(self, instant_ms: int, start: int) -> int:
+        """The first arrival from `start` on that is not before the instant."""
+        return start + int(np.searchsorted(self._times[start:], instant_ms, "left"))
+
+    def _after(self, instant_ms: int, start: int) -> int:
+        """The first arrival from `start` on that is after the instant."""
+        return start + int(np.searchsorted(self._times[start:], instant_ms, "right"))
+
+    def _first_breach(self, start: int, stop: int, ripe_ms: int | None) -> tuple[int, bool]:
+        """(the first breaching arrival in start..stop-1, True), or (`stop`, False); with `ripe_ms` also ticks from then
+        on between the arrivals: then (the arrival after the tick, False)."""
+        evidence, floor_ms, size = self._evidence, self._record.evidence_floor_ms, SEARCH_FIRST
+        while start < stop:
+            end = min(start + size, stop)
+            hits = self._outlook.breaches(start, end, evidence, floor_ms)
+            hit = start + int(hits.argmax()) if hits.any() else None
+            if ripe_ms is not None:
+                from_ms = max(ripe_ms, evidence.ready_ms)
+                tick = self._outlook.tick(start, end, self._record.grid_ms, from_ms, floor_ms)
+                if tick is not None and (hit is None or tick <= hit):
+                    return tick, False
+            if hit is not None:
+                return hit, True
+            start, size = end, min(size * 4, SEARCH_MOST)
+        return stop, False
+
+    # -- what else the machine does -----------------------------------------------------------------------------------
+
+    def _half_open(self, now: int) -> Transition:
+        moved = super()._half_open(now)
+        self._outlook.forget(self._row)
+        self._floors.append((self._row, now))
+        return moved
+
+    def _count_lost(self, track: Track) -> None:
+        """Samples that came too late, or left early because more than `samples_max` would be held."""
+        chunk, evidence = self._chunk, self._evidence
+        evidence.late += track.late
+        stops = [row for row, _ in self._floors[1:]] + [len(chunk.at)]
+        for (row, floor_ms), stop in zip(self._floors, stops, strict=True):
+            if chunk.eff is not chunk.at:
+                eff = chunk.eff[row:stop]
+                evidence.late += int(np.count_nonzero((eff < floor_ms) & (eff > chunk.at[row:stop] - track.window_ms)))
+            if track.truncated:
+                evidence.truncated += track.truncated_between(row, stop, floor_ms)

@@ -129,11 +129,6 @@ class NotifierHost:
                 while self._sends:
                     await asyncio.wait(self._sends)
 
-    async def close(self) -> None:
-        """`drain`, for as long as an attempt may take, then `stop`."""
-        await self.drain(self._timeout_ms / 1000)
-        await self.stop()
-
     async def nudge(self) -> None:
         """There are new rows."""
         self._news = True
@@ -392,7 +387,7 @@ def message_of(row: DeliveryRow, project_name: str | None) -> Message:
         agg=told.agg,
         value=told.value,
         reason=told.reason,
-        trace_url=None,
+        trace_url=told.trace_url,
         outage_ms=told.outage_ms,
         delivery_id=row.id,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from sqlalchemy import Connection, insert, select
@@ -20,6 +21,13 @@ from breaker_actors.stores.rows import Alert, AlertKind, BreakerRow, Told, alert
 BOTH: tuple[Alert, ...] = ("trip", "recover")
 _OF_RULE = ("kind", "metric", "threshold", "window_ms")
 _MORE_OF_RULE = ("op", "min_count", "kind_params")
+
+
+class Takers(NamedTuple):
+    """(channel, alerts it takes) of a project, and how it links to traces."""
+
+    channels: list[tuple[str, tuple[str, ...]]]
+    trace_template: str | None
 
 
 class Outage(NamedTuple):
@@ -44,8 +52,10 @@ def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
     for event, outage in _with_outages(c, alerts):
         kind = alert_of(event["prev"], event["curr"])
         assert kind is not None
-        told = _told(event, rules.get(event["breaker_id"]), outage)
-        for channel_id, wanted in takers[event["project_id"]]:
+        mine = takers[event["project_id"]]
+        trace_url = _trace_url(mine.trace_template, event["trace_id"])
+        told = _told(event, rules.get(event["breaker_id"]), outage, trace_url)
+        for channel_id, wanted in mine.channels:
             if kind in wanted:
                 # a channel that takes recoveries only asks for no trip before them
                 incident = outage.sequence if outage is not None and "trip" in wanted else None
@@ -76,19 +86,24 @@ def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> Non
 # ------------------------------------------------------------------ inside
 
 
-def _takers(c: Connection, project_ids: Sequence[str]) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-    """(channel, alerts it takes) of each project that has any; a project's own id stands for its slack_webhook_url."""
+def _takers(c: Connection, project_ids: Sequence[str]) -> dict[str, Takers]:
+    """Those of each project that has any; a project's own id stands for its slack_webhook_url."""
     p, ch = t.projects.c, t.channels.c
     query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
+    query = query.add_columns(p.trace_id_url_template)
     query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled).where(p.deleted_ms.is_(None))
-    found: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    found: dict[str, Takers] = {}
     for some in chunks(project_ids):
         for row in c.execute(query.where(p.id.in_(some)).order_by(p.id, ch.number)):
-            if row.legacy and row.id not in found:
-                found[row.id] = [(row.id, BOTH)]
+            mine = found.setdefault(row.id, Takers([(row.id, BOTH)] if row.legacy else [], row.trace_id_url_template))
             if row.channel_id is not None:
-                found.setdefault(row.id, []).append((row.channel_id, row.events))
-    return found
+                mine.channels.append((row.channel_id, row.events))
+    return {project_id: takers for project_id, takers in found.items() if takers.channels}
+
+
+def _trace_url(template: str | None, trace_id: str | None) -> str | None:
+    """The trace's address, with the id as one piece of it."""
+    return template.replace("{{value}}", quote(trace_id, safe="")) if template and trace_id else None
 
 
 def _with_outages(
@@ -133,13 +148,13 @@ def _rules(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Rule]:
     }
 
 
-def _told(event: Mapping[str, Any], stored: Rule | None, outage: Outage | None) -> Told:
+def _told(event: Mapping[str, Any], stored: Rule | None, outage: Outage | None, trace_url: str | None) -> Told:
     rule = event["rule"]
     if stored is not None and all(rule.get(name) == getattr(stored, name) for name in _OF_RULE):
         rule = rule | {name: getattr(stored, name) for name in _MORE_OF_RULE}
     lasted = None if outage is None or event["prev"] == "closed" else event["ts_ms"] - outage.ts_ms
-    given = {name: event[name] for name in Told.__struct_fields__ if name not in ("rule", "outage_ms")}
-    return Told(**given, rule=rule, outage_ms=lasted)
+    given = {name: event[name] for name in Told.__struct_fields__ if name in event and name != "rule"}
+    return Told(**given, rule=rule, outage_ms=lasted, trace_url=trace_url)
 
 
 def _end_told(row: BreakerRow, state: StateWord, outage: Outage, now_ms: int) -> Told:

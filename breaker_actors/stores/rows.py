@@ -268,6 +268,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     rule: dict[str, Any]
     agg: dict[str, Any]
     outage_ms: int | None = None
+    trace_url: str | None = None
 
 
 class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):

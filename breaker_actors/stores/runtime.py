@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, exists, func, insert, select, text, update
 
 from breaker_actors.errors import Fenced
-from breaker_actors.messages import Commit, CommitResult, EventDraft
+from breaker_actors.messages import Commit, CommitResult
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.alerts import write_alerts
 from breaker_actors.stores.base import JournalHead
@@ -28,6 +28,7 @@ class Journals(StorePart):
 
 
 # Two events that agree in these are the same event.
+_EVENT_COLUMNS = [column.name for column in t.events.c]
 _IDENTITY = ("prev", "curr", "ts_ms", "transition_seq")
 _MAKE_JOURNAL = text("INSERT INTO journals (shard, epoch, sequence) VALUES (:shard, 0, 0) ON CONFLICT DO NOTHING")
 
@@ -76,7 +77,7 @@ def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tupl
         sequence += numbers_taken(commit)
     write_alerts(c, rows)
     if rows:
-        c.execute(insert(t.events), rows)
+        c.execute(insert(t.events), [{name: row[name] for name in _EVENT_COLUMNS} for row in rows])
     _store_records(c, kept)
     return new, results
 
@@ -139,10 +140,8 @@ def _stored_alike(c: Connection, commit: Commit, written: Sequence[Mapping[str, 
 
 def _event_rows(shard: int, sequence: int, commit: Commit) -> list[dict[str, Any]]:
     place = {"shard": shard, "project_id": commit.project_id, "breaker_id": commit.breaker_id}
-    columns = [name for name in EventDraft.__struct_fields__ if name in t.events.c]
     return [
-        place | {"sequence": sequence + i} | {name: getattr(draft, name) for name in columns}
-        for i, draft in enumerate(commit.events, 1)
+        place | {"sequence": sequence + i} | msgspec.structs.asdict(draft) for i, draft in enumerate(commit.events, 1)
     ]
 
 

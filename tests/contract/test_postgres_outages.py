@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -51,11 +52,11 @@ class Flow:
             await self.send()
 
     async def send(self) -> Outcome:
-        """Every other sample is high, so that the breaker trips and recovers all the time."""
+        """High and low by turns of half a second, so that the breaker trips and recovers all the time."""
         self._next += 1
-        value = float(self._next + (500 if self._next // 50 % 2 else -100_000))
-        ts_ms, values = np.array([self._s.clock.now_ms()]), np.array([value])
-        payload = encode_samples(["latency"], [1], ts_ms, values, np.ones(1, bool))
+        now_ms = self._s.clock.now_ms()
+        value = float(self._next + (500 if now_ms // 500 % 2 else -1_000_000))
+        payload = encode_samples(["latency"], [1], np.array([now_ms]), np.array([value]), np.ones(1, bool))
         (outcome,) = await self._s.gateway.ingest([Part(self._router_id, (os.urandom(16),), payload, 1)])
         self.answers[value] = outcome.word
         return outcome
@@ -142,3 +143,23 @@ async def test_an_outage_under_load(server: Postgres, tmp_path: Path, outage: st
                 other = await s.breaker("b")
                 assert (await s.send(other.router_ids[0], [1.0])).word == "ok"
             await assert_nothing_lost_or_doubled(s, flow, router_id, row.id)
+
+
+@pytest.mark.slow
+async def test_many_outages(server: Postgres, tmp_path: Path) -> None:
+    """Killed and started again at random moments of its work, with three breakers under load."""
+    chance = random.Random(1)
+    with server.database() as url:
+        async with service(tmp_path, database_url=url) as s:
+            rows = [await s.breaker(window_ms=200, cooldown_ms=100) for _ in range(3)]
+            async with AsyncExitStack() as stack:
+                flows = [await stack.enter_async_context(flowing(s, row.router_ids[0])) for row in rows]
+                for _ in range(12):
+                    await asyncio.sleep(chance.random())
+                    server.kill()
+                    await asyncio.sleep(chance.random() / 2)
+                    server.start()
+                    await until(lambda: ready(s), PATIENCE_S)
+                    await asyncio.gather(*(flow.goes_on() for flow in flows))
+            for row, flow in zip(rows, flows, strict=True):
+                await assert_nothing_lost_or_doubled(s, flow, row.router_ids[0], row.id)

@@ -58,6 +58,7 @@ class Replica:
         self.followed = False
 
     def start(self) -> None:
+        self._gateway.start()
         self._feed.start()
 
     async def follow(self) -> None:

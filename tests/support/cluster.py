@@ -98,10 +98,11 @@ class Service:
         ok: bool = True,
         keys: tuple[bytes, ...] | None = None,
         ts_ms: int | None = None,
+        traces: Sequence[str] = (),
     ) -> Outcome:
         n = len(values)
         ts = np.full(n, self.clock.now_ms() if ts_ms is None else ts_ms)
-        payload = encode_samples([metric], [n], ts, np.array(values, float), np.full(n, ok))
+        payload = encode_samples([metric], [n], ts, np.array(values, float), np.full(n, ok), traces=traces)
         part = Part(router_id, keys or (os.urandom(16),), payload, n)
         return (await self.gateway.ingest([part]))[0]
 

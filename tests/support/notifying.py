@@ -18,15 +18,12 @@ from tests.support.fake_gateway import FakeClock
 SENT = Attempt(result="sent", status=200)
 DOWN = Attempt(result="retry", error="the connection was refused")
 REFUSED = Attempt(result="refused", status=404, error="answered 404 Not Found")
-STOPPED_S = 20.0
-"""Real seconds after which a virtual run that does not come to its end is a failure."""
-
 Script = Callable[[Destination, Message], Attempt]
 
 
 class ScriptedSender:
-    """Answers as `script` says; keeps what it was asked. Until the event `hold` is set nothing is answered, or only nothing
-    of the channels in `held`."""
+    """Answers as `script` says; keeps what it was asked. Until the event `hold` is set nothing is answered, or only
+    nothing of the channels in `held`."""
 
     def __init__(self, clock: FakeClock, script: Script = lambda to, message: SENT) -> None:
         self.script = script
@@ -89,6 +86,8 @@ class VirtualNotifier:
         self._until_ms = 0
         self._arrived = asyncio.Event()
         self._started = 0
+        self.stopped_s = 20.0
+        """Real seconds after which a run that does not come to its end is a failure."""
 
     def at(self, ms: int, plan: Callable[[], Awaitable[Any]]) -> None:
         """Does something when that time has come."""
@@ -123,7 +122,7 @@ class VirtualNotifier:
             await self.start()
         assert self.host is not None
         await self.host.nudge()
-        async with asyncio.timeout(STOPPED_S):
+        async with asyncio.timeout(self.stopped_s):
             await self._arrived.wait()
 
     async def run_for(self, ms: int) -> None:

@@ -43,19 +43,18 @@ class Proxy:
         doomed = asyncio.Event()
         answers = asyncio.create_task(self._answer(server, to_client, doomed))
         answers.add_done_callback(lambda _: to_client.transport.abort())
-        try:
+        with contextlib.suppress(ConnectionError):
             while data := await client.read(1 << 20):
                 if self.losing and self._at in data:
                     self.losing -= 1
                     doomed.set()
                 to_server.write(data)
-        finally:
-            answers.cancel()
-            await asyncio.gather(answers, return_exceptions=True)
-            for writer in (to_client, to_server):
-                writer.transport.abort()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+        answers.cancel()
+        await asyncio.gather(answers, return_exceptions=True)
+        for writer in (to_client, to_server):
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _answer(self, server: StreamReader, to_client: StreamWriter, doomed: asyncio.Event) -> None:
         """Passes answers on, until there is one to be lost: it is awaited, and then nothing more is said."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ async def test_retries_back_off_with_jitter_and_keep_the_id(shop: Shop) -> None:
     await shop.move(row.id, "open")
     await shop.notifier.run_for(10 * MINUTE)
     times = [at for at, *_ in shop.sender.asked]
-    pauses = [b - a for a, b in zip(times, times[1:], strict=False)]
+    pauses = [b - a for a, b in pairwise(times)]
     assert len(pauses) == 8
     for i, pause in enumerate(pauses):
         full = min(60_000, 2_000 << i)
@@ -175,7 +176,8 @@ async def test_retry_after_is_honoured_for_the_whole_channel(shop: Shop) -> None
 
 async def test_after_a_pause_asked_for_it_goes_one_by_one(shop: Shop) -> None:
     """A receiver that takes one a second gets one a second, and its circuit stays closed."""
-    channel, rows = await shop.channel(), [await shop.breaker(f"b{i}") for i in range(20)]
+    rows = [await shop.breaker(f"b{i}") for i in range(20)]
+    await shop.channel()
     last = [0]
 
     def one_a_second(to: Destination, message: Message) -> Attempt:

@@ -1,0 +1,169 @@
+"""Many rules over the same samples, chunk by chunk, in memory that does not grow with the input.
+
+Rules share what they can: the columns, the windows of one length, the figures over them. Each is then walked from edge
+to edge (`pipelines.walker`). The transitions are those of `pipelines.replay`, which is the reference; tests/parity
+holds the two against each other. A stretch that can't be told by prefix sums is taken by the core itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from breaker_actors.core.machine import SAMPLES_MAX
+from breaker_actors.core.model import Effect, Float64, Rule
+from breaker_actors.errors import Invalid
+from pipelines.columns import Chunk, Samples
+from pipelines.figures import RANKED
+from pipelines.flows import Flow, Track, Unfit
+from pipelines.judges import judge_for
+from pipelines.outlook import Streaks, Windows
+from pipelines.ranks import cut_of
+from pipelines.sums import TooWide
+from pipelines.walker import Walker
+
+CHUNK_ROWS = 1 << 20
+ARRIVAL_ROWS_MAX = 1 << 22
+"""Samples of one arrival are held together; more of them are refused."""
+SPARSE = 4
+"""A delta rule with more ticks than one per so many arrivals is left to the core: it has to run them all anyway."""
+
+Tell = Callable[[Iterable[Effect]], None]
+
+
+@dataclass
+class Walk:
+    """One rule on its way. `tell` gets its effects in order; `figures` False: events need not say value and agg."""
+
+    rule: Rule
+    tell: Tell
+    figures: bool = True
+    walker: Walker | None = None
+
+
+class FastReplay:
+    """Takes samples in arrival order, any number at a time, and moves the breakers over them.
+
+    Every breaker is created at the first sample's time. Late samples and those left out by `window_samples_max` are
+    counted per breaker.
+    """
+
+    def __init__(
+        self, walks: Sequence[Walk], *, chunk_rows: int = CHUNK_ROWS, window_samples_max: int = SAMPLES_MAX
+    ) -> None:
+        self._walks, self._chunk_rows, self._max = walks, chunk_rows, window_samples_max
+        self._held = Samples.nothing()
+        self._waiting: list[Samples] = []
+        self._rows_waiting = 0
+        self._last_ms: int | None = None
+        self._by_window = _by_window(walks)
+        self._window_ms = max(self._by_window, default=0)
+        self._cuts = _cuts_by_family([walk.rule for walk in walks])
+
+    def feed(self, samples: Samples) -> None:
+        """The next samples; they are walked over once there are enough of them."""
+        if not len(samples):
+            return
+        self._waiting.append(samples)
+        self._rows_waiting += len(samples)
+        if self._rows_waiting >= self._chunk_rows:
+            self._flush(whole=False)
+
+    def finish(self) -> int | None:
+        """What is left, and timers up to the last sample's time, which is returned; None: there was no sample."""
+        self._flush(whole=True)
+        if self._last_ms is None:
+            return None
+        for walk in self._walks:
+            assert walk.walker is not None
+            walk.tell(walk.walker.advance(self._last_ms))
+        return self._last_ms
+
+    def _flush(self, whole: bool) -> None:
+        """Walks over what waits; the last arrival may go on with the next samples, so it waits on unless `whole`."""
+        if not self._waiting:
+            return
+        samples = Samples.joined(self._waiting)
+        cut = len(samples) if whole else int(np.searchsorted(samples.at, samples.at[-1], "left"))
+        if not cut and self._rows_waiting > ARRIVAL_ROWS_MAX:
+            raise Invalid(f"more than {self._rows_waiting} samples share the time {int(samples.at[0])}")
+        rest = samples.pick(np.arange(cut, len(samples)))
+        self._waiting, self._rows_waiting = [rest] if len(rest) else [], len(rest)
+        if cut:
+            self._walk(Chunk(Samples.joined([self._held, samples.part(0, cut)]), len(self._held)))
+
+    def _walk(self, chunk: Chunk) -> None:
+        if self._last_ms is None:
+            self._create(int(chunk.times[0]))
+        self._last_ms = int(chunk.times[-1])
+        flow = Flow(chunk.eff, chunk.value, chunk.ok, chunk.in_order)
+        for window_ms, walks in self._by_window.items():
+            track = self._track(chunk, window_ms, flow)
+            for walk in walks:
+                self._walk_one(walk, chunk, track)
+        self._held = chunk.still_held(self._window_ms, self._max)
+
+    def _create(self, created_ms: int) -> None:
+        for walk in self._walks:
+            walker, effects = Walker.create(walk.rule, created_ms, window_samples_max=self._max)
+            assert isinstance(walker, Walker)
+            walker.bind(walk.tell, walk.figures)
+            walk.walker = walker
+            walk.tell(effects)
+
+    def _track(self, chunk: Chunk, window_ms: int, flow: Flow) -> Track | None:
+        """The windows of one length; None where they can't be told so."""
+        if not window_ms:
+            return None
+        try:
+            return Track(chunk, window_ms, self._max, flow)
+        except Unfit:
+            return None
+
+    def _walk_one(self, walk: Walk, chunk: Chunk, track: Track | None) -> None:
+        walker, rule = walk.walker, walk.rule
+        assert walker is not None
+        if rule.kind == "consecutive_failures":
+            walker.walk(chunk, Streaks(rule, chunk, walker.sight), None)
+            return
+        try:
+            if track is None or _mostly_ticks(rule, chunk):
+                walker.plod(chunk)
+            else:
+                judge = judge_for(rule, track, self._cuts.get(_family(rule), NO_CUTS))
+                walker.walk(chunk, Windows(rule, track, judge), track)
+        except TooWide:
+            walker.plod(chunk)
+
+
+NO_CUTS: Float64 = np.empty(0)
+
+
+def _by_window(walks: Sequence[Walk]) -> dict[int, list[Walk]]:
+    """Rules by the length of their windows; 0 stands for none."""
+    groups: dict[int, list[Walk]] = {}
+    for walk in walks:
+        length = 0 if walk.rule.kind == "consecutive_failures" else walk.rule.window_ms
+        groups.setdefault(length, []).append(walk)
+    return groups
+
+
+def _family(rule: Rule) -> object:
+    """Rules whose order statistics are worked out together."""
+    return rule.window_ms, rule.kind, str(rule.kind_params)
+
+
+def _cuts_by_family(rules: Iterable[Rule]) -> dict[object, Float64]:
+    cuts: dict[object, set[float]] = {}
+    for rule in rules:
+        if rule.kind in RANKED:
+            cuts.setdefault(_family(rule), set()).add(cut_of(rule.op, rule.threshold))
+    return {family: np.array(sorted(those)) for family, those in cuts.items()}
+
+
+def _mostly_ticks(rule: Rule, chunk: Chunk) -> bool:
+    """A delta has to run every tick: where they are dense, there is nothing to skip."""
+    span_ms = int(chunk.times[-1]) - int(chunk.times[0])
+    return rule.kind == "delta" and span_ms * SPARSE > rule.eval_interval_ms * len(chunk.times)

@@ -1,0 +1,198 @@
+"""`breakers deploy` on a Ray cluster started as an operator starts it: used, upgraded under load, taken down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api import processes
+from tests.e2e.test_kills import Flow, of_the_log
+from tests.support.live import wait_for
+from tests.support.nodes import DEPLOY_S, DRIVER, Deployed, Nodes, breakers, nodes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+SETTINGS = {"BREAKERS_REBALANCE_MOVES_PER_MINUTE": "0"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    with nodes() as found:
+        found.start_head()
+        yield found
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def deploy(cluster: Nodes, data_dir: Path, *options: str, **environ: str) -> Any:
+    return breakers(
+        *("deploy", "--address", cluster.address, "--data-dir", str(data_dir), "--host", "127.0.0.1", *options),
+        **{**SETTINGS, **environ},
+    )
+
+
+def refused(result: Any) -> str:
+    """The one line of a refusal."""
+    assert result.returncode == 2, result
+    (line,) = result.stderr.splitlines()
+    return str(line)
+
+
+def assert_nothing_lost(live: Deployed, made: dict[str, Any], accepted: int) -> None:
+    events = live.events(made["breaker"]["id"])
+    assert [e["transition_seq"] for e in events] == list(range(1, len(events) + 1))
+    logged, replayed = asyncio.run(of_the_log(live, made, events[-1]["ts_ms"]))
+    assert logged == accepted
+    got = [(e["prev"], e["curr"], e["ts_ms"]) for e in events]
+    assert got == [(e.prev, e.curr, e.ts_ms) for e in replayed][: len(got)]
+
+
+def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
+    """An upgrade under load is not noticed, what has not changed is left alone, and taken down the data stays."""
+    port = str(processes.free_port())
+    first = deploy(cluster, data_dir, "--port", port)
+    assert first.returncode == 0, first
+    assert first.stdout.splitlines()[-1] == f"ready http://127.0.0.1:{port}"
+    assert "SQLite" in first.stderr
+    live = Deployed(data_dir)
+    made = live.breaker(name="deployed")
+    others = [live.breaker(name=f"b{i}") for i in range(3)]
+    breaker_id = made["breaker"]["id"]
+    with Flow(live, made["router_id"]) as flow:
+        wait_for(lambda: len(live.events(breaker_id)) >= 2, 30)
+        before = {a["name"]: a["pid"] for a in live.status()["actors"]}
+        second = deploy(cluster, data_dir, "--port", port, BREAKERS_DUPLICATE_WINDOW_MS="500000")
+        assert second.returncode == 0, second
+        told = len(live.events(breaker_id))
+        wait_for(lambda: len(live.events(breaker_id)) >= told + 4, 60)
+    assert flow.refused == []
+    assert_nothing_lost(live, made, flow.accepted)
+    wait_for(lambda: all(a["state"] == "up" for a in live.status()["actors"]), 30)
+    after = {a["name"]: a["pid"] for a in live.status()["actors"]}
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    # nothing has changed: nothing is replaced
+    third = deploy(cluster, data_dir, "--port", port, BREAKERS_DUPLICATE_WINDOW_MS="500000")
+    assert third.returncode == 0, third
+    assert "replaced" not in third.stdout
+    assert {a["name"]: a["pid"] for a in live.status()["actors"]} == after
+    # the commands of the operator
+    shown = breakers("status", "--data-dir", str(data_dir))
+    assert shown.returncode == 0, shown
+    assert {"journal-0", "directory", "router-0", "breaker-0"} <= set(shown.stdout.split())
+    status = json.loads(breakers("status", "--json", "--data-dir", str(data_dir)).stdout)
+    assert [node["head"] for node in status["nodes"]] == [True]
+    assert status["replicas"] == 1
+    assert sum(a["holds"] for a in status["actors"] if a["kind"] == "breaker") == len(others) + 1
+    moved = breakers("rebalance", "--json", "--data-dir", str(data_dir))
+    assert json.loads(moved.stdout)["left"] == 0
+    # another address is refused while it runs
+    assert "can't move" in refused(deploy(cluster, data_dir, "--port", str(processes.free_port())))
+    kept = live.events(breaker_id)
+    live.stop()
+    gone = breakers("deploy", "--remove", "--address", cluster.address, "--data-dir", str(data_dir), **SETTINGS)
+    assert gone.returncode == 0, gone
+    assert cluster.pids("ray::BreakerActor") == cluster.pids("ray::ServeReplica") == cluster.programs("haproxy") == []
+    missing = breakers("status", "--data-dir", str(data_dir))
+    assert (missing.returncode, len(missing.stderr.splitlines())) == (1, 1)
+    # and back again
+    assert deploy(cluster, data_dir, "--port", port).returncode == 0
+    live = Deployed(data_dir)
+    assert live.events(breaker_id)[: len(kept)] == kept
+    live.in_state(breaker_id, "closed", 30)
+    live.stop()
+    assert breakers("deploy", "--remove", "--address", cluster.address, **SETTINGS).returncode == 0
+
+
+FOR_FEW_STREAMS = """
+import sys
+from api.cluster import Deployment, Scale
+from breaker_actors.settings import load_settings
+settings = load_settings(data_dir=sys.argv[2], host="127.0.0.1", port=int(sys.argv[3]))
+Deployment(settings, Scale(1, 2, target=3)).run(sys.argv[1])
+"""
+
+
+def test_replicas_come_with_open_streams(cluster: Nodes, data_dir: Path) -> None:
+    """Streams count as ongoing requests: with more of them than a replica is meant for there is another one soon."""
+    arguments = [cluster.address, str(data_dir), str(processes.free_port())]
+    env = {**os.environ, **DRIVER}
+    subprocess.run([sys.executable, "-c", FOR_FEW_STREAMS, *arguments], env=env, check=True, timeout=DEPLOY_S)
+    live = Deployed(data_dir)
+    with contextlib.ExitStack() as open_streams:
+        open_streams.callback(breakers, "deploy", "--remove", "--address", cluster.address, **SETTINGS)
+        open_streams.callback(live.stop)
+        assert live.status()["replicas"] == 1
+        streams = [open_streams.enter_context(live.stream()) for _ in range(6)]
+        wait_for(lambda: live.status()["replicas"] == 2, 90)
+        # they all go on, and more are served
+        streams.append(open_streams.enter_context(live.stream()))
+        made = live.breaker(name="streamed")
+        assert live.send(made["router_id"], [500.0] * 3).status_code == 202
+        for stream in streams:
+            wait_for(lambda stream=stream: ("open", 0.0) in stream.of("streamed"))
+
+
+def test_what_can_not_work_is_one_line(cluster: Nodes, data_dir: Path) -> None:
+    nobody = breakers("deploy", "--address", f"127.0.0.1:{processes.free_port()}", "--data-dir", str(data_dir))
+    assert (nobody.returncode, len(nobody.stderr.splitlines())) == (1, 1)
+    assert "ray start --head" in nobody.stderr
+    assert "minimum" in refused(deploy(cluster, data_dir, "--replicas-min", "3", "--replicas-max", "2"))
+    assert "BREAKERS_DATABASE_URL" in refused(deploy(cluster, data_dir, BREAKERS_DATABASE_URL="mysql://x"))
+
+
+def test_an_old_schema_is_refused_with_the_command_that_helps(cluster: Nodes, data_dir: Path) -> None:
+    assert breakers("db", "upgrade", "--data-dir", str(data_dir)).returncode == 0
+    with closing(sqlite3.connect(data_dir / "breakers.sqlite")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+        connection.commit()
+    assert "breakers db upgrade" in refused(deploy(cluster, data_dir))
+
+
+def test_sqlite_is_for_one_node(cluster: Nodes, data_dir: Path) -> None:
+    """Refused on two; deployed on one, a second node that comes later changes nothing."""
+    port = str(processes.free_port())
+    assert deploy(cluster, data_dir, "--port", port).returncode == 0
+    live = Deployed(data_dir)
+    cluster.add()
+    try:
+        wait_for(lambda: len(live.status()["nodes"]) == 2, 60)
+        for i in range(4):
+            made = live.breaker(name=f"late-{i}")
+            assert live.send(made["router_id"], [500.0] * 3).status_code == 202
+            live.in_state(made["breaker"]["id"], "open")
+        (head,) = {node["id"] for node in live.status()["nodes"] if node["head"]}
+        wait_for(lambda: all(a["state"] == "up" for a in live.status()["actors"]), 30)
+        assert {a["node_id"] for a in live.status()["actors"]} == {head}
+        cluster.kill("ray::ServeReplica")
+        cluster.kill("ray::JournalActor")
+        made = live.breaker(name="after")
+        assert live.send(made["router_id"], [500.0] * 3).status_code == 202
+        live.in_state(made["breaker"]["id"], "open")
+        wait_for(lambda: {a["node_id"] for a in live.status()["actors"]} == {head}, 30)
+    finally:
+        live.stop()
+        breakers("deploy", "--remove", "--address", cluster.address, **SETTINGS)
+    line = refused(deploy(cluster, data_dir))
+    assert "this cluster has 2" in line
+    assert "BREAKERS_DATABASE_URL" in line
+
+
+def test_nodes_that_were_not_prepared_are_named(data_dir: Path) -> None:
+    with nodes(prepared=False) as plain:
+        plain.start_head()
+        line = refused(deploy(plain, data_dir))
+        assert 'eval "$(breakers node-env)"' in line

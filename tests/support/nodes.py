@@ -1,0 +1,161 @@
+"""Nodes of a Ray cluster as an operator starts them (`ray start` after `breakers node-env`), and a service on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from api import processes
+from tests.support.live import LiveService, wait_for
+
+START_S, DEPLOY_S = 90.0, 180.0
+ADDRESS = "127.0.0.1"
+MARK = "NODE_TEST_MARK"
+# No token, and addresses of this machine are loopback's: nothing of it can be reached from outside.
+DRIVER = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+BIN = Path(sys.executable).parent
+
+
+def breakers(*arguments: str, timeout: float = DEPLOY_S, **environ: str) -> subprocess.CompletedProcess[str]:
+    """One run of the `breakers` command."""
+    env = {**os.environ, **DRIVER, **environ}
+    return subprocess.run(
+        [BIN / "breakers", *arguments], capture_output=True, text=True, timeout=timeout, env=env, check=False
+    )
+
+
+def node_environment() -> dict[str, str]:
+    """What `breakers node-env` prints, as a shell reads it; ports are ours alone on this machine."""
+    printed = breakers("node-env").stdout
+    script = f'{printed}\nexec {sys.executable} -c "import json, os; print(json.dumps(dict(os.environ)))"'
+    shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": os.defpath})
+    found: dict[str, str] = json.loads(shown.stdout)
+    replica_ports = processes.port_block()
+    return {
+        **{name: value for name, value in found.items() if name.startswith("RAY_")},
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(processes.free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(processes.free_port()),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(replica_ports.start),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(replica_ports.stop),
+    }
+
+
+class Nodes:
+    """A cluster of `ray start --block` processes. All of it carries a mark in its environment, and dies in the end."""
+
+    def __init__(self, prepared: bool = True, **environ: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="brk-nodes-", dir="/tmp"))
+        self._mark = uuid4().hex
+        self.environment = {**(node_environment() if prepared else {}), **DRIVER, MARK: self._mark, **environ}
+        self.port = processes.free_port()
+        self.address = f"{ADDRESS}:{self.port}"
+        self._starters: list[subprocess.Popen[bytes]] = []
+
+    def start_head(self, cpus: int = 2) -> None:
+        own = {"ray-client-server-port": processes.free_port(), "dashboard-port": processes.free_port()}
+        options = [f"--{name}={port}" for name, port in own.items()]
+        self._start("--head", f"--port={self.port}", f"--num-cpus={cpus}", "--include-dashboard=false", *options)
+        wait_for(self._listens, START_S)
+
+    def add(self, cpus: int = 2) -> None:
+        self._start(f"--address={self.address}", f"--num-cpus={cpus}")
+
+    def _start(self, *options: str) -> None:
+        common = ["--block", f"--temp-dir={self.folder}", "--object-store-memory=100000000", "--disable-usage-stats"]
+        if "--head" not in options:
+            common.pop(1)
+        with (self.folder / "start.log").open("ab") as log:
+            starter = subprocess.Popen(
+                [BIN / "ray", "start", f"--node-ip-address={ADDRESS}", *common, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
+        self._starters.append(starter)
+
+    def _listens(self) -> bool:
+        assert self._starters[-1].poll() is None, (self.folder / "start.log").read_text()[-3000:]
+        return "Ray runtime started" in (self.folder / "start.log").read_text(errors="replace")
+
+    def pids(self, beginning: str = "") -> list[int]:
+        """Processes of this cluster whose command line begins so, e.g. "ray::BreakerActor"."""
+        wanted = beginning.encode()
+        found = []
+        for pid in processes.started_with(MARK, self._mark):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted) and processes.alive(pid):
+                    found.append(pid)
+        return found
+
+    def programs(self, name: str) -> list[int]:
+        return processes.named(self.pids(), name)
+
+    def kill(self, beginning: str) -> list[int]:
+        victims = self.pids(beginning)
+        processes.send(victims, signal.SIGKILL)
+        return victims
+
+    def close(self) -> None:
+        """Ends everything that carries the mark, until nothing does."""
+
+        def ended() -> bool:
+            processes.send(self.pids(), signal.SIGKILL)
+            return not self.pids()
+
+        wait_for(ended, 30, 0.1)
+        for starter in self._starters:
+            starter.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(Path(self.environment.get("RAY_SERVE_HAPROXY_BINARY_PATH", "/none/x")).parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def nodes(prepared: bool = True, **environ: str) -> Iterator[Nodes]:
+    found = Nodes(prepared, **environ)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+class Deployed(LiveService):
+    """A service that `breakers deploy` has put onto a cluster, reached like one of `breakers serve`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.credentials = json.loads((data_dir / "credentials.json").read_text())
+        self.base_url = self.credentials["base_url"]
+        self.project_id = self.credentials["project_id"]
+        self.project_path = f"/v1/projects/{self.project_id}"
+        self.user = self.client(self.credentials["user_key"])
+
+    def status(self) -> dict[str, Any]:
+        """The operator's answer."""
+        answer = httpx.get(
+            f"{self.base_url}/v1/admin/status",
+            headers={"Authorization": f"Bearer {self.credentials['admin_key']}"},
+            timeout=20,
+            trust_env=False,
+        )
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def actors(self, kind: str, state: str = "up") -> list[dict[str, Any]]:
+        return [actor for actor in self.status()["actors"] if actor["kind"] == kind and actor["state"] == state]
+
+    def stop(self) -> None:
+        self.user.close()
