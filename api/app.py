@@ -97,7 +97,7 @@ def create_app(
     problems.install(app)
     _watch_requests(app, names_requests)
     observing.install(app, meters, clock)
-    limits.install(app, settings)
+    limits.install(app, settings, meters)
     _live(app, app.extensions[EXTENSION], owns_gateway)
     return app
 

@@ -55,10 +55,12 @@ class Scale:
             raise Invalid("replicas: at least 1, and the maximum no less than the minimum")
 
     def options(self) -> dict[str, Any]:
-        """For a Serve deployment. Up within seconds, down after ten minutes: that cuts streams."""
+        """For a Serve deployment. Up within seconds, down after ten minutes: that cuts streams. Each asks for a core:
+        when none is left for another one, Ray's autoscaler adds a machine."""
         if self.least == self.most:
             return {"num_replicas": self.least}
         return {
+            "ray_actor_options": {"num_cpus": 1},
             "autoscaling_config": {
                 "min_replicas": self.least,
                 "max_replicas": self.most,

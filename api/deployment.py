@@ -88,12 +88,13 @@ def _close_internal_port() -> None:
 def application(settings: Settings, build: Build = build_app, options: dict[str, Any] | None = None) -> Application:
     """The Serve application. `options`: how many replicas, where not as the settings say. num_cpus 0: on a small
     machine replicas and actors share the cores. On SQLite replicas run where the file is, like all else."""
-    actor_options: dict[str, Any] = {"num_cpus": 0}
+    wanted: dict[str, Any] = {"num_replicas": settings.replicas} if options is None else dict(options)
+    actor_options: dict[str, Any] = {"num_cpus": 0, **wanted.pop("ray_actor_options", {})}
     if settings.database_url is None:
         actor_options["label_selector"] = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
     deployment = serve.deployment(
         name="Api",
-        **(options or {"num_replicas": settings.replicas}),
+        **wanted,
         max_ongoing_requests=ONGOING_MAX,
         graceful_shutdown_timeout_s=GRACE_S,
         graceful_shutdown_wait_loop_s=0.1,

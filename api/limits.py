@@ -15,6 +15,7 @@ from quart_rate_limiter import RateLimit, RateLimiter
 from quart_rate_limiter.store import RateLimiterStoreABC
 
 from api.auth import bearer
+from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
 
 CALLERS_MAX = 100_000
@@ -25,8 +26,10 @@ FREE = frozenset({"health", "stream", "spec"})
 class Budgets(RateLimiter):
     """The limiter of one replica. Unlike its base, requests of all routes of a budget count together."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(store=RecentCallers(CALLERS_MAX))
+    def __init__(self, settings: Settings, meters: Meters) -> None:
+        callers = RecentCallers(CALLERS_MAX)
+        super().__init__(store=callers)
+        meters.watch(lambda: meters.total("breakers_callers_forgotten_total", callers.forgotten))
         share = settings.replicas
         self._requests = budget(settings.rate_requests_per_s, share, _key)
         self._by_blueprint = {
@@ -71,6 +74,7 @@ class RecentCallers(RateLimiterStoreABC):
     def __init__(self, callers_max: int) -> None:
         self._callers_max = callers_max
         self._whole_at: dict[str, datetime] = {}
+        self.forgotten = 0
 
     async def get(self, key: str, default: datetime) -> datetime:
         return self._whole_at.get(key, default)
@@ -80,12 +84,13 @@ class RecentCallers(RateLimiterStoreABC):
         self._whole_at[key] = tat
         if len(self._whole_at) > self._callers_max:
             del self._whole_at[next(iter(self._whole_at))]
+            self.forgotten += 1
 
     async def before_serving(self) -> None: ...
 
     async def after_serving(self) -> None: ...
 
 
-def install(app: Quart, settings: Settings) -> None:
+def install(app: Quart, settings: Settings, meters: Meters) -> None:
     """Puts the budgets before every handler."""
-    Budgets(settings).init_app(app)
+    Budgets(settings, meters).init_app(app)

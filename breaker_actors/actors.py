@@ -1,5 +1,5 @@
-"""Ray around the plain parts: actor classes, names, handles, the Net over them. Only this file and
-metrics.py import ray here.
+"""Ray around the plain parts: actor classes, names, handles, the Net over them. Beside it only fleet.py
+and metrics.py import ray here.
 
 Every actor is named, detached within the cluster, restarted for ever and never retried by Ray (lanes retry by append
 id). An actor that Ray starts or restarts owns nothing; it says hello to the Directory, which assigns.
@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import ray
+import structlog
 from pydantic import SecretStr
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util import list_named_actors
@@ -188,7 +189,7 @@ class JournalActor(_Wrapped):
     async def __init__(self, shard: int, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
         await _until_up(store.open)
-        self._part = JournalHost(shard, store, settings, Nudge(RayNet(settings)))
+        self._part = JournalHost(shard, store, settings, Nudge(RayNet(settings)), _end_process)
         self._observe(settings)
         await _until_up(self._part.start)
 
@@ -211,7 +212,7 @@ class DirectoryActor(_Wrapped):
         store = make_store(settings)
         await _until_up(store.open)
         net = RayNet(settings)
-        self._part = DirectoryHost(store, net, SystemClock(), settings, lambda: budgets(settings))
+        self._part = DirectoryHost(store, net, SystemClock(), settings, lambda: budgets(settings), _end_process)
         self._observe(settings)
         self._started = asyncio.create_task(self._part.start())
         self._upkeep = Upkeep(store, make_log(settings), net, SystemClock(), settings)
@@ -227,6 +228,12 @@ def release(settings: Settings) -> str:
     plain = {k: v.get_secret_value() if isinstance(v, SecretStr) else str(v) for k, v in values.items()}
     text = json.dumps([version("breaker-actors"), plain], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _end_process() -> None:
+    """As a crash: Ray starts another process under the name, unless it has done so long ago."""
+    structlog.get_logger().warning("superseded")
+    os._exit(1)
 
 
 async def _until_up(step: Callable[[], Awaitable[None]]) -> None:

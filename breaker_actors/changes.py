@@ -73,7 +73,7 @@ class Changes:
         offsets = await self._append(changes)
         settled = [c for c in changes if c.id in offsets]
         if settled:
-            await self._store.settle_changes(self._placing.epoch, offsets)
+            await self._placing.unless_superseded(self._store.settle_changes(self._placing.epoch, offsets))
             self._forget_breakers(settled)
             self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
             self._placing.spawn(self._start_breakers())

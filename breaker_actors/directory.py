@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -26,13 +26,24 @@ from breaker_actors.stores.base import Store
 
 CONFIGURED_S = 10.0
 RETRY_S = 1.0
+LOOK_S = 2.0
+"""How often actors that are up are asked what they hold."""
 
 
 class DirectoryHost:
-    """Everything the Directory does, without Ray. `budgets` says how many actors of each kind there may be now."""
+    """Everything the Directory does, without Ray. `budgets` says how many actors of each kind there may be now;
+    `superseded` is called when a newer Directory has taken over."""
 
-    def __init__(self, store: Store, net: Net, clock: Clock, settings: Settings, budgets: Budgets) -> None:
-        self._placing = Placing(store, net, clock, budgets)
+    def __init__(
+        self,
+        store: Store,
+        net: Net,
+        clock: Clock,
+        settings: Settings,
+        budgets: Budgets,
+        superseded: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._placing = Placing(store, net, clock, budgets, superseded)
         self._moving = Moving(self._placing, settings.rebalance_moves_per_minute)
         self._changes = Changes(store, net, self._placing, self._moving)
         self._loaded = False
@@ -53,6 +64,7 @@ class DirectoryHost:
         for name in dict.fromkeys([breakers[0], *self._placing.owners["breaker"].claimed()]):
             self._placing.wake("breaker", name)
         self._placing.spawn(self._work())
+        self._placing.spawn(self._look_after())
         self._moving.start()
 
     async def stop(self) -> None:
@@ -70,6 +82,11 @@ class DirectoryHost:
                 self._placing.spawn(self._placing.resume(kind, name))
             await one_round("pending changes", self._count_pending())
             await asyncio.sleep(RETRY_S)
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await one_round("looking after actors", self._placing.look_after())
 
     async def _count_pending(self) -> None:
         """Also of routers whose owner is away, which nobody applies."""

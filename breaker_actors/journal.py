@@ -29,12 +29,20 @@ ACCESS_S = 0.4
 
 class JournalHost:
     """Everything a Journal does, without Ray. `start()` fences its predecessor. `nudge` is called after a commit that
-    somebody may have to be told of; it must not wait."""
+    somebody may have to be told of; it must not wait. `superseded` is called when a newer one holds the shard."""
 
-    def __init__(self, shard: int, store: Store, settings: Settings, nudge: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        shard: int,
+        store: Store,
+        settings: Settings,
+        nudge: Callable[[], None] = lambda: None,
+        superseded: Callable[[], None] = lambda: None,
+    ) -> None:
         self.shard = shard
         self._store = store
         self._nudge = nudge
+        self._superseded = superseded
         self._head: JournalHead | None = None
         self._entries: deque[FeedEntry] = deque(maxlen=settings.feed_entries_max)
         self._position = 0
@@ -148,9 +156,12 @@ class JournalHost:
 
     async def _find_place(self, head: JournalHead) -> None:
         """The stored row is not where we left it: a commit of unknown outcome was ours and done (go on behind it, its
-        commits come again), or a newer journal has taken the shard (stay silent for good)."""
+        commits come again), or a newer journal has taken the shard (stay silent for good). That may have been our own
+        opening, sent twice, so the process ends: its successor opens anew, if it has none yet."""
         stored = await self._store.journal_head(self.shard)
         self._head = stored if stored.epoch == head.epoch else None
+        if self._head is None:
+            self._superseded()
 
     def _count(self, commits: list[Commit], results: list[CommitResult]) -> None:
         self.meters.observe("breakers_journal_group_commits", len(commits))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -39,13 +39,21 @@ def make_host(
     return build(name, uuid4().hex, log, net, clock, settings)
 
 
-def make_journal(store: Store, settings: Settings, net: Net | None = None) -> JournalHost:
+def make_journal(
+    store: Store, settings: Settings, net: Net | None = None, superseded: Callable[[], None] = lambda: None
+) -> JournalHost:
     """The inside of the only shard's Journal; without `net` no Notifier hears of its commits, it looks by itself."""
-    return JournalHost(0, store, settings) if net is None else JournalHost(0, store, settings, Nudge(net))
+    nudge = Nudge(net) if net is not None else lambda: None
+    return JournalHost(0, store, settings, nudge, superseded)
 
 
 def make_directory(
-    store: Store, net: Net, clock: Clock, settings: Settings, budgets: Mapping[ActorKind, int] | None = None
+    store: Store,
+    net: Net,
+    clock: Clock,
+    settings: Settings,
+    budgets: Mapping[ActorKind, int] | None = None,
+    superseded: Callable[[], None] = lambda: None,
 ) -> DirectoryHost:
     """The inside of the Directory; `budgets` may change as it runs. Without a set budget there are two BreakerActors
     and one RouterActor."""
@@ -54,7 +62,7 @@ def make_directory(
     async def ask() -> dict[ActorKind, int]:
         return dict(found)
 
-    return DirectoryHost(store, net, clock, settings, ask)
+    return DirectoryHost(store, net, clock, settings, ask, superseded)
 
 
 def local_budgets(settings: Settings) -> dict[ActorKind, int]:

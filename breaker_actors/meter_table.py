@@ -101,6 +101,12 @@ _METERS = [
         {"route": ROUTES, "status": ("2xx", "3xx", "4xx", "429", "5xx")},
         buckets=SECONDS,
     ),
+    Meter(
+        "breakers_callers_forgotten_total",
+        "callers",
+        ("api",),
+        "callers whose budget of requests was forgotten since too many others came after them",
+    ),
     Meter("breakers_key_uses_unwritten_total", "keys", ("api",), "times of last use of a key that could not be stored"),
     # lanes
     Meter(

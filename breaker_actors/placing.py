@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from breaker_actors.clock import Clock
-from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.errors import BreakersError, Fenced, Unavailable
 from breaker_actors.net import ActorKind, BreakerPeer, Net, RouterPeer
 from breaker_actors.roster import Owners, Roster
 from breaker_actors.stores.base import Store
+
+T = TypeVar("T")
 
 ASSIGN_MAX = 1_000
 REPORT_S = 2.0
@@ -29,9 +31,12 @@ log = structlog.get_logger()
 
 
 class Placing:
-    """Who owns what, and which actors are there. `ask_budgets`: how many actors of each kind there may be now."""
+    """Who owns what, and which actors are there. `ask_budgets`: how many actors of each kind there may be now;
+    `superseded` is called when a newer Directory has taken over."""
 
-    def __init__(self, store: Store, net: Net, clock: Clock, ask_budgets: Budgets) -> None:
+    def __init__(
+        self, store: Store, net: Net, clock: Clock, ask_budgets: Budgets, superseded: Callable[[], None]
+    ) -> None:
         self.owners: dict[ActorKind, Owners] = {"router": Owners(), "breaker": Owners()}
         self.roster = Roster()
         self.budgets: dict[ActorKind, int] = {"router": 1, "breaker": 1}
@@ -42,6 +47,8 @@ class Placing:
         self._net = net
         self._clock = clock
         self._ask_budgets = ask_budgets
+        self._superseded = superseded
+        self._missed: dict[str, list[tuple[str, int]]] = {}
         self._came_up = asyncio.Event()
         self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,11 +127,35 @@ class Placing:
         mine = self.owners[kind]
         async with self.lock(name):
             if not self.roster.is_up(name):
-                mismatched = [i for i in mine.of(name) if held.get(i) != mine.epoch(i)]
+                missed = [i for i, _ in self._missing(kind, name, held)]
                 with contextlib.suppress(BreakersError):
-                    await self._bring_up(kind, name, incarnation, mismatched)
+                    await self._bring_up(kind, name, incarnation, missed)
                     await self.let_go(kind, name, [i for i in held if mine.owner(i) not in (None, name)])
         self._tell_came_up()
+
+    async def look_after(self) -> None:
+        """Asks every actor that is up what it holds. What it was given may have reached a predecessor that still runs,
+        and what it held it may have dropped: then it counts as lost, and `resume` gives it what it misses."""
+        kinds: tuple[ActorKind, ...] = ("router", "breaker")
+        up = [(kind, name) for kind in kinds for name in self.roster.up(kind)]
+        await asyncio.gather(*(self._look_at(kind, name) for kind, name in up))
+
+    async def _look_at(self, kind: ActorKind, name: str) -> None:
+        report = await self._report(kind, name)
+        if report is None or not self.roster.is_up(name):
+            return  # whoever calls it for something notices
+        incarnation, held = report
+        missed = self._missing(kind, name, held)
+        # one look may fall between a claim and its being told
+        if not self.roster.is_up(name, incarnation) or (missed and missed == self._missed.get(name)):
+            log.info("actor_misses", actor=name, things=len(missed))
+            self.lost(name)
+        self._missed[name] = missed
+
+    def _missing(self, kind: ActorKind, name: str, held: Mapping[str, int]) -> list[tuple[str, int]]:
+        """What an actor should hold under which epochs, and does not."""
+        mine = self.owners[kind]
+        return [(i, mine.epoch(i)) for i in mine.of(name) if held.get(i) != mine.epoch(i)]
 
     async def until_up(self, names: Collection[str]) -> None:
         """Returns when none of these actors is only starting; those that are away are not waited for."""
@@ -167,7 +198,7 @@ class Placing:
         """Raises epochs for new owners; answers the ids that still exist."""
         if not owners:
             return []
-        claimed = await self._store.claim(self.epoch, kind, owners)
+        claimed = await self.unless_superseded(self._store.claim(self.epoch, kind, owners))
         self.claims[kind] += len(claimed)
         for thing, owner in owners.items():
             if thing in claimed:
@@ -175,6 +206,15 @@ class Placing:
             else:
                 self.owners[kind].forget(thing)
         return list(claimed)
+
+    async def unless_superseded(self, write: Awaitable[T]) -> T:
+        """A write under this Directory's epoch. Fenced may mean our own opening, sent twice: the process ends, and its
+        successor opens anew, if it has none yet."""
+        try:
+            return await write
+        except Fenced:
+            self._superseded()
+            raise
 
     async def place_new(self, kind: ActorKind, things: Iterable[str]) -> None:
         """Places what nobody owns yet; actors are started and told in the background."""

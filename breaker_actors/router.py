@@ -414,7 +414,7 @@ class RouterHost:
         return min(self._up_ms if slept else now, self._reached_ms if alone else now)
 
     async def _note_outage(self, items: Sequence[_Item], now: int) -> None:
-        """An outage ends with the first sign of a caller; a change of configuration comes after what there was of it."""
+        """An outage ends with the first sign of a caller; a change of configuration follows what there was of it."""
         reached = any(isinstance(item, Part | _Knock) for item in items)
         away = self._away_since(now)
         if away is not None:

@@ -21,6 +21,8 @@ from breaker_actors.stores.samplelog import SampleLog
 GONE_MIN_MS = 600_000
 """A deleted router's log stays at least so long: its breakers read their own end in there."""
 PRUNE_EVERY_MS = 600_000
+PRUNED_MANY = 1_000
+"""A round that removed so many rows of a table is not waited behind: there may be more of them."""
 DAY_MS = 86_400_000
 
 log = structlog.get_logger()
@@ -60,7 +62,8 @@ class Upkeep:
                 before_ms = now - self._settings.history_retention_days * DAY_MS
                 removed = await self._store.prune(before_ms)
                 removed["deliveries"] = await self._store.prune_deliveries(before_ms)
-                self._pruned_ms = now
+                if max(removed.values()) < PRUNED_MANY:
+                    self._pruned_ms = now
                 if any(removed.values()):
                     log.info("history_pruned", **removed)
         except BreakersError as error:

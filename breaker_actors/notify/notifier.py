@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -103,8 +104,6 @@ class NotifierHost:
         self._loop: asyncio.Task[None] | None = None
         self._sends: set[asyncio.Task[None]] = set()
 
-    # ------------------------------------------------------------------ life
-
     async def start(self) -> None:
         """Begins to deliver; older Notifiers can take nothing from here on."""
         self._epoch = await self._store.open_notifier()
@@ -144,8 +143,6 @@ class NotifierHost:
         if not self._holding:
             raise Unavailable("this notifier was replaced, or has not started")
 
-    # ------------------------------------------------------------------ the loop
-
     async def _run(self) -> None:
         while self._holding:
             self._wake.clear()
@@ -159,6 +156,9 @@ class NotifierHost:
     async def _turn(self, now: int) -> None:
         """Looks what waits, ends what can't be sent, sends what may be. Counts as a turn unless something failed."""
         try:
+            # a clock that was set back must not put these off
+            self._poll_ms = min(self._poll_ms, now + self._pace.poll_ms)
+            self._sweep_ms = min(self._sweep_ms, now + self._pace.sweep_ms)
             if self._news or now >= self._poll_ms:
                 await self._survey(now)
             if now >= self._sweep_ms:
@@ -236,8 +236,6 @@ class NotifierHost:
                 self.meters.count("breakers_notifications_unsent_total", count, state=state)
                 log.warning("notifications_unsent", channel_id=queue.circuit.channel_id, state=state, count=count)
 
-    # ------------------------------------------------------------------ sending
-
     def _wants(self, now: int) -> dict[str, int]:
         """How many rows each channel may take now: idle channels first, and the last places are theirs alone."""
         if self._draining:
@@ -288,6 +286,11 @@ class NotifierHost:
             tried = self._judge(row, attempt, now)
             self._count(queue, row, tried)
             await self._settled(leased.channel_id, tried)
+        except Exception as error:  # a bug: better sent again later than again and again
+            # without its text: that may hold anything of what was to be sent
+            trace = "".join(traceback.format_tb(error.__traceback__, limit=8))
+            log.error("delivery_failed", delivery_id=row.id, error=type(error).__name__, trace=trace)
+            await asyncio.sleep((self._timeout_ms + self._pace.lease_margin_ms) / 1000)
         finally:
             queue.sending.discard(row.id)
             queue.look = True
@@ -333,15 +336,12 @@ class NotifierHost:
                 error=tried.error,
             )
 
-    # ------------------------------------------------------------------ settling
-
     async def _settled(self, channel_id: str, tried: Tried) -> None:
         """Returns when the outcome is stored; its place stays taken until then."""
         while True:
             try:
                 return await self._settling.put((channel_id, tried))
-            except BreakersError as error:
-                log.warning("outcome_not_stored", delivery_id=tried.delivery_id, error=str(error))
+            except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
     async def _settle(self, entries: list[tuple[str, Tried]]) -> Sequence[None]:
@@ -351,7 +351,11 @@ class NotifierHost:
         hasten = [id_ for id_, queue in touched.items() if queue.hasten]
         marks = {id_: circuit.mark for id_, circuit in changed.items()}
         rows = [circuit.row() for circuit in changed.values()]
-        await self._store.settle_deliveries(self._epoch, [tried for _, tried in entries], rows, hasten)
+        try:
+            await self._store.settle_deliveries(self._epoch, [tried for _, tried in entries], rows, hasten)
+        except BreakersError as error:
+            log.warning("outcomes_not_stored", count=len(entries), error=str(error))
+            raise
         for id_, mark in marks.items():
             self._tell_moved(touched[id_], mark)
         for id_ in hasten:

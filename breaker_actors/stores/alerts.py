@@ -83,9 +83,6 @@ def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> Non
         c.execute(insert(t.outbox), rows)
 
 
-# ------------------------------------------------------------------ inside
-
-
 def _takers(c: Connection, project_ids: Sequence[str]) -> dict[str, Takers]:
     """Those of each project that has any; a project's own id stands for its slack_webhook_url."""
     p, ch = t.projects.c, t.channels.c

@@ -94,9 +94,16 @@ def _begin_by_hand(engine: Engine) -> None:
 
 
 def _replace_lost(engine: Engine) -> None:
+    """A connection that the server ended while nobody used it is replaced before anybody does: a restarted server is
+    not noticed."""
+
+    @event.listens_for(engine, "connect")
+    def made(_: Any, record: Any) -> None:
+        record.info["new"] = True
+
     @event.listens_for(engine, "checkout")
-    def look(connection: Any, *_: Any) -> None:
-        if not postgres.is_quiet(connection):
+    def look(connection: Any, record: Any, _: Any) -> None:
+        if not record.info.pop("new", False) and not postgres.is_quiet(connection):
             raise exc.DisconnectionError
 
 

@@ -64,9 +64,6 @@ def delivery_of(row: Row[Any]) -> DeliveryRow:
     return DeliveryRow(**row._mapping)
 
 
-# ------------------------------------------------------------------ heads
-
-
 def heads_of(c: Connection, channel_id: str, want: int, term: Term) -> tuple[list[Any], int | None]:
     """The first rows of chains that may be taken now, oldest first, and when the next of the others may be."""
     o = t.outbox.c
@@ -123,6 +120,7 @@ def take(c: Connection, numbers: Sequence[int], term: Term) -> list[DeliveryRow]
 def settle(
     c: Connection, epoch: int, tried: Sequence[Tried], circuits: Sequence[CircuitRow], hasten: Sequence[str]
 ) -> set[str]:
+    newest = is_newest(c, epoch)  # first, as everybody here takes that lock first
     o = t.outbox.c
     mine: dict[str, Any] = {}
     for some in chunks([one.delivery_id for one in tried]):
@@ -135,7 +133,7 @@ def settle(
     dead = [mine[one.delivery_id] for one in kept if one.word == "dead"]
     at_ms = max((one.at_ms for one in kept), default=0)
     drop_followers(c, [(row.channel_id, row.incident) for row in dead if row.kind == "trip"], at_ms)
-    if is_newest(c, epoch):
+    if newest:
         for circuit in circuits:
             store_circuit(c, circuit)
         for channel_id in hasten:

@@ -34,14 +34,14 @@ def take(
     head: Head | None, router_id: str, epoch: int, owner: str, now_ms: int, alive: Mapping[str, int]
 ) -> Head | None:
     """The head under an owner incarnation, None when a higher epoch or another owner of this one holds it. `alive`:
-    until when owners were up (ms)."""
+    until when owners were up (ms). Who has taken and given no sign since was never up."""
     if head is None:
         return Head(router_id, epoch, owner, 0, 0, 0, 0, now_ms, 0)
     if head.epoch > epoch or (head.epoch == epoch and head.owner != owner):
         return None
     if head.epoch == epoch and head.offset == head.taken_offset:
         return head
-    before_ms = max(alive.get(head.owner, 0), head.last_received_ms)
+    before_ms = max(alive.get(head.owner, 0), head.last_received_ms, head.before_ms)
     return msgspec.structs.replace(head, epoch=epoch, owner=owner, taken_offset=head.offset, before_ms=before_ms)
 
 

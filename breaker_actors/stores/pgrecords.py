@@ -171,12 +171,10 @@ def take(
         head = loghead.take(heads.get(router_id), router_id, epoch, owner, now_ms, alive)
         if head is not None:
             heads[router_id] = taken[router_id] = head
-    return _store_taken(c, slot, owner, list(taken.values()), now_ms, keys_after_ms)
+    return _store_taken(c, slot, owner, list(taken.values()), keys_after_ms)
 
 
-def _store_taken(
-    c: Connection, slot: str, owner: str, heads: Sequence[Head], now_ms: int, keys_after_ms: int
-) -> list[RouterHead]:
+def _store_taken(c: Connection, slot: str, owner: str, heads: Sequence[Head], keys_after_ms: int) -> list[RouterHead]:
     ids = [head.router_id for head in heads]
     values = {
         "slot": slot,
@@ -188,7 +186,6 @@ def _store_taken(
     }
     with c.pipeline():
         c.execute(_TAKE_HEADS, values)
-        c.execute(_NOTE_ALIVE.format(where=""), {"slot": slot, "owner": owner, "ms": now_ms})
         c.execute(_FORGET_OWNERS, {"slot": slot, "owner": owner})
         offsets = [head.view_offset for head in heads]
         found = c.execute(_VIEWS, {"slot": slot, "ids": ids, "offsets": offsets}, binary=True)

@@ -319,8 +319,8 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A channel with pending deliveries. `newest`: the highest number among them. `kind` and `version` None: the channel
-    is disabled or gone, and nothing can be sent."""
+    """A channel with pending deliveries. `newest`: the highest number among them. `kind` and `version` None: the
+    channel is disabled or gone, and nothing can be sent."""
 
     channel_id: str
     newest: int

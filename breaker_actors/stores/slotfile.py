@@ -113,7 +113,6 @@ def take(
             if head is not None:
                 c.execute("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(head))
                 taken.append(head)
-        _note_alive(c, owner, now_ms)
         c.execute("DELETE FROM alive WHERE owner <> ? AND owner NOT IN (SELECT owner FROM heads)", (owner,))
         return [_told(c, head, keys_after_ms) for head in taken]
 

@@ -301,8 +301,8 @@ seals = Table(
 
 # Who is to be told of what: a row per event and channel, written with the event (design.md section 3.7). Outlives
 # channel and breaker, so its ids are no foreign keys. `channel_id`: the project's own id for its slack_webhook_url.
-# `shard`, `sequence`: the event; NULL for the end of a deleted breaker. `incident`: the sequence of the event with which
-# the outage began; NULL where no trip has to go before. `since_ms`: since when it is being tried.
+# `shard`, `sequence`: the event; NULL for the end of a deleted breaker. `incident`: the sequence of the event that the
+# outage began with; NULL where no trip has to go before. `since_ms`: since when it is being tried.
 outbox = Table(
     "outbox",
     metadata,

@@ -20,9 +20,6 @@ PENDING = t.outbox.c.state == literal("pending", literal_execute=True)
 _CIRCUIT = [t.circuits.c[f] for f in CircuitRow.__struct_fields__]
 
 
-# ------------------------------------------------------------------ channels
-
-
 def waiting(c: Connection) -> list[Waiting]:
     """Channels with pending rows: from one to the next by the index, however many rows each has."""
     o = t.outbox.c

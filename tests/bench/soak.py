@@ -37,6 +37,7 @@ SHORT_LIVES = {
     "BREAKERS_UPKEEP_INTERVAL_MS": "2000",
     "BREAKERS_DUPLICATE_WINDOW_MS": "30000",
 }
+SMOKE_S, SMOKE_EVERY_S = 20.0, 4.0
 SMOKE_LIVES = {**SHORT_LIVES, "BREAKERS_LOG_RETENTION_MS": "2000", "BREAKERS_UPKEEP_INTERVAL_MS": "500"}
 RULE = {
     "metric": "latency",
@@ -57,9 +58,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench soak")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true", help="20 seconds, looked at every 4")
+    parser.add_argument("--smoke", action="store_true", help="seconds instead of minutes")
     options = parser.parse_args(argv)
-    seconds, every_s = (20.0, 4.0) if options.smoke else (60 * options.minutes, 60.0)
+    seconds, every_s = (SMOKE_S, SMOKE_EVERY_S) if options.smoke else (60 * options.minutes, 60.0)
     with tempfile.TemporaryDirectory() as folder:
         live = LiveService(Path(folder) / "data", **(SMOKE_LIVES if options.smoke else SHORT_LIVES))
         try:
@@ -173,6 +174,7 @@ def look(live: LiveService) -> dict[str, Any]:
         "memory_kb": memory,
         "log_bytes": sum(map(size_with_wal, logs)),
         "log_records": sum(count(path, "records") for path in logs),
+        "log_trimmed": sum(map(trimmed, logs)),
         "log_keys": sum(count(path, "keys") for path in logs),
         "store_bytes": size_with_wal(store),
         "events": count(store, "events"),
@@ -199,6 +201,13 @@ def size_with_wal(path: Path) -> int:
 def count(path: Path, rows: str) -> int:
     with closing(sqlite3.connect(path, timeout=30)) as connection:
         return int(connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])
+
+
+def trimmed(path: Path) -> int:
+    """Records that are gone from a log: offsets are dense and start at 1."""
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        there = connection.execute("SELECT count(*) FROM records").fetchone()[0]
+        return int(connection.execute("SELECT sum(offset) FROM heads").fetchone()[0] - there)
 
 
 # -- telling
@@ -234,6 +243,6 @@ def table(looks: list[dict[str, Any]]) -> str:
         lines.append(f"{'all ' + kind + ' MB':34}" + "".join(f"{total:9.1f}" for total in totals))
     for name in ("log_bytes", "store_bytes"):
         lines.append(f"{name.replace('bytes', 'MB'):34}" + "".join(f"{look[name] / (1 << 20):9.2f}" for look in looks))
-    for name in ("log_records", "log_keys", "events", "samples", "reads"):
+    for name in ("log_records", "log_trimmed", "log_keys", "events", "samples", "reads"):
         lines.append(f"{name:34}" + "".join(f"{look[name]:9}" for look in looks))
     return "\n".join(lines)

@@ -83,7 +83,7 @@ async def test_of_many_who_take_a_new_router_the_highest_epoch_has_it(postgres_u
     assert sorted(taken[5]) == routers
     appended = [await logs[n].append(SLOT, [rec(1, router, n) for router in routers]) for n in range(6)]
     assert appended == [[False] * 3] * 5 + [[True] * 3]
-    await contend(5)
+    await asyncio.gather(*(logs[n].alive(SLOT, f"o{n}", 1) for n in range(6)))
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT owner FROM log_alive").fetchall() == [("o5",)]
 

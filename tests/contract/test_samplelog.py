@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.core.records import BREAKER, GAP, SAMPLES, VIEW, LogRecord
+from breaker_actors.core.records import BREAKER, SAMPLES, VIEW, LogRecord
 from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.stores.samplelog import Append, LogStock, RouterHead, SampleLog
 
@@ -122,6 +122,14 @@ async def test_alive_is_the_previous_owners(log: SampleLog) -> None:
     assert (await take(log, epoch=2, owner="o2", now_ms=9000)).alive_ms == 5000
     await log.append(SLOT, [rec(1, epoch=2, received_ms=9500)])
     assert (await take(log, epoch=3, owner="o3", now_ms=20_000)).alive_ms == 9500
+
+
+async def test_an_owner_that_gave_no_sign_was_not_up(log: SampleLog) -> None:
+    """It may have died before anybody reached it: the outage before it goes on."""
+    await take(log, now_ms=1000)
+    await log.alive(SLOT, "o1", 5000)
+    await take(log, epoch=2, owner="o2", now_ms=9000)
+    assert (await take(log, epoch=3, owner="o3", now_ms=9900)).alive_ms == 5000
 
 
 async def test_a_repeated_take_answers_alike(log: SampleLog) -> None:

@@ -1,9 +1,12 @@
-"""The service bench in its smoke size: the outcome is checked, not the figures."""
+"""The benches of a running service in their smoke sizes: the outcome is checked, not the figures."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.bench import soak
 from tests.bench.service import measure
 from tests.support.live import LiveService
 
@@ -14,3 +17,20 @@ def test_the_service_bench_makes_breakers_that_work(live: LiveService) -> None:
     figures = measure(live, 12)
     assert figures["breakers"] == 12
     assert figures["actors"] >= 1
+
+
+async def test_the_soak_bench_sees_everything_there_is(tmp_path: Path) -> None:
+    """Its load is taken, its logs are trimmed, and every kind of process is in its table."""
+    live = LiveService(tmp_path / "data", **soak.SMOKE_LIVES)
+    try:
+        looks = await soak.measure(live, soak.SMOKE_S, soak.SMOKE_EVERY_S)
+    finally:
+        live.stop()
+    first, last = looks[0], looks[-1]
+    assert last["samples"] > first["samples"] > 0
+    assert last["reads"] > first["reads"]
+    assert all(received >= soak.BREAKERS for received in last["messages"])
+    assert last["log_trimmed"] > 0
+    assert {"RouterActor", "BreakerActor", "raylet", "haproxy"} <= {name.split()[0] for name in last["memory_kb"]}
+    told = soak.table(looks)
+    assert all(name in told for name in last["memory_kb"])

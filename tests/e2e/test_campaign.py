@@ -14,26 +14,23 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import (
-    ACTORS,
-    Caller,
-    Edits,
-    Follower,
-    Killer,
-    Load,
-    Project,
-    Watch,
-    make_project,
-    plan,
-    table,
-)
+from tests.support.campaign import Caller, Edits, Follower, Hook, Load, Project, Watch, add_channel, make_project
 from tests.support.cluster import until
-from tests.support.invariants import Evidence, assert_in_sequence, assert_logged_once, assert_records_agree
+from tests.support.invariants import (
+    Evidence,
+    assert_in_sequence,
+    assert_logged_once,
+    assert_records_agree,
+    assert_told_once,
+)
+from tests.support.killing import ACTORS, Killer, plan, table
 from tests.support.live import LiveService
+from tests.support.receivers import Reply
 
 SECONDS = float(os.environ.get("CAMPAIGN_SECONDS", "300"))
 KILLS_PER_S = 0.12
@@ -46,7 +43,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(SECONDS + 6
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[LiveService]:
-    live = LiveService(tmp_path / "data", BREAKERS_REPLICAS="2", BREAKERS_ROUTER_ACTORS="2")
+    environ = {"REPLICAS": "2", "ROUTER_ACTORS": "2", "ALLOW_PRIVATE_DESTINATIONS": "true"}
+    live = LiveService(tmp_path / "data", **{f"BREAKERS_{name}": value for name, value in environ.items()})
     try:
         yield live
     finally:
@@ -56,24 +54,25 @@ def service(tmp_path: Path) -> Iterator[LiveService]:
 async def test_nothing_is_lost_repeated_or_made_up(service: LiveService) -> None:
     seed = os.environ.get("CAMPAIGN_SEED") or secrets.token_hex(4)
     print(f"CAMPAIGN_SEED={seed} CAMPAIGN_SECONDS={SECONDS:.0f}")
-    campaign = await prepare(service, seed)
-    following = [asyncio.create_task(follower.run()) for _, follower in campaign.followers]
-    try:
-        await fight(campaign, seed)
-        await settle(campaign)
-        print(summary(campaign))
-        await check(campaign)
-    finally:
-        for task in following:
-            task.cancel()
-        await asyncio.gather(*following, return_exceptions=True)
-        for caller in campaign.callers:
-            await caller.http.aclose()
+    async with Hook() as hook:
+        campaign = await prepare(service, seed, hook)
+        following = [asyncio.create_task(follower.run()) for _, follower in campaign.followers]
+        try:
+            await fight(campaign, seed)
+            await settle(campaign)
+            print(summary(campaign))
+            await check(campaign)
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            for caller in campaign.callers:
+                await caller.http.aclose()
 
 
 @dataclass
 class Campaign:
-    """One run: who sends, edits, follows, watches and kills."""
+    """One run: who sends, edits, follows, watches, kills and is told."""
 
     projects: list[Project]
     evidence: Evidence
@@ -82,6 +81,7 @@ class Campaign:
     followers: list[tuple[Project, Follower]]
     watch: Watch
     killer: Killer
+    hook: Hook
     callers: list[Caller]
 
     @property
@@ -89,12 +89,15 @@ class Campaign:
         return [router_id for project in self.projects for router_id in project.routers]
 
 
-async def prepare(live: LiveService, seed: str) -> Campaign:
+async def prepare(live: LiveService, seed: str, hook: Hook) -> Campaign:
     callers = [sending, editing, watching] = [Caller(live, live.credentials["user_key"]) for _ in range(3)]
     projects = [
         await make_project(editing, live, 20, signed=False, shared=3),
         await make_project(editing, live, 10, signed=True, shared=0),
     ]
+    for project in projects:
+        await add_channel(editing, project, hook, "trip", "recover")
+    await add_channel(editing, projects[0], hook, "trip")
     return Campaign(
         projects=projects,
         evidence=Evidence(live.data_dir),
@@ -103,6 +106,7 @@ async def prepare(live: LiveService, seed: str) -> Campaign:
         followers=[(project, Follower(live, project)) for project in projects for _ in range(FOLLOWERS)],
         watch=Watch(watching, projects[0]),
         killer=Killer(live, random.Random(f"{seed}:kills")),
+        hook=hook,
         callers=callers,
     )
 
@@ -139,6 +143,7 @@ async def check(campaign: Campaign) -> None:
     for breaker_id, events in evidence.histories().items():
         assert_in_sequence(breaker_id, events)
     assert_records_agree(evidence)
+    await check_notifications(campaign)
     for project, follower in campaign.followers:
         await until(partial(shown, campaign, project, follower), SETTLED_S)
 
@@ -151,6 +156,22 @@ async def check_replays(campaign: Campaign, until_ms: int) -> None:
             await until(partial(stored, campaign, breaker_id, len(expected)), SETTLED_S)
             got = [event for event in campaign.evidence.history(breaker_id) if event.ts_ms <= until_ms]
             assert got == expected, f"breaker {breaker_id} of router {project.breakers[breaker_id]}"
+
+
+async def check_notifications(campaign: Campaign) -> None:
+    """Every delivery arrived; one that was taken came again only if the Notifier died before it could note that."""
+    await until(partial(all_ended, campaign.evidence), SETTLED_S)
+    deaths = [kill.at for kill in campaign.killer.kills if "Notifier" in kill.victims]
+    for project in campaign.projects:
+        for delivery_id in assert_told_once(campaign.evidence, project.id, project.channels):
+            taken = [at for at, reply in campaign.hook.got[delivery_id] if reply == Reply()]
+            assert taken, f"delivery {delivery_id} never arrived"
+            for first, second in pairwise(taken):
+                assert any(first - 1 < death < second for death in deaths), f"delivery {delivery_id} came again"
+
+
+async def all_ended(evidence: Evidence) -> bool:
+    return not evidence.rows("SELECT 1 FROM outbox WHERE state = 'pending' LIMIT 1")
 
 
 async def stored(campaign: Campaign, breaker_id: str, count: int) -> bool:
@@ -188,6 +209,7 @@ def summary(campaign: Campaign) -> str:
             f"edits {dict(campaign.edits.done)}",
             f"requests sent again: {dict(retries)}",
             f"stream connections {[f.connections for _, f in campaign.followers]}",
+            f"webhooks {len(campaign.hook.requests)} for {len(campaign.hook.got)} deliveries",
             table(kills, columns),
         )
     )

@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 
 from api import processes
+from breaker_actors.settings import Settings
+from breaker_actors.stores import migrations
+from breaker_actors.stores.opening import store_url
 from tests.e2e.test_kills import Flow, of_the_log
 from tests.support.live import wait_for
-from tests.support.nodes import DEPLOY_S, DRIVER, Deployed, Nodes, breakers, nodes
+from tests.support.nodes import DEPLOY_S, Deployed, Nodes, breakers, nodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SETTINGS = {"BREAKERS_REBALANCE_MOVES_PER_MINUTE": "0"}
@@ -37,11 +40,22 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.fixture
+def taken_down(cluster: Nodes) -> Iterator[None]:
+    """Nothing of a test stays on the cluster."""
+    yield
+    assert remove(cluster).returncode == 0
+
+
 def deploy(cluster: Nodes, data_dir: Path, *options: str, **environ: str) -> Any:
     return breakers(
         *("deploy", "--address", cluster.address, "--data-dir", str(data_dir), "--host", "127.0.0.1", *options),
-        **{**SETTINGS, **environ},
+        **{**cluster.driver, **SETTINGS, **environ},
     )
+
+
+def remove(cluster: Nodes) -> Any:
+    return breakers("deploy", "--remove", "--address", cluster.address, **cluster.driver)
 
 
 def refused(result: Any) -> str:
@@ -60,6 +74,7 @@ def assert_nothing_lost(live: Deployed, made: dict[str, Any], accepted: int) -> 
     assert got == [(e.prev, e.curr, e.ts_ms) for e in replayed][: len(got)]
 
 
+@pytest.mark.usefixtures("taken_down")
 def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     """An upgrade under load is not noticed, what has not changed is left alone, and taken down the data stays."""
     port = str(processes.free_port())
@@ -103,7 +118,7 @@ def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     assert "can't move" in refused(deploy(cluster, data_dir, "--port", str(processes.free_port())))
     kept = live.events(breaker_id)
     live.stop()
-    gone = breakers("deploy", "--remove", "--address", cluster.address, "--data-dir", str(data_dir), **SETTINGS)
+    gone = remove(cluster)
     assert gone.returncode == 0, gone
     assert cluster.pids("ray::BreakerActor") == cluster.pids("ray::ServeReplica") == cluster.programs("haproxy") == []
     missing = breakers("status", "--data-dir", str(data_dir))
@@ -114,7 +129,6 @@ def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     assert live.events(breaker_id)[: len(kept)] == kept
     live.in_state(breaker_id, "closed", 30)
     live.stop()
-    assert breakers("deploy", "--remove", "--address", cluster.address, **SETTINGS).returncode == 0
 
 
 FOR_FEW_STREAMS = """
@@ -126,14 +140,14 @@ Deployment(settings, Scale(1, 2, target=3)).run(sys.argv[1])
 """
 
 
+@pytest.mark.usefixtures("taken_down")
 def test_replicas_come_with_open_streams(cluster: Nodes, data_dir: Path) -> None:
     """Streams count as ongoing requests: with more of them than a replica is meant for there is another one soon."""
     arguments = [cluster.address, str(data_dir), str(processes.free_port())]
-    env = {**os.environ, **DRIVER}
+    env = {**os.environ, **cluster.driver}
     subprocess.run([sys.executable, "-c", FOR_FEW_STREAMS, *arguments], env=env, check=True, timeout=DEPLOY_S)
     live = Deployed(data_dir)
     with contextlib.ExitStack() as open_streams:
-        open_streams.callback(breakers, "deploy", "--remove", "--address", cluster.address, **SETTINGS)
         open_streams.callback(live.stop)
         assert live.status()["replicas"] == 1
         streams = [open_streams.enter_context(live.stream()) for _ in range(6)]
@@ -143,7 +157,7 @@ def test_replicas_come_with_open_streams(cluster: Nodes, data_dir: Path) -> None
         made = live.breaker(name="streamed")
         assert live.send(made["router_id"], [500.0] * 3).status_code == 202
         for stream in streams:
-            wait_for(lambda stream=stream: ("open", 0.0) in stream.of("streamed"))
+            wait_for(lambda stream=stream: "open" in [state for state, _ in stream.of("streamed")])
 
 
 def test_what_can_not_work_is_one_line(cluster: Nodes, data_dir: Path) -> None:
@@ -155,40 +169,40 @@ def test_what_can_not_work_is_one_line(cluster: Nodes, data_dir: Path) -> None:
 
 
 def test_an_old_schema_is_refused_with_the_command_that_helps(cluster: Nodes, data_dir: Path) -> None:
-    assert breakers("db", "upgrade", "--data-dir", str(data_dir)).returncode == 0
+    migrations.upgrade(store_url(Settings(data_dir=data_dir)))
     with closing(sqlite3.connect(data_dir / "breakers.sqlite")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0001'")
         connection.commit()
     assert "breakers db upgrade" in refused(deploy(cluster, data_dir))
 
 
-def test_sqlite_is_for_one_node(cluster: Nodes, data_dir: Path) -> None:
-    """Refused on two; deployed on one, a second node that comes later changes nothing."""
-    port = str(processes.free_port())
-    assert deploy(cluster, data_dir, "--port", port).returncode == 0
-    live = Deployed(data_dir)
-    cluster.add()
-    try:
-        wait_for(lambda: len(live.status()["nodes"]) == 2, 60)
-        for i in range(4):
-            made = live.breaker(name=f"late-{i}")
-            assert live.send(made["router_id"], [500.0] * 3).status_code == 202
-            live.in_state(made["breaker"]["id"], "open")
-        (head,) = {node["id"] for node in live.status()["nodes"] if node["head"]}
-        wait_for(lambda: all(a["state"] == "up" for a in live.status()["actors"]), 30)
-        assert {a["node_id"] for a in live.status()["actors"]} == {head}
-        cluster.kill("ray::ServeReplica")
-        cluster.kill("ray::JournalActor")
-        made = live.breaker(name="after")
+def test_sqlite_is_for_one_node(data_dir: Path) -> None:
+    """Deployed on one, a second node that comes later changes nothing; then it is refused."""
+    with nodes(many=True) as cluster:
+        cluster.start_head()
+        assert deploy(cluster, data_dir, "--port", str(processes.free_port())).returncode == 0
+        live = Deployed(data_dir)
+        with contextlib.closing(live.user):
+            cluster.add()
+            wait_for(lambda: len(live.status()["nodes"]) == 2, 90)
+            use_all_of_it(live, "late", 4)
+            cluster.kill("ray::ServeReplica")
+            cluster.kill("ray::JournalActor")
+            use_all_of_it(live, "after", 1)
+        assert remove(cluster).returncode == 0
+        line = refused(deploy(cluster, data_dir))
+        assert "this cluster has 2" in line
+        assert "BREAKERS_DATABASE_URL" in line
+
+
+def use_all_of_it(live: Deployed, name: str, count: int) -> None:
+    """Makes breakers, and so actors, trips them, and looks where everything is: on the head."""
+    for i in range(count):
+        made = live.breaker(name=f"{name}-{i}")
         assert live.send(made["router_id"], [500.0] * 3).status_code == 202
-        live.in_state(made["breaker"]["id"], "open")
-        wait_for(lambda: {a["node_id"] for a in live.status()["actors"]} == {head}, 30)
-    finally:
-        live.stop()
-        breakers("deploy", "--remove", "--address", cluster.address, **SETTINGS)
-    line = refused(deploy(cluster, data_dir))
-    assert "this cluster has 2" in line
-    assert "BREAKERS_DATABASE_URL" in line
+        live.in_state(made["breaker"]["id"], "open", 60)
+    (head,) = {node["id"] for node in live.status()["nodes"] if node["head"]}
+    wait_for(lambda: {a["node_id"] for a in live.status()["actors"]} == {head}, 60)
 
 
 def test_nodes_that_were_not_prepared_are_named(data_dir: Path) -> None:

@@ -101,11 +101,11 @@ async def opened(directory: Path) -> AsyncIterator[tuple[Told, Settings]]:
         await store.close()
 
 
-async def killed_at_work(notifier: VirtualNotifier) -> None:
-    """Goes on until something is being sent, then kills it."""
+async def killed_at_work(notifier: VirtualNotifier, receiver: Receiver) -> None:
+    """Goes on until a receiver takes something, and kills the Notifier before it can note that."""
     assert notifier.host is not None
-    running = asyncio.create_task(notifier.run_for(5 * MINUTE))
-    while not notifier.host.under_way:
+    running, before = asyncio.create_task(notifier.run_for(5 * MINUTE)), len(receiver.took)
+    while len(receiver.took) == before:
         await asyncio.sleep(0)
     await notifier.kill()
     running.cancel()
@@ -121,7 +121,7 @@ def pairs(row_id: str) -> list[tuple[str, int]]:
 async def test_a_thousand_outages_through_ten_minutes_without_a_receiver(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path) as (told, settings), AsyncExitStack() as stack:
-        fine = [await stack.enter_async_context(Receiver()) for _ in range(3)]
+        fine = [await stack.enter_async_context(Receiver()) for _ in range(2)]
         async with Receiver() as probe:
             port = probe.port  # nobody listens there from here on
         broken = Receiver(port)
@@ -141,7 +141,7 @@ async def test_a_thousand_outages_through_ten_minutes_without_a_receiver(tmp_pat
             notifier.at(later, lambda row=row, at=later: told.moves(row.id, "half_open", "closed", ts_ms=at))
 
         await notifier.run_until(start + 200 * SECOND)
-        await killed_at_work(notifier)
+        await killed_at_work(notifier, fine[0])
         await notifier.run_until(start + OUTAGE_MS)
         attempts = sender.attempts(away.id)
         await stack.enter_async_context(broken)
@@ -151,7 +151,7 @@ async def test_a_thousand_outages_through_ten_minutes_without_a_receiver(tmp_pat
         broken.mode = FLAKY
         back = clock.ms
         await notifier.run_for(61 * SECOND)
-        await killed_at_work(notifier)
+        await killed_at_work(notifier, broken)
         await notifier.run_until(start + BREAKERS * PAIRS_EACH * EVERY_MS + MINUTE)
         caught_up = (await told.store.waiting_channels()) == []
         await notifier.run_for(4 * MINUTE)
@@ -194,22 +194,20 @@ async def block(directory: Path, dead: list[str], fine: Receiver, count: int) ->
 
 
 async def test_healthy_channels_do_not_wait_for_dead_ones(tmp_path: Path) -> None:
-    """Three that refuse and two that never answer, against none, in turns; medians of one run, after one another."""
+    """Three that refuse and two that never answer, against none, in turns: the medians of all turns are compared."""
     async with Receiver() as fine, Receiver() as silent, Receiver() as gone:
         silent.usual = Reply(how="hang")
         refusing = gone.url()
         await gone.__aexit__(None, None, None)
         dead = [refusing] * 3 + [silent.url()] * 2
-        ratios = []
-        for turn in range(8):
-            alone = await block(tmp_path / f"alone-{turn}", [], fine, 25)
-            beside = await block(tmp_path / f"beside-{turn}", dead, fine, 25)
-            ratios.append(statistics.median(beside) / statistics.median(alone))
-            print(
-                f"\nmedian alone {statistics.median(alone) * 1e3:.2f} ms, beside {statistics.median(beside) * 1e3:.2f}"
-            )
-        print(f"ratio {statistics.median(ratios):.3f}")
-        assert statistics.median(ratios) <= 1.2
+        alone: list[float] = []
+        beside: list[float] = []
+        for turn in range(16):
+            alone += await block(tmp_path / f"alone-{turn}", [], fine, 15)
+            beside += await block(tmp_path / f"beside-{turn}", dead, fine, 15)
+        ratio = statistics.median(beside) / statistics.median(alone)
+        print(f"\nmedian alone {statistics.median(alone) * 1e3:.2f} ms, beside dead ones {ratio:.3f} x")
+        assert ratio <= 1.2
         await gone.__aenter__()
 
 
@@ -265,7 +263,7 @@ async def test_a_notifier_killed_on_a_real_service(tmp_path: Path) -> None:
             rows = [await asyncio.to_thread(lambda: live.breaker(**rule)) for _ in range(3)]
             for turn in range(4):
                 if turn in (1, 2):
-                    assert await asyncio.to_thread(lambda: live.kill("NotifierActor"))
+                    await until(lambda: live.kill("NotifierActor"))
                 for made in rows:
                     await asyncio.to_thread(outage, live, made)
             wanted = {

@@ -189,7 +189,7 @@ class World:
 
     async def _boot_journal(self, process: Process) -> None:
         store, _, _ = self._doors(process)
-        journal = make_journal(store, self.settings)
+        journal = make_journal(store, self.settings, superseded=lambda: self._superseded(process))
         while True:
             try:
                 await journal.start()
@@ -201,10 +201,16 @@ class World:
     async def _boot_directory(self, process: Process) -> None:
         """The upkeep runs beside it, as in the cluster."""
         store, log, wire = self._doors(process)
-        directory = make_directory(store, wire, process.clock, self.settings)
+        end = self._superseded
+        directory = make_directory(store, wire, process.clock, self.settings, superseded=lambda: end(process))
         process.set_up(directory)
         Upkeep(store, log, wire, process.clock, self.settings).start()
         await directory.start()
+
+    def _superseded(self, process: Process) -> None:
+        """It ends itself, as its actor does."""
+        self.trace("superseded", process.label)
+        self.net.kill(process, self._draws.uniform(0.05, 2.0))
 
     async def _boot_replica(self, process: Process) -> None:
         store, _, _ = self._doors(process)

@@ -1,7 +1,7 @@
-"""A fault campaign on a running service: load with idempotent retries, edits of the configuration, stream clients, and
-kill -9 of its processes at random moments. What must hold afterwards is in `invariants.py`.
+"""Load for a running service in trouble: samples with idempotent retries, edits of the configuration, stream clients,
+a receiver of webhooks, and somebody who watches how long all of them have to wait.
 
-Everything is drawn from one seed, but the service's own timing is not: a seed repeats the plan, not the run.
+Who makes the trouble is in `killing.py`, what must hold afterwards in `invariants.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,17 @@ import hashlib
 import hmac
 import itertools
 import json
-import math
-import os
 import random
-import signal
-import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import httpx
 
-from api import processes
-from tests.support.live import LiveService, tree_of
+from tests.support.live import LiveService
+from tests.support.receivers import Reply, Request, WebReceiver
 
 GOOD, BAD = 10, 500
 NUMBERS = 1 << 33
@@ -37,18 +32,6 @@ SPELL_MS = 1_500
 PATIENCE_S = 90.0
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 STREAM_SILENCE_S = 15.0
-ACTORS = {
-    "BreakerActor": "ray::BreakerActor",
-    "RouterActor": "ray::RouterActor",
-    "Journal": "ray::JournalActor",
-    "Directory": "ray::DirectoryActor",
-    "Notifier": "ray::NotifierActor",
-    "API replica": "ray::ServeReplica",
-    "HAProxy": "haproxy",
-    "HAProxy's manager": "ray::HAProxyManager",
-    "Serve controller": "ray::ServeController",
-}
-"""What can be killed, by the beginning of its command line (HAProxy: by its program)."""
 
 
 class Caller:
@@ -88,6 +71,8 @@ class Project:
     id: str
     key: str
     secret: str | None = None
+    channels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Notification channel -> the kinds it takes."""
     breakers: dict[str, str] = field(default_factory=dict)
     """Breaker id -> the router that was made with it."""
     shared: set[str] = field(default_factory=set)
@@ -271,6 +256,29 @@ async def _share(caller: Caller, project: Project) -> None:
     await caller.ask("PATCH", path, json={"mode": "weighted", "metadata": shares})
 
 
+class Hook(WebReceiver):
+    """Receives webhooks. Now and then it is out of order, or hangs up when it has got everything: the Notifier can't
+    know then that it did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: dict[str, list[tuple[float, Reply]]] = defaultdict(list)
+        """Idempotency-Key -> (when, what was answered), by the monotonic clock."""
+
+    def answer(self, request: Request) -> Reply:
+        n = len(self.requests)
+        reply = Reply(503) if n % 40 == 13 else Reply(how="cut") if n % 40 == 33 else Reply()
+        self.got[request.headers["idempotency-key"]].append((time.monotonic(), reply))
+        return reply
+
+
+async def add_channel(caller: Caller, project: Project, hook: Hook, *kinds: str) -> None:
+    config = {"url": hook.url(f"/{len(project.channels)}"), "secret": "shared"}
+    body = {"channel": "webhook", "config": config, "events": list(kinds)}
+    answer = await caller.ask("POST", f"{project.path}/notification-channels", json=body)
+    project.channels[answer.json()["channel"]["id"]] = kinds
+
+
 class Follower:
     """Follows a project's states as the SDKs do: whenever the stream ends, for whatever reason, it connects again."""
 
@@ -329,85 +337,3 @@ class Watch:
         answer = await self.caller.ask("POST", f"{self.project.path}/breakers/state:batch", json={"breaker_ids": ids})
         states = answer.json()["states"]
         return len(states) == len(ids) and not any(state.get("stale") for state in states)
-
-
-@dataclass(frozen=True)
-class Kill:
-    at: float
-    victims: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        return self.victims[0] if len(self.victims) == 1 else "two at once"
-
-
-def plan(rng: random.Random, kinds: Sequence[str], count: int, seconds: float) -> list[tuple[float, tuple[str, ...]]]:
-    """When (seconds from the start) and what to kill: each kind about equally often, every fifth time two at once."""
-    times = sorted(rng.uniform(0.02 * seconds, 0.95 * seconds) for _ in range(count))
-    bag: Iterator[str] = itertools.chain.from_iterable(rng.sample(kinds, len(kinds)) for _ in itertools.count())
-    victims = []
-    for i in range(count):
-        first = next(bag)
-        second = rng.choice([kind for kind in kinds if kind != first])
-        victims.append((first, second) if i % 5 == 4 else (first,))
-    return list(zip(times, victims, strict=True))
-
-
-class Killer:
-    """Ends processes of one service by SIGKILL."""
-
-    def __init__(self, live: LiveService, rng: random.Random) -> None:
-        self._live = live
-        self._rng = rng
-        self.kills: list[Kill] = []
-
-    def alive(self, kind: str) -> list[int]:
-        tree = tree_of(self._live.process.pid)
-        if kind == "HAProxy":
-            return processes.named(list(tree), "haproxy")
-        return [pid for pid, line in tree.items() if line.startswith(ACTORS[kind])]
-
-    async def run(self, planned: Sequence[tuple[float, tuple[str, ...]]]) -> None:
-        start = time.monotonic()
-        for at, kinds in planned:
-            await asyncio.sleep(max(0.0, start + at - time.monotonic()))
-            pids = [self._rng.choice(await self._wait_alive(kind)) for kind in kinds]
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.kills.append(Kill(time.monotonic(), kinds))
-
-    async def _wait_alive(self, kind: str) -> list[int]:
-        """It may have been killed a moment ago and not be back yet."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := await asyncio.to_thread(self.alive, kind)):
-            assert time.monotonic() < deadline, f"no {kind} came back"
-            await asyncio.sleep(0.1)
-        return found
-
-
-def waits(kills: Sequence[Kill], answered: Sequence[tuple[float, float]]) -> dict[str, list[float]]:
-    """Per kind of kill: seconds until something that was asked after it had its answer. Kills in the wake of another
-    one, or with another one before their own answer, tell nothing of their kind and are left out."""
-    found: dict[str, list[float]] = defaultdict(list)
-    free_at = 0.0
-    for kill, following in itertools.zip_longest(kills, kills[1:]):
-        done = min((done for sent, done in answered if sent > kill.at), default=math.inf)
-        if free_at < kill.at and done < (following.at if following else math.inf):
-            found[kill.kind].append(done - kill.at)
-        free_at = max(free_at, done)
-    return found
-
-
-def table(kills: Sequence[Kill], columns: dict[str, Sequence[tuple[float, float]]]) -> str:
-    """Seconds to the first answer after each kind of kill, median and longest."""
-    measured = {name: waits(kills, answered) for name, answered in columns.items()}
-    lines = [f"{'killed':20} {'times':>5}" + "".join(f" {name:>20}" for name in columns)]
-    for kind, times in Counter(kill.kind for kill in kills).most_common():
-        cells = [_cell(measured[name].get(kind, [])) for name in columns]
-        lines.append(f"{kind:20} {times:5}" + "".join(f" {cell:>20}" for cell in cells))
-    return "\n".join(lines)
-
-
-def _cell(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds):.2f} / {max(seconds):.2f} s" if seconds else "-"

@@ -19,6 +19,7 @@ from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import Transition
 from breaker_actors.core.records import GAP, SAMPLES, Gap, LogRecord, decode_gap, decode_samples
 from breaker_actors.stores.opening import DATABASE
+from breaker_actors.stores.rows import alert_of
 from breaker_actors.stores.samplelog import SampleLog
 from breaker_actors.stores.sqlitelog import SqliteLog
 from tests.support.cluster import replay_log
@@ -124,6 +125,29 @@ def assert_records_agree(evidence: Evidence) -> None:
         told = (curr or "closed", last or 0)
         assert (state, seq) == told, f"breaker {breaker_id}: its record says {(state, seq)}, its last event {told}"
         assert rate == {"closed": 1.0, "open": 0.0}.get(state, rate), f"breaker {breaker_id}: {rate} while {state}"
+
+
+def assert_told_once(evidence: Evidence, project_id: str, channels: Mapping[str, Iterable[str]]) -> set[str]:
+    """One delivery for every event and channel (channel -> kinds that it takes), none of them given up; answers the ids
+    of those that were sent."""
+    rows = evidence.rows(  # both tables as of one instant
+        "SELECT '', sequence, prev, curr, '' FROM events WHERE project_id = ?1 UNION ALL"
+        " SELECT channel_id, sequence, kind, state, id FROM outbox WHERE project_id = ?1",
+        project_id,
+    )
+    moves = [(sequence, alert_of(prev, curr)) for channel, sequence, prev, curr, _ in rows if not channel]
+    events = {(sequence, alert) for sequence, alert in moves if alert}
+    ids: set[str] = set()
+    for channel_id, kinds in channels.items():
+        told = [row[1:] for row in rows if row[0] == channel_id]
+        alerts = [(sequence, kind) for sequence, kind, _, _ in told if sequence is not None]
+        wanted = {(sequence, kind) for sequence, kind in events if kind in kinds}
+        assert len(alerts) == len(set(alerts)), f"channel {channel_id}: an event twice in its outbox"
+        assert set(alerts) == wanted, f"channel {channel_id}: {len(wanted)} events, {len(alerts)} deliveries"
+        states = Counter(state for _, _, state, _ in told)
+        assert states.keys() <= {"sent", "pending"}, f"channel {channel_id}: {states}"
+        ids |= {id_ for _, _, state, id_ in told if state == "sent"}
+    return ids
 
 
 def assert_logged_once(evidence: Evidence, accepted: Mapping[float, str], routers: Iterable[str]) -> None:

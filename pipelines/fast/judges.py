@@ -5,6 +5,7 @@ Where figures can't tell for certain, the definition decides. A window with fewe
 
 from __future__ import annotations
 
+import struct
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -13,10 +14,11 @@ import numpy.typing as npt
 
 from breaker_actors.core.aggregate import COMPARE
 from breaker_actors.core.exact import P95, clamp, exact_value, inner_kind, need_of, percent_of
-from breaker_actors.core.model import Flags, Float64, Int64, Rule
-from pipelines.figures import RANKED, bounds, test_of
-from pipelines.flows import Flow, Track
-from pipelines.ranks import Places, cut_of, reaching, rises
+from breaker_actors.core.model import Flags, Int64, Rule
+from pipelines.fast.figures import RANKED, bounds, test_of
+from pipelines.fast.flows import Flow
+from pipelines.fast.ranks import Cuts, Places, cut_of, reaching, rises
+from pipelines.fast.tracks import Points, Track
 
 
 class Judge(Protocol):
@@ -25,12 +27,8 @@ class Judge(Protocol):
     baseline: float | None
     """Of a delta: what the aggregate is compared with."""
 
-    def arrivals(self, start: int, stop: int) -> Flags:
-        """Whole windows at arrivals start..stop-1 of the chunk."""
-        ...
-
-    def points(self, entered: Int64, left: Int64) -> Flags:
-        """Whole windows at any instants."""
+    def among(self, points: Points, start: int, stop: int) -> Flags:
+        """Whole windows: points start..stop-1 of these."""
         ...
 
     def young(self, flow: Flow, entered: Int64, left: Any) -> Flags:
@@ -38,13 +36,13 @@ class Judge(Protocol):
         ...
 
 
-def judge_for(rule: Rule, track: Track, cuts: Float64) -> Judge:
-    """The judge of a rule. `cuts`: ascending, of all rules that share its windows and its order statistic.
+def judge_for(rule: Rule, track: Track, cuts: Cuts | None) -> Judge:
+    """The judge of a rule. `cuts`: of all rules that share its windows and its order statistic.
 
     What it needs for all arrivals is worked out now; raises TooWide."""
     if rule.kind == "delta":
         return RankedDelta(rule, track) if inner_kind(rule) in RANKED else Valued(rule, track)
-    return Ranked(rule, track, cuts) if rule.kind in RANKED else Valued(rule, track)
+    return Valued(rule, track) if cuts is None else Ranked(rule, track, cuts)
 
 
 def places_of(rule: Rule) -> Places:
@@ -63,24 +61,20 @@ class Valued:
         self._test, self._compare, self._threshold = test_of(rule.op, rule.threshold), COMPARE[rule.op], rule.threshold
         self._is_delta = rule.kind == "delta"
         self.baseline: float | None = None
-        kind = self._kind
-        self._low, self._high = track.dense(
-            kind, lambda entered, left: bounds(kind, track.flow, entered, left), 2 if kind == "stddev" else 1
-        )
-        self._enough = track.enough(self._need)
+        self._figures(track.arrivals)
 
-    def arrivals(self, start: int, stop: int) -> Flags:
+    def _figures(self, points: Points) -> tuple[Any, Any]:
+        kind, flow = self._kind, self._track.flow
+        return points.figures(kind, lambda entered, left: bounds(kind, flow, entered, left), 1 + (kind == "stddev"))
+
+    def among(self, points: Points, start: int, stop: int) -> Flags:
         block = slice(start, stop)
-        low, high = self._low[block], self._high[block]
-        hit = self._hit(low)
-        if self._high is not self._low and (unsure := hit != self._hit(high)).any():
-            self._settle(hit, unsure, self._track.flow, self._track.entered(block), self._track.left[block])
-        if self._enough is not None:
-            hit &= self._enough[block]
-        return hit
-
-    def points(self, entered: Int64, left: Int64) -> Flags:
-        return self.young(self._track.flow, entered, left)
+        low, high = self._figures(points)
+        hit = self._hit(low[block])
+        if high is not low and (unsure := hit != self._hit(high[block])).any():
+            self._settle(hit, unsure, self._track.flow, points.entered[block], points.left[block])
+        enough = points.enough(self._need)
+        return hit if enough is None else hit & enough[block]
 
     def young(self, flow: Flow, entered: Int64, left: Any) -> Flags:
         low, high = bounds(self._kind, flow, entered, left)
@@ -108,29 +102,27 @@ class Valued:
 class Ranked:
     """An order statistic: its class against the place of the rule's cut."""
 
-    def __init__(self, rule: Rule, track: Track, cuts: Float64) -> None:
+    def __init__(self, rule: Rule, track: Track, cuts: Cuts) -> None:
         self.baseline: float | None = None
         self._op, self._need, self._track = rule.op, need_of(rule), track
         self._cut, self._places, self._cuts = cut_of(rule.op, rule.threshold), places_of(rule), cuts
-        self._place = int(np.searchsorted(cuts, self._cut))
-        (self._classes, _) = track.dense((rule.kind, str(rule.kind_params), cuts.tobytes()), self._select, 1, np.int32)
-        self._enough = track.enough(self._need)
+        self._place = int(np.searchsorted(cuts.values, self._cut))
+        classes = self._classes(track.arrivals)
+        cuts.usual = int(classes.min()), int(classes.max())
+
+    def _classes(self, points: Points) -> npt.NDArray[Any]:
+        classes, _ = points.figures(self._cuts, self._select, 1, self._cuts.kind)
+        return np.asarray(classes)
 
     def _select(self, entered: Int64, left: Int64) -> tuple[Any, Any]:
         classes = self._track.flow.ranks(self._cuts).select(entered, left, self._places.all(entered - left))
         return classes, classes
 
-    def _hit(self, classes: npt.NDArray[np.int32]) -> Flags:
-        return classes > self._place if rises(self._op) else classes <= self._place
-
-    def arrivals(self, start: int, stop: int) -> Flags:
-        hit = self._hit(self._classes[start:stop])
-        if self._enough is not None:
-            hit &= self._enough[start:stop]
-        return hit
-
-    def points(self, entered: Int64, left: Int64) -> Flags:
-        return self._hit(self._select(entered, left)[0]) & (entered - left >= self._need)
+    def among(self, points: Points, start: int, stop: int) -> Flags:
+        classes = self._classes(points)[start:stop]
+        hit = classes > self._place if rises(self._op) else classes <= self._place
+        enough = points.enough(self._need)
+        return hit if enough is None else hit & enough[start:stop]
 
     def young(self, flow: Flow, entered: Int64, left: Any) -> Flags:
         first, last = int(np.min(left)), int(entered[-1])
@@ -146,11 +138,8 @@ class RankedDelta:
         self._threshold, self._places = rule.threshold, places_of(rule)
         self.baseline: float | None = None
 
-    def arrivals(self, start: int, stop: int) -> Flags:
-        block = slice(start, stop)
-        return self.points(self._track.entered(block), self._track.left[block])
-
-    def points(self, entered: Int64, left: Int64) -> Flags:
+    def among(self, points: Points, start: int, stop: int) -> Flags:
+        entered, left = points.entered[start:stop], points.left[start:stop]
         flow = self._track.flow
         if flow.ordered or self.baseline is None:
             return self.young(flow, entered, left)
@@ -162,7 +151,7 @@ class RankedDelta:
         return np.asarray(hit & (n >= self._need))
 
     def young(self, flow: Flow, entered: Int64, left: Any) -> Flags:
-        if self.baseline is None:
+        if self.baseline is None or not len(entered):
             return np.zeros(len(entered), np.bool_)
         first, last = int(np.min(left)), int(entered[-1])
         cut = self._cut(self.baseline)
@@ -186,5 +175,5 @@ def least(reached: Any) -> float:
 
 def _float_at(place: int) -> float:
     """Floats in ascending order, numbered: 0.0 is 0."""
-    bits = place if place >= 0 else (1 << 63) | -place
-    return float(np.array(bits, np.uint64).view(np.float64))
+    (value,) = struct.unpack("<d", struct.pack("<Q", place if place >= 0 else (1 << 63) | -place))
+    return float(value)

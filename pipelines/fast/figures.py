@@ -1,7 +1,7 @@
 """What a kind looks at, for many windows at once: an interval that holds the value `core.exact` defines.
 
 For all kinds but stddev the interval is one float, exactly that value. Order statistics are not here: they are decided
-by class (`pipelines.ranks`).
+by class (`pipelines.fast.ranks`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from breaker_actors.core.aggregate import EPS
 from breaker_actors.core.model import Flags, Float64, Int64
-from pipelines.flows import Flow, running
-from pipelines.sums import ExactSums, Index, TooWide
+from pipelines.fast.flows import Flow, running
+from pipelines.fast.sums import ExactSums, Index, TooWide
 
 Bounds = tuple[Any, Any]
 RANKED = ("p95", "percentile", "max", "min")
@@ -39,6 +39,24 @@ def bounds(kind: str, flow: Flow, entered: Index, left: Index) -> Bounds:
         case _:
             deviations: Deviations = flow.known("deviations", lambda: Deviations(flow))
             return deviations.bounds(entered, left)
+    return value, value
+
+
+def bounds_of_one(kind: str, flow: Flow, entered: int, left: int) -> tuple[float, float]:
+    """`bounds` of a single window that is not empty."""
+    n = entered - left
+    match kind:
+        case "count":
+            value = float(n)
+        case "error_rate":
+            value = int(flow.errors(entered, left)) / n
+        case "sum":
+            value = flow.sums().one(entered, left)
+        case "avg":
+            value = flow.sums().one(entered, left) / n
+        case _:
+            low, high = bounds(kind, flow, entered, left)
+            return float(low), float(high)
     return value, value
 
 

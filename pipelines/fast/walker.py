@@ -1,6 +1,6 @@
 """A breaker that walks over columns: the core's own machine and timers, over windows that are looked up.
 
-Only the evaluations that may change something are run; `pipelines.outlook` tells where the next one is. No rule of
+Only the evaluations that may change something are run; `pipelines.fast.outlook` tells where the next one is. No rule of
 semantics.md is repeated here but one: which evaluations can't change anything, given where breaches are.
 
 - closed: none before the minimum duration is over, from then on all that find no breach. For delta, ticks are run.
@@ -18,18 +18,20 @@ import numpy as np
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Effect, Record, Rule, Transition
 from pipelines.columns import Chunk
-from pipelines.flows import Track
-from pipelines.lookup import Lookup, Sight
-from pipelines.outlook import Outlook
+from pipelines.fast.lookup import Lookup, Sight
+from pipelines.fast.outlook import Floor, Outlook
+from pipelines.fast.tracks import Track
 
-SEARCH_FIRST, SEARCH_MOST = 1 << 10, 1 << 17
+SEARCH_FIRST, SEARCH_MOST = 1 << 10, 1 << 18
 """Arrivals looked at in one go; the longer nothing is found, the more."""
+BUSY_LEGS, BUSY_ARRIVALS, STRETCH_FIRST = 32, 12, 1 << 12
+"""A walk that takes more than one leg for so many arrivals is left to a breaker of the core for a stretch of them."""
 
 
 class Walker(Breaker):
     """One breaker, moved from chunk to chunk. `tell` gets its effects in order."""
 
-    __slots__ = ("_chunk", "_floors", "_outlook", "_row", "_samples_max", "_tell", "_times")
+    __slots__ = ("_chunk", "_counted", "_floors", "_outlook", "_row", "_samples_max", "_tell", "_times")
 
     _evidence: Sight
 
@@ -38,6 +40,7 @@ class Walker(Breaker):
         self._evidence = Sight(rule, record, window_samples_max)
         self._samples_max = window_samples_max
         self._tell: Callable[[Iterable[Effect]], None] = lambda effects: None
+        self._row, self._floors = 0, [Floor(record.evidence_floor_ms, 0, False)]
 
     def bind(self, tell: Callable[[Iterable[Effect]], None], figures: bool) -> None:
         """Who gets the effects, and whether events are to say value and agg."""
@@ -50,32 +53,71 @@ class Walker(Breaker):
 
     def walk(self, chunk: Chunk, outlook: Outlook, track: Track | None) -> None:
         """Takes the chunk's arrivals; ends right after the last one."""
-        self._chunk, self._outlook, self._times = chunk, outlook, chunk.times
-        self._row = chunk.start
-        self._floors = [(chunk.start, self._record.evidence_floor_ms)]
-        window = self._evidence.window
-        if isinstance(window, Lookup) and track is not None:
-            window.place(chunk, track.flow if chunk.in_order else None)
-        arrival, total = 0, len(chunk.times)
+        self._enter(chunk, track)
+        self._outlook = outlook
         self._fire_before(0)
+        arrival, total, stretch = 0, len(chunk.times), STRETCH_FIRST
         while arrival < total:
-            arrival = self._leg(arrival, total)
-        if track is not None:
-            self._count_lost(track)
+            begun = arrival
+            for _ in range(BUSY_LEGS):
+                arrival = self._leg(arrival, total) if arrival < total else total
+            if arrival == total or arrival - begun > BUSY_LEGS * BUSY_ARRIVALS:
+                stretch = STRETCH_FIRST
+                continue
+            until = min(total, arrival + max(stretch, 4 * self.held))
+            self._plod(arrival, until, track)
+            self._fire_before(until)
+            arrival, stretch = until, 2 * stretch
+        self._count_lost(len(chunk.at), track)
 
     def plod(self, chunk: Chunk) -> None:
-        """Takes the chunk's arrivals one by one, as the core does; ends right after the last one."""
-        old = self._evidence
+        """The same, one arrival after the other, as the core does it."""
+        self._enter(chunk, None)
+        self._plod(0, len(chunk.times), None)
+
+    def _enter(self, chunk: Chunk, track: Track | None) -> None:
+        """Stands at the start of the chunk, with what was seen before."""
+        self._chunk, self._times = chunk, chunk.times
+        self._row = self._counted = chunk.start
+        self._floors = [Floor(self._record.evidence_floor_ms, chunk.start, False)]
+        window = self._evidence.window
+        if isinstance(window, Lookup):
+            window.place(chunk, track.flow if track is not None and chunk.in_order else None)
+
+    def _plod(self, start: int, stop: int, track: Track | None) -> None:
+        """The arrivals start..stop-1 by a breaker that keeps its window."""
+        chunk, old = self._chunk, self._evidence
+        self._tell(self.advance(int(self._times[start]) - 1))
+        self._count_lost(chunk.begin(start), track)
         breaker = Breaker.restore(self._rule, self.record(), window_samples_max=self._samples_max)
         breaker._evidence.trace = old.trace
-        held = slice(0, chunk.start)
+        held = slice(0, chunk.begin(start))
         breaker.load(Batch(chunk.eff[held], chunk.value[held], chunk.ok[held]), self._now)
-        for arrival, time in enumerate(chunk.times.tolist()):
-            self._tell(breaker.ingest(chunk.batch(arrival), time))
+        for arrival, time in enumerate(self._times[start:stop].tolist(), start):
+            effects = breaker.ingest(chunk.batch(arrival), time)
+            if effects:
+                self._note_floors(effects, arrival)
+                self._tell(effects)
+        self._row = self._counted = int(chunk.ends[stop - 1])
+        self._take_over(breaker, old)
+
+    def _note_floors(self, effects: Iterable[Effect], arrival: int) -> None:
+        """Evidence starts anew before an arrival, or with it when that is what ended the wait."""
+        for effect in effects:
+            if isinstance(effect, Transition) and effect.curr == "half_open":
+                with_it = effect.ts_ms == self._times[arrival]
+                row = int(self._chunk.ends[arrival]) if with_it else self._chunk.begin(arrival)
+                self._floors.append(Floor(effect.ts_ms, row, True))
+
+    def _take_over(self, breaker: Breaker, old: Sight) -> None:
+        """Goes on where the breaker is, at the current row."""
         self._record = record = breaker.record()
         self._now, self._last_eval = record.now_ms, record.last_eval_ms
-        self._evidence = Sight(self._rule, record, self._samples_max)
-        self._evidence.figures, self._evidence.trace = old.figures, breaker._evidence.trace
+        self._evidence = evidence = Sight(self._rule, record, self._samples_max)
+        evidence.figures, evidence.trace = old.figures, breaker._evidence.trace
+        if isinstance(evidence.window, Lookup) and isinstance(old.window, Lookup):
+            evidence.window.place(self._chunk, old.window.flow)
+            evidence.window.stand(self._row)
         self._use(self._rule)
 
     def _leg(self, arrival: int, total: int) -> int:
@@ -103,7 +145,7 @@ class Walker(Breaker):
         self._row = row
         if isinstance(evidence.window, Lookup):
             evidence.window.stand(row)
-        self._outlook.stand(arrival, evidence)
+        self._outlook.stand(arrival, evidence, self._floors[-1])
         self._now = now
         evidence.expire(now)
         if clear:
@@ -137,8 +179,10 @@ class Walker(Breaker):
             stop = min(stop, self._after(ripe_ms, start))
             first = self._at(ripe_ms, start)
         ticks_pass = not (half_open or evidence.is_delta or young)
-        told = max(first, self._at(evidence.ready_ms, first))
-        to, comes = self._first_breach(told, stop, ripe_ms if ticks_pass else None)
+        if evidence.ready_ms > self._times[start]:
+            # Nothing is a breach before that; what is, shows at the next timer or arrival.
+            return min(stop, self._at(evidence.ready_ms, start)), False, True
+        to, comes = self._first_breach(first, stop, ripe_ms if ticks_pass else None)
         return to, comes, to - 1 >= first
 
     def _end_of_open(self, start: int, total: int) -> tuple[int, bool, bool]:
@@ -159,37 +203,40 @@ class Walker(Breaker):
     def _first_breach(self, start: int, stop: int, ripe_ms: int | None) -> tuple[int, bool]:
         """(the first breaching arrival in start..stop-1, True), or (`stop`, False); with `ripe_ms` also ticks from then
         on between the arrivals: then (the arrival after the tick, False)."""
-        evidence, floor_ms, size = self._evidence, self._record.evidence_floor_ms, SEARCH_FIRST
+        evidence, floor, size = self._evidence, self._floors[-1], SEARCH_FIRST
         while start < stop:
             end = min(start + size, stop)
-            hits = self._outlook.breaches(start, end, evidence, floor_ms)
-            hit = start + int(hits.argmax()) if hits.any() else None
+            hits = self._outlook.breaches(start, end, evidence, floor)
+            found = int(hits.argmax())
+            hit = start + found if hits[found] else None
             if ripe_ms is not None:
-                from_ms = max(ripe_ms, evidence.ready_ms)
-                tick = self._outlook.tick(start, end, self._record.grid_ms, from_ms, floor_ms)
+                tick = self._outlook.tick(start, end, self._record.grid_ms, ripe_ms, floor)
                 if tick is not None and (hit is None or tick <= hit):
                     return tick, False
             if hit is not None:
                 return hit, True
-            start, size = end, min(size * 4, SEARCH_MOST)
+            start, size = end, min(size * 8, SEARCH_MOST)
         return stop, False
 
     # -- what else the machine does -----------------------------------------------------------------------------------
 
     def _half_open(self, now: int) -> Transition:
         moved = super()._half_open(now)
-        self._outlook.forget(self._row)
-        self._floors.append((self._row, now))
+        self._floors.append(Floor(now, self._row, True))
         return moved
 
-    def _count_lost(self, track: Track) -> None:
-        """Samples that came too late, or left early because more than `samples_max` would be held."""
+    def _count_lost(self, stop: int, track: Track | None) -> None:
+        """Samples before row `stop`, from the last count on, that came too late, or left early because more than
+        `samples_max` would be held."""
         chunk, evidence = self._chunk, self._evidence
-        evidence.late += track.late
-        stops = [row for row, _ in self._floors[1:]] + [len(chunk.at)]
-        for (row, floor_ms), stop in zip(self._floors, stops, strict=True):
+        edges = [floor.row for floor in self._floors[1:]] + [stop]
+        for floor, edge in zip(self._floors, edges, strict=True):
+            rows = slice(max(floor.row, self._counted), min(edge, stop))
+            if track is None or rows.start >= rows.stop:
+                continue
             if chunk.eff is not chunk.at:
-                eff = chunk.eff[row:stop]
-                evidence.late += int(np.count_nonzero((eff < floor_ms) & (eff > chunk.at[row:stop] - track.window_ms)))
+                low = np.maximum(chunk.at[rows] - track.window_ms, floor.ms - 1)
+                evidence.late += int(np.count_nonzero(chunk.eff[rows] <= low))
             if track.truncated:
-                evidence.truncated += track.truncated_between(row, stop, floor_ms)
+                evidence.truncated += track.truncated_between(rows.start, rows.stop, floor.ms)
+        self._counted = stop

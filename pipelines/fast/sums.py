@@ -89,6 +89,13 @@ class ExactSums:
             total = self._with_third(total, high, low, limbs[2]) * 2.0**bits
         return total * self._unit
 
+    def one(self, entered: int, left: int) -> float:
+        """`total` of a single window."""
+        whole = 0
+        for came, gone in zip(self._entered, self._left, strict=True):
+            whole = (whole << self._bits) + int(came[entered]) - int(gone[left])
+        return float(whole) * self._unit
+
     def _with_third(self, total: Float64, high: Float64, low: Float64, third: Int64) -> Float64:
         """total + (what its own rounding took off) + third * 2**-bits, rounded once.
 

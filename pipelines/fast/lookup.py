@@ -14,11 +14,11 @@ from breaker_actors.core.exact import P95, exact_value, inner_kind, nearest, per
 from breaker_actors.core.model import Agg, Batch, Flags, Float64, Record, Rule
 from breaker_actors.core.window import Window
 from pipelines.columns import Chunk, Samples
-from pipelines.figures import RANKED, bounds
-from pipelines.flows import Flow
-from pipelines.judges import places_of
-from pipelines.ranks import cut_of, rises
-from pipelines.sums import TooWide
+from pipelines.fast.figures import RANKED, bounds_of_one
+from pipelines.fast.flows import Flow
+from pipelines.fast.judges import places_of
+from pipelines.fast.ranks import cut_of, rises
+from pipelines.fast.sums import TooWide
 
 
 class Lookup(Window):
@@ -135,10 +135,10 @@ class Gauge:
         if flow is None or not isinstance(rows, slice):
             return -np.inf, np.inf
         try:
-            low, high = bounds(self._kind, flow, rows.stop, rows.start)
+            low, high = bounds_of_one(self._kind, flow, rows.stop, rows.start)
         except TooWide:
             return -np.inf, np.inf
-        return float(low), float(high)
+        return low, high
 
     def _exact(self, columns: Columns) -> float:
         return exact_value(self._kind, self._percent, columns.values(), columns.flags())
@@ -178,7 +178,7 @@ class Sight(Evidence):
         if flow is None:
             return None
         try:
-            total = float(flow.sums().total(rows.stop, rows.start))
+            total = flow.sums().one(rows.stop, rows.start)
         except TooWide:
             return None
         return Agg(total / n, n, int(flow.errors(rows.stop, rows.start)), nearest(values, rank(P95, n)))

@@ -8,6 +8,7 @@ matrix over the classes finds it with one step per bit of the class, for all win
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -68,19 +69,67 @@ class Matrix:
                 classes = np.concatenate([classes[zero], classes[~zero]])
 
 
+Found = npt.NDArray[np.int32]
+
+
+class Cuts:
+    """The cuts of all rules that share windows and an order statistic, ascending, and the classes last seen."""
+
+    __slots__ = ("kind", "usual", "values")
+
+    def __init__(self, cuts: Iterable[float]) -> None:
+        self.values: Float64 = np.array(sorted(set(cuts)))
+        self.kind: Any = np.min_scalar_type(len(self.values))
+        self.usual: tuple[int, int] | None = None
+
+
 class Ranks:
-    """The classes of samples as they enter, and as they leave, under ascending `cuts`."""
+    """The classes of samples as they enter, and as they leave.
+
+    Only the cuts around the classes last seen are looked at first; windows that turn out to lie beyond are asked again
+    under all cuts.
+    """
+
+    __slots__ = ("_all", "_high", "_inner", "_low", "cuts", "entering", "leaving")
+
+    def __init__(self, known: Cuts, entering: Float64, leaving: Float64 | None = None) -> None:
+        self.entering, self.leaving = entering, leaving
+        self.cuts = cuts = known.values
+        first, last = known.usual or (0, len(cuts))
+        self._low, self._high = max(0, first - 1), min(len(cuts), last + 1)
+        self._inner = Classes(cuts[self._low : self._high], entering, leaving)
+        self._all: Classes | None = None if self._high - self._low < len(cuts) else self._inner
+
+    def select(self, entered: Int64, left: Int64, places: Int64) -> Found:
+        """The class of the element at `places` (1-based) of each window."""
+        found = self._inner.select(entered, left, places) + np.int32(self._low)
+        if self._all is self._inner:
+            return found
+        beyond = np.zeros(len(found), np.bool_)
+        if self._low:
+            beyond |= found == self._low
+        if self._high < len(self.cuts):
+            beyond |= found == self._high
+        rows = np.flatnonzero(beyond)
+        if len(rows):
+            self._all = self._all or Classes(self.cuts, self.entering, self.leaving)
+            found[rows] = self._all.select(entered[rows], left[rows], places[rows])
+        return found
+
+
+class Classes:
+    """Wavelet matrices of samples under ascending cuts."""
 
     __slots__ = ("_came", "_gone", "cuts")
 
-    def __init__(self, cuts: Float64, entering: Float64, leaving: Float64 | None = None) -> None:
+    def __init__(self, cuts: Float64, entering: Float64, leaving: Float64 | None) -> None:
         self.cuts = cuts
         bits = len(cuts).bit_length()
         self._came = Matrix(self._classes(entering), bits)
         self._gone = None if leaving is None else Matrix(self._classes(leaving), bits)
 
     def _classes(self, values: Float64) -> npt.NDArray[Any]:
-        kind: Any = np.uint8 if len(self.cuts) < 256 else np.uint16 if len(self.cuts) < 65536 else np.uint32
+        kind = np.min_scalar_type(len(self.cuts))
         if len(self.cuts) > FEW_CUTS:
             return np.searchsorted(self.cuts, values, "right").astype(kind)
         classes = np.zeros(len(values), kind)
@@ -88,8 +137,8 @@ class Ranks:
             np.add(classes, values >= cut, out=classes)
         return classes
 
-    def select(self, entered: Int64, left: Int64, places: Int64) -> npt.NDArray[np.int32]:
-        """The class of the element at `places` (1-based) of each window."""
+    def select(self, entered: Int64, left: Int64, places: Int64) -> Found:
+        """As `Ranks.select`, under these cuts alone."""
         rest, found = places - 1, np.zeros(len(places), np.int32)
         if self._gone is None:
             return _descend(self._came, left, entered, None, None, rest, found)
@@ -103,8 +152,8 @@ def _descend(
     gone: Matrix | None,
     gone_stop: Int64 | None,
     rest: Int64,
-    found: npt.NDArray[np.int32],
-) -> npt.NDArray[np.int32]:
+    found: Found,
+) -> Found:
     """Down the levels: where fewer zeros than asked for lie in the window, the element is among the ones."""
     gone_start = None if gone_stop is None else np.zeros_like(gone_stop)
     for level, (counts, zeros_in_all) in enumerate(came.levels):

@@ -1,0 +1,145 @@
+"""Windows over a chunk as two counts: how many samples have entered, and how many of them have left again.
+
+A sample enters with its arrival and leaves when its own time is `window_ms` past; one that comes too late never enters.
+Prefix sums over both orders then give any figure of any window as a difference. Where times never go back the two
+orders are one, and a window is a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from breaker_actors.core.model import Flags, Int64
+from pipelines.columns import Chunk, passed
+from pipelines.fast.flows import Flow, running
+
+Make = Callable[[Int64, Int64], tuple[Any, Any]]
+BLOCK = 1 << 14
+"""Windows worked on at a time: temporary arrays then stay in the cache."""
+
+
+class Unfit(Exception):
+    """This stretch can't be told by prefix sums: late samples in a window that overflows."""
+
+
+class Points:
+    """The windows at ascending instants, and figures over them, each worked out once."""
+
+    __slots__ = ("_known", "entered", "left", "times")
+
+    def __init__(self, times: Int64, entered: Int64, left: Int64) -> None:
+        self.times, self.entered, self.left = times, entered, left
+        self._known: dict[object, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def figures(self, key: object, make: Make, width: int, kind: Any = float) -> tuple[Any, Any]:
+        """`make(entered, left)`, block by block: two arrays, of width 1 the same one twice."""
+        if key not in self._known:
+            out = np.empty((width, len(self)), kind)
+            for start in range(0, len(self), BLOCK):
+                block = slice(start, start + BLOCK)
+                out[:, block] = make(self.entered[block], self.left[block])[:width]
+            self._known[key] = (out[0], out[1]) if width > 1 else (out[0],) * 2
+        figures: tuple[Any, Any] = self._known[key]
+        return figures
+
+    def enough(self, need: int) -> Flags | None:
+        """Where at least `need` samples are held; None: everywhere."""
+        if ("enough", need) not in self._known:
+            held = self.entered - self.left >= need
+            self._known["enough", need] = None if held.all() else held
+        flags: Flags | None = self._known["enough", need]
+        return flags
+
+
+class Track:
+    """The windows of one length over a chunk: how many samples have entered and left at each arrival."""
+
+    __slots__ = ("_arrived", "_grids", "arrivals", "chunk", "flow", "max", "truncated", "window_ms")
+
+    def __init__(self, chunk: Chunk, window_ms: int, samples_max: int, flow: Flow | None) -> None:
+        """`flow`: of the whole chunk, shared by tracks for which no sample is late. Raises Unfit."""
+        self.chunk, self.window_ms, self.max = chunk, window_ms, samples_max
+        self._grids: dict[object, Points] = {}
+        late = self._late_rows()
+        self._arrived: Int64 | None = None
+        if flow is None or (len(late) and not chunk.in_order):
+            flow = self._own_flow(late)
+        self.flow = flow
+        self.truncated = False
+        self.arrivals = self._points(chunk.times, chunk.ends)
+
+    def _late_rows(self) -> Int64:
+        """New rows that have left the window before they come in."""
+        chunk = self.chunk
+        if chunk.eff is chunk.at:
+            return np.empty(0, np.int64)
+        new = slice(chunk.start, None)
+        return chunk.start + np.flatnonzero(chunk.eff[new] <= chunk.at[new] - self.window_ms)
+
+    def _own_flow(self, late: Int64) -> Flow:
+        chunk = self.chunk
+        if chunk.in_order or not len(late):
+            return Flow(chunk.eff, chunk.value, chunk.ok, chunk.in_order)
+        entering = np.ones(len(chunk.eff), np.bool_)
+        entering[late] = False
+        self._arrived = running(entering)
+        return Flow(chunk.eff[entering], chunk.value[entering], chunk.ok[entering], False)
+
+    def _points(self, times: Int64, ends: Int64) -> Points:
+        """The windows at ascending instants, before which the rows up to `ends` have arrived."""
+        entered = ends if self._arrived is None else self._arrived[ends]
+        left = np.empty(len(times), np.int64)
+        for start in range(0, len(times), BLOCK):
+            block = slice(start, start + BLOCK)
+            gone = passed(self.flow.gone_eff, times[block] - self.window_ms)
+            left[block] = self._bounded(gone, entered[block])
+        return Points(times, entered, left)
+
+    def _bounded(self, left: Int64, entered: Int64) -> Int64:
+        """More than `samples_max` are not held; and what is late has left before it came."""
+        if len(left) and int((entered - left).max()) > self.max:
+            if not self.flow.ordered:
+                raise Unfit
+            self.truncated = True
+            left = np.maximum(left, entered - self.max)
+        return np.minimum(left, entered)
+
+    def at(self, times: Int64) -> Points:
+        """The windows at these ascending instants, each at or after the chunk's first arrival."""
+        return self._points(times, self.chunk.ends[np.searchsorted(self.chunk.times, times, "right") - 1])
+
+    def on_grid(self, first_ms: int, interval_ms: int) -> Points:
+        """The windows at first_ms and from there on at every interval, before the chunk's last arrival; kept."""
+        if (first_ms, interval_ms) not in self._grids:
+            times = np.arange(first_ms, int(self.chunk.times[-1]), interval_ms)
+            self._grids[first_ms, interval_ms] = self.at(times)
+        return self._grids[first_ms, interval_ms]
+
+    def truncated_between(self, start: int, stop: int, floor_ms: int) -> int:
+        """How many samples left early with the arrivals of rows start..stop-1; for a flow in order."""
+        chunk = self.chunk
+        groups = slice(*np.searchsorted(chunk.ends, [start, stop], "right"))
+        ends = chunk.ends[groups]
+        before = np.append(start, ends[:-1])
+        low = np.maximum(chunk.times[groups] - self.window_ms, floor_ms - 1)
+        left = np.maximum(np.searchsorted(chunk.eff, low, "right"), before - self.max)
+        return int(np.maximum(ends - self.max - left, 0).sum())
+
+    def since(self, floor_ms: int, ends: Int64) -> tuple[Flow, Int64, Any]:
+        """Windows in which only samples count that are not older than `floor_ms`, and of those none has left yet: a
+        flow, and how many of its samples entered and left before each of these rows of the chunk."""
+        chunk, stop = self.chunk, int(ends[-1])
+        if chunk.in_order:
+            first = int(np.searchsorted(chunk.eff[:stop], floor_ms, "left"))
+            return self.flow, ends, np.maximum(first, ends - self.max) if stop - first > self.max else first
+        first = int(np.searchsorted(chunk.at[:stop], floor_ms, "left"))
+        young = chunk.eff[first:stop] >= floor_ms
+        rows = first + np.flatnonzero(young)
+        flow = Flow(chunk.eff[rows], chunk.value[rows], chunk.ok[rows], True, part=True)
+        return flow, running(young)[np.maximum(ends - first, 0)], 0

@@ -1,0 +1,149 @@
+"""A day of load in seconds, with lives as short: logs, tables and memory stay as large as the first hours made them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter, deque
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import BreakerDraft, BreakerRow
+from breaker_actors.stores.opening import DATABASE
+from breaker_actors.stores.sqlitelog import SqliteLog
+from tests.support.cluster import Service, service
+
+LIVES_MS = 500
+"""Retention of logs and history, and how long a duplicate key is known: a quarter of a period."""
+PERIODS, PERIOD_S = 4, 2.0
+BREAKERS, GUESTS = 12, 5
+GROWTH, SLACK = 1.5, 60
+SETTINGS = {
+    "breaker_actors": 2,
+    "log_retention_ms": LIVES_MS,
+    "upkeep_interval_ms": 100,
+    "checkpoint_interval_ms": 100,
+    "heartbeat_interval_ms": 100,
+    "duplicate_window_ms": LIVES_MS,
+    "feed_entries_max": 200,
+}
+RULE = {"window_ms": 200, "cooldown_ms": 100, "recovery_allow_rate_ramp_steps": 1}
+CONSTANT = {"orgs", "workspaces", "projects", "api_keys", "directory", "journals", "seals", "counters", "notifier"}
+
+
+@pytest.fixture
+def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches small enough to be full in the first period."""
+
+    def make_log(settings: Settings) -> SqliteLog:
+        return SqliteLog(settings.data_dir / "log", keys_ms=LIVES_MS)
+
+    monkeypatch.setattr("breaker_actors.held.IDLE_MS", LIVES_MS)
+    monkeypatch.setattr("breaker_actors.upkeep.GONE_MIN_MS", LIVES_MS)
+    monkeypatch.setattr("breaker_actors.router.RETRIES_MS", LIVES_MS)
+    monkeypatch.setattr("breaker_actors.logreader.VIEWS_MAX", 40)
+    monkeypatch.setattr("breaker_actors.gateway.OWNERS_MAX", 40)
+    monkeypatch.setattr("tests.support.cluster.make_log", make_log)
+
+
+@pytest.mark.usefixtures("short_lives")
+async def test_nothing_grows_with_time(tmp_path: Path) -> None:
+    async with service(tmp_path, **SETTINGS) as s:
+        load = Load(s)
+        await load.begin()
+        sizes = []
+        for _ in range(PERIODS):
+            await load.run(PERIOD_S)
+            sizes.append(files(tmp_path) | census([*s.net.actors.values(), s.gateway]))
+        assert load.appended > 1_000
+        assert load.moves > 100
+        first, last = sizes[0], sizes[-1]
+        grown = {name: (first[name], n) for name, n in last.items() if n > GROWTH * first[name] + SLACK}
+        assert grown == {}, [{name: size[name] for name in grown} for size in sizes]
+
+
+class Load:
+    """Breakers that trip and recover all the time, guests that come and go, and an operator's pruning."""
+
+    def __init__(self, s: Service) -> None:
+        self.s = s
+        self.rows: list[BreakerRow] = []
+        self.guests: list[BreakerRow] = []
+        self._names = count()
+        self.appended = 0
+        self.moves = 0
+
+    async def begin(self) -> None:
+        self.rows = [await self.s.breaker(**RULE) for _ in range(BREAKERS)]
+
+    async def run(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until:
+            bad = int(loop.time() * 4) % 2
+            value = 900.0 if bad else 1.0
+            sent = [self.s.send(row.router_ids[0], [value] * 20) for row in (*self.rows, *self.guests)]
+            assert {outcome.word for outcome in await asyncio.gather(*sent)} == {"ok"}
+            self.appended += len(sent)
+            await self._change_guests()
+            await self._prune()
+
+    async def _change_guests(self) -> None:
+        """One comes; one goes when there are enough. Each takes its router, its log and its name with it."""
+        if len(self.guests) == GUESTS:
+            gone = self.guests.pop(0)
+            changes = await self.s.store.delete_breaker(self.s.project.id, gone.id, self.s.clock.now_ms())
+            await self.s.gateway.configured(self.s.project.id, changes)
+        draft = BreakerDraft(rule=self.rows[0].rule, name=f"guest-{next(self._names) % (2 * GUESTS)}")
+        row, changes = await self.s.store.create_breaker(self.s.project.id, draft, self.s.clock.now_ms())
+        await self.s.gateway.configured(self.s.project.id, changes)
+        self.guests.append(row)
+
+    async def _prune(self) -> None:
+        before_ms = self.s.clock.now_ms() - LIVES_MS
+        self.moves += (await self.s.store.prune(before_ms))["events"]
+        await self.s.store.prune_deliveries(before_ms)
+
+
+def files(directory: Path) -> Counter[str]:
+    """Rows of every table, and pages of every log."""
+    sizes: Counter[str] = Counter()
+    for path in (directory / DATABASE, *(directory / "log").glob("*.sqlite")):
+        with closing(sqlite3.connect(path)) as connection:
+            names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            for (name,) in names:
+                if name not in CONSTANT and not name.startswith(("sqlite_", "alembic")):
+                    rows = connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+                    sizes[f"{path.name} {name}"] = rows
+            used = [connection.execute(f"PRAGMA {n}").fetchone()[0] for n in ("page_count", "freelist_count")]
+            sizes[f"{path.name} pages"] = used[0] - used[1]
+    return sizes
+
+
+def census(roots: list[Any]) -> Counter[str]:
+    """How many things the containers hold that can be reached from here, by the attribute that leads to them."""
+    sizes: Counter[str] = Counter()
+    seen: set[int] = set()
+    todo: list[tuple[str, Any]] = [(type(root).__name__, root) for root in roots]
+    while todo:
+        path, thing = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, np.ndarray):
+            sizes[path] += thing.size
+        elif isinstance(thing, dict | list | deque | set | tuple):
+            sizes[path] += len(thing)
+            todo += ((path, item) for item in (thing.values() if isinstance(thing, dict) else thing))
+        elif type(thing).__module__.startswith("breaker_actors"):
+            name = type(thing).__name__
+            slots = (slot for kind in type(thing).__mro__ for slot in getattr(kind, "__slots__", ()))
+            attributes = [*slots, *getattr(thing, "__dict__", {})]
+            todo += ((f"{name}.{a}", getattr(thing, a)) for a in attributes if hasattr(thing, a))
+    return sizes

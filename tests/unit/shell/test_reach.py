@@ -1,0 +1,121 @@
+"""A router that nobody can reach makes no evidence of silence: its gaps last until a replica gets through to it."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from breaker_actors.core.records import BREAKER, GAP, SAMPLES, VIEW, Gap, decode_gap
+from breaker_actors.net import NOT_NOW
+from breaker_actors.router import RouterHost
+from breaker_actors.stores.base import BreakerRow
+from tests.support.cluster import Service, service, until
+
+PESSIMIST = {
+    "half_open_indeterminate_policy": "pessimistic",
+    "cooldown_ms": 100,
+    "eval_interval_ms": 100,
+    "window_ms": 200,
+    "recovery_allow_rate_ramp_steps": 10,
+}
+
+
+async def deaf(s: Service) -> RouterHost:
+    """From here on no replica knocks; the RouterActor is a new process."""
+    await s.gateway._knocking.stop()
+    return await restarted(s)
+
+
+async def restarted(s: Service) -> RouterHost:
+    await s.net.kill("router-0")
+    s.net.revive("router", "router-0")
+    router = s.net.actors["router-0"]
+    assert isinstance(router, RouterHost)
+    await until(lambda: owns(router))
+    return router
+
+
+async def owns(router: RouterHost) -> bool:
+    return bool((await router.report())[1])
+
+
+async def recovering(s: Service) -> BreakerRow:
+    row = await s.breaker(**PESSIMIST)
+    await s.send(row.router_ids[0], [500.0])
+    await s.in_state(row.id, "half_open")
+    return row
+
+
+async def kinds(s: Service, row: BreakerRow) -> list[int]:
+    router_id = row.router_ids[0]
+    return [r.kind for r in await s.cluster.log.read(await s.slot(router_id), router_id, 0, 1 << 60)]
+
+
+async def gaps(s: Service, row: BreakerRow) -> list[Gap]:
+    router_id = row.router_ids[0]
+    records = await s.cluster.log.read(await s.slot(router_id), router_id, 0, 1 << 60)
+    return [decode_gap(r.payload) for r in records if r.kind == GAP]
+
+
+def assert_one_span(found: list[Gap], least_ms: int) -> None:
+    assert all(a.to_ms == b.from_ms for a, b in pairwise(found))
+    assert found[-1].to_ms - found[0].from_ms >= least_ms
+
+
+async def test_ticks_wait_until_a_replica_gets_through(tmp_path: Path) -> None:
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await recovering(s)
+        router = await deaf(s)
+        heard = len(await s.events(row.id))
+        await asyncio.sleep(1.5)  # fifteen ticks with nothing in the window
+        assert await router.promise(s.clock.now_ms(), [(row.router_ids[0], row.id)]) == [NOT_NOW]
+        assert len(await s.events(row.id)) == heard
+        await router.knock()
+        assert_one_span(await gaps(s, row), 1_400)
+        await s.in_state(row.id, "open")  # silence that somebody could have broken
+        await s.assert_events_equal_replay(row)
+
+
+async def test_a_gap_goes_on_over_owners_that_nobody_reached(tmp_path: Path) -> None:
+    """Each of them lived for less than the shortest gap."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await recovering(s)
+        await deaf(s)
+        for _ in range(3):
+            await asyncio.sleep(0.4)
+            await restarted(s)
+        assert (await s.send(row.router_ids[0], [10.0])).word == "ok"
+        assert_one_span(await gaps(s, row), 1_200)
+        await s.assert_events_equal_replay(row)
+
+
+async def test_a_change_of_settings_does_not_hide_the_outage_around_it(tmp_path: Path) -> None:
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await recovering(s)
+        await deaf(s)
+        await asyncio.sleep(1.2)
+        await s.edit(row.id, threshold=77)
+        await asyncio.sleep(0.3)
+        assert (await s.send(row.router_ids[0], [10.0])).word == "ok"
+        assert_one_span(await gaps(s, row), 1_400)
+        found = await kinds(s, row)
+        assert found[-4:] == [GAP, BREAKER, GAP, SAMPLES] or found[-5:] == [GAP, BREAKER, VIEW, GAP, SAMPLES]
+
+
+async def test_nobody_left_to_knock_is_an_outage(tmp_path: Path) -> None:
+    """The API is away, the router is not."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await s.breaker(**PESSIMIST)
+        router: Any = s.net.actors["router-0"]
+        assert (await s.send(row.router_ids[0], [10.0])).word == "ok"
+        await s.gateway._knocking.stop()
+        await until(lambda: unreached(s, row, router))
+        await asyncio.sleep(1.1)
+        await router.knock()
+        assert_one_span(await gaps(s, row), 1_000)
+
+
+async def unreached(s: Service, row: BreakerRow, router: RouterHost) -> bool:
+    return await router.promise(s.clock.now_ms(), [(row.router_ids[0], row.id)]) == [NOT_NOW]
