@@ -25,7 +25,7 @@ class Settings(BaseSettings):
         None, description="`postgresql://user:password@host/name`; unset: SQLite in the data dir, for one node"
     )
     secret_key: SecretStr | None = Field(
-        None, description="key that seals secrets in the database; unset: made and kept in the data dir"
+        None, description="64 hex digits, the key that seals secrets in the database; unset: kept in the data dir"
     )
     host: str = Field("127.0.0.1", description="address the HTTP interface listens on")
     port: int = Field(7117, ge=0, le=65535, description="port of the HTTP interface; 0 picks a free one")

@@ -12,6 +12,8 @@ from breaker_actors.held import Held
 
 ROUND_S = 0.05
 AGAIN_MS = 200
+CLOCK_S = 1.0
+"""The wall clock is looked at so often: it may have been set forward, or the machine have slept."""
 
 
 class Timers:
@@ -68,7 +70,7 @@ class Timers:
                 if timeout <= 0:
                     return
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(timeout and min(timeout, CLOCK_S)):
                     await self._earlier.wait()
             except TimeoutError:
                 return

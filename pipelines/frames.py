@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -60,3 +62,29 @@ def _refuse_nulls(path: Path, column: pl.Series, parsed: pl.Series, complaint: s
 
 def _line(row: int) -> int:
     return row + 2  # lines count from 1 and the first is the header
+
+
+def from_pandas(frame: Any) -> pl.DataFrame:
+    """A pandas frame's columns, without its index. Times with a zone are taken to UTC, text and objects one by one."""
+    return pl.DataFrame({str(name): _from_pandas(frame[name]) for name in frame.columns}, strict=False)
+
+
+def _from_pandas(column: Any) -> pl.Series | list[Any]:
+    if column.dtype.kind == "M":
+        column = (
+            column if getattr(column.dtype, "tz", None) is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
+        )
+        return pl.Series(column.to_numpy())
+    if column.dtype.kind in "iufb" and isinstance(column.dtype, np.dtype):
+        return pl.Series(column.to_numpy())
+    return [None if missing else value for value, missing in zip(column.tolist(), column.isna().tolist(), strict=True)]
+
+
+def to_pandas(frame: pl.DataFrame) -> Any:
+    """The same frame for pandas. Whole numbers stay whole: where some are missing the column is Int64."""
+    pandas = importlib.import_module("pandas")
+    columns = {}
+    for column in frame:
+        integer = column.dtype.is_integer() and column.null_count() > 0
+        columns[column.name] = pandas.Series(column.to_list(), dtype="Int64" if integer else None)
+    return pandas.DataFrame(columns)

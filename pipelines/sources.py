@@ -7,12 +7,17 @@ A batch is a polars frame with `ts_ms` (Int64), `value` (Float64) and, where the
 
 from __future__ import annotations
 
+import csv
 import glob
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+import numpy as np
 import polars as pl
 
 from breaker_actors.errors import Invalid
@@ -22,12 +27,13 @@ NAMES = REQUIRED + OPTIONAL
 TIMES, TEXTS = ("ts_ms", "received_ms"), ("metric", "router_id", "trace_id")
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999."""
+PARQUET = (".parquet", ".pq")
 
 
 class Source(Protocol):
     """Where samples come from."""
 
-    name: str
+    names: list[str]
     """For messages, and to find labelled windows by."""
 
     def rows(self) -> int | None:
@@ -41,87 +47,330 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the input names the columns; `wanted`: the optional ones that are read where they exist."""
+    """How the input names our columns, and which optional ones are read where they exist."""
 
-    names: Mapping[str, str]
+    renamed: Mapping[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = OPTIONAL
 
+    def __post_init__(self) -> None:
+        for name in self.renamed:
+            if name not in NAMES:
+                raise Invalid(f"there is no column {name!r} to rename; there are {', '.join(NAMES)}")
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The optional columns that were named, and so have to be there."""
+        return tuple(name for name in self.wanted if name in self.renamed)
+
     def theirs(self, name: str) -> str:
-        return self.names.get(name, name)
-
-
-def layout(columns: Mapping[str, str] | None = None, wanted: Sequence[str] = OPTIONAL) -> Layout:
-    """A layout in which these of our columns have other names."""
-    unknown = [name for name in columns or {} if name not in NAMES]
-    if unknown:
-        raise Invalid(f"there is no column {unknown[0]!r} to rename; there are {', '.join(NAMES)}")
-    named = tuple(name for name in OPTIONAL if name in (columns or {}))
-    return Layout(dict(columns or {}), tuple(name for name in OPTIONAL if name in wanted or name in named))
+        """What the input calls it."""
+        return self.renamed.get(name, name)
 
 
 class Frames:
-    """A source over frames that lie in memory, or are read lazily."""
+    """A source over a frame that lies in memory, or is read lazily."""
 
     def __init__(self, frame: pl.DataFrame | pl.LazyFrame, columns: Layout, *, ordered: bool = True) -> None:
-        self.name = "frame"
+        self.names = ["frame"]
         self._lazy, self._layout, self._ordered = frame.lazy(), columns, ordered
 
     def rows(self) -> int | None:
         return int(self._lazy.select(pl.len()).collect().item())
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        return checked([Part(self.name, self._lazy)], self._layout, self._ordered)
+        return checked([Part(self.names[0], lambda: self._lazy)], self._layout, self._ordered)
 
 
 class Files:
-    """A source over Parquet, CSV and NDJSON files, one after the other; patterns are expanded, in the order of names."""
+    """A source over Parquet, CSV and NDJSON files, one after the other; patterns stand for files in order of names."""
 
     def __init__(self, patterns: Sequence[str | Path], columns: Layout, *, ordered: bool = True) -> None:
         self.paths = [path for pattern in patterns for path in expanded(pattern)]
-        self.name = self.paths[0].name if len(self.paths) == 1 else f"{len(self.paths)} files"
+        if not self.paths:
+            raise Invalid("no file of samples is given")
+        self.names = [path.name for path in self.paths]
         self._layout, self._ordered = columns, ordered
 
     def rows(self) -> int | None:
-        if any(_suffix(path) not in PARQUET for path in self.paths):
+        if any(path.suffix.lower() not in PARQUET for path in self.paths):
             return None
-        return sum(int(_guarded(path, _rows_of)) for path in self.paths)
+        counts = (Part(str(path), partial(scan, path)).batches([pl.len()]) for path in self.paths)
+        return sum(int(batch.item()) for batches in counts for batch in batches)
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        return checked([Part(str(path), _guarded(path, scan)) for path in self.paths], self._layout, self._ordered)
-
-
-PARQUET = (".parquet", ".pq")
-
-
-def _suffix(path: Path) -> str:
-    return path.suffix.lower()
-
-
-def _rows_of(path: Path) -> int:
-    return int(scan(path).select(pl.len()).collect().item())
+        parts = [
+            Part(str(path), partial(scan, path), path.suffix.lower() not in PARQUET, partial(bad_row, path))
+            for path in self.paths
+        ]
+        return checked(parts, self._layout, self._ordered)
 
 
 def expanded(pattern: str | Path) -> list[Path]:
-    """The files a path or a pattern stands for."""
+    """The files that a path or a pattern stands for."""
     path = Path(pattern)
+    if path.is_dir():
+        raise Invalid(f"{path} is a directory; give files or a pattern such as {path}/*.parquet")
     if path.exists() or not glob.has_magic(str(pattern)):
-        if path.is_dir():
-            raise Invalid(f"{path} is a directory; say {path}/*.parquet")
         return [path]
     found = sorted(Path(match) for match in glob.glob(str(pattern), recursive=True))
     if not found:
-        raise Invalid(f"{pattern}: no such file")
+        raise Invalid(f"{pattern}: there is no such file")
     return found
 
 
 def scan(path: Path) -> pl.LazyFrame:
-    """The file by its suffix. What is written as text stays text here: it is parsed with a row to name."""
-    suffix = _suffix(path)
-    if suffix in PARQUET:
-        return pl.scan_parquet(path, glob=False)
-    if suffix == ".csv":
-        return pl.scan_csv(path, infer_schema=False, glob=False)
-    if suffix in (".ndjson", ".jsonl"):
-        names = pl.scan_ndjson(path, infer_schema_length=1).collect_schema().names()
-        return pl.scan_ndjson(path, schema=dict.fromkeys(names, pl.String))
-    raise Invalid(f"{path}: samples are read from .parquet, .csv, .ndjson and .jsonl files")
+    """The file by its suffix. What is written as text stays text: it is parsed where a row can be named."""
+    match path.suffix.lower():
+        case ".parquet" | ".pq":
+            return pl.scan_parquet(path, glob=False)
+        case ".csv":
+            return pl.scan_csv(path, infer_schema=False, glob=False)
+        case ".ndjson" | ".jsonl":
+            known = pl.scan_ndjson(path, infer_schema_length=1).collect_schema().names()
+            return pl.scan_ndjson(path, schema=dict.fromkeys([*known, *NAMES], pl.String))
+        case _:
+            raise Invalid(f"{path}: samples are read from .parquet, .csv, .ndjson and .jsonl files")
+
+
+def bad_row(path: Path) -> str:
+    """Which row of a damaged text file can't be read, as words; empty when that can't be told."""
+    match path.suffix.lower():
+        case ".csv":
+            with path.open(newline="", encoding="utf-8", errors="replace") as lines:
+                rows = csv.reader(lines)
+                width = len(next(rows, []))
+                return next((f", row {i}" for i, row in enumerate(rows, 1) if len(row) > width), "")
+        case ".ndjson" | ".jsonl":
+            with path.open("rb") as lines:
+                return next((f", row {i}" for i, line in enumerate(lines, 1) if not _is_json(line)), "")
+    return ""
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        return not line.strip() or isinstance(msgspec.json.decode(line), dict)
+    except msgspec.DecodeError:
+        return False
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file or frame: `label` for messages, how to open it, whether all in it is text, and how to find the row that
+    can't be read."""
+
+    label: str
+    open: Callable[[], pl.LazyFrame]
+    is_text: bool = False
+    bad_row: Callable[[], str] = lambda: ""
+
+    def schema(self) -> pl.Schema:
+        with self._told():
+            return self.open().collect_schema()
+
+    def batches(self, wanted: Sequence[pl.Expr] = ()) -> Iterator[pl.DataFrame]:
+        """Raises Invalid for whatever polars has to say."""
+        with self._told():
+            lazy = self.open()
+            yield from (lazy.select(wanted) if wanted else lazy).collect_batches(maintain_order=True, lazy=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except pl.exceptions.NoDataError:
+            raise Invalid(f"{self.label} is empty") from None
+        except pl.exceptions.PolarsError as error:
+            first = (str(error).strip().splitlines() or ["it is damaged"])[0]
+            raise Invalid(f"{self.label}{self.bad_row()} can't be read: {first}") from None
+        except OSError as error:
+            raise Invalid(f"{self.label} can't be read: {error.strerror or str(error).splitlines()[0]}") from None
+
+
+def checked(parts: Sequence[Part], columns: Layout, ordered: bool) -> Iterator[pl.DataFrame]:
+    """The batches of all parts in one shape; raises Invalid with file, row (counted from 1) and column."""
+    first: Shape | None = None
+    last_ms = 0
+    for part in parts:
+        shape, row = Shape.of(part, columns), 0
+        for batch in part.batches([pl.col(columns.theirs(name)).alias(name) for name in shape.names]):
+            if not len(batch):
+                continue
+            rows = Rows(part.label, row, columns)
+            if not row:
+                shape = shape.without(name for name in SORTING if rows.is_blank(batch, name))
+                first = first or shape
+                first.check(shape, columns)
+            batch = rows.checked(batch, shape)
+            key = batch["received_ms" if "received_ms" in shape.names else "ts_ms"]
+            if ordered:
+                rows.check_order(key, last_ms)
+            last_ms, row = int(key[-1]), row + len(batch)
+            yield batch
+
+
+SORTING = ("received_ms", "metric", "router_id")
+"""Optional columns in which no row may be blank unless all are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a part, and what is in them."""
+
+    label: str
+    kinds: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.kinds)
+
+    @classmethod
+    def of(cls, part: Part, columns: Layout) -> Shape:
+        """What the part has of the columns that are wanted."""
+        schema = part.schema()
+        for name in (*REQUIRED, *columns.named):
+            if columns.theirs(name) not in schema:
+                there = ", ".join(schema.names()) or "none"
+                hint = "" if columns.theirs(name) != name else f"; rename one with --column {name}=THEIRS"
+                raise Invalid(f"{part.label}: there is no column {columns.theirs(name)!r}, there are {there}{hint}")
+        found = {name: columns.theirs(name) for name in NAMES if name in REQUIRED or name in columns.wanted}
+        kinds = {name: schema[theirs] for name, theirs in found.items() if theirs in schema}
+        return cls(part.label, {name: ANY if part.is_text else _kind(kind) for name, kind in kinds.items()})
+
+    def without(self, names: Iterable[str]) -> Shape:
+        dropped = set(names)
+        return Shape(self.label, {name: kind for name, kind in self.kinds.items() if name not in dropped})
+
+    def check(self, other: Shape, columns: Layout) -> None:
+        """Samples of one run have one shape."""
+        for name in NAMES:
+            here, there = self.kinds.get(name), other.kinds.get(name)
+            if here != there and (here is None or there is None or ANY not in (here, there)):
+                raise Invalid(
+                    f"{other.label}: its column {columns.theirs(name)!r} is {there or 'missing'}, "
+                    f"in {self.label} it is {here or 'missing'}"
+                )
+
+
+ANY = "text to be parsed"
+
+
+def _kind(kind: pl.DataType) -> str:
+    """The type in the words of messages."""
+    if kind.is_integer() or kind.is_float() or kind.is_decimal():
+        return "numbers"
+    if kind == pl.String or kind == pl.Categorical or kind == pl.Enum:
+        return "text"
+    if isinstance(kind, pl.Datetime | pl.Date):
+        return "times"
+    return "flags" if kind == pl.Boolean else str(kind)
+
+
+class Rows:
+    """A batch on its way in. `row`: how many rows of its part came before it."""
+
+    __slots__ = ("_columns", "_label", "_row")
+
+    def __init__(self, label: str, row: int, columns: Layout) -> None:
+        self._label, self._row, self._columns = label, row, columns
+
+    def is_blank(self, batch: pl.DataFrame, name: str) -> bool:
+        return name in batch.columns and batch[name].null_count() == len(batch)
+
+    def checked(self, batch: pl.DataFrame, shape: Shape) -> pl.DataFrame:
+        """The batch in the shape of this module."""
+        columns = []
+        for column in batch:
+            name = column.name
+            if name not in shape.names:
+                self._refuse(column, column.is_not_null(), "is given here but not in the rows before")
+                continue
+            read = self._time if name in TIMES else self._text if name in TEXTS else getattr(self, f"_{name}")
+            columns.append(read(column))
+        return pl.DataFrame(columns)
+
+    def check_order(self, key: pl.Series, last_ms: int) -> None:
+        """No row before the one above it, the last one of the batch before included."""
+        times = key.to_numpy()
+        back = np.flatnonzero(times[1:] < times[:-1])
+        row = 0 if times[0] < last_ms else int(back[0]) + 1 if len(back) else None
+        if row is not None:
+            name, before = self._columns.theirs(key.name), last_ms if row == 0 else int(times[row - 1])
+            raise Invalid(
+                f"{self._label}, row {self._row + row + 1}: {name} {int(times[row])} comes after {before}; "
+                "samples are read in order of time (sort them first, or say --sort)"
+            )
+
+    # one column each
+
+    def _time(self, column: pl.Series) -> pl.Series:
+        kind = column.dtype
+        if kind.is_integer():
+            times = column.cast(pl.Int64, strict=False)
+        elif kind == pl.String:
+            times = column.str.strip_chars().cast(pl.Int64, strict=False)
+            if times.null_count():
+                times = times.fill_null(self._parsed_times(column))
+        elif isinstance(kind, pl.Datetime | pl.Date):
+            times = column.cast(pl.Datetime("ms")).dt.epoch("ms")
+        else:
+            raise self._wrong_type(column, "Unix milliseconds or a time")
+        self._refuse(column, times.is_null(), "is not a time")
+        outside = (times < 0) | (times > LATEST_MS)
+        if outside.any():
+            self._refuse(column, outside, "is not Unix milliseconds between 1970 and 9999")
+        return times
+
+    def _parsed_times(self, column: pl.Series) -> pl.Series:
+        """ISO 8601, or `YYYY-MM-DD hh:mm:ss`; UTC unless it says otherwise."""
+        try:
+            return (
+                column.str.strip_chars().str.to_datetime(time_unit="ms", time_zone="UTC", strict=False).dt.epoch("ms")
+            )
+        except pl.exceptions.PolarsError:
+            return pl.Series(column.name, [None] * len(column), pl.Int64)
+
+    def _value(self, column: pl.Series) -> pl.Series:
+        if column.dtype == pl.String:
+            numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
+        elif _kind(column.dtype) == "numbers":
+            numbers = column.cast(pl.Float64)
+        else:
+            raise self._wrong_type(column, "numbers")
+        if numbers.null_count() or not np.isfinite(numbers.to_numpy()).all():
+            self._refuse(column, ~numbers.is_finite().fill_null(False), "is not a finite number")
+        return numbers
+
+    def _ok(self, column: pl.Series) -> pl.Series:
+        """true and false, or 1 and 0; blank is true."""
+        if column.dtype == pl.Boolean:
+            return column.fill_null(True)
+        if column.dtype != pl.String and not column.dtype.is_integer():
+            raise self._wrong_type(column, "true and false")
+        text = column.cast(pl.String).str.strip_chars().str.to_lowercase().replace("", None)
+        flags = text.replace_strict({"true": True, "1": True, "false": False, "0": False}, default=None)
+        self._refuse(column, flags.is_null() & text.is_not_null(), "is neither true nor false")
+        return flags.cast(pl.Boolean).fill_null(True)
+
+    def _text(self, column: pl.Series) -> pl.Series:
+        if _kind(column.dtype) != "text":
+            raise self._wrong_type(column, "text")
+        if column.name in SORTING:
+            self._refuse(column, column.is_null(), "is blank, in other rows it is not")
+        return column.cast(pl.String)
+
+    # what is wrong
+
+    def _refuse(self, column: pl.Series, bad: pl.Series, complaint: str) -> None:
+        rows = bad.arg_true()
+        if len(rows):
+            row = int(rows[0])
+            shown = "blank" if column[row] is None else repr(column[row])[:80]
+            name = self._columns.theirs(column.name)
+            raise Invalid(f"{self._label}, row {self._row + row + 1}: {name} {shown} {complaint}")
+
+    def _wrong_type(self, column: pl.Series, expected: str) -> Invalid:
+        name = self._columns.theirs(column.name)
+        return Invalid(f"{self._label}: its column {name!r} is {column.dtype}, not {expected}")

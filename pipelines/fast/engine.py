@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from breaker_actors.core.machine import SAMPLES_MAX
-from breaker_actors.core.model import Effect, Rule
+from breaker_actors.core.model import Effect, Int64, Rule
 from breaker_actors.errors import Invalid
 from pipelines.columns import Chunk, Samples
 from pipelines.fast.figures import RANKED
@@ -30,15 +30,19 @@ ARRIVAL_ROWS_MAX = 1 << 22
 """Samples of one arrival are held together; more of them are refused."""
 
 Tell = Callable[[Iterable[Effect]], None]
+Look = Callable[[int, float | None], None]
 
 
 @dataclass
 class Walk:
-    """One rule on its way. `tell` gets its effects in order; `figures` False: events need not say value and agg."""
+    """One rule on its way. `tell` gets its effects in order; `figures` False: events need not say value and agg.
+
+    `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`."""
 
     rule: Rule
     tell: Tell
     figures: bool = True
+    look: Look | None = None
     walker: Walker | None = None
 
 
@@ -50,9 +54,18 @@ class FastReplay:
     """
 
     def __init__(
-        self, walks: Sequence[Walk], *, chunk_rows: int = CHUNK_ROWS, window_samples_max: int = SAMPLES_MAX
+        self,
+        walks: Sequence[Walk],
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        rows_max: int | None = None,
+        window_samples_max: int = SAMPLES_MAX,
+        instants: Int64 | None = None,
     ) -> None:
+        """`chunk_rows`: how many new samples are walked over at a time; `rows_max`: with those that lie in windows."""
+        self._instants = instants
         self._walks, self._chunk_rows, self._max = walks, chunk_rows, window_samples_max
+        self._rows_max = rows_max
         self._held = Samples.nothing()
         self._waiting: list[Samples] = []
         self._rows_waiting = 0
@@ -67,8 +80,17 @@ class FastReplay:
             return
         self._waiting.append(samples)
         self._rows_waiting += len(samples)
-        if self._rows_waiting >= self._chunk_rows:
+        if self._rows_waiting >= self._enough():
             self._flush(whole=False)
+
+    def _enough(self) -> int:
+        """New samples that are walked over at once. Fewer than a quarter of what windows hold would be wasteful."""
+        held = len(self._held)
+        if self._rows_max is None:
+            return self._chunk_rows
+        if held + held // 4 > self._rows_max:
+            raise Invalid(f"the windows hold {held} samples, which do not fit into the memory that is allowed")
+        return min(self._chunk_rows, max(self._rows_max - held, held // 4))
 
     def finish(self) -> int | None:
         """What is left, and timers up to the last sample's time, which is returned; None: there was no sample."""
@@ -125,6 +147,9 @@ class FastReplay:
     def _walk_one(self, walk: Walk, chunk: Chunk, track: Track | None) -> None:
         walker, rule = walk.walker, walk.rule
         assert walker is not None
+        if walk.look is not None and self._instants is not None:
+            first, last = np.searchsorted(self._instants, chunk.times[[0, -1]], "left")
+            walker.watch(walk.look, self._instants[first : last + 1], chunk)
         if rule.kind == "consecutive_failures":
             walker.walk(chunk, Streaks(rule, chunk, walker.sight), None)
             return

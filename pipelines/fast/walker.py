@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Record, Rule, Transition
+from breaker_actors.core.model import Batch, Effect, Int64, Record, Rule, Transition
 from pipelines.columns import Chunk
 from pipelines.fast.lookup import Lookup, Sight
 from pipelines.fast.outlook import Floor, Outlook
@@ -31,7 +31,18 @@ BUSY_LEGS, BUSY_ARRIVALS, STRETCH_FIRST = 32, 12, 1 << 12
 class Walker(Breaker):
     """One breaker, moved from chunk to chunk. `tell` gets its effects in order."""
 
-    __slots__ = ("_chunk", "_counted", "_floors", "_outlook", "_row", "_samples_max", "_tell", "_times")
+    __slots__ = (
+        "_chunk",
+        "_counted",
+        "_look",
+        "_looks",
+        "_floors",
+        "_outlook",
+        "_row",
+        "_samples_max",
+        "_tell",
+        "_times",
+    )
 
     _evidence: Sight
 
@@ -40,11 +51,18 @@ class Walker(Breaker):
         self._evidence = Sight(rule, record, window_samples_max)
         self._samples_max = window_samples_max
         self._tell: Callable[[Iterable[Effect]], None] = lambda effects: None
+        self._look: Callable[[int, float | None], None] = lambda now_ms, value: None
+        self._looks: list[int] = []
         self._row, self._floors = 0, [Floor(record.evidence_floor_ms, 0, False)]
 
     def bind(self, tell: Callable[[Iterable[Effect]], None], figures: bool) -> None:
         """Who gets the effects, and whether events are to say value and agg."""
         self._tell, self._evidence.figures = tell, figures
+
+    def watch(self, look: Callable[[int, float | None], None], instants: Int64, chunk: Chunk) -> None:
+        """`look` is told the value found at the last arrival before each of these instants, within the next chunk."""
+        arrivals = np.searchsorted(chunk.times, instants, "right") - 1
+        self._look, self._looks = look, np.unique(arrivals[arrivals >= 0]).tolist()
 
     @property
     def sight(self) -> Sight:
@@ -56,24 +74,40 @@ class Walker(Breaker):
         self._enter(chunk, track)
         self._outlook = outlook
         self._fire_before(0)
-        arrival, total, stretch = 0, len(chunk.times), STRETCH_FIRST
-        while arrival < total:
+        arrival = 0
+        for look in self._looks:
+            arrival = self._walk_to(look + 1, arrival, track)
+            self._look(self._now, self._evidence.value())
+        self._walk_to(len(chunk.times), arrival, track)
+        self._count_lost(len(chunk.at), track)
+        self._looks = []
+
+    def _walk_to(self, stop: int, arrival: int, track: Track | None) -> int:
+        """Takes the arrivals up to `stop`."""
+        stretch = STRETCH_FIRST
+        while arrival < stop:
             begun = arrival
             for _ in range(BUSY_LEGS):
-                arrival = self._leg(arrival, total) if arrival < total else total
-            if arrival == total or arrival - begun > BUSY_LEGS * BUSY_ARRIVALS:
+                arrival = self._leg(arrival, stop) if arrival < stop else stop
+            if arrival == stop or arrival - begun > BUSY_LEGS * BUSY_ARRIVALS:
                 stretch = STRETCH_FIRST
                 continue
-            until = min(total, arrival + max(stretch, 4 * self.held))
+            until = min(stop, arrival + max(stretch, 4 * self.held))
             self._plod(arrival, until, track)
             self._fire_before(until)
             arrival, stretch = until, 2 * stretch
-        self._count_lost(len(chunk.at), track)
+        return stop
 
     def plod(self, chunk: Chunk) -> None:
         """The same, one arrival after the other, as the core does it."""
         self._enter(chunk, None)
-        self._plod(0, len(chunk.times), None)
+        arrival = 0
+        for stop in [*(look + 1 for look in self._looks), len(chunk.times)]:
+            if arrival < stop:
+                self._plod(arrival, stop, None)
+            self._look(self._now, self._evidence.value())
+            arrival = stop
+        self._looks = []
 
     def _enter(self, chunk: Chunk, track: Track | None) -> None:
         """Stands at the start of the chunk, with what was seen before."""
@@ -172,12 +206,13 @@ class Walker(Breaker):
         half_open, ripe_ms = record.state == "half_open", record.state_since_ms + self._rule.min_state_duration_ms
         first, stop = start, total
         if half_open or evidence.is_delta:
-            stop = self._after(max(self._next_tick, self._tick_from(int(self._times[start]))), start)
+            tick_ms = max(self._next_tick, self._tick_from(int(self._times[start])))
+            stop = min(stop, self._after(tick_ms, start))
         nothing_to_lose = not half_open or (record.step == 1 and not record.passes)
         young = ripe_ms >= self._times[start]
         if nothing_to_lose and young:
             stop = min(stop, self._after(ripe_ms, start))
-            first = self._at(ripe_ms, start)
+            first = min(stop, self._at(ripe_ms, start))
         ticks_pass = not (half_open or evidence.is_delta or young)
         if evidence.ready_ms > self._times[start]:
             # Nothing is a breach before that; what is, shows at the next timer or arrival.
@@ -189,7 +224,7 @@ class Walker(Breaker):
         due = self._deadline()
         if due is None:
             return start, True, True
-        to = self._at(due, start)
+        to = min(total, self._at(due, start))
         return to, to < total and int(self._times[to]) == due, True
 
     def _at(self, instant_ms: int, start: int) -> int:

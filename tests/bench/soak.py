@@ -19,7 +19,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.support.campaign import Caller, Follower, Project
+from tests.support.campaign import Caller, Follower, Project, Watch
+from tests.support.cluster import until
 from tests.support.live import LiveService, tree_of
 
 BREAKERS = 200
@@ -38,7 +39,7 @@ SHORT_LIVES = {
     "BREAKERS_DUPLICATE_WINDOW_MS": "30000",
 }
 SMOKE_S, SMOKE_EVERY_S = 20.0, 4.0
-SMOKE_LIVES = {**SHORT_LIVES, "BREAKERS_LOG_RETENTION_MS": "2000", "BREAKERS_UPKEEP_INTERVAL_MS": "500"}
+STARTED_S = 120.0
 RULE = {
     "metric": "latency",
     "kind": "avg",
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     seconds, every_s = (SMOKE_S, SMOKE_EVERY_S) if options.smoke else (60 * options.minutes, 60.0)
     with tempfile.TemporaryDirectory() as folder:
-        live = LiveService(Path(folder) / "data", **(SMOKE_LIVES if options.smoke else SHORT_LIVES))
+        live = LiveService(Path(folder) / "data", **SHORT_LIVES)
         try:
             looks = asyncio.run(measure(live, seconds, every_s))
         finally:
@@ -78,13 +79,17 @@ def main(argv: list[str]) -> int:
 # -- load
 
 
-def make_breakers(live: LiveService) -> Project:
-    """BREAKERS of them in one PUT, each with its router."""
-    body = {"breakers": [{**RULE, "name": f"soak-{i}"} for i in range(BREAKERS)]}
-    answer = live.user.put(f"{live.project_path}/breakers", json=body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    routers = {breaker["id"]: breaker["router_id"] for breaker in answer.json()["breakers"]}
-    return Project(live.project_id, live.credentials["project_key"], breakers=routers)
+async def make_breakers(caller: Caller, live: LiveService) -> Project:
+    """A project with BREAKERS of them, made by one PUT, each with its router; all of them answer."""
+    body = {"name": "soak", "workspace_id": live.credentials["workspace_id"]}
+    project_id = (await caller.ask("POST", "/v1/projects", json=body)).json()["project_id"]
+    key = (await caller.ask("POST", f"/v1/projects/{project_id}/keys", json={"name": "streams"})).json()["key"]
+    project = Project(project_id, key)
+    breakers = [{**RULE, "name": f"soak-{i}"} for i in range(BREAKERS)]
+    answer = await caller.ask("PUT", f"{project.path}/breakers", json={"breakers": breakers})
+    project.breakers.update((breaker["id"], breaker["router_id"]) for breaker in answer.json()["breakers"])
+    await until(Watch(caller, project).all_fresh, STARTED_S)
+    return project
 
 
 class Flow:
@@ -132,7 +137,7 @@ async def again(work: Callable[[], Awaitable[None]], every_s: float) -> None:
 async def measure(live: LiveService, seconds: float, every_s: float) -> list[dict[str, Any]]:
     """Looks at everything, every so many seconds, under steady load."""
     caller = Caller(live, live.credentials["user_key"])
-    project = make_breakers(live)
+    project = await make_breakers(caller, live)
     flow = Flow(caller, project)
     followers = [Follower(live, project) for _ in range(FOLLOWERS)]
     works = [follower.run() for follower in followers]

@@ -106,6 +106,18 @@ AUDIT = (
     Row("GET P/audit 400", "cursor", query="cursor=x", field="cursor"),
 )
 
+ADMIN = (
+    Row(
+        "GET /v1/admin/status 200",
+        "",
+        key="admin",
+        check=lambda r, b: {"journal-0", "directory", "router-0"} <= {actor["name"] for actor in b["actors"]},
+    ),
+    Row("POST /v1/admin/rebalance 200", "", {"max": 1}, key="admin"),
+    Row("POST /v1/admin/rebalance 200", "no body", key="admin"),
+    Row("POST /v1/admin/rebalance 422", "nothing to move", {"max": 0}, key="admin", field="max"),
+)
+
 HEALTH = (
     *(
         Row(f"{method} /api/{name} 200", "", key=None)

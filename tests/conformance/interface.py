@@ -64,6 +64,8 @@ GET    P/audit                               manage   200 400
 GET    P/keys                                manage   200
 POST   P/keys                                manage   201 422
 DELETE P/keys/{key_id}                       manage   204 404
+GET    /v1/admin/status                      admin    200
+POST   /v1/admin/rebalance                   admin    200 422
 HEAD   /api/health                           probe    200
 GET    /openapi.json                         open     200
 GET    /docs                                 open     200

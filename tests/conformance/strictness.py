@@ -105,6 +105,8 @@ SHAPES: dict[str, str] = {
     "AuditEntry": "id:string ts_ms:int timestamp:time key_id:string action:string target_id:string",
     "AuditList": "entries:[AuditEntry] items:[AuditEntry] returned:int " + PAGES,
     "Health": "status:string",
+    "ClusterStatus": "ts_ms:int timestamp:time nodes:list replicas:int budgets:object log_bytes:int actors:list",
+    "Rebalanced": "moved:int left:int",
 }
 
 ANSWERS: dict[str, str] = {
@@ -146,6 +148,8 @@ ANSWERS: dict[str, str] = {
     "GET P/keys": "KeyList",
     "GET P/audit": "AuditList",
     "POST P/keys": "NewKey",
+    "GET /v1/admin/status": "ClusterStatus",
+    "POST /v1/admin/rebalance": "Rebalanced",
     "GET /api/health": "Health",
     "GET /api/healthz": "Health",
     "GET /api/readyz": "Health",

@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.calls_breakers import BREAKERS, EVENTS, METADATA, STATES
 from tests.conformance.calls_common import ALL, bodies, methods, refusals, wrong_types
 from tests.conformance.calls_limits import LIMITS
-from tests.conformance.calls_projects import AUDIT, HEALTH, KEYS, PROJECTS, WORKSPACES
+from tests.conformance.calls_projects import ADMIN, AUDIT, HEALTH, KEYS, PROJECTS, WORKSPACES
 from tests.conformance.calls_routers import CHANNELS, INGEST, ROUTERS
 from tests.conformance.conftest import EVENTS_PER_S
 from tests.conformance.house import DESCRIBED, House, Scope
@@ -20,7 +20,7 @@ from tests.conformance.rows import Row, table
 in_session = pytest.mark.asyncio(loop_scope="session")
 
 OWN = (
-    *(PROJECTS + WORKSPACES + KEYS + AUDIT + HEALTH),
+    *(PROJECTS + WORKSPACES + KEYS + AUDIT + ADMIN + HEALTH),
     *(BREAKERS + STATES + METADATA + EVENTS),
     *(ROUTERS + CHANNELS + INGEST),
 )

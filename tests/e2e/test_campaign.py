@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import Caller, Edits, Follower, Hook, Load, Project, Watch, add_channel, make_project
+from tests.support.campaign import Caller, Edits, Follower, Hook, Load, Project, Watch, make_project
 from tests.support.cluster import until
 from tests.support.invariants import (
     Evidence,
@@ -92,12 +92,9 @@ class Campaign:
 async def prepare(live: LiveService, seed: str, hook: Hook) -> Campaign:
     callers = [sending, editing, watching] = [Caller(live, live.credentials["user_key"]) for _ in range(3)]
     projects = [
-        await make_project(editing, live, 20, signed=False, shared=3),
-        await make_project(editing, live, 10, signed=True, shared=0),
+        await make_project(editing, live, hook, 20, signed=False, shared=3),
+        await make_project(editing, live, hook, 10, signed=True, shared=0),
     ]
-    for project in projects:
-        await add_channel(editing, project, hook, "trip", "recover")
-    await add_channel(editing, projects[0], hook, "trip")
     return Campaign(
         projects=projects,
         evidence=Evidence(live.data_dir),

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from api import processes
@@ -83,7 +84,7 @@ def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     assert first.stdout.splitlines()[-1] == f"ready http://127.0.0.1:{port}"
     assert "SQLite" in first.stderr
     live = Deployed(data_dir)
-    made = live.breaker(name="deployed")
+    made = live.breaker(name="deployed", cooldown_ms=2_000)
     others = [live.breaker(name=f"b{i}") for i in range(3)]
     breaker_id = made["breaker"]["id"]
     with Flow(live, made["router_id"]) as flow:
@@ -154,7 +155,7 @@ def test_replicas_come_with_open_streams(cluster: Nodes, data_dir: Path) -> None
         wait_for(lambda: live.status()["replicas"] == 2, 90)
         # they all go on, and more are served
         streams.append(open_streams.enter_context(live.stream()))
-        made = live.breaker(name="streamed")
+        made = live.breaker(name="streamed", cooldown_ms=3_600_000)
         assert live.send(made["router_id"], [500.0] * 3).status_code == 202
         for stream in streams:
             wait_for(lambda stream=stream: "open" in [state for state, _ in stream.of("streamed")])
@@ -188,6 +189,7 @@ def test_sqlite_is_for_one_node(data_dir: Path) -> None:
             use_all_of_it(live, "late", 4)
             cluster.kill("ray::ServeReplica")
             cluster.kill("ray::JournalActor")
+            wait_for(lambda: is_ready(live), 60)
             use_all_of_it(live, "after", 1)
         assert remove(cluster).returncode == 0
         line = refused(deploy(cluster, data_dir))
@@ -195,10 +197,17 @@ def test_sqlite_is_for_one_node(data_dir: Path) -> None:
         assert "BREAKERS_DATABASE_URL" in line
 
 
+def is_ready(live: Deployed) -> bool:
+    try:
+        return live.user.get("/api/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def use_all_of_it(live: Deployed, name: str, count: int) -> None:
     """Makes breakers, and so actors, trips them, and looks where everything is: on the head."""
     for i in range(count):
-        made = live.breaker(name=f"{name}-{i}")
+        made = live.breaker(name=f"{name}-{i}", cooldown_ms=3_600_000)
         assert live.send(made["router_id"], [500.0] * 3).status_code == 202
         live.in_state(made["breaker"]["id"], "open", 60)
     (head,) = {node["id"] for node in live.status()["nodes"] if node["head"]}

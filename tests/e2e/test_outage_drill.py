@@ -227,8 +227,8 @@ def outage(live: LiveService, made: dict[str, Any]) -> None:
     """The breaker opens and closes again."""
     breaker_id = made["breaker"]["id"]
     live.send(made["router_id"], [900.0] * 3)
-    live.in_state(breaker_id, "half_open")
-    deadline = time.monotonic() + 30
+    live.in_state(breaker_id, "half_open", 60)
+    deadline = time.monotonic() + 60
     while live.state(breaker_id)["state"] != "closed":
         assert time.monotonic() < deadline
         live.send(made["router_id"], [1.0])

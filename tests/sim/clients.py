@@ -67,6 +67,10 @@ def random_rule(draws: Random) -> dict[str, Any]:
     return rule
 
 
+async def _pause(seconds: float, until_s: float) -> None:
+    await asyncio.sleep(max(0.0, min(seconds, until_s - asyncio.get_running_loop().time())))
+
+
 class Request(msgspec.Struct):
     """One request of a client, and what became of it. `key` None: it is not sent again by the client."""
 
@@ -93,7 +97,7 @@ class SampleClients:
     async def run(self, until_s: float) -> None:
         loop, draws = self._world.loop, self._draws
         while loop.time() < until_s:
-            await asyncio.sleep(draws.expovariate(1 / self._pause_s))
+            await _pause(draws.expovariate(1 / self._pause_s), until_s)
             routers = self._world.router_ids()
             if not routers:
                 continue
@@ -181,7 +185,7 @@ class ConfigurationClient:
     async def run(self, until_s: float) -> None:
         pause_s = self._draws.uniform(1.5, 8.0)
         while self._world.loop.time() < until_s:
-            await asyncio.sleep(self._draws.expovariate(1 / pause_s))
+            await _pause(self._draws.expovariate(1 / pause_s), until_s)
             await self._change()
 
     async def _change(self) -> None:
@@ -297,11 +301,11 @@ class Reader:
     async def run(self, until_s: float) -> None:
         while self._world.loop.time() < until_s:
             await asyncio.sleep(self._draws.uniform(0.3, 1.5))
-            rows = self._world.breaker_rows()
-            if not rows:
+            ids = self._world.breaker_ids()
+            if not ids:
                 continue
             try:
-                readings = await self._world.ask_replica(self._client, "states", [row.id for row in rows])
+                readings = await self._world.ask_replica(self._client, "states", ids)
             except BreakersError:
                 continue
             for reading in readings:

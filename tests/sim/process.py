@@ -20,6 +20,9 @@ RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("RUNS_I
 class ProcessClock:
     """The wall clock of one process, apart from the true time by `offset_ms`; and a monotonic one."""
 
+    latest_ms = 0
+    """The latest time that any clock of a run has shown: nobody may act earlier than that again."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, offset_ms: int) -> None:
         self._loop = loop
         self.offset_ms = offset_ms
@@ -34,7 +37,10 @@ class ProcessClock:
         if self._noticed is not None:
             noticed, self._noticed = self._noticed, None
             noticed()
-        return EPOCH_MS + int(self._loop.time() * 1000) + self.offset_ms
+        now_ms = EPOCH_MS + int(self._loop.time() * 1000) + self.offset_ms
+        if now_ms > ProcessClock.latest_ms:
+            ProcessClock.latest_ms = now_ms
+        return now_ms
 
     def monotonic(self) -> float:
         return self._loop.time()

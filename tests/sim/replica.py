@@ -38,6 +38,8 @@ class WatchedGateway(ActorGateway):
 
     async def feed(self, shard: int, epoch: int, after: int, wait_s: float) -> FeedPage:
         page = await super().feed(shard, epoch, after, wait_s)
+        if page.entries or page.reset:
+            self._world.trace("feed", page.epoch, page.position, page.reset, [e.kind for e in page.entries])
         for entry in page.entries:
             if entry.kind == "state":
                 self._world.check(self._world.checks.entry, entry)

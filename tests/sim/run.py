@@ -91,17 +91,21 @@ def _play(seed: int, directory: Path, without: frozenset[str], features: frozens
             gc.collect()
         return world
 
-    with patch("os.urandom", Random(f"{seed} urandom").randbytes):
+    # nobody changes keys here: the Journal need not look for that so often
+    with patch("os.urandom", Random(f"{seed} urandom").randbytes), patch("breaker_actors.journal.ACCESS_S", 4.0):
         return _in_virtual_time(play())
 
 
 def _in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    """Garbage is collected when a run is over, so that what nobody took of a lost task is told of at one moment."""
     loop = VirtualLoop()
     loop.set_task_factory(task_factory)
     asyncio.set_event_loop(loop)
+    gc.disable()
     try:
         return loop.run_until_complete(work)
     finally:
+        gc.enable()
         asyncio.set_event_loop(None)
         loop.close()
 
@@ -164,6 +168,8 @@ def _template() -> Path:
         place = _base() / "template"
         with patch("os.urandom", Random("template").randbytes):
             _in_virtual_time(_make(place))
+        gc.collect()
+        gc.freeze()  # what is there by now stays: runs need not look at it
         _made[key] = place
     return _made[key]
 

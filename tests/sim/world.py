@@ -25,7 +25,7 @@ from tests.sim.faults import Faults
 from tests.sim.final import Final
 from tests.sim.loop import VirtualLoop
 from tests.sim.net import SimNet, Wire
-from tests.sim.process import EPOCH_MS, Process
+from tests.sim.process import EPOCH_MS, Process, ProcessClock
 from tests.sim.replica import Replica
 from tests.sim.storage import Door, drive
 
@@ -55,6 +55,7 @@ class World:
         self.failure: str | None = None
         self._broken: asyncio.Future[None] = loop.create_future()
         self.down = {"store": 0, "log": 0}
+        ProcessClock.latest_ms = 0
         self.settings = Settings(
             data_dir=directory,
             breaker_actors=draws.randint(1, 4),
@@ -62,12 +63,12 @@ class World:
             checkpoint_interval_ms=draws.choice([700, 2_000, 5_000]),
             lane_samples_max=draws.choice([40, 2_000, 200_000]),
             feed_entries_max=draws.choice([5, 50, 20_000]),
-            upkeep_interval_ms=draws.choice([1_500, 5_000, 20_000]),
+            upkeep_interval_ms=draws.choice([3_000, 8_000, 30_000]),
             log_retention_ms=draws.choice([0, 5_000, 20_000, 86_400_000]),
             window_samples_max=draws.choice([25, 1_000_000, 1_000_000, 1_000_000]),
         )
         self.skew_ms = self.settings.max_clock_skew_ms if "skew" in faults.standing else 0
-        self.length_s = draws.uniform(30.0, 90.0)
+        self.length_s = draws.uniform(20.0, 70.0)
         self.store = make_store(self.settings)
         self.log = make_log(self.settings)
         drive(self.store.open())
@@ -278,7 +279,9 @@ class World:
                 raise Violation(f"{process.label} has {process.tasks} tasks and {len(process.serving)} calls")
 
     async def _calm(self) -> None:
-        """Everything is up again within SETTLE_S, and then left alone for a moment."""
+        """Everything is up again within SETTLE_S, and then left alone for a moment. Time that a clock was ahead has to
+        come first: nothing is stamped before what was stamped."""
+        await asyncio.sleep(max(0, ProcessClock.latest_ms - self.now_ms()) / 1000)
         deadline = self.loop.time() + SETTLE_S
         while missing := await self._missing():
             if self.loop.time() > deadline:

@@ -229,33 +229,6 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-async def make_project(caller: Caller, live: LiveService, count: int, *, signed: bool, shared: int) -> Project:
-    """A project with `count` breakers of all rules in turn; `shared` more hang on the first one's router as well, which
-    splits between all of them."""
-    body = {"name": "campaign", "workspace_id": live.credentials["workspace_id"]}
-    made = (await caller.ask("POST", "/v1/projects", json=body)).json()
-    keys = await caller.ask("POST", f"/v1/projects/{made['project_id']}/keys", json={"name": "streams"})
-    project = Project(made["project_id"], keys.json()["key"], made["ingest_secret"] if signed else None)
-    if signed:
-        await caller.ask("PATCH", project.path, json={"enable_signed_ingest": True})
-    for i in range(count + shared):
-        rule = RULES[i % len(RULES)] if i < count else RULES[0]
-        answer = (await caller.ask("POST", f"{project.path}/breakers", json={**BASE, **rule, "name": f"b{i}"})).json()
-        project.breakers[answer["breaker"]["id"]] = answer["router_id"]
-        if i >= count:
-            project.shared.add(answer["breaker"]["id"])
-    if shared:
-        await _share(caller, project)
-    return project
-
-
-async def _share(caller: Caller, project: Project) -> None:
-    path = f"{project.path}/routers/{project.routers[0]}"
-    await caller.ask("POST", f"{path}/breakers", json={"breaker_ids": sorted(project.shared)})
-    shares = _shares(project, random.Random(0))
-    await caller.ask("PATCH", path, json={"mode": "weighted", "metadata": shares})
-
-
 class Hook(WebReceiver):
     """Receives webhooks. Now and then it is out of order, or hangs up when it has got everything: the Notifier can't
     know then that it did."""
@@ -272,11 +245,42 @@ class Hook(WebReceiver):
         return reply
 
 
-async def add_channel(caller: Caller, project: Project, hook: Hook, *kinds: str) -> None:
+async def _add_channel(caller: Caller, project: Project, hook: Hook, *kinds: str) -> None:
     config = {"url": hook.url(f"/{len(project.channels)}"), "secret": "shared"}
     body = {"channel": "webhook", "config": config, "events": list(kinds)}
     answer = await caller.ask("POST", f"{project.path}/notification-channels", json=body)
     project.channels[answer.json()["channel"]["id"]] = kinds
+
+
+async def make_project(
+    caller: Caller, live: LiveService, hook: Hook, count: int, *, signed: bool, shared: int
+) -> Project:
+    """A project that tells a webhook everything and another one of trips, with `count` breakers of all rules in turn;
+    `shared` more hang on the first one's router as well, which splits between all of them."""
+    body = {"name": "campaign", "workspace_id": live.credentials["workspace_id"]}
+    made = (await caller.ask("POST", "/v1/projects", json=body)).json()
+    keys = await caller.ask("POST", f"/v1/projects/{made['project_id']}/keys", json={"name": "streams"})
+    project = Project(made["project_id"], keys.json()["key"], made["ingest_secret"] if signed else None)
+    if signed:
+        await caller.ask("PATCH", project.path, json={"enable_signed_ingest": True})
+    await _add_channel(caller, project, hook, "trip", "recover")
+    await _add_channel(caller, project, hook, "trip")
+    for i in range(count + shared):
+        rule = RULES[i % len(RULES)] if i < count else RULES[0]
+        answer = (await caller.ask("POST", f"{project.path}/breakers", json={**BASE, **rule, "name": f"b{i}"})).json()
+        project.breakers[answer["breaker"]["id"]] = answer["router_id"]
+        if i >= count:
+            project.shared.add(answer["breaker"]["id"])
+    if shared:
+        await _share(caller, project)
+    return project
+
+
+async def _share(caller: Caller, project: Project) -> None:
+    path = f"{project.path}/routers/{project.routers[0]}"
+    await caller.ask("POST", f"{path}/breakers", json={"breaker_ids": sorted(project.shared)})
+    shares = _shares(project, random.Random(0))
+    await caller.ask("PATCH", path, json={"mode": "weighted", "metadata": shares})
 
 
 class Follower:

@@ -21,14 +21,14 @@ import httpx
 from api import processes
 from tests.support.live import LiveService, wait_for
 
-START_S, DEPLOY_S = 90.0, 180.0
-MARK = "NODE_TEST_MARK"
-NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+START_S, DEPLOY_S = 120.0, 240.0
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
 # Addresses of this machine are loopback's, nothing of it can be reached from outside; Ray has no second node like that.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+MARK = "NODE_TEST_MARK"
+BIN = Path(sys.executable).parent
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _LOCAL_IP = re.compile(r"Local node IP: (\S+)")
-BIN = Path(sys.executable).parent
 
 
 def breakers(*arguments: str, timeout: float = DEPLOY_S, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -55,89 +55,109 @@ def node_environment() -> dict[str, str]:
     }
 
 
-class Nodes:
-    """A cluster of `ray start` processes. All of it carries a mark in its environment, and dies in the end.
+class Node:
+    """One `ray start`; everything it starts carries a mark in its environment."""
 
-    `many`: there will be more than one node. `driver`: what a process needs that joins it."""
-
-    def __init__(self, prepared: bool = True, many: bool = False, **environ: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="brk-nodes-", dir="/tmp"))
-        self._mark = uuid4().hex
-        self.driver = NO_TOKEN if many else {**NO_TOKEN, **LOOPBACK}
-        self._place = () if many else ("--node-ip-address=127.0.0.1",)
-        self.environment = {**(node_environment() if prepared else {}), **self.driver, MARK: self._mark, **environ}
-        self.port = processes.free_port()
-        self.ip = ""
-        self._starters: list[subprocess.Popen[bytes]] = []
-
-    def start_head(self, cpus: int = 2) -> None:
-        own = {"ray-client-server-port": processes.free_port(), "dashboard-port": processes.free_port()}
-        options = [f"--{name}={port}" for name, port in own.items()]
-        self._start("--head", f"--port={self.port}", f"--num-cpus={cpus}", "--include-dashboard=false", *options)
-        wait_for(self._listens, START_S)
-        found = _LOCAL_IP.search(self._log())
-        assert found is not None, self._log()
-        self.ip = found.group(1)
-
-    @property
-    def address(self) -> str:
-        return f"{self.ip}:{self.port}"
-
-    def add(self, cpus: int = 2) -> None:
-        self._start(f"--address={self.address}", f"--num-cpus={cpus}")
-
-    def _start(self, *options: str) -> None:
-        common = ["--block", f"--temp-dir={self.folder}", "--object-store-memory=100000000", "--disable-usage-stats"]
-        if "--head" not in options:
-            common.pop(1)
-        with (self.folder / "start.log").open("ab") as log:
-            starter = subprocess.Popen(
-                [BIN / "ray", "start", *self._place, *common, *options],
+    def __init__(self, folder: Path, environment: dict[str, str], *options: str) -> None:
+        self.mark = uuid4().hex
+        self.environment = {**environment, MARK: self.mark}
+        self._log = folder / f"start-{self.mark[:8]}.log"
+        common = ["--object-store-memory=100000000", "--disable-usage-stats"]
+        with self._log.open("wb") as log:
+            self.starter = subprocess.Popen(
+                [BIN / "ray", "start", *common, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
                 start_new_session=True,
             )
-        self._starters.append(starter)
+        wait_for(self._is_up, START_S)
 
-    def _listens(self) -> bool:
-        assert self._starters[-1].poll() in (None, 0), self._log()
-        return "Ray runtime started" in self._log()
+    def _is_up(self) -> bool:
+        assert self.starter.poll() in (None, 0), self.log()
+        return "Ray runtime started" in self.log()
 
-    def _log(self) -> str:
-        return _COLOUR.sub("", (self.folder / "start.log").read_text(errors="replace"))
+    def log(self) -> str:
+        return _COLOUR.sub("", self._log.read_text(errors="replace"))
 
     def pids(self, beginning: str = "") -> list[int]:
-        """Processes of this cluster whose command line begins so, e.g. "ray::BreakerActor"."""
+        """Living processes of this node whose command line begins so, e.g. "ray::BreakerActor"."""
         wanted = beginning.encode()
         found = []
-        for pid in processes.started_with(MARK, self._mark):
+        for pid in processes.started_with(MARK, self.mark):
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted) and processes.alive(pid):
                     found.append(pid)
         return found
 
-    def programs(self, name: str) -> list[int]:
-        return processes.named(self.pids(), name)
-
-    def kill(self, beginning: str) -> list[int]:
-        victims = self.pids(beginning)
-        processes.send(victims, signal.SIGKILL)
-        return victims
-
-    def close(self) -> None:
-        """Ends everything that carries the mark, until nothing does."""
+    def kill(self) -> None:
+        """As when the machine is lost: everything at once, until nothing is left."""
 
         def ended() -> bool:
             processes.send(self.pids(), signal.SIGKILL)
             return not self.pids()
 
         wait_for(ended, 30, 0.1)
-        for starter in self._starters:
-            starter.wait(10)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.starter.wait(10)
         shutil.rmtree(Path(self.environment.get("RAY_SERVE_HAPROXY_BINARY_PATH", "/none/x")).parent, ignore_errors=True)
+
+
+class Nodes:
+    """A cluster on this machine. `many`: there will be more than one node. `driver`: what a process needs that joins
+    it. `environ`: more for its nodes."""
+
+    def __init__(self, prepared: bool = True, many: bool = False, **environ: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="brk-nodes-", dir="/tmp"))
+        self.driver = NO_TOKEN if many else {**NO_TOKEN, **LOOPBACK}
+        self._prepared = prepared
+        self._place = () if many else ("--node-ip-address=127.0.0.1",)
+        self._environ = environ
+        self._port = processes.free_port()
+        self._ip = ""
+        self.members: list[Node] = []
+
+    @property
+    def address(self) -> str:
+        return f"{self._ip}:{self._port}"
+
+    def start_head(self, cpus: int = 2) -> Node:
+        own = {"port": self._port}
+        own |= {name: processes.free_port() for name in ("ray-client-server-port", "dashboard-port")}
+        ports = [f"--{name}={port}" for name, port in own.items()]
+        node = self._start({}, "--head", f"--temp-dir={self.folder}", *ports, f"--num-cpus={cpus}", *self._place)
+        found = _LOCAL_IP.search(node.log())
+        assert found is not None, node.log()
+        self._ip = found.group(1)
+        return node
+
+    def add(self, cpus: int = 2) -> Node:
+        # on one machine the proxies of two nodes can't listen on the same port
+        own = {"RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(processes.free_port())}
+        return self._start(own, f"--address={self.address}", f"--num-cpus={cpus}")
+
+    def _start(self, own: dict[str, str], *options: str) -> Node:
+        environment = {**(node_environment() if self._prepared else {}), **self.driver, **self._environ, **own}
+        node = Node(self.folder, environment, *options)
+        self.members.append(node)
+        return node
+
+    def pids(self, beginning: str = "") -> list[int]:
+        return [pid for node in self.members for pid in node.pids(beginning)]
+
+    def programs(self, name: str) -> list[int]:
+        return processes.named(self.pids(), name)
+
+    def kill(self, beginning: str) -> list[int]:
+        """SIGKILL for processes whose command line begins so."""
+        victims = self.pids(beginning)
+        processes.send(victims, signal.SIGKILL)
+        return victims
+
+    def close(self) -> None:
+        for node in self.members:
+            node.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

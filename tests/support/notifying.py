@@ -86,7 +86,7 @@ class VirtualNotifier:
         self._until_ms = 0
         self._arrived = asyncio.Event()
         self._started = 0
-        self.stopped_s = 20.0
+        self.stopped_s = 60.0
         """Real seconds after which a run that does not come to its end is a failure."""
 
     def at(self, ms: int, plan: Callable[[], Awaitable[Any]]) -> None:

@@ -27,13 +27,13 @@ async def flap(s: Service, row: BreakerRow) -> None:
     """An outage: open, half open, closed again; the samples of the good times are sent until it is over."""
     router_id = row.router_ids[0]
     await s.send(router_id, [900.0] * 3)
-    await s.in_state(row.id, "half_open")
+    await s.in_state(row.id, "half_open", 30)
 
     async def closed() -> bool:
         await s.send(router_id, [1.0])
         return (await s.state(row.id)).view.state == "closed"
 
-    await until(closed)
+    await until(closed, 30)
 
 
 async def rows_of(s: Service, channel_id: str) -> list[DeliveryRow]:
@@ -46,7 +46,7 @@ async def all_sent(s: Service, channel_id: str) -> list[DeliveryRow]:
         rows = await rows_of(s, channel_id)
         return rows if rows and all(row.state == "sent" for row in rows) else None
 
-    found: list[DeliveryRow] = await until(ended)
+    found: list[DeliveryRow] = await until(ended, 30)
     return found
 
 

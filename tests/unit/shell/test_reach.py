@@ -104,6 +104,20 @@ async def test_a_change_of_settings_does_not_hide_the_outage_around_it(tmp_path:
         assert found[-4:] == [GAP, BREAKER, GAP, SAMPLES] or found[-5:] == [GAP, BREAKER, VIEW, GAP, SAMPLES]
 
 
+async def test_replicas_find_a_new_process_by_themselves(tmp_path: Path) -> None:
+    """No sample is needed for silence to be heard."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await recovering(s)
+        router = await restarted(s)
+        await until(lambda: promises(s, row, router))
+        await s.in_state(row.id, "open")
+        await s.assert_events_equal_replay(row)
+
+
+async def promises(s: Service, row: BreakerRow, router: RouterHost) -> bool:
+    return not await unreached(s, row, router)
+
+
 async def test_nobody_left_to_knock_is_an_outage(tmp_path: Path) -> None:
     """The API is away, the router is not."""
     async with service(tmp_path, breaker_actors=1) as s:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,15 +66,11 @@ def test_known_revisions_are_the_files() -> None:
     assert script.get_current_head() == migrations.HEAD
 
 
-def test_upgrade_is_quick_and_runs_once(tmp_path: Path) -> None:
-    """False and a few milliseconds when there is nothing to do."""
+def test_upgrade_runs_once(tmp_path: Path) -> None:
+    """False when there is nothing to do."""
     url = f"sqlite:///{tmp_path / 'deep' / 'a'}"
-    start = time.perf_counter()
     assert upgrade(url)
-    first = time.perf_counter()
     assert not upgrade(url)
-    assert first - start < 2.0
-    assert time.perf_counter() - first < 0.5
 
 
 def test_several_upgrade_at_once(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ async def populate(path: Path) -> dict[str, Any]:
     """A store with two organisations, ours and a stranger's; what a World has of it."""
     store = store_at(path)
     await store.open()
-    org, foreign = await store.create_org("ours", 1), await store.create_org("theirs", 1)
+    org, foreign = await store.create_org("ours", 1), await store.create_org("theirs", 2)
     workspace = await store.create_workspace(org, "w", "w", 1)
     abroad = await store.create_workspace(foreign, "w", "w", 1)
     project = await store.create_project(org, workspace.id, "shop", 1)

@@ -1,0 +1,136 @@
+"""One pass over a source: each sample goes to the breakers that take it, and every breaker's outcome is filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from breaker_actors.errors import Invalid
+from pipelines.columns import Samples
+from pipelines.fast.engine import CHUNK_ROWS, FastReplay, Walk
+from pipelines.rules import Candidate, Value
+from pipelines.sources import Source
+from pipelines.tally import Tally
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Run:
+    """One breaker's way over the samples. `setting`: what a sweep changed of its rule; None: the rule as given."""
+
+    candidate: Candidate
+    tally: Tally
+    setting: dict[str, Value] | None = None
+    samples: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    late: int = 0
+    truncated: int = 0
+
+
+def replayed(
+    runs: Sequence[Run], source: Source, rows_max: int, window_samples_max: int, progress: Progress | None
+) -> None:
+    """One pass over the source: every run ends with its tally filled in."""
+    streams: list[Stream] = []
+    read, seen = 0, Seen()
+    for batch in source.batches():
+        streams = streams or _streams(runs, batch.columns, rows_max, window_samples_max)
+        for stream in streams:
+            stream.feed(batch)
+        read += len(batch)
+        seen.note(batch)
+        if progress is not None:
+            progress(read)
+    if not read:
+        raise Invalid(f"{', '.join(source.names)}: there is no sample in it")
+    for stream in streams:
+        stream.finish(seen)
+
+
+Selection = tuple[str | None, str | None]
+
+
+def _streams(runs: Sequence[Run], columns: Sequence[str], rows_max: int, window_samples_max: int) -> list[Stream]:
+    """Runs by the samples they take: those of their metric and router, where samples name one."""
+    by_selection: dict[Selection, list[Run]] = {}
+    for run in runs:
+        metric = run.candidate.rule.metric if "metric" in columns else None
+        router_id = run.candidate.router_id if "router_id" in columns else None
+        by_selection.setdefault((metric, router_id), []).append(run)
+    share = rows_max // len(by_selection)
+    return [Stream(selection, those, share, window_samples_max) for selection, those in by_selection.items()]
+
+
+class Stream:
+    """The samples of one metric and router, and the breakers that take them."""
+
+    def __init__(self, selection: Selection, runs: Sequence[Run], rows_max: int, window_samples_max: int) -> None:
+        self._selection, self._runs = selection, runs
+        self._walks = [Walk(run.candidate.rule, run.tally.tell, run.tally.kept) for run in runs]
+        self._engine = FastReplay(
+            self._walks, chunk_rows=CHUNK_ROWS, rows_max=rows_max, window_samples_max=window_samples_max
+        )
+        self._taken, self._first_ms = 0, 0
+
+    def feed(self, batch: pl.DataFrame) -> None:
+        """The next samples of the source."""
+        for name, value in zip(("metric", "router_id"), self._selection, strict=True):
+            if value is not None:
+                batch = batch.filter(pl.col(name) == value)
+        if not len(batch):
+            return
+        samples = samples_of(batch)
+        if not self._taken:
+            self._first_ms = int(samples.at[0])
+            for run in self._runs:
+                run.tally.since_ms = self._first_ms
+        self._taken += len(batch)
+        self._engine.feed(samples)
+
+    def finish(self, seen: Seen) -> None:
+        """Timers up to the last sample; then every run knows its outcome."""
+        last_ms = self._engine.finish()
+        if last_ms is None:
+            raise Invalid(seen.complaint(*self._selection))
+        for run, walk in zip(self._runs, self._walks, strict=True):
+            assert walk.walker is not None
+            run.tally.leave(last_ms)
+            run.samples, run.first_ms, run.last_ms = self._taken, self._first_ms, last_ms
+            run.late, run.truncated = walk.walker.lost
+
+
+class Seen:
+    """Which metrics and routers the samples name, for the message that none of them is meant."""
+
+    MOST = 10
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {"metric": [], "router_id": []}
+
+    def note(self, batch: pl.DataFrame) -> None:
+        for name, known in self._names.items():
+            if name in batch.columns and len(known) < self.MOST:
+                known += [value for value in batch[name].unique(maintain_order=True) if value not in known]
+
+    def complaint(self, metric: str | None, router_id: str | None) -> str:
+        wanted = {"metric": metric, "router_id": router_id}
+        asked = " and ".join(f"{name} {value!r}" for name, value in wanted.items() if value is not None)
+        there = "; ".join(
+            f"{name}: {', '.join(map(repr, self._names[name][: self.MOST]))}"
+            for name, value in wanted.items()
+            if value is not None
+        )
+        return f"no sample has {asked}; there are {there}"
+
+
+def samples_of(batch: pl.DataFrame) -> Samples:
+    """The columns of a source's batch."""
+    ts_ms, value = batch["ts_ms"].to_numpy(), batch["value"].to_numpy()
+    at = batch["received_ms"].to_numpy() if "received_ms" in batch.columns else ts_ms
+    ok = batch["ok"].to_numpy() if "ok" in batch.columns else np.ones(len(batch), np.bool_)
+    return Samples(at, ts_ms, value, ok, batch["trace_id"] if "trace_id" in batch.columns else None)
