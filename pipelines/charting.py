@@ -1,5 +1,5 @@
-"""A chart's worth of samples, whatever there are of them: the lowest and highest value in each stretch of time, and what
-the breaker found at its end."""
+"""A chart's worth of samples, however many there are: the lowest and highest value in each stretch of time, and what the
+breaker found at its end."""
 
 from __future__ import annotations
 

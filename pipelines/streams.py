@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from breaker_actors.errors import Invalid
+from pipelines.charting import Sketch
 from pipelines.columns import Samples
 from pipelines.fast.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.rules import Candidate, Value
@@ -20,11 +21,14 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Run:
-    """One breaker's way over the samples. `setting`: what a sweep changed of its rule; None: the rule as given."""
+    """One breaker's way over the samples. `setting`: what a sweep changed of its rule; None: the rule as given.
+
+    `sketch`: to be drawn on the way."""
 
     candidate: Candidate
     tally: Tally
     setting: dict[str, Value] | None = None
+    sketch: Sketch | None = None
     samples: int = 0
     first_ms: int = 0
     last_ms: int = 0
@@ -43,7 +47,8 @@ def replayed(
         for stream in streams:
             stream.feed(batch)
         read += len(batch)
-        seen.note(batch)
+        if not all(stream.taken for stream in streams):
+            seen.note(batch)
         if progress is not None:
             progress(read)
     if not read:
@@ -71,11 +76,17 @@ class Stream:
 
     def __init__(self, selection: Selection, runs: Sequence[Run], rows_max: int, window_samples_max: int) -> None:
         self._selection, self._runs = selection, runs
-        self._walks = [Walk(run.candidate.rule, run.tally.tell, run.tally.kept) for run in runs]
+        self._sketches = [run.sketch for run in runs if run.sketch is not None]
+        self._walks = [_walk(run) for run in runs]
+        instants = self._sketches[0].ends if self._sketches else None
         self._engine = FastReplay(
-            self._walks, chunk_rows=CHUNK_ROWS, rows_max=rows_max, window_samples_max=window_samples_max
+            self._walks,
+            chunk_rows=CHUNK_ROWS,
+            rows_max=rows_max,
+            window_samples_max=window_samples_max,
+            instants=instants,
         )
-        self._taken, self._first_ms = 0, 0
+        self.taken, self._first_ms = 0, 0
 
     def feed(self, batch: pl.DataFrame) -> None:
         """The next samples of the source."""
@@ -85,11 +96,13 @@ class Stream:
         if not len(batch):
             return
         samples = samples_of(batch)
-        if not self._taken:
+        if not self.taken:
             self._first_ms = int(samples.at[0])
             for run in self._runs:
                 run.tally.since_ms = self._first_ms
-        self._taken += len(batch)
+        self.taken += len(batch)
+        for sketch in self._sketches:
+            sketch.add(samples)
         self._engine.feed(samples)
 
     def finish(self, seen: Seen) -> None:
@@ -100,8 +113,15 @@ class Stream:
         for run, walk in zip(self._runs, self._walks, strict=True):
             assert walk.walker is not None
             run.tally.leave(last_ms)
-            run.samples, run.first_ms, run.last_ms = self._taken, self._first_ms, last_ms
+            run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, last_ms
             run.late, run.truncated = walk.walker.lost
+
+
+def _walk(run: Run) -> Walk:
+    sketch = run.sketch
+    if sketch is None:
+        return Walk(run.candidate.rule, run.tally.tell, run.tally.kept)
+    return Walk(run.candidate.rule, run.tally.tell, look=sketch.look)
 
 
 class Seen:

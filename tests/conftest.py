@@ -1,11 +1,14 @@
-"""What tests of several folders share: one PostgreSQL server, started when the first of them asks for it."""
+"""What tests of several folders share: one PostgreSQL server, started when the first of them asks for it, and logs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
+from breaker_actors import logs
 from tests.support import postgres
 
 
@@ -28,3 +31,13 @@ def empty_postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
     """A fresh database with nothing in it."""
     with postgres_server.database(empty=True) as url:
         yield url
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Commands run in this process configure the logs of their own, onto a stderr that is gone afterwards."""
+    before, root = structlog.get_config(), logging.getLogger()
+    yield
+    structlog.configure(**before)
+    for ours in [handler for handler in root.handlers if handler.get_name() == logs.__name__]:
+        root.removeHandler(ours)

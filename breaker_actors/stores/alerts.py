@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Column, ColumnElement, Connection, exists, insert, select
 
 from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.stores import tables as t
@@ -37,9 +37,16 @@ class Outage(NamedTuple):
     ts_ms: int
 
 
+def is_heard(project_id: Column[str]) -> ColumnElement[bool]:
+    """Whether anybody wants to be told of a project's alerts at all."""
+    ch, p = t.channels.c, t.projects.c
+    own = exists().where(ch.project_id == project_id, ch.enabled)
+    return own | exists().where(p.id == project_id, p.slack_webhook_url.is_not(None))
+
+
 def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
     """One row for each channel that takes it, of event rows that are being stored, in order. Call before they are
-    inserted. Costs nothing for other events, and one query where nobody wants to be told."""
+    inserted, with those of projects that are heard (`is_heard`). Costs nothing for events that are no alerts."""
     alerts = [event for event in events if alert_of(event["prev"], event["curr"])]
     if not alerts:
         return

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, exists, func, insert, select, text, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, literal, select, text, update
 
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit, CommitResult
 from breaker_actors.stores import tables as t
-from breaker_actors.stores.alerts import write_alerts
+from breaker_actors.stores.alerts import alert_of, is_heard, write_alerts
 from breaker_actors.stores.base import JournalHead
 from breaker_actors.stores.part import StorePart, chunks
 
@@ -62,7 +62,8 @@ def numbers_taken(commit: Commit) -> int:
 def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
     new = msgspec.structs.replace(head, sequence=head.sequence + sum(map(numbers_taken, commits)))
     _advance(c, head, new)
-    fences = _fences(c, sorted({commit.breaker_id for commit in commits}))
+    alerting = any(alert_of(event.prev, event.curr) for commit in commits for event in commit.events)
+    fences, heard = _fences(c, sorted({commit.breaker_id for commit in commits}), alerting)
     results: list[CommitResult] = []
     kept: list[Commit] = []
     rows: list[dict[str, Any]] = []
@@ -75,7 +76,7 @@ def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tupl
             rows += _event_rows(head.shard, sequence, commit)
             fences[commit.breaker_id] = _Fence(commit.epoch, commit.transition_seq)
         sequence += numbers_taken(commit)
-    write_alerts(c, rows)
+    write_alerts(c, [row for row in rows if row["breaker_id"] in heard])
     if rows:
         c.execute(insert(t.events), [{name: row[name] for name in _EVENT_COLUMNS} for row in rows])
     _store_records(c, kept)
@@ -92,20 +93,27 @@ def _advance(c: Connection, head: JournalHead, new: JournalHead) -> None:
         raise Fenced("a newer journal holds this shard")
 
 
-def _fences(c: Connection, breaker_ids: Sequence[str]) -> dict[str, _Fence]:
+def _fences(c: Connection, breaker_ids: Sequence[str], alerting: bool) -> tuple[dict[str, _Fence], set[str]]:
     """Epoch and transition_seq per breaker, locked until the transaction ends: what is judged by them stays true. In
-    order of the ids, like all who lock several; new links to a breaker need not wait."""
+    order of the ids, like all who lock several; new links to a breaker need not wait. When `alerting`, also which of
+    them somebody wants to hear of: asked along, as most alerts are nobody's."""
     fences: dict[str, _Fence] = {}
+    heard: set[str] = set()
+    listened = is_heard(t.breakers.c.project_id) if alerting else literal(False)
     for some in chunks(breaker_ids):
         query = (
-            select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq)
+            select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, listened)
+            .select_from(t.breakers)
             .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
             .where(t.breakers.c.id.in_(some))
             .order_by(t.breakers.c.id)
             .with_for_update(key_share=True)
         )
-        fences.update({id_: _Fence(epoch, seq) for id_, epoch, seq in c.execute(query)})
-    return fences
+        for id_, epoch, seq, wanted in c.execute(query):
+            fences[id_] = _Fence(epoch, seq)
+            if wanted:
+                heard.add(id_)
+    return fences, heard
 
 
 def _judge(

@@ -34,9 +34,9 @@ class Walker(Breaker):
     __slots__ = (
         "_chunk",
         "_counted",
+        "_floors",
         "_look",
         "_looks",
-        "_floors",
         "_outlook",
         "_row",
         "_samples_max",

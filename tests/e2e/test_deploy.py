@@ -161,6 +161,43 @@ def test_replicas_come_with_open_streams(cluster: Nodes, data_dir: Path) -> None
             wait_for(lambda stream=stream: "open" in [state for state, _ in stream.of("streamed")])
 
 
+BY_IMPORT_PATH = """
+import importlib, sys
+from api.cluster import connected
+with connected(sys.argv[1]):
+    from ray import serve
+    from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as build
+    serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[2])})
+    module, name = "api.cluster:app".split(":")
+    builder = getattr(importlib.import_module(module), name)
+    serve.run(build(builder, {"replicas_min": "1"}), name="breakers", route_prefix="/")
+"""
+
+
+@pytest.mark.usefixtures("taken_down")
+def test_the_application_by_its_import_path(cluster: Nodes, data_dir: Path, empty_postgres_url: str) -> None:
+    """As KubeRay starts it: a builder that makes the schema and the first keys, and launches the actors."""
+    port = processes.free_port()
+    env = {
+        **os.environ,
+        **cluster.driver,
+        "BREAKERS_DATABASE_URL": empty_postgres_url,
+        "BREAKERS_DATA_DIR": str(data_dir),
+        "BREAKERS_PORT": str(port),
+    }
+    command = [sys.executable, "-c", BY_IMPORT_PATH, cluster.address, str(port)]
+    keyless = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEPLOY_S, check=False)
+    assert keyless.returncode != 0
+    assert "BREAKERS_SECRET_KEY" in keyless.stderr
+    env["BREAKERS_SECRET_KEY"] = "ab" * 32
+    subprocess.run(command, env=env, check=True, timeout=DEPLOY_S)
+    with contextlib.closing(Deployed(data_dir)) as live:
+        wait_for(lambda: is_ready(live), 60)
+        made = live.breaker(name="built", cooldown_ms=3_600_000)
+        assert live.send(made["router_id"], [500.0] * 3).status_code == 202
+        live.in_state(made["breaker"]["id"], "open", 60)
+
+
 def test_what_can_not_work_is_one_line(cluster: Nodes, data_dir: Path) -> None:
     nobody = breakers("deploy", "--address", f"127.0.0.1:{processes.free_port()}", "--data-dir", str(data_dir))
     assert (nobody.returncode, len(nobody.stderr.splitlines())) == (1, 1)

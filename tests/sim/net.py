@@ -151,6 +151,8 @@ class SimNet:
         self._arrived[key] = max(call.number, self._arrived.get(key, -1))
         if target.replaced and self.actors.get(target.name) is not None:
             self._world.zombie_acts(target)
+        if self._world.calls_traced:
+            self._world.trace("call", call.caller.label, target.label, call.method, "again" if twin else "")
         mark = next(self._numbers)
         target.serving[mark] = lambda: self._die_slowly(call)
         target.run(self._serve(call, mark))
@@ -169,6 +171,9 @@ class SimNet:
             reply = Unavailable(f"{type(error).__name__} in an actor")
         if not target.alive:
             return
+        if world.calls_traced:
+            shown = reply if isinstance(reply, BaseException) else result
+            world.trace("answer", call.caller.label, target.label, call.method, str(shown)[:200])
         target.serving.pop(mark, None)
         if not call.replies:
             if not call.answer.done():

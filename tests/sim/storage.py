@@ -141,7 +141,7 @@ class _Operation:
         except Exception as unexpected:
             error = unexpected
             world.fail(f"{door._realm} {self._name} raised {type(unexpected).__name__}: {unexpected}", unexpected)
-        self._trace(type(error).__name__ if error else "done")
+        self._trace(type(error).__name__ if error else "done", *_brief(self._name, self._args, result))
         if error is None:
             world.observe(door._realm, self._name, self._args, result)
         if self.deadly and process.alive:
@@ -162,5 +162,17 @@ class _Operation:
             self._answer.set_exception(error)
             self._answer.exception()
 
-    def _trace(self, what: str) -> None:
-        self._door._world.trace(self._door._process.label, self._door._realm, self._name, what)
+    def _trace(self, *what: Any) -> None:
+        self._door._world.trace(self._door._process.label, self._door._realm, self._name, *what)
+
+
+def _brief(name: str, args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
+    """What a reader of the trace wants to know of the writes that matter."""
+    if name == "append":
+        return tuple(f"{a.router_id[:4]}@{a.offset} e{a.epoch} k{a.kind} t{a.received_ms % 10**8}" for a in args[1]), result
+    if name == "commit":
+        told = tuple(f"{c.breaker_id[:4]} #{c.transition_seq}+{len(c.events)} e{c.epoch} {c.state}" for c in args[1])
+        return told, None if result is None else result[1]
+    if name == "claim":
+        return (tuple(f"{i[:4]} e{epoch}" for i, epoch in (result or {}).items()),)
+    return ()

@@ -35,7 +35,7 @@ SETTLE_S = 30.0
 """So long after the last fault everything is up, applied and delivered."""
 REST_S = 4.0
 TASKS_MAX = 2_000
-FEATURES = frozenset({"unlink"})
+FEATURES = frozenset({"unlink", "calls"})
 
 
 class World:
@@ -48,6 +48,7 @@ class World:
         self.loop = loop
         self.faults = faults
         self.features = features
+        self.calls_traced = "calls" in features
         self.naive = naive
         draws = self._draws = faults.stream("world")
         self.lines: deque[tuple[float, tuple[Any, ...]]] = deque(maxlen=TRACE_MAX)

@@ -196,3 +196,5 @@ class Deployed(LiveService):
 
     def stop(self) -> None:
         self.user.close()
+
+    close = stop
