@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api import cli_admin, cli_cluster, cli_db, cli_deliveries
+from api import cli_admin, cli_backtest, cli_cluster, cli_db, cli_deliveries
 from api.cli_errors import one_line_errors
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ app = typer.Typer(name="breakers", no_args_is_help=True, add_completion=False, p
 for group in (cli_admin.keys, cli_admin.orgs, cli_admin.projects, cli_db.db, cli_deliveries.deliveries):
     app.add_typer(group)
 cli_cluster.install(app)
+app.command("backtest")(cli_backtest.backtest)
 
 
 def main() -> None:

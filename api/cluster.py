@@ -70,7 +70,7 @@ class Scale:
                 "look_back_period_s": 10,
                 "upscale_delay_s": 10,
                 "downscale_delay_s": 600,
-            }
+            },
         }
 
 

@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 WAIT_S = 0.5
 """How long a poll waits for news: an answer twice a second shows that the feed is alive."""
+POLL_S = 3.0
+"""A poll that takes so long is lost: streams must not wait for the call's own limit."""
 FRESH_S = 1.0
 """Silence after which the caches are bypassed (semantics.md section 6: a rotation takes effect within a second)."""
 Ending = Literal["left", "slow", "gone", "revoked", "stopped"]
@@ -186,12 +188,13 @@ class Feed:
         epoch, after, failures = 0, 0, 0
         while True:
             try:
-                page = await self._gateway.feed(shard, epoch, after, WAIT_S)
+                async with asyncio.timeout(POLL_S):
+                    page = await self._gateway.feed(shard, epoch, after, WAIT_S)
                 self._take(page, reset=page.reset or page.epoch != epoch)
                 epoch, after, failures = page.epoch, page.position, 0
                 self._heard[shard] = self._clock.monotonic()
                 continue
-            except Unavailable as error:
+            except (Unavailable, TimeoutError) as error:
                 self._meters.count("breakers_feed_failures_total")
                 log.warning("feed_unavailable", shard=shard, failures=failures, error=str(error))
             except Exception:

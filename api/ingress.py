@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-_BIND_ALL = re.compile(r"^(\s*bind) \*?:(\d+)", re.MULTILINE)
+_BIND_ALL = re.compile(r"(?<!^frontend http_frontend\n)^(\s*bind) \*?:(\d+)", re.MULTILINE)
 _ERROR_FILE = re.compile(r"^\s*errorfile \d+ .*\n", re.MULTILINE)
 _FRONTEND = re.compile(r"^frontend http_frontend\n(\s*bind .*\n)", re.MULTILINE)
 _NO_ROUTE = re.compile(r"^(backend default_backend\n)\s*http-request return status 404 .*\n", re.MULTILINE)
@@ -38,7 +38,8 @@ _NAMED = """    unique-id-format %[uuid,regsub(-,,g)]
 
 
 def on_loopback(config: str) -> str:
-    """The configuration with every listener that names no address moved to 127.0.0.1."""
+    """The configuration with every listener that names no address moved to 127.0.0.1; not so the interface itself,
+    which is meant to be reached where BREAKERS_HOST says."""
     return _BIND_ALL.sub(r"\1 127.0.0.1:\2", config)
 
 

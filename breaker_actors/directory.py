@@ -78,7 +78,8 @@ class DirectoryHost:
     async def _work(self) -> None:
         while True:
             await one_round("configuration", self._changes.apply_left())
-            for kind, name in self._placing.roster.away():
+            # one that said hello to an earlier Directory does not say it again
+            for kind, name in self._placing.roster.not_up():
                 self._placing.spawn(self._placing.resume(kind, name))
             await one_round("pending changes", self._count_pending())
             await asyncio.sleep(RETRY_S)

@@ -53,6 +53,7 @@ from breaker_actors.tally import count_events, count_losses, look
 from breaker_actors.timers import Timers
 
 BEAT_S = 0.5
+OVERDUE_MS = 1_000
 
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 
@@ -426,6 +427,7 @@ class BreakerHost:
 
     async def _fire(self, due: list[Held], upto_ms: int) -> None:
         """Asks the routers' owners for their promises and fires what nobody can contradict any more."""
+        due = [held for held in due if not self._is_waiting(held, upto_ms)]
         pairs: dict[str, list[tuple[Held, str]]] = {}
         for held in due:
             for router in held.routers.values():
@@ -447,6 +449,8 @@ class BreakerHost:
             held.promised = (upto_ms, sent)
             if not held.blocked and not held.inbox:
                 self._keep_promise(held)
+            if held.promised is not None:
+                self._timers.later(held)
 
     async def _promises(
         self, owner: str, wanted: list[tuple[Held, str]], upto_ms: int
@@ -461,6 +465,20 @@ class BreakerHost:
             if answer == UNSENT:
                 self._listening.missing(held, router_id)
         return dict(zip(pairs, (UNSENT if answer == NOT_NOW else answer for answer in answers), strict=True))
+
+    def _is_waiting(self, held: Held, now_ms: int) -> bool:
+        """Whether what a promise counted on may still be on its way. If it does not come the log is read: a call that
+        ran twice, or a predecessor of ours that still answers, may have taken it."""
+        if held.promised is None or now_ms < held.promised[0]:
+            return False
+        if now_ms - held.promised[0] < OVERDUE_MS:
+            self._timers.later(held)
+            return True
+        for router_id, (offset, _) in held.promised[1].items():
+            if held.wants(router_id, offset):
+                held.push(mark(router_id, offset))
+        self._work(held)
+        return held.blocked
 
     def _keep_promise(self, held: Held) -> None:
         """Fires timers up to a promised time once everything sent before it has been applied. What lies between that

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from breaker_actors.errors import BreakersError
 from breaker_actors.held import END_OF_LOG, Held, mark
-from breaker_actors.messages import ENDING
+from breaker_actors.messages import ENDING, RouterRef
 from breaker_actors.net import DirectoryPeer, Net, RouterPeer
 
 LISTENLESS_S = 3.0
@@ -37,9 +38,7 @@ class Listening:
         by_owner: dict[str, list[tuple[Held, str]]] = {}
         for held, router_id in wants:
             router = held.routers.get(router_id)
-            if (
-                router is not None and router.until_offset in (None, ENDING) and not held.dropped
-            ):  # the link may have ended
+            if router is not None and _goes_on(router) and not held.dropped:  # the link may have ended
                 by_owner.setdefault(router.owner, []).append((held, router_id))
         for owner, pairs in by_owner.items():
             await self._attach_to(owner, pairs)
@@ -78,25 +77,26 @@ class Listening:
         await self.attach_and_work(wants)
 
     async def watch(self) -> None:
-        """A router's owner that restarted has forgotten us, one that gave it away serves us no more: whether or not
-        anybody told."""
+        """A router's owner that restarted has forgotten us, one that gave it away serves us no more, one that was
+        refused by a predecessor of ours has forgotten some: whether or not anybody told."""
         owners: dict[str, list[tuple[Held, str]]] = {}
         for held in self._held.values():
-            for router in held.routers.values():
+            for router in filter(_goes_on, held.routers.values()):
                 owners.setdefault(router.owner, []).append((held, router.router_id))
         await asyncio.gather(*(self._watch_owner(owner, wants) for owner, wants in owners.items()))
 
     async def _watch_owner(self, owner: str, wants: list[tuple[Held, str]]) -> None:
-        router_ids = sorted({router_id for _, router_id in wants})
-        incarnation, lacking = self._incarnations.get(owner), router_ids
+        listeners = Counter(router_id for _, router_id in wants)
+        incarnation, lost, other = self._incarnations.get(owner), sorted(listeners), list[str]()
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(self._owner_timeout_s):
-                incarnation, lacking = await RouterPeer(self._net, owner).lacking(router_ids)
-        moved = await self._find(lacking) if lacking else set()
+                incarnation, lost, other = await RouterPeer(self._net, owner).lacking(self._name, listeners)
+        again = await self._find(lost) if lost else set()
+        again.update(other)
         if incarnation is not None and self._incarnations.get(owner) != incarnation:
             self._incarnations[owner] = incarnation
-            moved.update(router_ids)
-        await self.attach_and_work([want for want in wants if want[1] in moved])
+            again.update(listeners)
+        await self.attach_and_work([want for want in wants if want[1] in again])
 
     async def _find(self, router_ids: Sequence[str]) -> set[str]:
         """Asks the Directory who owns these routers; answers those that have moved since we heard of them last."""
@@ -131,3 +131,8 @@ class Listening:
             self._unattached.pop((held.id, router_id), None)
             if head > held.cut.get(router_id, 0):
                 held.push(mark(router_id, head))
+
+
+def _goes_on(router: RouterRef) -> bool:
+    """Whether anything can still come over a link."""
+    return router.until_offset in (None, ENDING)

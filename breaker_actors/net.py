@@ -91,8 +91,9 @@ class RouterPeer(_Peer):
     async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
         return cast(int, await self.net.call(self.name, "trim", floors, gone))
 
-    async def lacking(self, router_ids: Sequence[str]) -> tuple[str, list[str]]:
-        return cast(tuple[str, list[str]], await self.net.call(self.name, "lacking", router_ids))
+    async def lacking(self, owner: str, listeners: Mapping[str, int]) -> tuple[str, list[str], list[str]]:
+        answer = await self.net.call(self.name, "lacking", owner, listeners)
+        return cast(tuple[str, list[str], list[str]], answer)
 
     async def status(self) -> RouterFigures:
         return cast(RouterFigures, await self.net.call(self.name, "status"))

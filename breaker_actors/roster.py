@@ -103,5 +103,9 @@ class Roster:
     def away(self) -> list[tuple[ActorKind, str]]:
         return [(known.kind, name) for name, known in self._known.items() if known.state == "away"]
 
+    def not_up(self) -> list[tuple[ActorKind, str]]:
+        """Those away, and those that have yet to be heard of."""
+        return [(known.kind, name) for name, known in self._known.items() if known.state != "up"]
+
     def all(self) -> list[tuple[str, Presence]]:
         return list(self._known.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -172,9 +172,12 @@ class RouterHost:
         [(slot, router_id)] that are gone for good; answers how many records went."""
         return await self._trimming.run(floors, gone, self._clock.now_ms())
 
-    async def lacking(self, router_ids: Sequence[str]) -> tuple[str, list[str]]:
-        """This process's incarnation, and which of these routers are not its own."""
-        return self.incarnation, [i for i in router_ids if i not in self._routers]
+    async def lacking(self, owner: str, listeners: Mapping[str, int]) -> tuple[str, list[str], list[str]]:
+        """This process's incarnation; which of these routers are not its own; to which of them other than so many
+        breakers of that owner are subscribed."""
+        counts = {i: self._routers[i].count(owner) for i in listeners if i in self._routers}
+        lost = [i for i in listeners if i not in counts]
+        return self.incarnation, lost, [i for i, count in counts.items() if count != listeners[i]]
 
     async def status(self) -> RouterFigures:
         slots = sorted({router.slot for router in self._routers.values()})

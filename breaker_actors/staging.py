@@ -67,6 +67,10 @@ class OwnedRouter:
         self.view_offset = offset
         self.splitter = Splitter(view)
 
+    def count(self, owner: str) -> int:
+        """How many breakers of an owner listen."""
+        return sum(subscription.owner == owner for subscription in self.subscriptions.values())
+
     def stamp(self, now_ms: int) -> int:
         """received_ms of the next record (semantics.md section 2); later than everything promised to be over."""
         return max(now_ms, self.last_ms, self.promised_ms + 1 if self.promised_ms else 0)

@@ -1,4 +1,4 @@
-"""A chart's worth of samples, however many there are: the lowest and highest value in each stretch of time, and what the
+"""A chart's worth of samples, however many there are: lowest and highest value in each stretch of time, and what the
 breaker found at its end."""
 
 from __future__ import annotations

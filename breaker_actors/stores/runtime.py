@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, exists, func, insert, literal, select, text, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, exists, func, insert, literal, select, text, update
 
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit, CommitResult
 from breaker_actors.stores import tables as t
-from breaker_actors.stores.alerts import alert_of, is_heard, write_alerts
+from breaker_actors.stores.alerts import is_heard, write_alerts
 from breaker_actors.stores.base import JournalHead
 from breaker_actors.stores.part import StorePart, chunks
+from breaker_actors.stores.rows import alert_of
 
 
 class Journals(StorePart):
@@ -93,23 +94,26 @@ def _advance(c: Connection, head: JournalHead, new: JournalHead) -> None:
         raise Fenced("a newer journal holds this shard")
 
 
+def _fences_query(heard: ColumnElement[bool]) -> Select[Any]:
+    query = select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, heard).select_from(t.breakers)
+    query = query.join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+    return query.order_by(t.breakers.c.id).with_for_update(key_share=True)
+
+
+# Made once: to put a statement together costs more than to run it.
+_FENCES = _fences_query(literal(False))
+_FENCES_AND_HEARD = _fences_query(is_heard(t.breakers.c.project_id))
+
+
 def _fences(c: Connection, breaker_ids: Sequence[str], alerting: bool) -> tuple[dict[str, _Fence], set[str]]:
     """Epoch and transition_seq per breaker, locked until the transaction ends: what is judged by them stays true. In
     order of the ids, like all who lock several; new links to a breaker need not wait. When `alerting`, also which of
     them somebody wants to hear of: asked along, as most alerts are nobody's."""
     fences: dict[str, _Fence] = {}
     heard: set[str] = set()
-    listened = is_heard(t.breakers.c.project_id) if alerting else literal(False)
+    query = _FENCES_AND_HEARD if alerting else _FENCES
     for some in chunks(breaker_ids):
-        query = (
-            select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, listened)
-            .select_from(t.breakers)
-            .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
-            .where(t.breakers.c.id.in_(some))
-            .order_by(t.breakers.c.id)
-            .with_for_update(key_share=True)
-        )
-        for id_, epoch, seq, wanted in c.execute(query):
+        for id_, epoch, seq, wanted in c.execute(query.where(t.breakers.c.id.in_(some))):
             fences[id_] = _Fence(epoch, seq)
             if wanted:
                 heard.add(id_)

@@ -1,6 +1,7 @@
 """Minutes of load while processes of the service are killed at random: nothing is lost, repeated or made up.
 
-CAMPAIGN_SECONDS sets its length (default 300), CAMPAIGN_SEED repeats a plan.
+CAMPAIGN_SECONDS sets its length (default 300), CAMPAIGN_KILLS_PER_MINUTE how often something is killed (default 7.2;
+with 3 the figures tell each kind of kill apart), CAMPAIGN_SEED repeats a plan.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.support.live import LiveService
 from tests.support.receivers import Reply
 
 SECONDS = float(os.environ.get("CAMPAIGN_SECONDS", "300"))
-KILLS_PER_S = 0.12
+KILLS_PER_MINUTE = float(os.environ.get("CAMPAIGN_KILLS_PER_MINUTE", "7.2"))
 CLIENTS = 4
 FOLLOWERS = 3
 SETTLED_S = 60.0
@@ -112,7 +113,8 @@ async def fight(campaign: Campaign, seed: str) -> None:
     """Everything at once for SECONDS; then what was begun is brought to its end."""
     stop = asyncio.Event()
     kinds = [kind for kind in ACTORS if campaign.killer.alive(kind)]
-    planned = plan(random.Random(f"{seed}:plan"), kinds, max(4, round(SECONDS * KILLS_PER_S)), SECONDS)
+    count = max(4, round(SECONDS / 60 * KILLS_PER_MINUTE))
+    planned = plan(random.Random(f"{seed}:plan"), kinds, count, SECONDS)
     async with asyncio.TaskGroup() as group:
         for project in campaign.projects:
             group.create_task(campaign.edits.run(project, stop))

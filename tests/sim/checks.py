@@ -158,7 +158,9 @@ class Checks:
         if record.offset != len(known) + 1:
             raise Violation(f"{where} follows record {len(known)}")
         if known and record.received_ms < known[-1].received_ms:
-            raise Violation(f"{where} was received {known[-1].received_ms - record.received_ms} ms before the one before")
+            raise Violation(
+                f"{where} was received {known[-1].received_ms - record.received_ms} ms before the one before"
+            )
         known.append(record)
         if record.kind == SAMPLES:
             for value in decode_samples(record.payload).batch.value.tolist():

@@ -259,7 +259,10 @@ class ConfigurationClient:
             [
                 {"mode": draws.choice(["static", "canary", "weighted"])},
                 {"enabled": not row.enabled},
-                {"mode": "canary", "metadata": {f"canary:{i}": str(draws.choice([0, 30, 70])) for i in row.breaker_ids}},
+                {
+                    "mode": "canary",
+                    "metadata": {f"canary:{i}": str(draws.choice([0, 30, 70])) for i in row.breaker_ids},
+                },
             ]
         )
         await self._send("edit_router", {"router_id": row.id, "fields": fields})

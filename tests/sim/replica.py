@@ -136,4 +136,3 @@ class Replica:
 
     async def _unlink(self, router_id: str, breaker_id: str) -> list[int]:
         return await self._store.unlink_breaker(self._project, router_id, breaker_id, self._clock.now_ms())
-

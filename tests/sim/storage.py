@@ -169,7 +169,9 @@ class _Operation:
 def _brief(name: str, args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
     """What a reader of the trace wants to know of the writes that matter."""
     if name == "append":
-        return tuple(f"{a.router_id[:4]}@{a.offset} e{a.epoch} k{a.kind} t{a.received_ms % 10**8}" for a in args[1]), result
+        return tuple(
+            f"{a.router_id[:4]}@{a.offset} e{a.epoch} k{a.kind} t{a.received_ms % 10**8}" for a in args[1]
+        ), result
     if name == "commit":
         told = tuple(f"{c.breaker_id[:4]} #{c.transition_seq}+{len(c.events)} e{c.epoch} {c.state}" for c in args[1])
         return told, None if result is None else result[1]

@@ -72,7 +72,12 @@ class Node:
                 env={**os.environ, **self.environment},
                 start_new_session=True,
             )
-        wait_for(self._is_up, START_S)
+
+    def wait_up(self) -> None:
+        try:
+            wait_for(self._is_up, START_S)
+        except AssertionError:
+            raise AssertionError(f"the node did not start:\n{self.log()}") from None
 
     def _is_up(self) -> bool:
         assert self.starter.poll() in (None, 0), self.log()
@@ -140,6 +145,7 @@ class Nodes:
         environment = {**(node_environment() if self._prepared else {}), **self.driver, **self._environ, **own}
         node = Node(self.folder, environment, *options)
         self.members.append(node)
+        node.wait_up()
         return node
 
     def pids(self, beginning: str = "") -> list[int]:

@@ -31,6 +31,13 @@ def test_only_listeners_without_address_move() -> None:
     )
 
 
+def test_the_interface_listens_where_it_is_meant_to() -> None:
+    """Serve writes `*` for 0.0.0.0."""
+    everywhere = CONFIG.replace("bind 0.0.0.0:8000", "bind *:8000")
+    assert "    bind *:8000\n" in ingress.on_loopback(everywhere)
+    assert ingress.on_loopback(everywhere).count("127.0.0.1") == 2
+
+
 def test_it_rewrites_the_file_and_goes_on_as_the_program(tmp_path: Path) -> None:
     """Same arguments, same standard output, run as the service runs it: without site-packages."""
     config = tmp_path / "haproxy.cfg"
