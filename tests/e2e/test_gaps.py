@@ -22,7 +22,7 @@ from breaker_actors.stores.opening import DATABASE
 from tests.support.invariants import Evidence, Moved, assert_in_sequence
 from tests.support.live import LiveService, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.trial, pytest.mark.timeout(300)]
 
 HEARD_S = 60.0
 
@@ -136,7 +136,6 @@ def test_a_store_that_takes_no_writes_for_seconds(live: LiveService) -> None:
     assert began_ms < patient.evidence.history(patient.id)[-1].ts_ms < ended_ms
 
 
-@pytest.mark.slow
 def test_a_router_that_is_killed_again_and_again(live: LiveService) -> None:
     patient = Patient(live, "killed", window_ms=1_500, eval_interval_ms=3_000, recovery_allow_rate_ramp_steps=1)
     with patient.fed(live):
@@ -148,7 +147,6 @@ def test_a_router_that_is_killed_again_and_again(live: LiveService) -> None:
     assert any(map(patient.swallowed, patient.gaps()))
 
 
-@pytest.mark.slow
 def test_an_api_that_was_away(live: LiveService) -> None:
     """The router was there all the time, but nobody could bring it anything."""
     patient = Patient(live, "unreached", window_ms=3_000, eval_interval_ms=2_500, recovery_allow_rate_ramp_steps=2)
@@ -159,7 +157,6 @@ def test_an_api_that_was_away(live: LiveService) -> None:
     assert any(map(patient.swallowed, patient.gaps()))
 
 
-@pytest.mark.slow
 def test_a_service_that_was_killed_and_started_again(tmp_path: Path) -> None:
     live = LiveService(tmp_path / "data")
     patient = Patient(live, "restarted", window_ms=3_000, eval_interval_ms=3_000, recovery_allow_rate_ramp_steps=2)

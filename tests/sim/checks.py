@@ -15,6 +15,7 @@ import msgspec
 from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.records import SAMPLES, LogRecord, decode_samples
 from breaker_actors.messages import Commit, FeedEntry, StateReading
+from breaker_actors.stores.rows import alert_of
 
 RATES = {"closed": 1.0, "open": 0.0}
 
@@ -120,6 +121,24 @@ class Checks:
         seen = {breaker_id: len(events) for breaker_id, events in self.events.items() if events}
         if stored != seen:
             raise Violation(f"events in the store: {stored}, seen while they came: {seen}")
+
+    def outbox(self) -> None:
+        """At the end: one row for each event that somebody is to be told of, and channel that takes it."""
+        channels = [
+            (id_, msgspec.json.decode(events)) for id_, events in self._store.execute("SELECT id, events FROM channels")
+        ]
+        events = self._store.execute("SELECT sequence, prev, curr FROM events ORDER BY sequence").fetchall()
+        wanted = [
+            (sequence, channel_id, kind)
+            for sequence, prev, curr in events
+            for channel_id, kinds in channels
+            if (kind := alert_of(prev, curr)) in kinds
+        ]
+        query = "SELECT sequence, channel_id, kind FROM outbox WHERE sequence IS NOT NULL"
+        written = self._store.execute(query).fetchall()
+        if sorted(wanted) != sorted(written):
+            missing, more = set(wanted) - set(written), set(written) - set(wanted)
+            raise Violation(f"outbox: {len(written)} rows for {len(wanted)} alerts, without {missing}, with {more}")
 
     # what readers are told
 

@@ -196,8 +196,7 @@ class ConfigurationClient:
             choices |= {"edit": 5, "rename": 1, "delete": 1, "mode": 1}
             choices["create_router"] = 1 if len(routers) < self._routers_max else 0
             if routers:
-                choices |= {"link": 2, "edit_router": 1, "delete_router": 1}
-                choices["unlink"] = 2 if "unlink" in self._world.features else 0
+                choices |= {"link": 2, "unlink": 2, "edit_router": 1, "delete_router": 1}
         if not any(choices.values()):
             return
         change = self._draws.choices(list(choices), list(choices.values()))[0]

@@ -50,7 +50,7 @@ SHARE = 0.55
 
 
 def excluded(words: Iterable[str]) -> frozenset[str]:
-    """The kinds meant by words like `crash` (all crashes) or `store_late`. Raises ValueError for a word that is none."""
+    """The kinds meant by words like `crash` (all crashes) or `store_late`. Raises ValueError for what is none."""
     chosen: set[str] = set()
     for word in words:
         found = {kind for kind in KINDS if kind == word or kind.startswith(f"{word}_")}

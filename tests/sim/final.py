@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from breaker_actors.core.machine import Breaker
@@ -31,6 +32,7 @@ class Final:
         world = self._world
         self._checks.all_records()
         self._checks.whole_log()
+        self._checks.outbox()
         self._samples()
         self._configuration()
         world.trace("events", sum(map(len, self._checks.events.values())))
@@ -90,12 +92,11 @@ class Final:
         for life in sorted(lives, key=lambda life: (life.after_seq, life.born_ms)):
             by_id.setdefault(life.breaker_id, []).append(life)
         for mine in by_id.values():
-            for life, following in zip(mine, mine[1:], strict=False):
+            for life, following in pairwise(mine):
                 life.upto_seq = following.after_seq
         heard = self._heard()
-        return [
-            life for life in lives if heard[life.breaker_id] <= {other.router_id for other in by_id[life.breaker_id]}
-        ]
+        own = {breaker_id: {life.router_id for life in mine} for breaker_id, mine in by_id.items()}
+        return [life for life in lives if not life.left and heard[life.breaker_id] <= own[life.breaker_id]]
 
     def _heard(self) -> dict[str, set[str]]:
         """Breaker -> routers whose logs tell of it."""

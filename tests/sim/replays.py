@@ -15,7 +15,6 @@ from breaker_actors.core.model import Batch, Effect, Rule, Transition
 from breaker_actors.core.records import (
     BREAKER,
     GAP,
-    SAMPLES,
     VIEW,
     BreakerSet,
     LogRecord,
@@ -105,6 +104,8 @@ class Life:
         self.version = born.version
         self.models = models
         self.ended = False
+        self.left = False
+        """Whether its router left it out for a while: it then went on by itself, which no log tells."""
 
     def each(self, do: Callable[[Any], None]) -> None:
         for model in self.models:
@@ -140,21 +141,26 @@ def lives_of(
     living: dict[str, Life] = {}
     splitter = Splitter(RouterView(version=0))
     for record in records:
-        now = record.received_ms
         if record.kind == BREAKER:
             _settings(decode_breaker(record.payload), record, lives, living, samples_max, kinds)
-        elif record.kind == SAMPLES:
-            for breaker_id, body, start, stop in concerned(record, splitter):
-                if breaker_id in living and isinstance(body, SampleColumns):
-                    batch = body.batch.slice(start, stop)
-                    living[breaker_id].each(lambda model, batch=batch: model.ingest(batch, now))
-        elif record.kind == GAP:
-            gap = decode_gap(record.payload)
-            for life in living.values():
-                life.each(lambda model: model.gap(gap.from_ms, gap.to_ms))
-        elif record.kind == VIEW:
+            continue
+        for breaker_id, body, start, stop in concerned(record, splitter):
+            if breaker_id in living:
+                _apply(living[breaker_id], record, body, start, stop)
+        if record.kind == VIEW:
             splitter = Splitter(decode_view(record.payload))
     return lives
+
+
+def _apply(life: Life, record: LogRecord, body: SampleColumns | bytes, start: int, stop: int) -> None:
+    if isinstance(body, SampleColumns):
+        batch = body.batch.slice(start, stop)
+        life.each(lambda model: model.ingest(batch, record.received_ms))
+    elif record.kind == GAP:
+        gap = decode_gap(body)
+        life.each(lambda model: model.gap(gap.from_ms, gap.to_ms))
+    elif record.kind == VIEW:
+        life.left = True
 
 
 def _settings(

@@ -54,14 +54,15 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def run_seed(
-    seed: int, *, without: Sequence[str] = (), features: Sequence[str] = (), naive: bool = True, lines: int = TOLD
+    seed: int, *, without: Sequence[str] = (), calls: bool = False, naive: bool = True, lines: int | None = None
 ) -> Result:
-    """One whole run, the same every time for the same arguments."""
+    """One whole run, the same every time for the same arguments. `without`: faults left out; `calls`: the trace has
+    every call; `naive`: events are held against the naive model, too; `lines`: how much of the trace is kept."""
     began = time.process_time()
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=_base()))
     try:
         copy_template(_template(), directory / "data")
-        world = _play(seed, directory / "data", frozenset(excluded(without)), frozenset(features), naive)
+        world = _play(seed, directory / "data", excluded(without), calls, naive)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return Result(
@@ -73,18 +74,18 @@ def run_seed(
         samples=len(world.checks.samples),
         cpu_s=time.process_time() - began,
         virtual_s=world.loop.time(),
-        lines=tuple(_line(at, what) for at, what in list(world.lines)[-lines:]) if lines else (),
+        lines=tuple(_line(at, what) for at, what in list(world.lines)[-(lines or TOLD) :]),
         without=tuple(without),
     )
 
 
-def _play(seed: int, directory: Path, without: frozenset[str], features: frozenset[str], naive: bool) -> World:
+def _play(seed: int, directory: Path, without: frozenset[str], calls: bool, naive: bool) -> World:
     faults = Faults(seed, without)
 
     async def play() -> World:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        world = World(seed, loop, faults, directory, features, naive)
+        world = World(seed, loop, faults, directory, calls, naive)
         loop.set_exception_handler(lambda _, context: _lost(world, context))
         with _logged_to(world):
             await world.main()

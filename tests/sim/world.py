@@ -16,7 +16,7 @@ from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.local import make_directory, make_host, make_journal, say_hello
 from breaker_actors.net import DIRECTORY, journal_name
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import BreakerRow, RouterRow, StoredState
+from breaker_actors.stores.base import BreakerRow, ChannelDraft, RouterRow, StoredState
 from breaker_actors.stores.opening import DATABASE, make_log, make_store
 from breaker_actors.upkeep import Upkeep
 from tests.sim.checks import Checks, Violation
@@ -35,20 +35,18 @@ SETTLE_S = 30.0
 """So long after the last fault everything is up, applied and delivered."""
 REST_S = 4.0
 TASKS_MAX = 2_000
-FEATURES = frozenset({"unlink", "calls"})
 
 
 class World:
     """`main()` runs the story; `failure` says what went wrong, None: nothing."""
 
     def __init__(
-        self, seed: int, loop: VirtualLoop, faults: Faults, directory: Path, features: frozenset[str], naive: bool
+        self, seed: int, loop: VirtualLoop, faults: Faults, directory: Path, calls_traced: bool, naive: bool
     ) -> None:
         self.seed = seed
         self.loop = loop
         self.faults = faults
-        self.features = features
-        self.calls_traced = "calls" in features
+        self.calls_traced = calls_traced
         self.naive = naive
         draws = self._draws = faults.stream("world")
         self.lines: deque[tuple[float, tuple[Any, ...]]] = deque(maxlen=TRACE_MAX)
@@ -69,7 +67,7 @@ class World:
             window_samples_max=draws.choice([25, 1_000_000, 1_000_000, 1_000_000]),
         )
         self.skew_ms = self.settings.max_clock_skew_ms if "skew" in faults.standing else 0
-        self.length_s = draws.uniform(20.0, 70.0)
+        self.length_s = draws.uniform(12.0, 45.0)
         self.store = make_store(self.settings)
         self.log = make_log(self.settings)
         drive(self.store.open())
@@ -391,5 +389,9 @@ def make_template(directory: Path) -> None:
     drive(store.open())
     org = drive(store.create_org("org", EPOCH_MS))
     workspace = drive(store.create_workspace(org, "workspace", "workspace", EPOCH_MS))
-    drive(store.create_project(org, workspace.id, "project", EPOCH_MS))
+    project = drive(store.create_project(org, workspace.id, "project", EPOCH_MS))
+    config = {"url": "http://127.0.0.1:9/"}
+    for events in (("trip", "recover"), ("trip",)):
+        draft = ChannelDraft(channel="webhook", config=config, events=events)
+        drive(store.create_channel(project.id, draft, EPOCH_MS))
     drive(store.close())
