@@ -86,7 +86,8 @@ class Deployment:
         proxies: Proxies = "EveryNode",
         clock: Clock | None = None,
     ) -> None:
-        self._settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser().absolute()})
+        data_dir = settings.data_dir.expanduser().absolute()
+        self._settings = settings.model_copy(update={"data_dir": data_dir, "replicas": scale.least})
         self._scale = scale
         self._tell = tell
         self._warn = warn
@@ -203,7 +204,7 @@ def app(arguments: dict[str, str]) -> Application:
     check_store(settings)
     check_nodes(settings)
     prepare(settings, f"http://127.0.0.1:{settings.port}", clock, logging.getLogger("ray.serve").warning)
-    settings = _resolved(settings)
+    settings = _resolved(settings).model_copy(update={"replicas": scale.least})
     start_actors(settings, clock, logging.getLogger("ray.serve").info)
     return application(settings, options=scale.options())
 

@@ -81,10 +81,10 @@ class RayNet:
 
     async def _ask(self, actor: str, ask: Callable[[Any], Awaitable[Any]]) -> Any:
         try:
-            handle = self._handles.get(actor)
-            if handle is None:
-                handle = self._handles[actor] = await asyncio.to_thread(ray.get_actor, actor, NAMESPACE)
             async with asyncio.timeout(CALL_S):
+                handle = self._handles.get(actor)
+                if handle is None:
+                    handle = self._handles[actor] = await asyncio.to_thread(ray.get_actor, actor, NAMESPACE)
                 return await ask(handle)
         except TimeoutError:
             raise Unavailable(f"{actor} does not answer") from None

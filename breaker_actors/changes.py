@@ -73,11 +73,13 @@ class Changes:
         offsets = await self._append(changes)
         settled = [c for c in changes if c.id in offsets]
         if settled:
-            await self._placing.unless_superseded(self._store.settle_changes(self._placing.epoch, offsets))
-            self._forget_breakers(settled)
-            self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
-            self._placing.spawn(self._start_breakers())
-            await self._announce({c.project_id for c in settled})
+            try:
+                await self._placing.unless_superseded(self._store.settle_changes(self._placing.epoch, offsets))
+            finally:  # also when nobody knows whether they are settled: if they are, they don't come again
+                self._forget_breakers(settled)
+                self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
+                self._placing.spawn(self._start_breakers())
+                await self._announce({c.project_id for c in settled})
             with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
                 await self._release_routers({c.router_id for c in settled})
         return [c for c in changes if c.id not in offsets]

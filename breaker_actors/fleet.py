@@ -76,8 +76,8 @@ def _release_of(name: str) -> str | None:
         handle = ray.get_actor(name, namespace=NAMESPACE)
         process: Any = ray.get(handle.process.remote(), timeout=ANSWER_S)
         return str(process.release)
-    except (ValueError, RayError, GetTimeoutError):
-        return None
+    except (ValueError, AttributeError, RayError, GetTimeoutError):
+        return None  # not there (any more), of a program that could not say it, or not answering
 
 
 def _others(found: Iterable[str], wanted: str) -> list[str]:

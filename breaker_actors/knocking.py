@@ -51,5 +51,6 @@ class Knocking:
                 self._knocks[name] = asyncio.create_task(self._knock(name))
 
     async def _knock(self, name: str) -> None:
-        with contextlib.suppress(BreakersError):
-            await RouterPeer(self._net, name).knock()
+        with contextlib.suppress(BreakersError, TimeoutError):
+            async with asyncio.timeout(KNOCK_MS / 1000):
+                await RouterPeer(self._net, name).knock()

@@ -140,14 +140,20 @@ class RouterHost:
         return taken
 
     async def change(self, changes: Sequence[ChangeRow]) -> dict[int, int]:
-        """Appends configuration changes; change id -> offset of its first record. Repeating one is harmless."""
+        """Appends configuration changes; change id -> offset of its first record. Repeating one is harmless. After one
+        that failed no other of its router is appended: an old view must not come behind a newer one."""
         offsets: dict[int, int] = {}
+        stuck: set[str] = set()
         for row in changes:
+            if row.router_id in stuck:
+                continue
             outcome: Outcome = await self._work.put(Change(row, b"change:%09d" % row.id))
             if outcome.word in ("ok", "duplicate"):
                 offsets[row.id] = outcome.offset
             elif outcome.word == "not_owner":
                 raise NotOwner(f"router {row.router_id} is not owned here")
+            else:
+                stuck.add(row.router_id)
         return offsets
 
     async def attach(self, owner: str, wants: Sequence[tuple[str, str, int]]) -> list[int]:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from breaker_actors.core.records import GAP, decode_gap, encode_samples
+from breaker_actors.core.records import GAP, VIEW, decode_gap, decode_view, encode_samples
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Unavailable
 from breaker_actors.messages import Part
 from breaker_actors.net import DIRECTORY, journal_name
-from breaker_actors.stores.base import BreakerDraft, RouterDraft
+from breaker_actors.stores.base import BreakerDraft, RouterDraft, RouterRow
 from tests.support.cluster import FAST_RULE, Service, service, until
 
 
@@ -164,6 +164,42 @@ async def test_an_id_that_is_made_again_owes_nothing_to_its_predecessor(tmp_path
         reading = await s.fresh(row.id)
         assert (reading.view.state, reading.view.transition_seq) == ("closed", 0)
         assert await s.events(row.id) == []
+
+
+async def test_changes_of_a_router_keep_their_order_when_one_fails(tmp_path: Path) -> None:
+    """An old view behind a newer one would be in force again."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await s.breaker()
+        router, router_id = s.net.actors["router-0"], row.router_ids[0]
+        await s.net.kill(DIRECTORY)
+        for enabled in (False, True):
+
+            def switch(stored: RouterRow, enabled: bool = enabled) -> RouterRow:
+                return replace(stored, enabled=enabled)
+
+            await s.store.update_router(s.project.id, router_id, switch, s.clock.now_ms())
+        changes = await s.store.pending_changes(10)
+        s.cluster.log.append = failing(s.cluster.log.append, 1)  # type: ignore[method-assign]
+        assert await router.change(changes) == {}
+        assert (await router.change(changes)).keys() == {change.id for change in changes}
+        records = await s.cluster.log.read(await s.slot(router_id), router_id, 0, 1 << 60)
+        assert [decode_view(r.payload).enabled for r in records if r.kind == VIEW] == [True, False, True]
+
+
+async def test_a_breaker_starts_though_the_answer_to_its_settling_was_lost(tmp_path: Path) -> None:
+    async with service(tmp_path, breaker_actors=1) as s:
+        real, lost = s.store.settle_changes, []
+
+        async def settle(*args: Any) -> None:
+            await real(*args)
+            if not lost:
+                lost.append(args)
+                raise Unavailable("the answer was lost")
+
+        s.store.settle_changes = settle  # type: ignore[method-assign]
+        row = await s.breaker()  # returns when its owner answers
+        assert lost
+        assert not (await s.state(row.id)).stale
 
 
 async def test_duplicate_keys_are_noted_once_however_often_the_log_is_read_again(tmp_path: Path) -> None:
