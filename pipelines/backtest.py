@@ -25,6 +25,7 @@ import polars as pl
 from breaker_actors.core.machine import SAMPLES_MAX
 from breaker_actors.errors import Invalid
 from pipelines import results
+from pipelines.fast.engine import WindowsTooLarge
 from pipelines.frames import from_pandas, to_pandas
 from pipelines.rules import RuleLike, Value, candidates, checked_sweep, variants
 from pipelines.sorting import Sorted
@@ -33,7 +34,7 @@ from pipelines.streams import Progress, Run, replayed
 from pipelines.tally import Labelled, Tally, labelled
 
 MEMORY_MB = 1024
-BASE_MB, BYTES_PER_ROW = 320, 330
+BASE_MB, BYTES_PER_ROW = 200, 640
 """Measured: what a run needs beside its chunk, and what a row of a chunk takes at most while it is walked over."""
 ROWS_MIN = 1 << 16
 
@@ -123,7 +124,11 @@ def backtest(
         runs.append(Run(one, Tally(labels or (), grace_ms)))
         for setting, variant in variants(one, grid) if grid else ():
             runs.append(Run(variant, Tally(labels or (), grace_ms, kept=False), setting))
-    replayed(runs, source, rows_within(memory_mb), window_samples_max, progress)
+    try:
+        replayed(runs, source, rows_within(memory_mb), window_samples_max, progress)
+    except WindowsTooLarge as error:
+        needed = BASE_MB + window_samples_max * 5 // 4 * BYTES_PER_ROW // (1 << 20) + 1
+        raise Invalid(f"the windows hold {error} samples or more; {needed} MB of memory are enough for any") from None
     return Backtest.of(runs, labels)
 
 

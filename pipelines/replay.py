@@ -1,17 +1,17 @@
 """Replay: one rule over arrivals in order, by driving `core.machine`; the same log gives the same transitions.
 
-Pure: the drivers (backtest, backfill) read the samples and take the effects.
+Pure, and the reference: `pipelines.fast` comes to the same transitions over columns, many samples at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 import numpy as np
 
-from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Flags, Float64, Int64, Rule
+from breaker_actors.core.machine import SAMPLES_MAX, Breaker
+from breaker_actors.core.model import Batch, Effect, Flags, Float64, Int64, Record, Rule
+from pipelines.columns import Chunk, Samples
 
 
 def replay(
@@ -26,12 +26,28 @@ def replay(
     return effects
 
 
+def replay_samples(
+    rule: Rule, samples: Samples, *, window_samples_max: int = SAMPLES_MAX
+) -> tuple[list[Effect], Record]:
+    """All effects of a breaker born with the first sample, timers up to the last one's time, and its record then."""
+    breaker, first = Breaker.create(rule, int(samples.at[0]), window_samples_max=window_samples_max)
+    effects = list(first)
+    for received_ms, batch in arrivals(samples):
+        effects += breaker.ingest(batch, received_ms)
+    effects += breaker.advance(int(samples.at[-1]))
+    return effects, breaker.record()
+
+
+def arrivals(samples: Samples) -> Iterator[tuple[int, Batch]]:
+    """Each distinct time of arrival, with what arrived then."""
+    if len(samples):
+        chunk = Chunk(samples, 0)
+        for arrival, received_ms in enumerate(chunk.times.tolist()):
+            yield received_ms, chunk.batch(arrival)
+
+
 def by_timestamp(ts_ms: Int64, value: Float64, ok: Flags) -> Iterator[tuple[int, Batch]]:
-    """Arrivals for columns that carry no arrival time: each distinct timestamp is one, stamped with itself."""
+    """Arrivals for columns in any order that carry no arrival time: each distinct timestamp is one."""
     order = np.argsort(ts_ms, kind="stable")
-    columns = Batch(ts_ms[order], value[order], ok[order])
-    cuts = np.flatnonzero(np.diff(columns.ts_ms)) + 1
-    edges = [0, *cuts.tolist(), len(columns)]
-    for start, stop in pairwise(edges):
-        if start < stop:
-            yield int(columns.ts_ms[start]), columns.slice(start, stop)
+    at = ts_ms[order]
+    return arrivals(Samples(at, at, value[order], ok[order]))

@@ -254,7 +254,7 @@ class Shape:
                 )
 
 
-ANY = "text to be parsed"
+ANY = "text to be parsed, or blank"
 
 
 def _kind(kind: pl.DataType) -> str:
@@ -265,6 +265,8 @@ def _kind(kind: pl.DataType) -> str:
         return "text"
     if isinstance(kind, pl.Datetime | pl.Date):
         return "times"
+    if kind == pl.Null:
+        return ANY
     return "flags" if kind == pl.Boolean else str(kind)
 
 
@@ -287,6 +289,8 @@ class Rows:
             if name not in shape.names:
                 self._refuse(column, column.is_not_null(), "is given here but not in the rows before")
                 continue
+            if column.dtype == pl.Null:
+                column = column.cast(pl.String)
             read = self._time if name in TIMES else self._text if name in TEXTS else getattr(self, f"_{name}")
             columns.append(read(column))
         return pl.DataFrame(columns)

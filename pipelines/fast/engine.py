@@ -33,6 +33,10 @@ Tell = Callable[[Iterable[Effect]], None]
 Look = Callable[[int, float | None], None]
 
 
+class WindowsTooLarge(Exception):
+    """The windows hold so many samples that they don't fit into the rows allowed."""
+
+
 @dataclass
 class Walk:
     """One rule on its way. `tell` gets its effects in order; `figures` False: events need not say value and agg.
@@ -62,7 +66,8 @@ class FastReplay:
         window_samples_max: int = SAMPLES_MAX,
         instants: Int64 | None = None,
     ) -> None:
-        """`chunk_rows`: how many new samples are walked over at a time; `rows_max`: with those that lie in windows."""
+        """`chunk_rows`: how many new samples are walked over at a time; `rows_max`: with those that lie in windows;
+        `feed` raises WindowsTooLarge when that is too little."""
         self._instants = instants
         self._walks, self._chunk_rows, self._max = walks, chunk_rows, window_samples_max
         self._rows_max = rows_max
@@ -76,12 +81,14 @@ class FastReplay:
 
     def feed(self, samples: Samples) -> None:
         """The next samples; they are walked over once there are enough of them."""
-        if not len(samples):
-            return
-        self._waiting.append(samples)
-        self._rows_waiting += len(samples)
-        if self._rows_waiting >= self._enough():
-            self._flush(whole=False)
+        taken = 0
+        while taken < len(samples):
+            until = min(len(samples), taken + max(1, self._enough() - self._rows_waiting))
+            self._waiting.append(samples.part(taken, until))
+            self._rows_waiting += until - taken
+            taken = until
+            if self._rows_waiting >= self._enough():
+                self._flush(whole=False)
 
     def _enough(self) -> int:
         """New samples that are walked over at once. Fewer than a quarter of what windows hold would be wasteful."""
@@ -89,7 +96,7 @@ class FastReplay:
         if self._rows_max is None:
             return self._chunk_rows
         if held + held // 4 > self._rows_max:
-            raise Invalid(f"the windows hold {held} samples, which do not fit into the memory that is allowed")
+            raise WindowsTooLarge(held)
         return min(self._chunk_rows, max(self._rows_max - held, held // 4))
 
     def finish(self) -> int | None:

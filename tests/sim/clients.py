@@ -68,7 +68,8 @@ def random_rule(draws: Random) -> dict[str, Any]:
 
 
 async def _pause(seconds: float, until_s: float) -> None:
-    await asyncio.sleep(max(0.0, min(seconds, until_s - asyncio.get_running_loop().time())))
+    """A pause that ends at the end: just behind it, or rounding could leave the time standing still."""
+    await asyncio.sleep(min(seconds, until_s - asyncio.get_running_loop().time() + 0.001))
 
 
 class Request(msgspec.Struct):

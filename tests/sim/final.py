@@ -11,6 +11,7 @@ from breaker_actors.core.records import BREAKER, VIEW, decode_breaker, decode_vi
 from breaker_actors.messages import StateReading
 from tests.sim.checks import Event, Violation
 from tests.sim.replays import CoreModel, Life, Model, NaiveModel, lives_of, told, transitions
+from tests.sim.shared import check_durations, count, rules_of
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -27,6 +28,7 @@ class Final:
     def __init__(self, world: World) -> None:
         self._world = world
         self._checks = world.checks
+        self._samples_max = world.settings.window_samples_max
 
     async def check(self) -> None:
         world = self._world
@@ -39,6 +41,8 @@ class Final:
         lives = self._lives()
         for life in lives:
             self._events(life)
+        for breaker_id, rules in rules_of(self._checks.log).items():
+            check_durations(breaker_id, self._checks.events[breaker_id], rules)
         for _ in range(LOOKS):
             different = await self._views({life.breaker_id: life for life in lives if not life.ended})
             different = different or self._pictures()
@@ -86,8 +90,8 @@ class Final:
     def _lives(self) -> list[Life]:
         """The lives of breakers that never hung on a router but the one made with them."""
         kinds = (CoreModel, NaiveModel) if self._world.naive else (CoreModel,)
-        samples_max = self._world.settings.window_samples_max
-        lives = [life for records in self._checks.log.values() for life in lives_of(records, samples_max, kinds)]
+        logs = self._checks.log.values()
+        lives = [life for records in logs for life in lives_of(records, self._samples_max, kinds)]
         by_id: dict[str, list[Life]] = {}
         for life in sorted(lives, key=lambda life: (life.after_seq, life.born_ms)):
             by_id.setdefault(life.breaker_id, []).append(life)
@@ -137,8 +141,12 @@ class Final:
         readings: list[StateReading] = await self._world.ask_replica(self._world.client(), "states", ids)
         if missing := set(ids) - {r.breaker_id for r in readings if not r.stale}:
             return f"nobody answers for {sorted(missing)}"
+        stored = {state.breaker_id: state for state in self._world.stored_states()}
         for reading in readings:
             self._checks.reading(reading)
+            held = count(stored[reading.breaker_id], self._checks.log, reading.view.last_eval_ms, self._samples_max)
+            if held not in (None, reading.view.sample_count):
+                return f"breaker {reading.breaker_id} counts {reading.view.sample_count} samples, its logs have {held}"
             if (life := lives.get(reading.breaker_id)) is not None:
                 core = life.models[0]
                 assert isinstance(core, CoreModel)

@@ -63,6 +63,7 @@ class SimNet:
         self._arrived: dict[tuple[str, str], int] = {}
         self._stuck: dict[tuple[str, str], Process] = {}
         self._known: set[str] = set()
+        self._unnoticed: list[asyncio.Future[Any]] = []
         self.actors: dict[str, Process] = {}
         self.closed = False
 
@@ -114,7 +115,7 @@ class SimNet:
         elif faults.strikes("lost_request"):
             faults.hit("lost_request")
             self._world.trace("lost request", caller.label, actor, method)
-            self._loop.call_later(self._patience("lost_request"), self._fail, answer, f"{actor} was not reached")
+            self._lose(answer, "lost_request", f"{actor} was not reached")
         else:
             self._send(_Call(caller, target, method, wire, answer, next(self._numbers)))
         try:
@@ -178,7 +179,7 @@ class SimNet:
         if not call.replies:
             if not call.answer.done():
                 world.faults.hit("lost_reply")
-            self._loop.call_later(self._patience("lost_reply"), self._fail, call.answer, "no answer came")
+            self._lose(call.answer, "lost_reply", "no answer came")
         else:
             self._loop.call_later(self._draws.uniform(*HOP_S), self._answer, call, reply)
 
@@ -202,7 +203,16 @@ class SimNet:
         wait_s = self._draws.uniform(0.02, 1.6)
         self._loop.call_later(wait_s, self._fail, call.answer, f"{call.target.name} died")
 
-    def _patience(self, kind: str) -> float:
-        """Mostly the connection is seen to break; sometimes nobody notices before the time is over."""
+    def _lose(self, answer: asyncio.Future[Any], kind: str, text: str) -> None:
+        """Mostly the connection is seen to break; sometimes nobody notices before the time is over, or all is well."""
         seconds = self._world.faults.span(kind, 0.0, 1.0)
-        return CALL_S if seconds > 0.9 else 0.01 + seconds
+        if seconds < 0.9 or not self._world.faults.active:
+            self._loop.call_later(0.01 + seconds, self._fail, answer, text)
+        else:
+            self._unnoticed.append(answer)
+
+    def heal(self) -> None:
+        """Connections that are broken are seen to be."""
+        for answer in self._unnoticed:
+            self._loop.call_later(self._draws.uniform(0.01, 1.0), self._fail, answer, "the connection was broken")
+        self._unnoticed.clear()

@@ -351,7 +351,8 @@ class World:
         self.loop.call_at(until_s, over)
 
     def _heal(self) -> None:
-        """Zombies end, clocks are set right."""
+        """Zombies end, clocks are set right, broken connections noticed."""
+        self.net.heal()
         for process in self.processes:
             if process.replaced:
                 self.net.kill(process, 0.0)

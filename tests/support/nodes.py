@@ -21,8 +21,8 @@ import httpx
 from api import processes
 from tests.support.live import LiveService, wait_for
 
-START_S, DEPLOY_S = 120.0, 240.0
-NO_TOKEN = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
+START_S, DEPLOY_S = 300.0, 300.0
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "300"}
 # Addresses of this machine are loopback's, nothing of it can be reached from outside; Ray has no second node like that.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 MARK = "NODE_TEST_MARK"

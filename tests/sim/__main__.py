@@ -1,0 +1,90 @@
+"""`python -m tests.sim --seeds 2000 --jobs 2`, or `--seed 7 --trace` for one run (see `--help`)."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tests.sim.campaign import HIT_SHARE, Campaign, results
+from tests.sim.faults import KINDS, excluded
+from tests.sim.run import Result, run_safely, shrink
+
+console = Console(soft_wrap=True, highlight=False)
+
+
+def main(
+    seed: Annotated[int | None, typer.Option(help="run just this seed")] = None,
+    seeds: Annotated[int, typer.Option(help="how many seeds to run")] = 100,
+    base: Annotated[int | None, typer.Option(help="the first seed; drawn when not given")] = None,
+    jobs: Annotated[int, typer.Option(help="processes that run seeds")] = 1,
+    without: Annotated[str, typer.Option(help="faults to leave out: crash, store_late, ...; separated by commas")] = "",
+    trace: Annotated[bool, typer.Option(help="show the whole trace of --seed")] = False,
+    calls: Annotated[bool, typer.Option(help="calls between processes in the trace, too")] = False,
+    smaller: Annotated[bool, typer.Option("--shrink", help="leave out faults as long as --seed fails")] = False,
+    stop: Annotated[bool, typer.Option(help="end with the first failure")] = False,
+) -> None:
+    """Runs the seeded simulation of the whole service."""
+    words = tuple(word for word in without.split(",") if word)
+    try:
+        excluded(words)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if seed is not None:
+        result = run_safely(seed, without=words, lines=1_000_000 if trace or calls else None, calls=calls)
+        if smaller and result.failure is not None:
+            result = shrink(result)
+        _show(result)
+        raise typer.Exit(result.failure is not None)
+    first = int.from_bytes(os.urandom(4)) if base is None else base
+    campaign = _run(range(first, first + seeds), jobs, words, stop)
+    _summary(campaign, words)
+    raise typer.Exit(bool(campaign.failures))
+
+
+def _show(result: Result) -> None:
+    if result.failure is not None:
+        console.print(result.message(), markup=False)
+        return
+    for line in result.lines:
+        console.print(line, markup=False)
+    console.print(f"seed {result.seed} is fine: {result.events} events, {result.samples} samples, {result.digest}")
+
+
+def _run(seeds: range, jobs: int, words: tuple[str, ...], stop: bool) -> Campaign:
+    campaign = Campaign()
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[failed]} failed"), console=console) as progress:
+        task = progress.add_task(f"seeds from {seeds.start}", total=len(seeds), failed=0)
+        for result in results(seeds, jobs, without=words):
+            campaign.add(result)
+            progress.update(task, advance=1, failed=len(campaign.failures))
+            if result.failure is not None:
+                console.print(result.message(), markup=False)
+                if stop:
+                    break
+    return campaign
+
+
+def _summary(campaign: Campaign, words: tuple[str, ...]) -> None:
+    n = max(1, campaign.seeds)
+    console.print(
+        f"{campaign.seeds} seeds, {len(campaign.failures)} failed; {campaign.cpu_s / n:.2f} s CPU and"
+        f" {campaign.virtual_s / n:.0f} s of virtual time a seed, {campaign.events} events, {campaign.samples} samples"
+    )
+    if campaign.failures:
+        console.print("failed:", *(result.seed for result in campaign.failures))
+    table = Table("fault", "seeds it had an effect in")
+    for kind in KINDS:
+        if kind not in excluded(words):
+            share = campaign.share(kind)
+            table.add_row(kind, f"{100 * share:.0f} %", style="red" if share < HIT_SHARE else None)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

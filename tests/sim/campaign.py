@@ -1,0 +1,66 @@
+"""Many seeds, over several processes if wanted; what they came to, and whether every kind of fault really struck."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tests.sim.faults import KINDS
+from tests.sim.run import Result, run_safely
+
+HIT_SHARE = 0.20
+"""Each kind of fault has an effect in at least this share of the seeds."""
+
+
+@dataclass
+class Campaign:
+    """The sum of many runs."""
+
+    seeds: int = 0
+    failures: list[Result] = field(default_factory=list)
+    struck: Counter[str] = field(default_factory=Counter)
+    """Kind of fault -> seeds in which it had an effect."""
+    events: int = 0
+    samples: int = 0
+    cpu_s: float = 0.0
+    virtual_s: float = 0.0
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        self.struck.update(kind for kind, hits in result.hits.items() if hits)
+        self.events += result.events
+        self.samples += result.samples
+        self.cpu_s += result.cpu_s
+        self.virtual_s += result.virtual_s
+        if result.failure is not None:
+            self.failures.append(result)
+
+    def share(self, kind: str) -> float:
+        return self.struck[kind] / max(1, self.seeds)
+
+    def rare(self) -> list[str]:
+        """Kinds of faults that struck too seldom for this to have been a test of them."""
+        return [kind for kind in KINDS if self.share(kind) < HIT_SHARE]
+
+
+def results(seeds: Sequence[int], jobs: int, **options: Any) -> Iterator[Result]:
+    """Runs all seeds; in order when there is one job."""
+    work: Callable[[int], Result] = partial(_told_if_failed, options)
+    if jobs == 1:
+        yield from map(work, seeds)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(work, seeds, chunksize=4)
+
+
+def _told_if_failed(options: dict[str, Any], seed: int) -> Result:
+    """The trace of a run that went well is of no use to anybody."""
+    result = run_safely(seed, **options)
+    return result if result.failure is not None else msgspec.structs.replace(result, lines=())

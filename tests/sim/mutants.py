@@ -1,0 +1,115 @@
+"""Bugs planted into the code under test, as changes of its text: what the simulation must be able to see.
+
+A text that is not there any more is an error: the mutant has to follow the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+HEAD = "from __future__ import annotations\n"
+
+
+class Mutant(NamedTuple):
+    """`where`: module and qualified name of a function, in which `old` (found once) becomes `new`."""
+
+    where: str
+    old: str
+    new: str
+
+
+CORE = {
+    "minimum duration off by one tick": Mutant(
+        "breaker_actors.core.machine:Breaker._act",
+        "age >= self._rule.min_state_duration_ms",
+        "age >= self._rule.min_state_duration_ms + self._rule.eval_interval_ms",
+    ),
+    "floor not moved at half_open": Mutant(
+        "breaker_actors.core.machine:Breaker._half_open",
+        "evidence_floor_ms=now",
+        "evidence_floor_ms=self._record.evidence_floor_ms",
+    ),
+    "backoff doubles once too often": Mutant(
+        "breaker_actors.core.timers:Timers._open_wait", "base << min(failed,", "base << min(failed + 1,"
+    ),
+    "tick grid not restarted at a transition": Mutant(
+        "breaker_actors.core.machine:Breaker._move", "grid_ms=now", "grid_ms=before.grid_ms"
+    ),
+    "late samples count as on time after a restore": Mutant(
+        "breaker_actors.core.evidence:Evidence.load",
+        "self.window.add(batch,",
+        "self.window.add(Batch(batch.ts_ms * 0 + received_ms, batch.value, batch.ok),",
+    ),
+    "gap ignored": Mutant(
+        "breaker_actors.core.machine:Breaker.gap", "effects = self._fire(from_ms)", "return self._fire(from_ms)"
+    ),
+    "peak not reset": Mutant("breaker_actors.core.evidence:Evidence._assess_streak", "self.peak = self.streak", "pass"),
+    "restore loses passes": Mutant(
+        "breaker_actors.core.machine:Breaker.restore",
+        "return cls(rule, record,",
+        "return cls(rule, replace(record, passes=0),",
+    ),
+    "a window is loaded with one record too many": Mutant(
+        "breaker_actors.catchup:CatchUp._refill",
+        "record.offset > uptos[breaker_id]",
+        "record.offset > uptos[breaker_id] + 1",
+    ),
+    "ramp not announced": Mutant(
+        "breaker_actors.core.machine:Breaker._ramp",
+        "() if rate == before else (RateChange(ts_ms=now, allow_rate=rate),)",
+        "()",
+    ),
+}
+"""Bugs in what a breaker decides: the replay by the core has most of them, too, so the naive model has to tell."""
+
+SHELL = {
+    "the log appends under any epoch": Mutant(
+        "breaker_actors.stores.loghead:judge", "or head.epoch != record.epoch", ""
+    ),
+    "a router promises under any epoch": Mutant(
+        "breaker_actors.stores.slotfile:promise",
+        "head is not None and head.epoch == epoch and head.owner == owner",
+        "True",
+    ),
+    "the journal commits under any epoch": Mutant(
+        "breaker_actors.stores.runtime:_advance", "& (t.journals.c.epoch == head.epoch)", ""
+    ),
+    "no duplicate keys": Mutant("breaker_actors.staging:Group._known", "if key in router.keys:", "if False:"),
+    "no compare-and-set of transition_seq": Mutant(
+        "breaker_actors.stores.runtime:_judge", "if fence == _Fence(commit.epoch, wanted):", "if fence is not None:"
+    ),
+}
+"""Protections between processes taken away."""
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The code has the bug within the block."""
+    module_name, _, path = mutant.where.partition(":")
+    module = importlib.import_module(module_name)
+    *outer, name = path.split(".")
+    owner: Any = module
+    for part in outer:
+        owner = getattr(owner, part)
+    original = inspect.getattr_static(owner, name)
+    setattr(owner, name, _changed(mutant, original, vars(module)))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _changed(mutant: Mutant, original: Any, names: dict[str, Any]) -> Any:
+    source = textwrap.dedent(inspect.getsource(getattr(original, "__func__", original)))
+    assert source.count(mutant.old) == 1, f"{mutant.where} does not have this text once: {mutant.old}"
+    scope: dict[str, Any] = {}
+    code = compile(
+        "from __future__ import annotations\n" + source.replace(mutant.old, mutant.new), mutant.where, "exec"
+    )
+    exec(code, names, scope)
+    return next(iter(value for key, value in scope.items() if key != "annotations"))

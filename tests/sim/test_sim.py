@@ -1,0 +1,68 @@
+"""The whole service in virtual time, with faults: some fixed seeds always, hundreds of fresh ones in the slow set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sim.campaign import Campaign, results
+from tests.sim.faults import KINDS, excluded
+from tests.sim.run import run_seed
+
+ROOT = Path(__file__).parents[2]
+FIXED = range(1, 21)
+FAILED_ONCE = (25, 34, 43, 46, 47, 60, 81, 85, 88, 89, 95, 101, 155, 218)
+"""Seeds that found something while the simulation was made."""
+FRESH = 500
+
+
+@pytest.mark.parametrize("seed", FIXED)
+def test_a_fixed_seed(seed: int) -> None:
+    """Everything that must hold holds after each step and at the end."""
+    result = run_seed(seed)
+    assert result.failure is None, result.message()
+    assert result.samples > 0
+
+
+def test_a_seed_repeats_itself_whatever_the_process() -> None:
+    """The trace is the same to the last line, in another process with other hashes."""
+    here = run_seed(5).digest
+    assert run_seed(5).digest == here
+    code = "from tests.sim.run import run_seed; print(run_seed(5).digest)"
+    environ = {**os.environ, "PYTHONHASHSEED": "12345"}
+    there = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert there.stdout.strip() == here, there.stderr
+
+
+def test_leaving_a_kind_of_fault_out_leaves_it_out() -> None:
+    result = run_seed(3, without=KINDS)
+    assert result.failure is None, result.message()
+    assert result.hits == {}
+    assert excluded(["crash"]) == {kind for kind in KINDS if kind.startswith("crash_")}
+    with pytest.raises(ValueError, match="no kind of fault"):
+        excluded(["crashes"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_seed_that_failed_once(seed: int) -> None:
+    result = run_seed(seed)
+    assert result.failure is None, result.message()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_fresh_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Other seeds in every run (SIM_SEED: the first of them), and every kind of fault has struck often enough."""
+    first = int(os.environ.get("SIM_SEED") or int.from_bytes(os.urandom(4)))
+    with capsys.disabled():
+        print(f"\nseeds {first} to {first + FRESH - 1}")
+    campaign = Campaign()
+    for result in results(range(first, first + FRESH), os.cpu_count() or 1):
+        campaign.add(result)
+    assert not campaign.failures, "\n\n".join(result.message() for result in campaign.failures[:3])
+    assert campaign.rare() == []

@@ -1,0 +1,132 @@
+"""Recorded samples and rules made up from a seed, for the fast path to be held against the core."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from breaker_actors.core.model import Effect, Record, Rule
+from breaker_actors.core.rules import DELTA_OF, KINDS, OPS, POLICIES, parse_rule
+from pipelines.columns import Samples
+from pipelines.fast.engine import FastReplay, Walk
+
+START_MS = 1_700_000_000_000
+SHAPES = ("latency", "latency", "latency", "whole", "normal", "constant", "steps", "spikes", "all_magnitudes")
+
+
+def made_up(seed: int, count: int, *, spans: tuple[float, ...] = (0.05, 0.5, 2, 10, 100, 1000)) -> tuple[Rule, Samples]:
+    """A rule and samples under which something happens, mostly. `spans`: mean milliseconds between samples."""
+    chance = random.Random(seed)
+    spacing_ms = chance.choice(spans)
+    samples = made_up_samples(chance, count, spacing_ms)
+    fields = made_up_fields(chance, spacing_ms)
+    fields["threshold"] = threshold_for(chance, fields, samples)
+    return parse_rule(fields), samples
+
+
+def made_up_samples(chance: random.Random, count: int, spacing_ms: float) -> Samples:
+    """Bursts and pauses, equal times, late samples and times ahead of the clock, failures that come and go."""
+    draw = np.random.default_rng(chance.randrange(1 << 30))
+    gaps = draw.exponential(spacing_ms, count)
+    if chance.random() < 0.5:
+        gaps[draw.random(count) < 0.002] *= 300
+    at = np.cumsum(gaps).astype(np.int64) + START_MS
+    wave = np.sin(np.arange(count) * 2 * np.pi / chance.choice([300, 3000, 30000]))
+    value = values(draw, chance.choice(SHAPES), count)
+    if chance.random() < 0.5:
+        value = value * (1.25 + wave)
+    ok = draw.random(count) > np.clip(0.3 + 0.4 * wave, 0, 1) ** 2
+    ts_ms = at
+    if chance.random() < 0.4:
+        lag = draw.exponential(spacing_ms * chance.choice([1, 20, 300]), count).astype(np.int64)
+        ts_ms = at - lag * (draw.random(count) < chance.choice([0.05, 0.5, 1]))
+        ts_ms += draw.integers(1, 1000, count) * (draw.random(count) < 0.02)
+    trace = None
+    if chance.random() < 0.3:
+        named = draw.random(count) < 0.1
+        trace = pl.Series([f"t{i}" if one else None for i, one in enumerate(named.tolist())], dtype=pl.String)
+    return Samples(at, ts_ms, value, ok, trace)
+
+
+def values(draw: np.random.Generator, shape: str, count: int) -> np.ndarray:
+    match shape:
+        case "latency":
+            return np.round(draw.lognormal(4.5, 0.5, count), 3)
+        case "whole":
+            return draw.integers(0, 10, count).astype(float)
+        case "normal":
+            return draw.normal(0, 1, count)
+        case "constant":
+            return np.full(count, draw.choice([0.0, 0.1, 1.0]))
+        case "steps":
+            return np.repeat(np.round(draw.normal(5, 3, count // 50 + 1), 1), 50)[:count]
+        case "spikes":
+            return draw.normal(0, 1e-9, count) + np.where(draw.random(count) < 0.01, 1e12, 0)
+        case _:
+            return draw.normal(0, 1, count) * 10.0 ** draw.integers(-40, 40, count)
+
+
+def made_up_fields(chance: random.Random, spacing_ms: float) -> dict[str, Any]:
+    """All of a rule but its threshold, with windows and timers from much shorter to much longer than the spacing."""
+    kind, unit = chance.choice(KINDS), max(1, round(spacing_ms * chance.choice([1, 10, 100])))
+    fields: dict[str, Any] = {
+        "metric": "m",
+        "kind": kind,
+        "op": chance.choice(OPS),
+        "window_ms": max(1, chance.choice([1, 7, 20, 50, 300]) * unit // chance.choice([1, 3])),
+        "eval_interval_ms": chance.choice([1, 5, 20, 100]) * unit,
+        "min_count": chance.choice([0, 1, 1, 2, 5, 30]),
+        "min_state_duration_ms": chance.choice([0, 0, 3, 15, 100]) * unit,
+        "cooldown_ms": chance.choice([0, 0, 5, 50]) * unit,
+        "half_open_backoff_enabled": chance.random() < 0.5,
+        "half_open_backoff_cap_ms": chance.choice([0, 50, 500]) * unit,
+        "half_open_indeterminate_policy": chance.choice(POLICIES),
+        "recovery_allow_rate_ramp_steps": chance.choice([1, 2, 3, 5]),
+    }
+    if kind == "percentile":
+        fields["kind_params"] = {"percentile": chance.choice([1, 10, 33.3, 50, 66.7, 95, 99.9, 100])}
+    if kind == "delta":
+        fields["kind_params"] = {"delta_of": chance.choice(DELTA_OF), "alpha": chance.choice([0.05, 0.3, 0.5, 1.0])}
+    return fields
+
+
+def threshold_for(chance: random.Random, fields: dict[str, Any], samples: Samples) -> float:
+    """One that the windows' values come by, now and then exactly."""
+    kind, value = fields["kind"], samples.value
+    if kind == "delta":
+        inner = threshold_for(chance, fields | {"kind": fields["kind_params"]["delta_of"]}, samples)
+        return chance.choice([0.0, 0.02, 0.1, -0.1, 0.5]) * abs(inner)
+    spacing_ms = max(1e-3, (int(samples.at[-1]) - int(samples.at[0])) / len(samples))
+    held = fields["window_ms"] / spacing_ms
+    if kind == "error_rate":
+        return chance.choice([0, 0.1, 0.3, 1 / 3, 0.5, 0.8, 1])
+    if kind == "consecutive_failures":
+        return chance.choice([0, 1, 2, 3, 5, 8])
+    if kind == "count":
+        return round(held * chance.choice([0.3, 0.9, 1, 1.1, 2]))
+    if kind == "sum":
+        return float(value.mean() * held * chance.choice([0.5, 0.9, 1, 1.2]))
+    if kind == "stddev":
+        return float(value.std() * chance.choice([0, 0.5, 0.9, 1, 1.1]))
+    spread = [0.3, 0.45, 0.5, 0.55, 0.7] if kind == "avg" else [0.02, 0.05, 0.5, 0.9, 0.95, 0.99]
+    return float(np.quantile(value, chance.choice(spread)))
+
+
+def walked(
+    rule: Rule, samples: Samples, *, chunk_rows: int, window_samples_max: int = 1_000_000, seed: int = 0
+) -> tuple[list[Effect], Record]:
+    """What the fast path makes of it, fed in uneven portions."""
+    effects: list[Effect] = []
+    walk = Walk(rule, effects.extend)
+    engine = FastReplay([walk], chunk_rows=chunk_rows, window_samples_max=window_samples_max)
+    chance, at = random.Random(seed), 0
+    while at < len(samples):
+        until = min(len(samples), at + chance.randrange(1, 2 * chunk_rows + 2))
+        engine.feed(samples.part(at, until))
+        at = until
+    engine.finish()
+    assert walk.walker is not None
+    return effects, walk.walker.record()

@@ -1,0 +1,232 @@
+"""`backtest`: frames of what breakers did, over files and frames, with filters, sweeps and labelled failures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from breaker_actors.core.model import Transition
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.errors import Invalid
+from pipelines.backtest import Backtest, backtest, source_of
+from pipelines.columns import Samples
+from pipelines.replay import replay_samples
+
+NAB = Path(__file__).parents[2] / "data" / "nab"
+LATENCY = NAB / "ec2_request_latency_system_failure.csv"
+RULE: dict[str, Any] = {
+    "name": "slow", "metric": "latency", "kind": "avg", "op": "gt", "threshold": 10, "window_ms": 500,
+    "eval_interval_ms": 100, "min_state_duration_ms": 200,
+}  # fmt: skip
+
+
+def recorded(count: int = 4000, seed: int = 0) -> pl.DataFrame:
+    draw = np.random.default_rng(seed)
+    ts_ms = np.cumsum(draw.integers(0, 20, count)) + 1_700_000_000_000
+    return pl.DataFrame({"ts_ms": ts_ms, "value": 9 + 3 * np.sin(ts_ms / 3000) + draw.normal(0, 1, count)})
+
+
+def core_moves(frame: pl.DataFrame, **changes: Any) -> list[tuple[Any, ...]]:
+    fields = {name: value for name, value in (RULE | changes).items() if name != "name"}
+    at = frame["ts_ms"].to_numpy()
+    ok = frame["ok"].to_numpy() if "ok" in frame.columns else np.ones(len(at), np.bool_)
+    effects, _ = replay_samples(parse_rule(fields), Samples(at, at, frame["value"].to_numpy(), ok))
+    return [
+        (e.ts_ms, e.prev, e.curr, e.transition_seq, e.allow_rate, e.reason, e.value, *_agg(e))
+        for e in effects
+        if isinstance(e, Transition)
+    ]
+
+
+def _agg(move: Transition) -> tuple[float, int, int, float]:
+    return move.agg.avg, move.agg.count, move.agg.error_count, move.agg.p95
+
+
+def moves(run: Backtest) -> list[tuple[Any, ...]]:
+    return run.transitions.drop("breaker", "trace_id").rows()
+
+
+def test_frames() -> None:
+    """Transitions are the core's; stays fill the span; the summary adds them up."""
+    frame = recorded()
+    run = backtest(RULE, frame)
+    assert moves(run) == core_moves(frame)
+    assert len(run.transitions) > 10
+    first, last = frame["ts_ms"][0], frame["ts_ms"][-1]
+    assert (run.states["from_ms"][0], run.states["to_ms"][-1]) == (first, last)
+    assert run.states["from_ms"][1:].to_list() == run.states["to_ms"][:-1].to_list()
+    row = run.summary.row(0, named=True)
+    for state in ("closed", "half_open", "open"):
+        assert row[f"{state}_ms"] == run.states.filter(state=state)["duration_ms"].sum()
+    assert row["trips"] == run.transitions.filter(curr="open").height
+    assert (row["samples"], row["late"], row["truncated"], run.sweep) == (4000, 0, 0, None)
+
+
+def test_pandas_in_and_out() -> None:
+    """A pandas frame is taken, times with a zone too, and frames are given back for pandas without further packages."""
+    frame = recorded(500)
+    known = backtest(RULE, frame)
+    times = pd.to_datetime(frame["ts_ms"].to_numpy(), unit="ms", utc=True).tz_convert("Europe/Berlin")
+    run = backtest(RULE, pd.DataFrame({"ts_ms": times, "value": frame["value"].to_list(), "trace_id": None}))
+    assert run.transitions.equals(known.transitions)
+    back = run.to_pandas()
+    assert back["transitions"]["ts_ms"].tolist() == known.transitions["ts_ms"].to_list()
+    assert set(back) == {"transitions", "states", "summary"}
+    assert str(back["summary"]["trips"].dtype) == "int64"
+
+
+def test_json() -> None:
+    run = backtest(RULE, recorded(), windows=[[1_700_000_000_000, 1_700_000_009_000], [0, 1]])
+    told = json.loads(json.dumps(run.to_dict(), allow_nan=False))
+    first = told["transitions"][0]
+    assert list(first) == [
+        "breaker", "ts_ms", "prev", "curr", "transition_seq", "allow_rate", "reason", "value", "trace_id", "agg",
+    ]  # fmt: skip
+    assert set(first["agg"]) == {"avg", "count", "error_count", "p95"}
+    (rule,) = told["summary"]["rules"]
+    assert (rule["breaker"], rule["caught"], rule["caught_all"]) == ("slow", 1, False)
+    assert [window["latency_ms"] is None for window in rule["windows"]] == [True, False]
+
+
+def test_metrics_and_routers() -> None:
+    """Samples that name a metric or router reach the breakers of that metric and router only."""
+    one, other = recorded(2000, 1), recorded(2000, 2)
+    frame = pl.concat([
+        one.with_columns(metric=pl.lit("latency"), router_id=pl.lit("r1")),
+        other.with_columns(metric=pl.lit("latency"), router_id=pl.lit("r2")),
+        other.with_columns(metric=pl.lit("size"), router_id=pl.lit("r1")),
+    ]).sort("ts_ms", maintain_order=True)  # fmt: skip
+    both = pl.concat([one, other]).sort("ts_ms", maintain_order=True)
+    rules = [RULE, RULE | {"name": "r1", "router_id": "r1"}, RULE | {"name": "size", "metric": "size"}]
+    run = backtest(rules, frame)
+    told = {name: moves(Backtest.of([r], None)) for name, r in zip(("all", "r1", "size"), run.runs, strict=True)}
+    assert told == {"all": core_moves(both), "r1": core_moves(one), "size": core_moves(other)}
+    assert run.summary["samples"].to_list() == [4000, 2000, 2000]
+    with pytest.raises(Invalid, match="no sample has metric 'none'; there are metric: 'latency', 'size'"):
+        backtest(RULE | {"metric": "none"}, frame)
+    with pytest.raises(Invalid, match="no sample has metric 'latency' and router_id 'r3'"):
+        backtest(RULE | {"router_id": "r3"}, frame)
+
+
+def test_arrival_times_and_traces() -> None:
+    """With received_ms that is the order, late samples are counted, and events name the newest trace."""
+    draw = np.random.default_rng(3)
+    frame = recorded().with_columns(received_ms=pl.col("ts_ms"))
+    late = pl.Series(draw.integers(0, 800, 4000)) * pl.Series(draw.random(4000) < 0.2)
+    frame = frame.with_columns(ts_ms=pl.col("ts_ms") - late, trace_id=pl.format("t{}", pl.int_range(4000)))
+    run = backtest(RULE, frame)
+    at, ts_ms = frame["received_ms"].to_numpy(), frame["ts_ms"].to_numpy()
+    samples = Samples(at, ts_ms, frame["value"].to_numpy(), np.ones(4000, np.bool_), frame["trace_id"])
+    fields = {name: value for name, value in RULE.items() if name != "name"}
+    effects, record = replay_samples(parse_rule(fields), samples)
+    expected = [(e.ts_ms, e.trace_id) for e in effects if isinstance(e, Transition)]
+    assert run.transitions.select("ts_ms", "trace_id").rows() == expected
+    assert run.summary["late"][0] == record.late_count > 0
+
+
+def test_windows_that_overflow() -> None:
+    """Samples that leave early are counted."""
+    frame, fields = recorded(), {name: value for name, value in RULE.items() if name != "name"} | {"window_ms": 60_000}
+    run = backtest(fields, frame, window_samples_max=100)
+    at = frame["ts_ms"].to_numpy()
+    samples = Samples(at, at, frame["value"].to_numpy(), np.ones(len(at), np.bool_))
+    _, record = replay_samples(parse_rule(fields), samples, window_samples_max=100)
+    assert run.summary["truncated"][0] == record.truncated_count > 2000
+
+
+def test_unsorted() -> None:
+    frame = recorded(1000)
+    mixed = frame.sample(fraction=1, shuffle=True, seed=1)
+    with pytest.raises(Invalid, match=r"frame, row \d+: ts_ms \d+ comes after \d+"):
+        backtest(RULE, mixed)
+    sorted_by_hand = mixed.sort("ts_ms", maintain_order=True)
+    assert backtest(RULE, mixed, sort=True).transitions.equals(backtest(RULE, sorted_by_hand).transitions)
+
+
+def test_memory() -> None:
+    """A limit that is too low is refused, at once or when windows turn out to hold too much."""
+    with pytest.raises(Invalid, match="100 MB are too few; 241 are needed"):
+        backtest(RULE, recorded(10), memory_mb=100)
+    at = np.arange(200_000)
+    frame = pl.DataFrame({"ts_ms": at, "value": at % 7})
+    with pytest.raises(Invalid, match=r"the windows hold \d+ samples or more; 963 MB of memory are enough for any"):
+        backtest(RULE | {"window_ms": 80_000_000}, frame, memory_mb=245)
+    assert len(backtest(RULE | {"window_ms": 80_000_000}, frame, memory_mb=963).states) == 1
+
+
+def test_no_samples() -> None:
+    with pytest.raises(Invalid, match="frame: there is no sample in it"):
+        backtest(RULE, recorded(0))
+
+
+def test_progress() -> None:
+    told: list[int] = []
+    backtest(RULE, recorded(), progress=told.append)
+    assert told[-1] == 4000
+
+
+def test_sweep_equals_single_runs() -> None:
+    """A sweep tells the same as one run per setting; the rule itself is run as given."""
+    frame = recorded()
+    windows = [[1_700_000_000_000 + k * 18_000, 1_700_000_000_000 + k * 18_000 + 9_000] for k in range(3)]
+    grid = {"threshold": [9, 10.5, 12], "window_ms": [300, 2000], "op": ["gt", "lte"]}
+    run = backtest(RULE, frame, sweep=grid, windows=windows)
+    assert run.sweep is not None
+    assert len(run.sweep) == 12
+    for row in run.sweep.iter_rows(named=True):
+        single = backtest(RULE | {name: row[name] for name in grid}, frame, windows=windows)
+        shown = single.summary.row(0, named=True)
+        assert row == {name: row[name] if name in grid else shown[name] for name in row}
+    assert moves(run) == core_moves(frame)
+    ranks = [(-row["caught"], row["false_trips"]) for row in run.sweep.iter_rows(named=True)]
+    assert ranks == sorted(ranks)
+
+
+def test_sweep_on_real_latencies() -> None:
+    """Which settings of a stddev rule see all three labelled failures of a real service without a false trip."""
+    rule = {
+        "metric": "latency", "kind": "stddev", "op": "gt", "threshold": 4, "window_ms": 7_200_000, "min_count": 4,
+        "eval_interval_ms": 300_000, "min_state_duration_ms": 3_600_000, "cooldown_ms": 7_200_000,
+    }  # fmt: skip
+    grid = {"threshold": [2, 3, 4, 5, 6], "window_ms": [1_800_000, 3_600_000, 7_200_000]}
+    run = backtest(rule, LATENCY, columns={"ts_ms": "timestamp"}, windows=NAB / "anomaly_windows_ms.json", sweep=grid)
+    best = run.best()
+    assert best is not None
+    assert set(best.select("threshold", "window_ms").rows()) == {
+        (3, 7_200_000), (4, 3_600_000), (5, 1_800_000), (6, 1_800_000),
+    }  # fmt: skip
+    assert best["false_trips"].to_list() == [0] * 4
+    assert best["caught"].to_list() == [3] * 4
+
+
+def test_no_setting_is_good_enough() -> None:
+    """Then none is best; without labelled failures the fewest trips are."""
+    run = backtest(RULE, recorded(), sweep={"threshold": [10, 11]}, windows=[[0, 1]])
+    assert run.best() is not None
+    assert len(run.best()) == 0  # type: ignore[arg-type]
+    plain = backtest(RULE, recorded(), sweep={"threshold": [1000, 10, 2000]})
+    assert plain.best()["threshold"].to_list() == [1000, 2000]  # type: ignore[index]
+
+
+def test_a_source_of_ones_own() -> None:
+    """Whatever has names, rows and batches is a source."""
+
+    class Ours:
+        names = ("ours",)
+
+        def rows(self) -> None:
+            return None
+
+        def batches(self) -> Any:
+            frame = recorded()
+            yield from (frame[:1500], frame[1500:])
+
+    ours: Any = Ours()
+    assert source_of(ours) is ours
+    assert backtest(RULE, ours).transitions.equals(backtest(RULE, recorded()).transitions)

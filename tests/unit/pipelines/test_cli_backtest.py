@@ -1,0 +1,143 @@
+"""`breakers backtest`: tables, JSON, files, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from api.cli import app
+from api.cli_backtest import span, time
+from pipelines.backtest import backtest
+
+NAB = Path(__file__).parents[2] / "data" / "nab"
+LATENCY = str(NAB / "ec2_request_latency_system_failure.csv")
+RULE: dict[str, Any] = {
+    "name": "jitter", "metric": "latency", "kind": "stddev", "op": "gt", "threshold": 4, "window_ms": 7_200_000,
+    "min_count": 4, "eval_interval_ms": 300_000, "min_state_duration_ms": 3_600_000, "cooldown_ms": 7_200_000,
+}  # fmt: skip
+
+
+@pytest.fixture
+def rule(tmp_path: Path) -> str:
+    path = tmp_path / "rule.json"
+    path.write_text(json.dumps(RULE))
+    return str(path)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["backtest", *arguments], env={"COLUMNS": "120"})
+
+
+def refused(result: Result, words: str) -> None:
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+
+
+def test_tables(rule: str) -> None:
+    """Transitions, time in each state, labelled failures, and which settings of a sweep are best."""
+    windows = str(NAB / "anomaly_windows_ms.json")
+    sweep = "threshold=3:5:1,window_ms=3600000,7200000"
+    result = run("--rule", rule, LATENCY, "--column", "ts_ms=timestamp", "--windows", windows, "--sweep", sweep)
+    assert result.exit_code == 0, result.output
+    assert "2014-03-07 03:41:00 to 2014-03-21 03:41:00 UTC, 14 d" in result.stdout
+    assert "1  2014-03-18 22:36:00  closed → open       threshold_exceeded  4.65941" in result.stdout
+    assert "closed 13 d 20 h (98.91%), half_open 1 h (0.30%), open 2 h 40 min (0.79%)" in result.stdout
+    assert "labelled failures caught: 2 of 3, false: 0" in result.stdout
+    assert "trip after 5 h 30 min" in result.stdout
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("all 3 labelled failures with fewest false trips (0): ")
+    assert set(last.partition("(0): ")[2].split("; ")) == {
+        "threshold=3, window_ms=7200000", "threshold=4, window_ms=3600000",
+    }  # fmt: skip
+
+
+def test_json_and_files(rule: str, tmp_path: Path) -> None:
+    """--json prints one object; the transitions and the page are written beside it."""
+    out, report = tmp_path / "events.parquet", tmp_path / "report.html"
+    result = run(
+        "--rule", rule, LATENCY, "--column", "ts_ms=timestamp", "--json", "--out", str(out), "--report", str(report)
+    )
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    known = backtest(RULE, LATENCY, columns={"ts_ms": "timestamp"})
+    assert told == json.loads(json.dumps(known.to_dict()))
+    assert pl.read_parquet(out).equals(known.transitions)
+    assert report.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["events.parquet", "report.html", "rule.json"]
+
+
+@pytest.mark.parametrize(("suffix", "lines"), [("csv", 5), ("ndjson", 4)])
+def test_text_files(rule: str, tmp_path: Path, suffix: str, lines: int) -> None:
+    out = tmp_path / f"events.{suffix}"
+    result = run("--rule", rule, LATENCY, "--column", "ts_ms=timestamp", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert f"wrote {out}" in result.stdout.replace("\n", "")
+    assert len(out.read_text().splitlines()) == lines
+
+
+def test_many_moves_and_no_move(tmp_path: Path) -> None:
+    """A long table is cut, a rule that never moves is said to; ignored fields are told on stderr."""
+    ts_ms = np.arange(0, 600_000, 10)
+    pl.DataFrame({"ts_ms": ts_ms, "value": np.sin(ts_ms / 1000)}).write_parquet(tmp_path / "s.parquet")
+    busy = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 0.5, "window_ms": 100, "min_state_duration_ms": 0,
+            "eval_interval_ms": 100, "recovery_allow_rate_ramp_steps": 1, "name": "[busy]"}  # fmt: skip
+    (tmp_path / "rules.json").write_text(json.dumps([busy | {"tresholds": 1}, busy | {"threshold": 5, "name": "calm"}]))
+    result = run("--rule", str(tmp_path / "rules.json"), str(tmp_path / "*.parquet"))
+    assert result.exit_code == 0, result.output
+    assert "more; --out writes them all" in result.stdout
+    assert "\n[busy]\n" in result.stdout
+    assert "calm: no transition" in result.stdout
+    assert result.stderr == "breakers: [busy]: ignored tresholds\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.csv"], "none.csv can't be read: No such file"),
+        ([LATENCY], "there is no column 'ts_ms', there are timestamp, value"),
+        ([LATENCY, "--column", "ts_ms"], "--column 'ts_ms': expected OURS=THEIRS"),
+        ([LATENCY, "--column", "when=timestamp"], "there is no column 'when' to rename"),
+        ([LATENCY, "--out", "events.txt"], "events.txt: transitions are written as .parquet, .csv, .ndjson"),
+        ([LATENCY, "--report", "no/where.html"], "no/where.html can't be written: there is no directory no"),
+        ([LATENCY, "--sweep", "threshold"], "expected field=first:last:step"),
+        ([LATENCY, "--windows", "none.json"], "none.json can't be read"),
+        ([LATENCY, "--memory-mb", "10"], "10 MB are too few"),
+        ([LATENCY, "--rule", "none.json"], "none.json can't be read"),
+    ],
+)
+def test_what_is_wrong(rule: str, arguments: list[str], words: str) -> None:
+    refused(run("--rule", rule, *arguments), words)
+
+
+def test_a_bad_row_leaves_nothing_behind(rule: str, tmp_path: Path) -> None:
+    """Found out in the middle: no output, no file."""
+    text = "ts_ms,value\n" + "".join(f"{i},1\n" for i in range(5000)) + "5000,x\n"
+    (tmp_path / "s.csv").write_text(text)
+    arguments = ["--out", str(tmp_path / "e.csv"), "--report", str(tmp_path / "r.html"), "--json"]
+    refused(
+        run("--rule", rule, str(tmp_path / "s.csv"), *arguments), "s.csv, row 5001: value 'x' is not a finite number"
+    )
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["rule.json", "s.csv"]
+
+
+def test_sort(rule: str, tmp_path: Path) -> None:
+    lines = (NAB / "ec2_request_latency_system_failure.csv").read_text().splitlines()
+    (tmp_path / "s.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
+    arguments = ["--rule", rule, str(tmp_path / "s.csv"), "--column", "ts_ms=timestamp", "--json"]
+    refused(run(*arguments), "s.csv, row 2: timestamp")
+    told = json.loads(run(*arguments, "--sort").stdout)
+    assert told["transitions"] == backtest(RULE, LATENCY, columns={"ts_ms": "timestamp"}).to_dict()["transitions"]
+
+
+def test_words() -> None:
+    assert [span(ms) for ms in (0, 999, 1000, 61_000, 3_600_000, 90_061_000)] == [
+        "0 ms", "999 ms", "1 s", "1 min 1 s", "1 h", "1 d 1 h",
+    ]  # fmt: skip
+    assert [time(0), time(1_700_000_000_123)] == ["1970-01-01 00:00:00", "2023-11-14 22:13:20.123"]

@@ -1,0 +1,16 @@
+"""The history benchmark runs at toy size with right outcomes; its figures are not judged here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.bench.__main__ import main
+
+
+def test_history_bench(tmp_path: Path) -> None:
+    """Every case runs in its own process and agrees with the core; the figures land in the file."""
+    assert main(["history", "--smoke", "--json", str(tmp_path / "figures.json")]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert len(figures) == 14
+    assert all(figure["value"] > 0 for figure in figures)

@@ -1,0 +1,140 @@
+"""Rules from dicts and files, sweeps over their fields, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.errors import Invalid
+from pipelines.rules import candidates, checked_sweep, parse_sweep, variants
+
+RULE = {"metric": "latency", "kind": "p95", "op": "gt", "threshold": 250}
+FULL = RULE | {
+    "name": "slow",
+    "id": "1",
+    "metadata": {},
+    "actions": None,
+    "router_id": "r1",
+    "recovery_window_ms": 50_000,
+}
+
+
+def refused(given: Any) -> str:
+    with pytest.raises(Invalid) as raised:
+        candidates(given)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_what_a_rule_may_be(tmp_path: Path) -> None:
+    """A Breaker object as the service shows it, a Rule, a file, or several; names are made unique."""
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"breakers": [FULL, FULL | {"threshold": 300, "colour": "red"}], "count": 2}))
+    found = candidates([path, RULE, parse_rule(RULE)])
+    assert [one.name for one in found] == ["slow", "slow (2)", "rule 3", "rule 4"]
+    assert [one.rule.threshold for one in found] == [250, 300, 250, 250]
+    assert [(one.router_id, one.ignored) for one in found] == [("r1", ()), ("r1", ("colour",)), (None, ()), (None, ())]
+    assert candidates(FULL)[0].rule == parse_rule(RULE)
+
+
+def test_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("- {name: a, metric: m, kind: avg, op: gt, threshold: 1}\n- name: b\n  metric: m\n  kind: sum\n"
+                    "  op: lt\n  threshold: 2.5\n")  # fmt: skip
+    pytest.importorskip("yaml")
+    assert [(one.name, one.rule.kind, one.rule.threshold) for one in candidates(path)] == [
+        ("a", "avg", 1),
+        ("b", "sum", 2.5),
+    ]
+    path.write_text("a: [1\nb: 2")
+    assert "rules.yaml, line 2: not YAML" in refused(path)
+
+
+def test_yaml_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.yml").write_text("a: 1")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert "YAML needs the package pyyaml" in refused(tmp_path / "r.yml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "r.json, line 1: not JSON"),
+        ("[]", "there is no rule in it"),
+        ("[3]", "a rule is an object, not 3"),
+        ('{"breakers": []}', "there is no rule in it"),
+        ('{"name": "x", "metric": "m"}', "x: kind is required; op is required; threshold is required"),
+        (json.dumps(RULE | {"threshold": "high"}), "rule 1: threshold must be a finite number"),
+        (json.dumps(RULE | {"kind": "percentile"}), "rule 1: kind_params.percentile is required"),
+        ('{"threshold": NaN}', "threshold must be a finite number"),
+    ],
+)
+def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    assert words in refused(path)
+
+
+def test_no_rule(tmp_path: Path) -> None:
+    assert refused([]) == "there is no rule"
+    assert "none.json can't be read: No such file" in refused(tmp_path / "none.json")
+    (tmp_path / "r.json").write_bytes(b"\xff\xfe")
+    assert "can't be read" in refused(tmp_path / "r.json")
+
+
+def test_parse_sweep() -> None:
+    """Ranges with their last value, lists, words; decimals as written."""
+    assert parse_sweep("threshold=100:500:100,window_ms=60000") == {
+        "threshold": [100, 200, 300, 400, 500],
+        "window_ms": [60000],
+    }
+    assert parse_sweep("threshold=0.1:0.35:0.1,op=gt,gte,min_count=1,5") == {
+        "threshold": [0.1, 0.2, 0.3],
+        "op": ["gt", "gte"],
+        "min_count": [1, 5],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("100:500", "expected field=first:last:step"),
+        ("threshold=1:2", "a range is first:last:step"),
+        ("threshold=5:1:1", "a range goes up"),
+        ("threshold=1:2:0", "a range goes up"),
+        ("threshold=1:nan:1", "a range goes up"),
+        ("threshold=0:1:0.00001", "are more than 10000"),
+        ("threshold=1:200:1,window_ms=1:200:1", "the sweep has 40000 settings"),
+        ("threshold=", "a value is missing"),
+        ("threshold=1,threshold=2", "names threshold twice"),
+        ("treshold=1", "'treshold' can't be swept"),
+        ("metric=a,b", "'metric' can't be swept"),
+    ],
+)
+def test_what_is_wrong_with_a_sweep(text: str, words: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse_sweep(text)
+    assert words in str(raised.value)
+
+
+def test_variants() -> None:
+    """Every combination, each a checked rule; parameters of the kind may be swept too."""
+    (one,) = candidates(FULL)
+    made = variants(one, {"threshold": [1, 2], "op": ["lt"]})
+    assert [(setting, v.name, v.rule.threshold, v.rule.op, v.router_id) for setting, v in made] == [
+        ({"threshold": 1, "op": "lt"}, "slow (threshold=1, op=lt)", 1, "lt", "r1"),
+        ({"threshold": 2, "op": "lt"}, "slow (threshold=2, op=lt)", 2, "lt", "r1"),
+    ]
+    (delta,) = candidates(RULE | {"kind": "delta", "kind_params": {"delta_of": "p95"}})
+    assert [v.rule.kind_params for _, v in variants(delta, {"alpha": [0.5]})] == [{"delta_of": "p95", "alpha": 0.5}]
+    with pytest.raises(Invalid, match=r"slow \(window_ms=0\): window_ms must be at least 1"):
+        variants(one, {"window_ms": [0]})
+    with pytest.raises(Invalid, match="slow: only kind delta has a alpha to sweep"):
+        variants(one, {"alpha": [0.5]})
+    with pytest.raises(Invalid, match="the sweep has no value for threshold"):
+        checked_sweep({"threshold": []})

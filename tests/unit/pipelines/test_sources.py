@@ -1,0 +1,189 @@
+"""Samples come in one shape out of any input, or one line says what is wrong: file, row and column."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from breaker_actors.errors import Invalid
+from pipelines.sources import Files, Frames, Layout
+
+GOOD = {"ts_ms": [1000, 1000, 3000], "value": [1.5, 2.0, -300.0]}
+
+
+def written(folder: Path, name: str, content: Any) -> Path:
+    path = folder / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_text(content)
+    else:
+        pl.DataFrame(content, strict=False).write_parquet(path)
+    return path
+
+
+def read(source: Files | Frames) -> pl.DataFrame:
+    return pl.concat(list(source.batches()))
+
+
+def complaint(*paths: str | Path, **options: Any) -> str:
+    with pytest.raises(Invalid) as raised:
+        read(Files(paths, Layout(**options)))
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.parquet", GOOD),
+        ("a.csv", "ts_ms,value\n1000,1.5\n1000, 2\n3000,-3e2\n"),
+        ("a.ndjson", '{"ts_ms":1000,"value":1.5}\n{"ts_ms":1000,"value":2,"tags":{}}\n{"ts_ms":3000,"value":-3e2}\n'),
+        ("a.jsonl", '{"value":1.5,"ts_ms":1000}\n{"ts_ms":1000,"value":2}\n\n{"ts_ms":3000,"value":-300}\n'),
+    ],
+)
+def test_formats(tmp_path: Path, name: str, content: Any) -> None:
+    """Parquet, CSV and NDJSON give the same batches; those of NDJSON say ok, as it may come in any row."""
+    frame = read(Files([written(tmp_path, name, content)], Layout()))
+    assert frame.select("ts_ms", "value").to_dict(as_series=False) == GOOD
+    assert frame.schema["ts_ms"] == pl.Int64
+    assert "ok" not in frame.columns or frame["ok"].all()
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pl.Series(["1970-01-01T00:00:01Z", "1970-01-01T02:00:01+02:00"]),
+        pl.Series(["1970-01-01 00:00:01", "1970-01-01 00:00:01"]),
+        pl.Series([dt.datetime(1970, 1, 1, 0, 0, 1)] * 2, dtype=pl.Datetime("us")),  # noqa: DTZ001
+        pl.Series([1000, 1000], dtype=pl.UInt16),
+        pl.Series(["1000", "1000"]),
+    ],
+)
+def test_times(times: pl.Series) -> None:
+    """ISO 8601, datetimes without a zone (UTC) and whole numbers of any width."""
+    assert read(Frames(pl.DataFrame({"ts_ms": times, "value": [1, 2]}), Layout()))["ts_ms"].to_list() == [1000, 1000]
+
+
+def test_all_columns_under_other_names(tmp_path: Path) -> None:
+    """Flags may be numbers or words, blank ones are true; what was not asked for is left out."""
+    text = "when,ms,good,in,what,who,trace,more\n1,5,false,10,m,r,t1,x\n2,6,,10,m,r,,x\n3,7,1,12,n,r,,x\n"
+    names = {"ts_ms": "when", "value": "ms", "ok": "good", "received_ms": "in", "metric": "what"}
+    layout = Layout(names | {"router_id": "who", "trace_id": "trace"})
+    frame = read(Files([written(tmp_path, "a.csv", text)], layout))
+    assert frame.to_dict(as_series=False) == {
+        "ts_ms": [1, 2, 3],
+        "value": [5.0, 6.0, 7.0],
+        "ok": [False, True, True],
+        "received_ms": [10, 10, 12],
+        "metric": ["m", "m", "n"],
+        "router_id": ["r", "r", "r"],
+        "trace_id": ["t1", None, None],
+    }
+
+
+def test_patterns_in_order_of_names(tmp_path: Path) -> None:
+    """Files follow each other; an empty one among them is nothing. Parquet tells how many rows there are."""
+    for name, first in (("b", 30), ("a", 10)):
+        written(tmp_path, f"{name}.parquet", {"ts_ms": [first, first + 1], "value": [1.0, 2.0]})
+    written(tmp_path, "aa.parquet", {"ts_ms": pl.Series([], dtype=pl.Int64), "value": pl.Series([], dtype=pl.Float64)})
+    files = Files([str(tmp_path / "*.parquet")], Layout())
+    assert read(files)["ts_ms"].to_list() == [10, 11, 30, 31]
+    assert (files.rows(), files.names) == (4, ["a.parquet", "aa.parquet", "b.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"ts_ms": [1]}, "there is no column 'value', there are ts_ms; rename one with --column value=THEIRS"),
+        ({"ts_ms": [1.5], "value": [1]}, "its column 'ts_ms' is Float64, not Unix milliseconds or a time"),
+        ({"ts_ms": [1, None], "value": [1, 1]}, "row 2: ts_ms blank is not a time"),
+        ({"ts_ms": [1, -5], "value": [1, 1]}, "row 2: ts_ms -5 is not Unix milliseconds between 1970 and 9999"),
+        ({"ts_ms": [1_700_000_000_000_000_000], "value": [1]}, "row 1: ts_ms 1700000000000000000 is not Unix"),
+        ({"ts_ms": pl.Series([1 << 63], dtype=pl.UInt64), "value": [1]}, "row 1: ts_ms 9223372036854775808 is not a"),
+        ({"ts_ms": ["soon"], "value": [1]}, "row 1: ts_ms 'soon' is not a time"),
+        ({"ts_ms": [1, 2], "value": [1.0, float("nan")]}, "row 2: value nan is not a finite number"),
+        ({"ts_ms": [1, 2], "value": [float("-inf"), 1.0]}, "row 1: value -inf is not a finite number"),
+        ({"ts_ms": [1, 2], "value": [1.0, None]}, "row 2: value blank is not a finite number"),
+        ({"ts_ms": [1, 2], "value": ["1", "many"]}, "row 2: value 'many' is not a finite number"),
+        ({"ts_ms": [1, 2], "value": [True, False]}, "its column 'value' is Boolean, not numbers"),
+        ({"ts_ms": [1, 2], "value": ["1", "1" * 400]}, "row 2: value '1111"),
+        ({"ts_ms": [1], "value": [1], "ok": ["maybe"]}, "row 1: ok 'maybe' is neither true nor false"),
+        ({"ts_ms": [1], "value": [1], "ok": [2]}, "row 1: ok 2 is neither true nor false"),
+        ({"ts_ms": [1], "value": [1], "ok": [1.0]}, "its column 'ok' is Float64, not true and false"),
+        ({"ts_ms": [1], "value": [1], "metric": [7]}, "its column 'metric' is Int64, not text"),
+        ({"ts_ms": [1, 2], "value": [1, 1], "metric": ["m", None]}, "row 2: metric blank is blank, in other rows"),
+        ({"ts_ms": [1, 5, 4], "value": [1, 1, 1]}, "row 3: ts_ms 4 comes after 5; samples are read in order of time"),
+        ({"ts_ms": [9, 1], "value": [1, 1], "received_ms": [9, 8]}, "row 2: received_ms 8 comes after 9"),
+        (b"", "can't be read: parquet:"),
+        (b"PAR1 and no more PAR1", "can't be read: parquet:"),
+    ],
+)
+def test_what_is_wrong_with_parquet(tmp_path: Path, content: Any, words: str) -> None:
+    path = written(tmp_path, "a.parquet", content)
+    told = complaint(path)
+    assert told.startswith(str(path))
+    assert words in told
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "", "a.csv is empty"),
+        ("a.csv", "ts_ms,value\n1,2\n1,2,3\n", "a.csv, row 2 can't be read"),
+        ("a.csv", "ts_ms,value\n1,2\n1.5,2\n", "row 2: ts_ms '1.5' is not a time"),
+        ("a.csv", "ts_ms,value\n1,2\n1,\n", "row 2: value blank is not a finite number"),
+        ("a.csv", "ts_ms,value\n1,1e999\n", "row 1: value '1e999' is not a finite number"),
+        ("a.ndjson", '{"ts_ms":1,"value":2}\n{"ts_ms":1,"va\n', "a.ndjson, row 2 can't be read"),
+        ("a.ndjson", '{"ts_ms":1,"value":2}\n{"ts_ms":1,"value":true}\n', "row 2: value 'true' is not a finite number"),
+        ("a.ndjson", '{"ts_ms":1,"value":2}\n{"value":3}\n', "row 2: ts_ms blank is not a time"),
+        ("a.ndjson", '{"ts_ms":1,"value":2}\n{"ts_ms":"x","value":3}\n', "row 2: ts_ms 'x' is not a time"),
+        ("a.txt", "1 2", "samples are read from .parquet, .csv, .ndjson and .jsonl files"),
+    ],
+)
+def test_what_is_wrong_with_text(tmp_path: Path, name: str, text: str, words: str) -> None:
+    assert words in complaint(written(tmp_path, name, text))
+
+
+def test_a_column_that_appears_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first rows name no metric, later ones may not either."""
+    rows = ['{"ts_ms":1,"value":2}'] * 300_000 + ['{"ts_ms":1,"value":2,"metric":"m"}']
+    told = complaint(written(tmp_path, "a.ndjson", "\n".join(rows)))
+    assert "row 300001: metric 'm' is given here but not in the rows before" in told
+
+
+def test_truncated_parquet(tmp_path: Path) -> None:
+    """Cut off, or damaged in the middle: the file is named."""
+    whole = written(tmp_path, "a.parquet", {"ts_ms": range(100_000), "value": range(100_000)}).read_bytes()
+    assert "cut.parquet can't be read" in complaint(written(tmp_path, "cut.parquet", whole[: len(whole) // 2]))
+    middle = len(whole) // 2
+    damaged = whole[: middle - 500] + b"\x00" * 1000 + whole[middle + 500 :]
+    assert "bad.parquet can't be read" in complaint(written(tmp_path, "bad.parquet", damaged))
+
+
+def test_files_that_differ(tmp_path: Path) -> None:
+    """Samples of one run have one shape, and go on in time."""
+    written(tmp_path, "a.parquet", GOOD)
+    written(tmp_path, "b.parquet", {"ts_ms": [4000], "value": ["5"]})
+    assert "b.parquet: its column 'value' is text, in " in complaint(tmp_path / "*.parquet")
+    written(tmp_path, "b.parquet", {"ts_ms": [4000], "value": [5.0], "ok": [True]})
+    assert "b.parquet: its column 'ok' is flags, in " in complaint(tmp_path / "*.parquet")
+    written(tmp_path, "b.parquet", {"ts_ms": [2000], "value": [5.0]})
+    assert "b.parquet, row 1: ts_ms 2000 comes after 3000" in complaint(tmp_path / "*.parquet")
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    assert "none.parquet can't be read: No such file" in complaint(tmp_path / "none.parquet")
+    assert "*.parquet: there is no such file" in complaint(tmp_path / "*.parquet")
+    assert "is a directory; give files or a pattern such as" in complaint(tmp_path)
+    assert "no file of samples is given" in complaint()
+
+
+def test_renaming(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.parquet", GOOD)
+    assert "no column 'time' to rename; there are ts_ms" in complaint(path, renamed={"time": "ts_ms"})
+    assert "there is no column 'good', there are ts_ms, value" in complaint(path, renamed={"ok": "good"})
