@@ -26,6 +26,7 @@ NO_TOKEN = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "300"}
 # Addresses of this machine are loopback's, nothing of it can be reached from outside; Ray has no second node like that.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 MARK = "NODE_TEST_MARK"
+TRIES = 3
 BIN = Path(sys.executable).parent
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _LOCAL_IP = re.compile(r"Local node IP: (\S+)")
@@ -187,15 +188,18 @@ class Deployed(LiveService):
         self.user = self.client(self.credentials["user_key"])
 
     def status(self) -> dict[str, Any]:
-        """The operator's answer."""
-        answer = httpx.get(
-            f"{self.base_url}/v1/admin/status",
-            headers={"Authorization": f"Bearer {self.credentials['admin_key']}"},
-            timeout=20,
-            trust_env=False,
-        )
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        """The operator's answer, asked for again when a replica dies over it."""
+        headers = {"Authorization": f"Bearer {self.credentials['admin_key']}"}
+        said: object = None
+        for _ in range(TRIES):
+            try:
+                answer = httpx.get(f"{self.base_url}/v1/admin/status", headers=headers, timeout=20, trust_env=False)
+                if answer.status_code == 200:
+                    return dict(answer.json())
+                said = answer.text
+            except httpx.TransportError as error:
+                said = error
+        raise AssertionError(said)
 
     def actors(self, kind: str, state: str = "up") -> list[dict[str, Any]]:
         return [actor for actor in self.status()["actors"] if actor["kind"] == kind and actor["state"] == state]
