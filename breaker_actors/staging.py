@@ -46,6 +46,7 @@ class OwnedRouter:
         "slot",
         "splitter",
         "subscriptions",
+        "turn",
         "view_offset",
     )
 
@@ -53,6 +54,7 @@ class OwnedRouter:
         self.id = assignment.router_id
         self.epoch = assignment.epoch
         self.slot = assignment.log_slot
+        self.turn = head.turn
         self.offset = head.offset
         self.last_ms = head.last_received_ms
         self.promised_ms = 0  # nothing will be stamped at or before this
@@ -189,6 +191,6 @@ class Group:
     ) -> Staged:
         offset = self._ends[router.id] = self._ends.get(router.id, router.offset) + 1
         stamp = router.stamp(self._now_ms)
-        append = Append(router.id, router.epoch, offset, stamp, kind, router.view_offset, payload, keys)
+        append = Append(router.id, router.epoch, offset, stamp, kind, router.view_offset, payload, keys, router.turn)
         self._staged.append(Staged(router, append, answers))
         return self._staged[-1]

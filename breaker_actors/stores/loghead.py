@@ -17,6 +17,7 @@ from breaker_actors.stores.samplelog import Append, RouterHead
 
 class Head(msgspec.Struct):
     """`taken_offset` and `before_ms` make a repeated take answer like the first one, whose answer may have been lost.
+    `turn` counts the takes of an epoch, so that what an owner sent before its last one is told apart.
     `keys_from_ms`: keys older than that are gone."""
 
     router_id: str
@@ -28,6 +29,7 @@ class Head(msgspec.Struct):
     taken_offset: int
     before_ms: int
     keys_from_ms: int
+    turn: int
 
 
 def take(
@@ -36,13 +38,16 @@ def take(
     """The head under an owner incarnation, None when a higher epoch or another owner of this one holds it. `alive`:
     until when owners were up (ms). Who has taken and given no sign since was never up."""
     if head is None:
-        return Head(router_id, epoch, owner, 0, 0, 0, 0, now_ms, 0)
+        return Head(router_id, epoch, owner, 0, 0, 0, 0, now_ms, 0, 1)
     if head.epoch > epoch or (head.epoch == epoch and head.owner != owner):
         return None
     if head.epoch == epoch and head.offset == head.taken_offset:
-        return head
+        return msgspec.structs.replace(head, turn=head.turn + 1)
     before_ms = max(alive.get(head.owner, 0), head.last_received_ms, head.before_ms)
-    return msgspec.structs.replace(head, epoch=epoch, owner=owner, taken_offset=head.offset, before_ms=before_ms)
+    turn = head.turn + 1 if head.epoch == epoch else 1
+    return msgspec.structs.replace(
+        head, epoch=epoch, owner=owner, taken_offset=head.offset, before_ms=before_ms, turn=turn
+    )
 
 
 def told(head: Head, view: bytes | None, keys: Sequence[tuple[bytes, int]]) -> RouterHead:
@@ -55,6 +60,7 @@ def told(head: Head, view: bytes | None, keys: Sequence[tuple[bytes, int]]) -> R
         alive_ms=head.before_ms,
         view_offset=head.view_offset,
         view=view,
+        turn=head.turn,
         keys=tuple(keys),
     )
 
@@ -74,7 +80,7 @@ def judge(heads: Mapping[str, Head], records: Sequence[Append]) -> Judged:
     fresh: list[Append] = []
     for record in records:
         head = heads.get(record.router_id)
-        if head is None or head.epoch != record.epoch:
+        if head is None or (head.epoch, head.turn) != (record.epoch, record.turn):
             results.append(False)
         elif record.offset == head.offset + 1 and record.received_ms >= head.last_received_ms:
             head.offset = record.offset

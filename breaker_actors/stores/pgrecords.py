@@ -31,18 +31,20 @@ _NOBODY = -1
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _HEADS = """
-SELECT router_id, epoch, owner, "offset", last_received_ms, view_offset, taken_offset, before_ms, keys_from_ms
+SELECT router_id, epoch, owner, "offset", last_received_ms, view_offset, taken_offset, before_ms, keys_from_ms, turn
 FROM log_heads WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[])
 """
 _LOCK_HEADS = f"{_HEADS} ORDER BY router_id FOR UPDATE"
 _MAKE_HEADS = """
-INSERT INTO log_heads SELECT %(slot)s, id, %(nobody)s, '', 0, 0, 0, 0, 0, 0, 0 FROM unnest(%(ids)s::text[]) AS id
+INSERT INTO log_heads SELECT %(slot)s, id, %(nobody)s, '', 0, 0, 0, 0, 0, 0, 0, 0 FROM unnest(%(ids)s::text[]) AS id
 ON CONFLICT DO NOTHING
 """
 _TAKE_HEADS = """
-UPDATE log_heads AS h SET epoch = n.epoch, owner = n.owner, taken_offset = n.taken_offset, before_ms = n.before_ms
-FROM unnest(%(ids)s::text[], %(epochs)s::bigint[], %(owners)s::text[], %(taken)s::bigint[], %(before)s::bigint[])
-AS n(router_id, epoch, owner, taken_offset, before_ms)
+UPDATE log_heads AS h SET epoch = n.epoch, owner = n.owner, taken_offset = n.taken_offset, before_ms = n.before_ms,
+    turn = n.turn
+FROM unnest(%(ids)s::text[], %(epochs)s::bigint[], %(owners)s::text[], %(taken)s::bigint[], %(before)s::bigint[],
+    %(turns)s::bigint[])
+AS n(router_id, epoch, owner, taken_offset, before_ms, turn)
 WHERE h.slot = %(slot)s AND h.router_id = n.router_id
 """
 _VIEWS = """
@@ -74,8 +76,10 @@ SELECT router_id, epoch FROM mine
 _APPEND = """
 WITH locked AS MATERIALIZED (
     SELECT h.router_id FROM log_heads AS h
-    JOIN unnest(%(heads)s::text[], %(epochs)s::bigint[], %(stood)s::bigint[]) AS n(router_id, epoch, "offset")
-    ON h.slot = %(slot)s AND h.router_id = n.router_id AND h.epoch = n.epoch AND h."offset" = n."offset"
+    JOIN unnest(%(heads)s::text[], %(epochs)s::bigint[], %(turns)s::bigint[], %(stood)s::bigint[])
+    AS n(router_id, epoch, turn, "offset")
+    ON h.slot = %(slot)s AND h.router_id = n.router_id AND h.epoch = n.epoch AND h.turn = n.turn
+    AND h."offset" = n."offset"
     ORDER BY h.router_id FOR UPDATE OF h
 ), fits AS MATERIALIZED (SELECT count(*) = cardinality(%(heads)s::text[]) AS yes FROM locked
 ), added AS (
@@ -183,6 +187,7 @@ def _store_taken(c: Connection, slot: str, owner: str, heads: Sequence[Head], ke
         "owners": [head.owner for head in heads],
         "taken": [head.taken_offset for head in heads],
         "before": [head.before_ms for head in heads],
+        "turns": [head.turn for head in heads],
     }
     with c.pipeline():
         c.execute(_TAKE_HEADS, values)
@@ -269,6 +274,7 @@ def _moves(stood: Mapping[str, Head], judged: Judged) -> dict[str, list[Any]]:
     return {
         "heads": [head.router_id for head in moved],
         "epochs": [head.epoch for head in moved],
+        "turns": [head.turn for head in moved],
         "stood": [stood[head.router_id].offset for head in moved],
         "ends": [head.offset for head in moved],
         "stamps": [head.last_received_ms for head in moved],

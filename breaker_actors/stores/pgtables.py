@@ -42,6 +42,7 @@ heads = Table(
     Column("before_ms", BigInteger, nullable=False),
     Column("keys_from_ms", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
+    Column("turn", BigInteger, nullable=False),
     postgresql_with={"fillfactor": 50},
 )
 

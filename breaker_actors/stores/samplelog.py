@@ -13,7 +13,8 @@ from breaker_actors.errors import Invalid
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True):
-    """One record to append. Its offset and received_ms are the caller's (the router's owner), checked by the log."""
+    """One record to append. Its offset and received_ms are the caller's (the router's owner), checked by the log.
+    `turn`: of the take that told the owner where the log stands, the first one of its epoch or a later one."""
 
     router_id: str
     epoch: int
@@ -23,10 +24,12 @@ class Append(msgspec.Struct, frozen=True, array_like=True):
     view_offset: int
     payload: bytes
     keys: tuple[bytes, ...] = ()
+    turn: int = 1
 
 
 class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a router's log stands when an owner takes it over. `alive_ms`: until when its last owner was surely up."""
+    """Where a router's log stands when an owner takes it over. `alive_ms`: until when its last owner was surely up.
+    `turn`: counts the takes of an epoch; what was sent under an earlier one and comes late is refused."""
 
     router_id: str
     epoch: int
@@ -35,6 +38,7 @@ class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
     alive_ms: int
     view_offset: int
     view: bytes | None
+    turn: int
     keys: tuple[tuple[bytes, int], ...]
     """Duplicate keys still alive, with the offset they were stored at, oldest first."""
 
@@ -64,11 +68,12 @@ class SampleLog(Protocol):
         self, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
     ) -> list[RouterHead]:
         """Fences routers [(id, epoch)] for an owner incarnation; lower epochs are refused from here on. A router
-        already held under a higher epoch is left out of the answer."""
+        already held under a higher epoch is left out of the answer. An owner that takes again what it has learns where
+        the log stands, for good: its own appends from before are refused, too."""
         ...
 
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
-        """One transaction for all; False where the epoch or the offset was not the router's next (fenced)."""
+        """One transaction for all; False where epoch and turn are not the router's or the offset is not its next."""
         ...
 
     async def alive(self, slot: str, owner: str, now_ms: int) -> None:

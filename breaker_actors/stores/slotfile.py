@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS records (
 CREATE TABLE IF NOT EXISTS heads (
     router_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL, owner TEXT NOT NULL, offset INTEGER NOT NULL,
     last_received_ms INTEGER NOT NULL, view_offset INTEGER NOT NULL, taken_offset INTEGER NOT NULL,
-    before_ms INTEGER NOT NULL, keys_from_ms INTEGER NOT NULL
+    before_ms INTEGER NOT NULL, keys_from_ms INTEGER NOT NULL, turn INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (
     router_id TEXT NOT NULL, offset INTEGER NOT NULL, key BLOB NOT NULL, received_ms INTEGER NOT NULL,
@@ -58,6 +58,8 @@ def open_writer(path: Path, synchronous_full: bool) -> sqlite3.Connection:
     with _transaction(connection):
         for statement in _SCHEMA.split(";"):
             connection.execute(statement)
+        if "turn" not in [row[1] for row in connection.execute("PRAGMA table_info(heads)")]:  # a file of version 0.1.0
+            connection.execute("ALTER TABLE heads ADD COLUMN turn INTEGER NOT NULL DEFAULT 0")
     return connection
 
 
@@ -111,7 +113,7 @@ def take(
         for router_id, epoch in routers:
             head = loghead.take(_head(c, router_id), router_id, epoch, owner, now_ms, alive)
             if head is not None:
-                c.execute("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(head))
+                c.execute("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(head))
                 taken.append(head)
         c.execute("DELETE FROM alive WHERE owner <> ? AND owner NOT IN (SELECT owner FROM heads)", (owner,))
         return [_told(c, head, keys_after_ms) for head in taken]

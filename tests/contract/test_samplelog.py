@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from breaker_actors.core.records import BREAKER, SAMPLES, VIEW, LogRecord
@@ -92,11 +93,25 @@ async def test_a_new_owner_fences_the_old_one(log: SampleLog) -> None:
     assert await log.append(SLOT, [rec(2, epoch=3)]) == [True]
 
 
+async def test_what_an_owner_sent_before_it_took_again_comes_too_late(log: SampleLog) -> None:
+    """Once told where the log stands an owner counts on it: no append of its own may still land behind that."""
+    await take(log)
+    assert await log.append(SLOT, [rec(1)]) == [True]
+    assert (await take(log)).turn == 2
+    assert await log.append(SLOT, [rec(2)]) == [False]
+    head = await take(log)
+    assert (head.turn, head.offset) == (3, 1)
+    assert await log.append(SLOT, [rec(2, turn=2)]) == [False]
+    assert await log.append(SLOT, [rec(2, turn=3)]) == [True]
+    assert (await take(log, epoch=2)).turn == 1
+    assert await log.append(SLOT, [rec(3, epoch=2)]) == [True]
+
+
 async def test_a_head_tells_where_the_log_stands(log: SampleLog) -> None:
     """Offset, last stamp, the view in force and the keys, oldest first and not too old ones."""
     first = await take(log, now_ms=50)
     assert first == RouterHead(
-        router_id="a", epoch=1, offset=0, last_received_ms=0, alive_ms=50, view_offset=0, view=None, keys=()
+        router_id="a", epoch=1, offset=0, last_received_ms=0, alive_ms=50, view_offset=0, view=None, turn=1, keys=()
     )
     await log.append(
         SLOT,
@@ -137,8 +152,8 @@ async def test_a_repeated_take_answers_alike(log: SampleLog) -> None:
     await take(log, now_ms=1000)
     first = await take(log, epoch=2, owner="o2", now_ms=9000)
     await log.alive(SLOT, "o2", 9500)
-    assert await take(log, epoch=2, owner="o2", now_ms=9600) == first
-    await log.append(SLOT, [rec(1, epoch=2, received_ms=9700)])
+    assert await take(log, epoch=2, owner="o2", now_ms=9600) == msgspec.structs.replace(first, turn=2)
+    await log.append(SLOT, [rec(1, epoch=2, turn=2, received_ms=9700)])
     again = await take(log, epoch=2, owner="o2", now_ms=9900)
     assert (again.alive_ms, again.offset) == (9700, 1)
 

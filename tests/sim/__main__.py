@@ -48,7 +48,7 @@ def main(
 
 def _show(result: Result) -> None:
     if result.failure is not None:
-        console.print(result.message(), markup=False)
+        console.print(result.message(len(result.lines)), markup=False)
         return
     for line in result.lines:
         console.print(line, markup=False)

@@ -45,11 +45,11 @@ class Result(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
     without: tuple[str, ...] = ()
 
-    def message(self) -> str:
-        """What a developer needs to see of a failure."""
+    def message(self, lines: int = TOLD) -> str:
+        """What a developer needs to see of a failure, with so many lines of its trace."""
         words = "".join(f" --without {','.join(self.without)}" for _ in [0] if self.without)
         again = f"python -m tests.sim --seed {self.seed} --trace{words}"
-        told = "\n".join(self.lines[-TOLD:])
+        told = "\n".join(self.lines[-lines:])
         return f"seed {self.seed} fails {self.failure}\n{told}\nfaults: {self.hits}\nagain: {again}"
 
 

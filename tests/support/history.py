@@ -12,6 +12,7 @@ from breaker_actors.core.model import Effect, Record, Rule
 from breaker_actors.core.rules import DELTA_OF, KINDS, OPS, POLICIES, parse_rule
 from pipelines.columns import Samples
 from pipelines.fast.engine import FastReplay, Walk
+from pipelines.replay import replay_samples
 
 START_MS = 1_700_000_000_000
 SHAPES = ("latency", "latency", "latency", "whole", "normal", "constant", "steps", "spikes", "all_magnitudes")
@@ -130,3 +131,12 @@ def walked(
     engine.finish()
     assert walk.walker is not None
     return effects, walk.walker.record()
+
+
+def is_alike(seed: int, count: int) -> bool:
+    """Whether the fast path makes the same of a made-up rule and samples as the core, in chunks of any size."""
+    rule, samples = made_up(seed, count)
+    chance = random.Random(seed)
+    chunk_rows, most = chance.choice([2000, 20_000, 1 << 20]), chance.choice([1_000_000, 1_000_000, 500])
+    expected = replay_samples(rule, samples, window_samples_max=most)
+    return walked(rule, samples, chunk_rows=chunk_rows, window_samples_max=most, seed=seed) == expected
