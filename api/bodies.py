@@ -191,8 +191,10 @@ def state_list(states: Sequence[Body]) -> Body:
 
 
 def event(row: EventRow) -> Body:
+    """Those of a backfill carry the run that brought them; for what happened nothing is added."""
+    run = {} if row.run_id is None else {"source": row.source, "run_id": row.run_id}
     return {
-        "id": f"{row.breaker_id}.{row.transition_seq}",
+        "id": ".".join([*run.values(), row.breaker_id, str(row.transition_seq)][-3:]),
         "sequence": row.sequence,
         "project_id": row.project_id,
         "breaker_id": row.breaker_id,
@@ -207,6 +209,7 @@ def event(row: EventRow) -> Body:
         "transition_seq": row.transition_seq,
         "rule": row.rule,
         "agg": row.agg,
+        **run,
     }
 
 

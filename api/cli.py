@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api import cli_admin, cli_backtest, cli_cluster, cli_db, cli_deliveries
+from api import cli_admin, cli_backtest, cli_cluster, cli_db, cli_deliveries, cli_history
 from api.cli_errors import one_line_errors
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ for group in (cli_admin.keys, cli_admin.orgs, cli_admin.projects, cli_db.db, cli
     app.add_typer(group)
 cli_cluster.install(app)
 app.command("backtest")(cli_backtest.backtest)
+app.command("backfill")(cli_history.backfill)
+app.command("export")(cli_history.export)
 
 
 def main() -> None:

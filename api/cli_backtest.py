@@ -18,17 +18,32 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pipelines.backtest import Backtest
+    from pipelines.rules import Candidate
     from pipelines.sources import Source
     from pipelines.streams import Progress, Run
 
 MOVES_SHOWN, SETTINGS_SHOWN, RULES_SHOWN = 40, 12, 20
+WIDTH = 200
+"""Of tables that go into a file or a pipe."""
 COLOUR = {"closed": "green", "open": "red", "half_open": "yellow"}
 
 Rules = Annotated[
-    list[Path], typer.Option("--rule", help="A breaker, or a list of them, as JSON or YAML; may be given again.")
+    list[Path] | None,
+    typer.Option("--rule", help="A breaker, or a list of them, as JSON or YAML; may be given again."),
 ]
 Samples = Annotated[
-    list[str], typer.Argument(help="Parquet, CSV or NDJSON files, or patterns, in order of time.", metavar="SAMPLES...")
+    list[str] | None,
+    typer.Argument(
+        help="Parquet, CSV or NDJSON files, or patterns, in order of time; with --from-service, a breaker.",
+        metavar="SAMPLES...",
+    ),
+]
+FromService = Annotated[
+    bool,
+    typer.Option("--from-service", help="Take the samples that a breaker of the service got, by its name or id."),
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where the service's data lives (BREAKERS_DATA_DIR; default ./.breakers).")
 ]
 Columns = Annotated[
     list[str] | None,
@@ -52,8 +67,10 @@ Report = Annotated[Path | None, typer.Option(help="Write a page that shows it al
 
 
 def backtest(
-    samples: Samples,
-    rule: Rules,
+    samples: Samples = None,
+    rule: Rules = None,
+    from_service: FromService = False,
+    data_dir: DataDir = None,
     column: Columns = None,
     windows: Windows = None,
     grace_ms: Grace = 0,
@@ -64,36 +81,75 @@ def backtest(
     out: Out = None,
     report: Report = None,
 ) -> None:
-    """Move breakers over recorded samples and show their transitions, time in each state and trips."""
+    """Move breakers over recorded samples and show their transitions, time in each state and trips.
+
+    With --from-service, the breaker's own rule is taken when no other is given.
+    """
     with one_line_errors():
         from pipelines.backtest import backtest as run_backtest
-        from pipelines.backtest import source_of
-        from pipelines.rules import candidates, parse_sweep
+        from pipelines.rules import parse_sweep
 
-        tried = candidates(list(rule))
-        for one in tried:
-            if one.ignored:
-                typer.echo(f"breakers: {one.name}: ignored {', '.join(one.ignored)}", err=True)
         for path in (out, report):
             _check_folder(path)
         write = None if out is None else writer_for(out)
-        source = source_of(samples, _columns(column or []), sort=sort)
         grid = None if sweep is None else parse_sweep(sweep)
+        if from_service:
+            source, tried, most = _from_service(samples or [], rule, data_dir, column, sort)
+        else:
+            source, tried, most = _from_files(samples, rule, column, sort)
+        for one in tried:
+            if one.ignored:
+                _say(f"{one.name}: ignored {', '.join(one.ignored)}")
+        limits: dict[str, Any] = {"memory_mb": memory_mb, "window_samples_max": most}
         with progress(source, "reading") as tell:
-            run = run_backtest(
-                tried, source, windows=windows, grace_ms=grace_ms, sweep=grid, memory_mb=memory_mb, progress=tell
-            )
+            run = run_backtest(tried, source, windows=windows, grace_ms=grace_ms, sweep=grid, progress=tell, **limits)
+        for remark in getattr(source, "remarks", ()):
+            _say(remark)
         if out is not None and write is not None:
             write(run, out)
         if report is not None:
-            _report(report, run, source, memory_mb)
+            _report(report, run, source, limits)
         if json:
             typer.echo(jsons.dumps(run.to_dict()))
         else:
             _show(run, source, [path for path in (out, report) if path is not None])
 
 
-def _columns(pairs: list[str]) -> dict[str, str]:
+Taken = tuple["Source", list["Candidate"], int]
+"""Samples, breakers, and how many samples a window holds at most."""
+
+
+def _from_files(samples: list[str] | None, rule: list[Path] | None, column: list[str] | None, sort: bool) -> Taken:
+    from breaker_actors.core.machine import SAMPLES_MAX
+    from pipelines.backtest import source_of
+    from pipelines.rules import candidates
+
+    if not samples or not rule:
+        raise Invalid("give a --rule and files of samples, or --from-service and a breaker")
+    tried = candidates(list(rule))
+    return source_of(samples, renamed(column or []), sort=sort), tried, SAMPLES_MAX
+
+
+def _from_service(
+    named: list[str], rule: list[Path] | None, data_dir: Path | None, column: list[str] | None, sort: bool
+) -> Taken:
+    from breaker_actors.settings import load_settings
+    from pipelines.recorded import recorded
+    from pipelines.rules import candidates
+
+    if column or sort:
+        raise Invalid("--column and --sort are for files; a service's samples are in order")
+    if len(named) > 1:
+        raise Invalid("--from-service takes the samples of one breaker")
+    log = recorded(named[0] if named else None, load_settings(data_dir=data_dir))
+    return log, candidates(list(rule) if rule else log.breaker), log.window_samples_max
+
+
+def _say(line: str) -> None:
+    typer.echo(f"breakers: {line}", err=True)
+
+
+def renamed(pairs: list[str]) -> dict[str, str]:
     names = {}
     for pair in pairs:
         ours, found, theirs = pair.partition("=")
@@ -125,11 +181,11 @@ def writer_for(path: Path) -> Any:
     return write
 
 
-def _report(path: Path, run: Backtest, source: Source, memory_mb: int) -> None:
+def _report(path: Path, run: Backtest, source: Source, limits: dict[str, Any]) -> None:
     from pipelines.report import write_report
 
     with progress(source, "drawing") as tell:
-        write_report(path, run, source, memory_mb=memory_mb, progress=tell)
+        write_report(path, run, source, progress=tell, **limits)
 
 
 @contextmanager
@@ -155,6 +211,8 @@ def _show(run: Backtest, source: Source, written: list[Path]) -> None:
     from rich.console import Console
 
     console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
     first, last = min(one.first_ms for one in run.given), max(one.last_ms for one in run.given)
     names = ", ".join(source.names[:3]) + (f" and {len(source.names) - 3} more" if len(source.names) > 3 else "")
     console.print(f"{names}: {time(first)} to {time(last)} UTC, {span(last - first)}", highlight=False, soft_wrap=True)
@@ -258,8 +316,9 @@ def _show_sweep(console: Console, run: Backtest) -> None:
     left_out = ("samples", "late", "truncated", "transitions", "recoveries", "closed_ms", "half_open_ms", "windows")
     heads = [name for name in swept.columns if name not in left_out]
     table = Table(box=None, pad_edge=False)
+    shown = {"open_ms": "open", "latency_ms": "latency", "false_trips": "false"}
     for head in heads:
-        table.add_column({"open_ms": "open", "latency_ms": "latency"}.get(head, head), justify="right")
+        table.add_column(shown.get(head, head), justify="right", no_wrap=True)
     for row in swept.head(SETTINGS_SHOWN).iter_rows(named=True):
         table.add_row(*(_cell(name, row[name]) for name in heads))
     console.print()

@@ -20,6 +20,9 @@ from breaker_actors.errors import BreakersError, Invalid
 # A folder of ours, and the variable by which a process that a killed service left can be known.
 FOLDER_PREFIX, FOLDER_VARIABLE = "brk-", "BRK_FOLDER"
 TARGETS_FILE = "prometheus.json"
+ADDRESS_FILE = "address.json"
+# What decides about addresses and authentication: drivers of a cluster have to agree with it.
+_TOLD = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE")
 LOGS_LINK, LOGS_KEPT, RAY_LOGS = "logs", "logs-last", "session_latest/logs"
 LOG_KEPT_BYTES = 1 << 20
 _FILES_PER_CONNECTION = 2.5  # HAProxy: two sockets, and every fourth connection a pipe
@@ -102,6 +105,24 @@ def prepare_ray(folder: Path, metrics: bool) -> None:
 def prepare_driver() -> None:
     """Sets what a process needs that connects to a cluster. To be called before Ray is imported."""
     os.environ.update(_EVERYWHERE)
+
+
+def note_address(folder: Path, address: str) -> None:
+    """Says where the Ray cluster is that this process started, and how it is spoken to."""
+    told = {name: os.environ[name] for name in _TOLD if name in os.environ}
+    (folder / ADDRESS_FILE).write_text(json.dumps({"address": address, "environment": told}))
+
+
+def prepare_join(data_dir: Path) -> str:
+    """The address of the Ray cluster that serves from the data directory; "auto" (this machine's) when none was noted.
+    Sets what this process needs to speak to it: to be called before Ray is imported."""
+    try:
+        folder = (data_dir / "lock").read_text(encoding="utf-8").split("\n")[1]
+        noted = json.loads((Path(folder) / ADDRESS_FILE).read_text())
+    except (OSError, IndexError, ValueError):
+        return "auto"
+    os.environ.update(noted["environment"])
+    return str(noted["address"])
 
 
 def node_environment(folder: Path) -> dict[str, str]:

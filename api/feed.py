@@ -19,7 +19,7 @@ from api.sse import HEARTBEAT, StreamTiming
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, NotFound, Overloaded, Unavailable
 from breaker_actors.gateway import Gateway
-from breaker_actors.messages import FeedEntry, FeedPage
+from breaker_actors.messages import EVERY_PROJECT, FeedEntry, FeedPage
 from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
 
@@ -206,14 +206,21 @@ class Feed:
     def _take(self, page: FeedPage, reset: bool) -> None:
         if reset:
             self._meters.count("breakers_feed_resets_total")
-            self.caches.forget_all()
-            self._access_changed.set()
-            for project_id, watch in self._watches.items():
-                self._reload(project_id, watch)
+            self._start_over()
         for entry in page.entries:
             self._follow(entry)
 
+    def _start_over(self) -> None:
+        """Anything may have changed."""
+        self.caches.forget_all()
+        self._access_changed.set()
+        for project_id, watch in self._watches.items():
+            self._reload(project_id, watch)
+
     def _follow(self, entry: FeedEntry) -> None:
+        if entry.kind == "config" and entry.project_id == EVERY_PROJECT:
+            self._start_over()
+            return
         if entry.kind == "keys":
             self.caches.forget_access()
             self._access_changed.set()

@@ -7,18 +7,19 @@ import binascii
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import get_args
+from typing import Literal, get_args
 
 import msgspec
 
 from api.auth import uuid_or_none
 from breaker_actors.errors import BadRequest
-from breaker_actors.stores.base import DeliveryQuery, DeliveryState, EventQuery, EventRow
+from breaker_actors.stores.base import DeliveryQuery, DeliveryState, EventQuery, EventRow, EventSource
 
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
+EVENT_SOURCES: tuple[EventSource | Literal["all"], ...] = ("live", "backfill", "all")
 DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_CURSOR = re.compile(r"(?:d\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
+_CURSOR = re.compile(r"(?:([db])\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
 _NUMBER_CURSOR = re.compile(r"l\.([0-9]{1,18})")
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,14 +36,19 @@ def events_query(project_id: str, args: Mapping[str, str]) -> EventQuery:
         until_ms=_instant("end_time", given),
         after_sequence=_integer("after_sequence", given),
         limit=_limit(given),
+        source=_source(given),
     )
-    return _continue(query, given["cursor"]) if "cursor" in given else query
+    query = _continue(query, given["cursor"]) if "cursor" in given else query
+    if query.source == "all" and query.after_sequence is not None:
+        raise _bad("after_sequence", "each source numbers its own: ask for live or for backfill")
+    return query
 
 
 def cursor_after(query: EventQuery, last: EventRow) -> str:
     """Where the next page begins; only characters that survive a URL unescaped."""
-    place = f"d.{last.ts_ms}.{last.sequence}" if query.after_sequence is None else f"a.{last.sequence}"
-    return _opaque(place)
+    if query.after_sequence is not None:
+        return _opaque(f"a.{last.sequence}")
+    return _opaque(f"{'b' if last.source == 'backfill' else 'd'}.{last.ts_ms}.{last.sequence}")
 
 
 def audit_query(args: Mapping[str, str]) -> tuple[int, int | None]:
@@ -90,10 +96,21 @@ def _place(pattern: re.Pattern[str], cursor: str) -> re.Match[str]:
 
 
 def _continue(query: EventQuery, cursor: str) -> EventQuery:
-    found = _place(_CURSOR, cursor)
-    if found.group(3):
-        return msgspec.structs.replace(query, after_sequence=int(found.group(3)))
-    return msgspec.structs.replace(query, after_sequence=None, before=(int(found.group(1)), int(found.group(2))))
+    letter, ts_ms, sequence, after = _place(_CURSOR, cursor).groups()
+    if after:
+        return msgspec.structs.replace(query, after_sequence=int(after))
+    source: EventSource = "backfill" if letter == "b" else "live"
+    if query.source not in ("all", source):
+        raise _bad("cursor", "of another source")
+    before = (int(ts_ms), int(sequence))
+    return msgspec.structs.replace(query, after_sequence=None, before=before, before_source=source)
+
+
+def _source(given: Mapping[str, str]) -> EventSource | Literal["all"]:
+    for known in EVENT_SOURCES:
+        if given.get("source", "live") == known:
+            return known
+    raise _bad("source", f"not one of {', '.join(EVENT_SOURCES)}")
 
 
 def _bad(field: str, message: str) -> BadRequest:

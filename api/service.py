@@ -24,6 +24,7 @@ from api.environment import (
     keep_logs,
     link_logs,
     make_folder,
+    note_address,
     prepare_ray,
     take_data_dir,
     write_targets,
@@ -142,6 +143,7 @@ class Service:
             _metrics_export_port=metrics_port,
         )
         self._ray_up = True
+        note_address(self._folder, ray.get_runtime_context().gcs_address)
         link_logs(self.data_dir, self._folder)
         write_targets(self.data_dir, metrics_port)
 

@@ -55,7 +55,7 @@ OPTIONS: dict[str, Any] = {
 HEAD = "node:__internal_head__"
 REPLICA = f"SERVE_REPLICA::{NAMESPACE}#"
 # Changes of these concern the replicas only.
-_NOT_THE_ACTORS = {"host", "port", "replicas", "health_token"}
+_NOT_THE_ACTORS = {"host", "port", "replicas", "health_token", "history_url"}
 
 
 class RayNet:

@@ -82,7 +82,9 @@ class CatchUp:
                     held = by_id.get(breaker_id)
                     if held is None or held.breaker is None or record.offset > uptos[breaker_id]:
                         continue
-                    if isinstance(body, SampleColumns) and record.received_ms > since[breaker_id]:
+                    if not isinstance(body, SampleColumns) or record.received_ms <= since[breaker_id]:
+                        continue
+                    if body.metric_at(start) == held.breaker.rule.metric:  # it may have had another one then
                         held.breaker.load(body.rows(start, stop), record.received_ms)
 
     async def _read(self, router_id: str, group: list[Held], upto: int) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 from breaker_actors.core.records import BREAKER, decode_breaker
 from breaker_actors.errors import BreakersError, NotOwner
-from breaker_actors.messages import RouterRef
+from breaker_actors.messages import EVERY_PROJECT, RouterRef
 from breaker_actors.moving import Moving
 from breaker_actors.net import BreakerPeer, JournalPeer, Net, RouterPeer, journal_name
 from breaker_actors.placing import Placing
@@ -32,11 +32,17 @@ class Changes:
         self._moving = moving
         self._applying = asyncio.Lock()
         self._unstarted: dict[str, None] = {}
+        # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
+        self._doubtful: dict[int, ChangeRow] = {}
         self._starting = asyncio.Lock()
+        # projects of which replicas were not told that their configuration changed; every project is told of at most
+        self._untold: set[str] = set()
 
     def load(self, breaker_ids: Sequence[str]) -> None:
-        """What the last Directory had settled but not started, or not linked, is done (again) by this one."""
+        """What the last Directory had settled but not started, or not linked, is done (again) by this one. It may have
+        announced nothing of that, so all replicas look at everything."""
         self._unstarted.update(dict.fromkeys(breaker_ids))
+        self._untold.add(EVERY_PROJECT)
 
     async def apply_left(self) -> None:
         """One regular round: what waits, and breakers that could not be started when their turn was."""
@@ -46,10 +52,13 @@ class Changes:
             log.warning("changes_not_applied", error=str(error))
         if self._unstarted and not self._starting.locked():
             self._placing.spawn(self._start_breakers())
+        if self._untold:
+            self._placing.spawn(self._announce())
 
     async def apply(self) -> None:
         """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes."""
         async with self._applying:
+            await self._look_again()
             stuck: set[str] = set()
             while True:
                 able = [name for name in self._placing.roster.up("router") if name not in stuck]
@@ -59,6 +68,11 @@ class Changes:
                 if len(left) == len(changes) and owners <= stuck:
                     return
                 stuck |= owners
+
+    async def tell(self, project_id: str) -> None:
+        """Replicas look at a project again: now, or when they can be told."""
+        self._untold.add(project_id)
+        await self._announce()
 
     async def unsettled_owners(self, change_ids: Sequence[int]) -> set[str]:
         """The owners of the routers for which some of these changes still wait; "": nobody owns it yet."""
@@ -71,18 +85,32 @@ class Changes:
         """Appends changes through the routers' owners; answers those that are not settled."""
         await self._placing.place_new("router", dict.fromkeys(c.router_id for c in changes))
         offsets = await self._append(changes)
-        settled = [c for c in changes if c.id in offsets]
-        if settled:
-            try:
-                await self._placing.unless_superseded(self._store.settle_changes(self._placing.epoch, offsets))
-            finally:  # also when nobody knows whether they are settled: if they are, they don't come again
-                self._forget_breakers(settled)
-                self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
-                self._placing.spawn(self._start_breakers())
-                await self._announce({c.project_id for c in settled})
-            with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
-                await self._release_routers({c.router_id for c in settled})
+        if settled := [c for c in changes if c.id in offsets]:
+            self._doubtful.update((c.id, c) for c in settled)
+            await self._placing.unless_superseded(self._store.settle_changes(self._placing.epoch, offsets))
+            await self._follow(settled)
         return [c for c in changes if c.id not in offsets]
+
+    async def _look_again(self) -> None:
+        """Changes that nobody knew to be settled may be by now, and don't come again."""
+        if self._doubtful:
+            waiting = set(await self._store.unsettled(list(self._doubtful)))
+            await self._follow([c for c in self._doubtful.values() if c.router_id not in waiting])
+
+    async def _follow(self, settled: Sequence[ChangeRow]) -> None:
+        """What follows when changes are settled: breakers start or end, replicas are told."""
+        if not settled:
+            return
+        for change in settled:
+            self._doubtful.pop(change.id, None)
+        ended = self._forget_born(settled)
+        self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
+        self._placing.spawn(self._start_breakers())
+        self._untold.update(c.project_id for c in settled)
+        await self._announce()
+        with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
+            await self._release_routers({c.router_id for c in settled})
+            await self._forget_ended(ended)
 
     async def _append(self, changes: Sequence[ChangeRow], again: bool = True) -> dict[int, int]:
         """Change id -> offset of what was appended. Who is not the owner any more is made one again, or the one to
@@ -127,13 +155,22 @@ class Changes:
             with contextlib.suppress(BreakersError):  # a successor of that process never hears of them
                 await RouterPeer(self._net, owner).release(gone)
 
-    def _forget_breakers(self, changes: list[ChangeRow]) -> None:
-        """A deleted breaker frees its place, its owner drops it when it reads the record; a created one is new, even if
-        its predecessor of the same id has not been read away yet."""
-        for change in changes:
-            for kind, payload in change.entries:
-                if kind == BREAKER and ((told := decode_breaker(payload)).rule is None or told.created):
-                    self._placing.owners["breaker"].forget(told.breaker_id)
+    def _forget_born(self, changes: Sequence[ChangeRow]) -> set[str]:
+        """A created breaker is new, even if its predecessor of the same id has not been read away yet. Answers those
+        that were deleted."""
+        told = [decode_breaker(payload) for c in changes for kind, payload in c.entries if kind == BREAKER]
+        for settings in told:
+            if settings.created:
+                self._placing.owners["breaker"].forget(settings.breaker_id)
+        return {settings.breaker_id for settings in told if settings.rule is None}
+
+    async def _forget_ended(self, breaker_ids: set[str]) -> None:
+        """A deleted breaker frees its place; its owner drops it when it reads the record. Not so one that was created
+        again meanwhile: another router's log may have heard of that first."""
+        if breaker_ids:
+            there = {a.breaker_id for a in await self._store.breaker_assignments(sorted(breaker_ids))}
+            for breaker_id in breaker_ids - there:
+                self._placing.owners["breaker"].forget(breaker_id)
 
     async def _start_breakers(self) -> None:
         """Breakers whose link now lies in a log: new ones are placed, held ones listen to one more router.
@@ -160,8 +197,11 @@ class Changes:
         for owner, links in by_owner.items():
             await BreakerPeer(self._net, owner).link(links)
 
-    async def _announce(self, project_ids: set[str]) -> None:
+    async def _announce(self) -> None:
+        """Replicas look at projects again; who could not be told is told in a later round."""
+        told, self._untold = self._untold, set()
         try:
-            await JournalPeer(self._net, journal_name(0)).announce("config", sorted(project_ids))
+            await JournalPeer(self._net, journal_name(0)).announce("config", sorted(told))
         except BreakersError as error:
-            log.warning("config_not_announced", error=str(error))  # replicas reload when the journal is back
+            self._untold |= told
+            log.warning("config_not_announced", error=str(error))

@@ -128,6 +128,11 @@ class DirectoryHost:
             async with asyncio.timeout(CONFIGURED_S):
                 await self._apply_until(change_ids)
 
+    async def changed(self, project_id: str) -> None:
+        """Has replicas told that a project's configuration was written of which no router's log is to know."""
+        self._check_loaded()
+        await self._changes.tell(project_id)
+
     async def rebalance(self, most: int) -> Rebalanced:
         """Moves up to `most` things (100 at a time) to even out; call it again while anything is `left`."""
         self._check_loaded()

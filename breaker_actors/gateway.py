@@ -26,6 +26,7 @@ from breaker_actors.status import ClusterStatus, gather
 from breaker_actors.stores.base import Store, StoredState
 
 CONFIGURED_S = 10.0
+CHANGED_RETRY_S = 0.2
 ANNOUNCE_S = 1.0
 INGEST_S = 10.0
 AGAIN_S = 0.05
@@ -57,7 +58,8 @@ class Gateway(Protocol):
         ...
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
-        """Tells the Directory of written changes; returns when they are in the routers' logs (or an owner is away)."""
+        """Tells the Directory of written changes; returns when they are in the routers' logs (or an owner is away) and
+        replicas are told (or will be)."""
         ...
 
     async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
@@ -115,11 +117,22 @@ class ActorGateway:
         return list(await asyncio.gather(*map(self._ingest_one, parts)))
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
-        if change_ids:
-            # the rows are written: if the Directory is away it applies them when it is back
-            with contextlib.suppress(BreakersError, TimeoutError):
-                async with asyncio.timeout(CONFIGURED_S):
-                    await self._directory.configured(change_ids)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONFIGURED_S):
+                if change_ids:
+                    # the rows are written: if the Directory is away it applies them when it is back
+                    with contextlib.suppress(BreakersError):
+                        await self._directory.configured(change_ids)
+                else:
+                    await self._changed(project_id)
+
+    async def _changed(self, project_id: str) -> None:
+        """Nothing is written that tells of it: the Directory must hear it, or start anew, which comes to the same."""
+        while True:
+            try:
+                return await self._directory.changed(project_id)
+            except BreakersError:
+                await asyncio.sleep(CHANGED_RETRY_S)
 
     async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
         with contextlib.suppress(BreakersError, TimeoutError):

@@ -205,25 +205,7 @@ class Held:
         assert self.settings is not None
         rule = self.breaker.rule if self.breaker is not None else self.settings.rule
         assert rule is not None
-        return EventDraft(
-            name=self.settings.name,
-            prev=effect.prev,
-            curr=effect.curr,
-            ts_ms=effect.ts_ms,
-            transition_seq=effect.transition_seq,
-            reason=effect.reason,
-            allow_rate=effect.allow_rate,
-            value=effect.value,
-            rule={
-                "kind": rule.kind,
-                "metric": rule.metric,
-                "threshold": rule.threshold,
-                "window_ms": rule.window_ms,
-                "tags": {},
-            },
-            agg=msgspec.to_builtins(effect.agg),
-            trace_id=effect.trace_id,
-        )
+        return EventDraft.of(self.settings.name, rule, effect)
 
 
 def mark(router_id: str, upto: int) -> Item:

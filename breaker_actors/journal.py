@@ -15,7 +15,7 @@ from typing import Literal
 
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
 from breaker_actors.lane import Lane
-from breaker_actors.messages import Commit, CommitResult, FeedEntry, FeedPage, JournalFigures
+from breaker_actors.messages import EVERY_PROJECT, Commit, CommitResult, FeedEntry, FeedPage, JournalFigures
 from breaker_actors.meters import Meters
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import JournalHead, Store
@@ -80,7 +80,9 @@ class JournalHost:
         return [await self._result(f) for f in futures]
 
     async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
-        """Tells replicas that something beside states has changed."""
+        """Tells replicas that something beside states has changed. Raises Unavailable in a journal that was replaced:
+        whoever listens to its successor would not hear of it."""
+        await self._hold()
         sequence = self._holding().sequence
         self._push([FeedEntry(sequence, kind, project_id) for project_id in project_ids])
 
@@ -106,6 +108,18 @@ class JournalHost:
             raise Unavailable("this journal does not hold its shard")
         return self._head
 
+    async def _hold(self) -> None:
+        """Looks whether a newer journal has taken the shard."""
+        stored = await self._store.journal_head(self.shard)
+        if stored.epoch != self._holding().epoch:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Stays silent for good. It may have been our own opening, sent twice, that took the shard: the process ends,
+        and its successor opens anew if it has none yet."""
+        self._head = None
+        self._superseded()
+
     async def _wait(self, wait_s: float) -> None:
         news = self._news
         try:
@@ -119,9 +133,10 @@ class JournalHost:
         while True:
             await asyncio.sleep(ACCESS_S)
             with contextlib.suppress(BreakersError):
+                await self._hold()
                 found = await self._store.access_version()
                 if found != known:
-                    await self.announce("keys", [""])
+                    await self.announce("keys", [EVERY_PROJECT])
                     known = found
 
     @staticmethod
@@ -156,12 +171,12 @@ class JournalHost:
 
     async def _find_place(self, head: JournalHead) -> None:
         """The stored row is not where we left it: a commit of unknown outcome was ours and done (go on behind it, its
-        commits come again), or a newer journal has taken the shard (stay silent for good). That may have been our own
-        opening, sent twice, so the process ends: its successor opens anew, if it has none yet."""
+        commits come again), or a newer journal has taken the shard."""
         stored = await self._store.journal_head(self.shard)
-        self._head = stored if stored.epoch == head.epoch else None
-        if self._head is None:
-            self._superseded()
+        if stored.epoch == head.epoch:
+            self._head = stored
+        else:
+            self._give_up()
 
     def _count(self, commits: list[Commit], results: list[CommitResult]) -> None:
         self.meters.observe("breakers_journal_group_commits", len(commits))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from breaker_actors.core.model import StateWord, View
+from breaker_actors.core.model import Rule, StateWord, Transition, View
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -127,6 +127,29 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str | None = None
     """For links in notifications; the history does not show it."""
 
+    @classmethod
+    def of(cls, name: str, rule: Rule, move: Transition) -> EventDraft:
+        """A transition of the breaker of that name and rule."""
+        return cls(
+            name=name,
+            prev=move.prev,
+            curr=move.curr,
+            ts_ms=move.ts_ms,
+            transition_seq=move.transition_seq,
+            reason=move.reason,
+            allow_rate=move.allow_rate,
+            value=move.value,
+            rule={
+                "kind": rule.kind,
+                "metric": rule.metric,
+                "threshold": rule.threshold,
+                "window_ms": rule.window_ms,
+                "tags": {},
+            },
+            agg=msgspec.to_builtins(move.agg),
+            trace_id=move.trace_id,
+        )
+
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """What a BreakerActor asks its Journal to make durable for one breaker: events, the record and its cut.
@@ -152,11 +175,15 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 CommitResult = Literal["ok", "fenced", "failed"]
 
 
+EVERY_PROJECT = ""
+"""In a feed entry instead of a project's id."""
+
+
 class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
     """One thing replicas must know; `sequence` is the store's position it was committed at.
 
-    kind "state": a breaker's state or rate. "config": something of the project's configuration changed, reload it.
-    "keys": an API key was revoked or a project's secret changed, drop caches."""
+    kind "state": a breaker's state or rate. "config": something of the project's (or EVERY_PROJECT's)
+    configuration changed, reload it. "keys": an API key was revoked or a project's secret changed, drop caches."""
 
     sequence: int
     kind: Literal["state", "config", "keys"]

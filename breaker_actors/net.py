@@ -167,6 +167,9 @@ class DirectoryPeer(_Peer):
     async def configured(self, change_ids: Sequence[int]) -> None:
         await self.net.call(self.name, "configured", change_ids)
 
+    async def changed(self, project_id: str) -> None:
+        await self.net.call(self.name, "changed", project_id)
+
     async def locate(self, kind: ActorKind, ids: Sequence[str]) -> dict[str, str]:
         return cast(dict[str, str], await self.net.call(self.name, "locate", kind, ids))
 

@@ -27,6 +27,9 @@ class Settings(BaseSettings):
     secret_key: SecretStr | None = Field(
         None, description="64 hex digits, the key that seals secrets in the database; unset: kept in the data dir"
     )
+    history_url: str | None = Field(
+        None, description="path or fsspec URL of the history store; unset: `history` in the data dir"
+    )
     host: str = Field("127.0.0.1", description="address the HTTP interface listens on")
     port: int = Field(7117, ge=0, le=65535, description="port of the HTTP interface; 0 picks a free one")
     health_token: str | None = Field(None, description="bearer token that the health endpoints ask for, when set")
@@ -101,6 +104,11 @@ class Settings(BaseSettings):
     def _absolute(cls, data_dir: Path) -> Path:
         """Actors have working directories of their own."""
         return data_dir.absolute()
+
+    @property
+    def history(self) -> str:
+        """Where the history store is."""
+        return self.history_url or str(self.data_dir / "history")
 
     @classmethod
     def table(cls) -> str:

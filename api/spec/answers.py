@@ -251,6 +251,8 @@ class BreakerEvent(Answer, kw_only=True):
     transition_seq: Count
     rule: EventRule
     agg: EventAggregates
+    source: Literal["live", "backfill"] = "live"
+    run_id: str = ""
 
 
 class EventList(Listing, kw_only=True):

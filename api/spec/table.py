@@ -36,6 +36,7 @@ EVENTS = (
     Parameter("after_sequence", "query", Whole, "Oldest first from here: the poll that misses nothing."),
     Parameter("cursor", "query", Cursor, "next_cursor of a previous answer."),
     Parameter("limit", "query", Limit, "Events in one answer."),
+    Parameter("source", "query", Literal["live", "backfill", "all"], "live: what happened (the default)."),
 )
 AUDIT = (
     Parameter("cursor", "query", NumberCursor, "next_cursor of a previous answer."),

@@ -106,6 +106,10 @@ class SampleColumns:
             batch.trace = _newest_trace(batch.ts_ms, self.traces[start:stop])
         return batch
 
+    def metric_at(self, start: int) -> str:
+        """The metric whose rows begin at row `start`."""
+        return self.metrics[self.starts.index(start)]
+
     def of(self, metric: str) -> Batch | None:
         """The rows of one metric, or None when the record has none."""
         try:
@@ -116,7 +120,7 @@ class SampleColumns:
 
     def pick(self, start: int, rows: npt.NDArray[np.intp]) -> SampleColumns:
         """Some rows of the metric that begins at row `start`, as columns of their own."""
-        metric = self.metrics[self.starts.index(start)]
+        metric = self.metric_at(start)
         chosen = Batch(self.batch.ts_ms[rows], self.batch.value[rows], self.batch.ok[rows])
         traces = [self.traces[row] for row in rows.tolist()] if self.traces else ()
         return SampleColumns((metric,), (0, len(rows)), chosen, None, traces)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from breaker_actors.messages import BreakerAssignment, Commit, CommitResult, LogFloor, RouterAssignment
+from breaker_actors.messages import BreakerAssignment, Commit, CommitResult, EventDraft, LogFloor, RouterAssignment
 from breaker_actors.stores.rows import (
     SYSTEM,
     Alert,
@@ -29,6 +29,7 @@ from breaker_actors.stores.rows import (
     DeliveryState,
     EventQuery,
     EventRow,
+    EventSource,
     JournalHead,
     KeyKind,
     KeyRow,
@@ -68,6 +69,7 @@ __all__ = [
     "Edit",
     "EventQuery",
     "EventRow",
+    "EventSource",
     "JournalHead",
     "KeyKind",
     "KeyRow",
@@ -331,6 +333,13 @@ class Store(Protocol):
 
     async def prune(self, before_ms: int) -> dict[str, int]:
         """Removes history older than a time, a bounded part of it; how many rows went of each table."""
+        ...
+
+    # history
+    async def add_backfill_events(
+        self, project_id: str, run_id: str, events: Sequence[tuple[str, EventDraft]], now_ms: int
+    ) -> None:
+        """Events (breaker id, draft) of a backfill run; one that the run has stored already is left as it is."""
         ...
 
     # reads

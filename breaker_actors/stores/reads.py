@@ -1,29 +1,50 @@
-"""Reads of events and committed states."""
+"""Reads of events, of both kinds, and of committed states."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, literal, select, tuple_
 
 from breaker_actors.errors import NotFound
 from breaker_actors.stores import tables as t
-from breaker_actors.stores.base import EventQuery, EventRow, StoredState, StreamSnapshot
+from breaker_actors.stores.base import EventQuery, EventRow, EventSource, StoredState, StreamSnapshot
 from breaker_actors.stores.part import StorePart, chunks
 
-_EVENT_COLUMNS = [t.events.c[f] for f in EventRow.__struct_fields__ if f in t.events.c]
+
+class _Shelf(NamedTuple):
+    """Where events of a source lie. `place`: the column that numbers them."""
+
+    source: EventSource
+    table: Table
+    place: Column[Any]
+
+    def columns(self) -> list[ColumnElement[Any]]:
+        own = self.table.c
+        found = [own[name] for name in EventRow.__struct_fields__ if name in own and name != "sequence"]
+        return [*found, self.place.label("sequence"), literal(self.source).label("source")]
+
+
+_SHELVES = (
+    _Shelf("live", t.events, t.events.c.sequence),
+    _Shelf("backfill", t.backfill_events, t.backfill_events.c.number),
+)
 
 
 class Reads(StorePart):
     async def events(self, query: EventQuery) -> list[EventRow]:
-        statement = _events(query)
-        rows = await self._db.read(lambda c: c.execute(statement).all())
-        return [EventRow(**row._mapping) for row in rows]
+        statements = [_events(query, shelf) for shelf in _asked(query)]
+        found = await self._db.read(lambda c: [c.execute(statement).all() for statement in statements])
+        rows = [EventRow(**row._mapping) for some in found for row in some]
+        if len(found) > 1:
+            rows.sort(key=lambda row: (row.ts_ms, row.source == "live", row.sequence), reverse=True)
+        return rows[: query.limit]
 
     async def latest_event_ms(self, query: EventQuery) -> int | None:
-        statement = select(func.max(t.events.c.ts_ms)).where(*_filter(query))
-        return await self._db.read(lambda c: c.execute(statement).scalar())
+        statements = [select(func.max(shelf.table.c.ts_ms)).where(*_filter(query, shelf)) for shelf in _asked(query)]
+        found = await self._db.read(lambda c: [c.execute(statement).scalar() for statement in statements])
+        return max((ts_ms for ts_ms in found if ts_ms is not None), default=None)
 
     async def stored_states(self, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[StoredState]:
         return await self._db.read(lambda c: _states(c, project_id, breaker_ids))
@@ -37,8 +58,12 @@ def _int64(value: int) -> int:
     return max(-(2**63), min(value, 2**63 - 1))
 
 
-def _filter(query: EventQuery) -> list[ColumnElement[bool]]:
-    e = t.events.c
+def _asked(query: EventQuery) -> list[_Shelf]:
+    return [shelf for shelf in _SHELVES if query.source in ("all", shelf.source)]
+
+
+def _filter(query: EventQuery, shelf: _Shelf) -> list[ColumnElement[bool]]:
+    e = shelf.table.c
     wanted = [e.project_id == query.project_id]
     if query.breaker_id is not None:
         wanted.append(e.breaker_id == query.breaker_id)
@@ -47,19 +72,27 @@ def _filter(query: EventQuery) -> list[ColumnElement[bool]]:
     if query.until_ms is not None:
         wanted.append(e.ts_ms <= _int64(query.until_ms))
     if query.after_sequence is not None:
-        wanted.append(e.sequence > _int64(query.after_sequence))
+        wanted.append(shelf.place > _int64(query.after_sequence))
     return wanted
 
 
-def _events(query: EventQuery) -> Select[Any]:
-    e = t.events.c
-    wanted = _filter(query)
-    if query.before is not None:
-        wanted.append(tuple_(e.ts_ms, e.sequence) < tuple_(*map(_int64, query.before)))
-    statement = select(*_EVENT_COLUMNS).where(*wanted).limit(query.limit)
+def _before(query: EventQuery, shelf: _Shelf) -> list[ColumnElement[bool]]:
+    """Of what was not given yet. At equal times all that happened comes before what was loaded."""
+    if query.before is None:
+        return []
+    ts_ms, sequence = map(_int64, query.before)
+    e = shelf.table.c
+    if query.before_source in (None, shelf.source):
+        return [tuple_(e.ts_ms, shelf.place) < tuple_(ts_ms, sequence)]
+    return [e.ts_ms < ts_ms if shelf.source == "live" else e.ts_ms <= ts_ms]
+
+
+def _events(query: EventQuery, shelf: _Shelf) -> Select[Any]:
+    wanted = [*_filter(query, shelf), *_before(query, shelf)]
+    statement = select(*shelf.columns()).where(*wanted).limit(query.limit)
     if query.after_sequence is not None:
-        return statement.order_by(e.sequence)
-    return statement.order_by(e.ts_ms.desc(), e.sequence.desc())
+        return statement.order_by(shelf.place)
+    return statement.order_by(shelf.table.c.ts_ms.desc(), shelf.place.desc())
 
 
 def _states(c: Connection, project_id: str, breaker_ids: Sequence[str] | None) -> list[StoredState]:

@@ -167,17 +167,26 @@ class JournalHead(msgspec.Struct, frozen=True):
     sequence: int
 
 
+EventSource = Literal["live", "backfill"]
+
+
 class EventRow(EventDraft, frozen=True, kw_only=True):
-    """A stored event: the draft and its place. `sequence` is global per shard."""
+    """A stored event: the draft and its place. `sequence` is global per shard; those of history that was loaded
+    afterwards (`source` backfill, by the run `run_id`) have one of their own."""
 
     sequence: int
     project_id: str
     breaker_id: str
+    source: EventSource = "live"
+    run_id: str | None = None
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Filter of an events read. `before`: (ts_ms, sequence) of the last event already given (exclusive, newest first).
-    `until_ms` inclusive, `since_ms` exclusive; `after_sequence` switches to ascending order by sequence."""
+    `until_ms` inclusive, `since_ms` exclusive; `after_sequence` switches to ascending order by sequence.
+
+    `source` "all": both, at equal times those that happened first; it has no `after_sequence`, and its `before` is a
+    place among the events of `before_source`."""
 
     project_id: str
     breaker_id: str | None = None
@@ -186,6 +195,8 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[int, int] | None = None
     after_sequence: int | None = None
     limit: int = 50
+    source: EventSource | Literal["all"] = "live"
+    before_source: EventSource | None = None
 
 
 class StoredState(msgspec.Struct, frozen=True, kw_only=True):

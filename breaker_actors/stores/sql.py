@@ -10,6 +10,7 @@ from breaker_actors.errors import Invalid
 from breaker_actors.stores import sealing
 from breaker_actors.stores.accounts import Accounts
 from breaker_actors.stores.audits import Audits
+from breaker_actors.stores.backfills import Backfills
 from breaker_actors.stores.breakers import Breakers
 from breaker_actors.stores.channels import Channels
 from breaker_actors.stores.engine import Database, is_sqlite
@@ -26,7 +27,9 @@ from breaker_actors.stores.upkeep import Upkeeps
 __all__ = ["SqlStore", "upgrade"]
 
 
-class SqlStore(Accounts, Projects, Channels, Audits, Breakers, Routers, Placements, Journals, Reads, Outbox, Upkeeps):
+class SqlStore(
+    Accounts, Projects, Channels, Audits, Backfills, Breakers, Routers, Placements, Journals, Reads, Outbox, Upkeeps
+):
     """`url`: `sqlite:////path/to/store.sqlite` or one of PostgreSQL's (`postgres.SCHEMES`). `shards`: journals that new
     projects are spread over; a project never changes its own. `breakers_max`: breakers a project may have."""
 

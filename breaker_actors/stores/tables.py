@@ -227,6 +227,34 @@ Index("ix_events_project_newest", events.c.project_id, events.c.ts_ms, events.c.
 Index("ix_events_breaker_newest", events.c.project_id, events.c.breaker_id, events.c.ts_ms, events.c.sequence)
 Index("ix_events_project_sequence", events.c.project_id, events.c.sequence)
 
+# What breakers would have done on samples that were loaded afterwards: no transition of theirs, so not numbered among
+# `events`, and told to nobody.
+backfill_events = Table(
+    "backfill_events",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("run_id", Text, nullable=False),
+    Column("project_id", Text, nullable=False),
+    Column("breaker_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("prev", Text, nullable=False),
+    Column("curr", Text, nullable=False),
+    Column("ts_ms", BigInteger, nullable=False),
+    Column("transition_seq", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("allow_rate", Float, nullable=False),
+    Column("value", Float),
+    Column("rule", JsonText(dict[str, Any]), nullable=False),
+    Column("agg", JsonText(dict[str, Any]), nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+    UniqueConstraint("run_id", "breaker_id", "transition_seq"),
+    sqlite_autoincrement=True,
+)
+_B = backfill_events.c
+Index("ix_backfill_events_project_newest", _B.project_id, _B.ts_ms, _B.number)
+Index("ix_backfill_events_breaker_newest", _B.project_id, _B.breaker_id, _B.ts_ms, _B.number)
+Index("ix_backfill_events_project_number", _B.project_id, _B.number)
+
 journals = Table(
     "journals",
     metadata,

@@ -46,6 +46,7 @@ class Upkeeps(StorePart):
 # are found at the beginning of the key without an index on the age.
 _AGED: dict[str, tuple[Column[Any], ...]] = {
     "events": (t.events.c.ts_ms, t.events.c.shard, t.events.c.sequence),
+    "backfill_events": (t.backfill_events.c.inserted_ms, t.backfill_events.c.number),
     "audit": (t.audit.c.at_ms, t.audit.c.number),
 }
 

@@ -55,6 +55,7 @@ class Checks:
         self.events: dict[str, list[Event]] = {}
         self._state: dict[str, str] = {}
         self.committed: dict[str, set[tuple[int, str]]] = {}
+        self.births: list[tuple[str, str]] = []
 
     def close(self) -> None:
         for connection in (self._store, *self._files.values()):
@@ -62,8 +63,9 @@ class Checks:
 
     # the store
 
-    def born(self, breaker_id: str) -> None:
+    def born(self, breaker_id: str, router_ids: Sequence[str]) -> None:
         """A breaker was created: it is closed, whatever one of its id was before."""
+        self.births.extend((breaker_id, router_id) for router_id in router_ids)
         events = self.events.setdefault(breaker_id, [])
         self._state[breaker_id] = "closed"
         self.committed.setdefault(breaker_id, set()).add((len(events), "closed"))

@@ -93,7 +93,8 @@ class Final:
         logs = self._checks.log.values()
         lives = [life for records in logs for life in lives_of(records, self._samples_max, kinds)]
         by_id: dict[str, list[Life]] = {}
-        for life in sorted(lives, key=lambda life: (life.after_seq, life.born_ms)):
+        born = {birth: place for place, birth in enumerate(self._checks.births)}  # logs of two routers have no order
+        for life in sorted(lives, key=lambda life: (life.after_seq, born[life.breaker_id, life.router_id])):
             by_id.setdefault(life.breaker_id, []).append(life)
         for mine in by_id.values():
             for life, following in pairwise(mine):

@@ -40,10 +40,10 @@ class CoreModel:
         self.breaker, self.effects = Breaker.create(
             born.rule, now, after_seq=born.after_seq, window_samples_max=samples_max
         )
-        self._history: list[tuple[int, Batch]] = []
+        self._history: list[tuple[str, int, Batch]] = []
 
     def ingest(self, batch: Batch, received: int) -> None:
-        self._history.append((received, batch))
+        self._history.append((self.breaker.rule.metric, received, batch))
         self.effects += self.breaker.ingest(batch, received)
 
     def gap(self, start: int, end: int) -> None:
@@ -56,8 +56,8 @@ class CoreModel:
         self.advance(now - 1)
         if self.breaker.configure(rule, now):
             self.breaker.unload()
-            for received, batch in self._history:
-                if received > self.breaker.reload_after_ms:
+            for metric, received, batch in self._history:
+                if metric == rule.metric and received > self.breaker.reload_after_ms:
                     self.breaker.load(batch, received)
 
 

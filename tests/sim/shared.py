@@ -58,19 +58,21 @@ def count(stored: StoredState, logs: Mapping[str, Sequence[LogRecord]], at_ms: i
     low_ms = max(at_ms - stored.rule.window_ms, record.evidence_floor_ms - 1)
     found = 0
     for records in logs.values():
-        for received_ms, batch in _batches(records, stored.breaker_id, record.created_ms):
+        for received_ms, batch in _batches(records, stored, record.created_ms):
             times = np.minimum(batch.ts_ms, received_ms)
             found += int(((times > low_ms) & (times <= at_ms)).sum())
     return min(found, samples_max)
 
 
-def _batches(records: Sequence[LogRecord], breaker_id: str, since_ms: int) -> Iterator[tuple[int, Batch]]:
-    """What one log has for a breaker since its creation."""
+def _batches(records: Sequence[LogRecord], stored: StoredState, since_ms: int) -> Iterator[tuple[int, Batch]]:
+    """What one log has for a breaker since its creation, of the metric that it looks at now."""
     splitter = Splitter(RouterView(version=0))
     for record in records:
         if record.kind == SAMPLES and record.received_ms >= since_ms:
             for taker, body, start, stop in concerned(record, splitter):
-                if taker == breaker_id and isinstance(body, SampleColumns):
+                if taker != stored.breaker_id or not isinstance(body, SampleColumns):
+                    continue
+                if body.metric_at(start) == stored.rule.metric:
                     yield record.received_ms, body.batch.slice(start, stop)
         elif record.kind == VIEW:
             splitter = Splitter(decode_view(record.payload))

@@ -114,7 +114,7 @@ class World:
         elif name == "append":
             self.check(self.checks.appended, args[0], [record.router_id for record in args[1]])
         elif name == "create_breaker":
-            self.check(self.checks.born, result[0].id)
+            self.check(self.checks.born, result[0].id, result[0].router_ids)
 
     def zombie_acts(self, process: Process) -> None:
         self.faults.hit(f"zombie_{process.kind}")

@@ -153,7 +153,7 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
     """Effects of one breaker when its single router's log is applied from the start, timers up to `until_ms`."""
     effects: list[Effect] = []
     breaker: Breaker | None = None
-    version, taken = 0, list[tuple[Batch, int]]()
+    version, taken = 0, list[tuple[str, Batch, int]]()
     splitter, after = Splitter(RouterView(version=0)), 0
     while records := await log.read(slot, router_id, after, 1 << 60):
         after = records[-1].offset
@@ -174,8 +174,8 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
             elif record.kind == SAMPLES and breaker:
                 for taker, body, start, stop in concerned(record, splitter):
                     if taker == breaker_id and isinstance(body, SampleColumns):
-                        taken.append((body.rows(start, stop), now))
-                        effects += breaker.ingest(*taken[-1])
+                        taken.append((body.metric_at(start), body.rows(start, stop), now))
+                        effects += breaker.ingest(*taken[-1][1:])
             elif record.kind == GAP and breaker:
                 gap = decode_gap(record.payload)
                 effects += breaker.gap(gap.from_ms, gap.to_ms)
@@ -184,11 +184,11 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
     return effects
 
 
-def _reload(breaker: Breaker, taken: list[tuple[Batch, int]]) -> None:
+def _reload(breaker: Breaker, taken: list[tuple[str, Batch, int]]) -> None:
     """The window, filled again from what came before, as a new rule asks for."""
     breaker.unload()
-    for batch, received_ms in taken:
-        if received_ms > breaker.reload_after_ms:
+    for metric, batch, received_ms in taken:
+        if metric == breaker.rule.metric and received_ms > breaker.reload_after_ms:
             breaker.load(batch, received_ms)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Effect, Record, Rule
 from breaker_actors.core.rules import DELTA_OF, KINDS, OPS, POLICIES, parse_rule
 from pipelines.columns import Samples
 from pipelines.fast.engine import FastReplay, Walk
-from pipelines.replay import replay_samples
+from pipelines.replay import arrivals, replay_samples
 
 START_MS = 1_700_000_000_000
 SHAPES = ("latency", "latency", "latency", "whole", "normal", "constant", "steps", "spikes", "all_magnitudes")
@@ -49,7 +51,10 @@ def made_up_samples(chance: random.Random, count: int, spacing_ms: float) -> Sam
     if chance.random() < 0.3:
         named = draw.random(count) < 0.1
         trace = pl.Series([f"t{i}" if one else None for i, one in enumerate(named.tolist())], dtype=pl.String)
-    return Samples(at, ts_ms, value, ok, trace)
+    record = None
+    if chance.getrandbits(64) % 3 == 0:
+        record = np.cumsum((np.diff(at, prepend=0) > 0) | (draw.random(count) < 0.3))
+    return Samples(at, ts_ms, value, ok, trace, record)
 
 
 def values(draw: np.random.Generator, shape: str, count: int) -> np.ndarray:
@@ -128,6 +133,57 @@ def walked(
         until = min(len(samples), at + chance.randrange(1, 2 * chunk_rows + 2))
         engine.feed(samples.part(at, until))
         at = until
+    engine.finish()
+    assert walk.walker is not None
+    return effects, walk.walker.record()
+
+
+@dataclass(frozen=True)
+class MadeUpLog:
+    """What a log says beside samples: when the breaker was created, and (row before which it ended, from, to) of each
+    gap."""
+
+    created_ms: int
+    gaps: list[tuple[int, int, int]]
+
+
+def made_up_log(seed: int, samples: Samples) -> MadeUpLog:
+    """Gaps in pauses between samples, one of them behind the last."""
+    chance = random.Random(seed)
+    pauses = [int(row) for row in 1 + np.flatnonzero(np.diff(samples.at) > 1)]
+    gaps = []
+    for row in sorted(chance.sample(pauses, min(len(pauses), chance.randrange(8)))):
+        low, high = int(samples.at[row - 1]), int(samples.at[row])
+        from_ms = chance.randint(low, high - 1)
+        gaps.append((row, from_ms, chance.randint(from_ms + 1, high)))
+    last_ms = int(samples.at[-1])
+    gaps.append((len(samples), last_ms + 5, last_ms + 5 + chance.randrange(1, 5000)))
+    return MadeUpLog(int(samples.at[0]) - chance.choice([0, 1, 10_000]), gaps)
+
+
+def log_replayed(rule: Rule, samples: Samples, log: MadeUpLog) -> tuple[list[Effect], Record]:
+    """What the core makes of samples and gaps."""
+    breaker, first = Breaker.create(rule, log.created_ms)
+    effects, row = list(first), 0
+    for until, from_ms, to_ms in log.gaps:
+        for received_ms, batch in arrivals(samples.part(row, until)):
+            effects += breaker.ingest(batch, received_ms)
+        effects += breaker.gap(from_ms, to_ms)
+        row = until
+    effects += breaker.advance(log.gaps[-1][2])
+    return effects, breaker.record()
+
+
+def log_walked(rule: Rule, samples: Samples, log: MadeUpLog, *, chunk_rows: int) -> tuple[list[Effect], Record]:
+    """What the fast path makes of them."""
+    effects: list[Effect] = []
+    walk = Walk(rule, effects.extend)
+    engine, row = FastReplay([walk], chunk_rows=chunk_rows), 0
+    engine.create(log.created_ms)
+    for until, from_ms, to_ms in log.gaps:
+        engine.feed(samples.part(row, until))
+        engine.gap(from_ms, to_ms)
+        row = until
     engine.finish()
     assert walk.walker is not None
     return effects, walk.walker.record()

@@ -19,8 +19,8 @@ from breaker_actors.errors import SchemaMismatch
 from breaker_actors.stores.engine import is_sqlite, make_engine, sqlite_url, translate
 from breaker_actors.stores.sqlite_files import make_file
 
-HEAD = "0006"
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006")
+HEAD = "0007"
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 UPGRADE_LOCK = 0x62726B72_0002
 """The advisory lock of PostgreSQL under which a schema is changed."""
 
