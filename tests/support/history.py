@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from breaker_actors.core.model import Effect, Record, Rule
 from breaker_actors.core.rules import DELTA_OF, KINDS, OPS, POLICIES, parse_rule
 from pipelines.columns import Samples
 from pipelines.fast.engine import FastReplay, Walk
+from pipelines.frames import read_series
 from pipelines.replay import arrivals, replay_samples
 
 START_MS = 1_700_000_000_000
@@ -196,3 +199,33 @@ def is_alike(seed: int, count: int) -> bool:
     chunk_rows, most = chance.choice([2000, 20_000, 1 << 20]), chance.choice([1_000_000, 1_000_000, 500])
     expected = replay_samples(rule, samples, window_samples_max=most)
     return walked(rule, samples, chunk_rows=chunk_rows, window_samples_max=most, seed=seed) == expected
+
+
+def real_rules(values: np.ndarray) -> list[dict[str, object]]:
+    """All kinds and both directions, with thresholds from the series itself."""
+    inner: list[dict[str, object]] = [{"kind": kind} for kind in KINDS if kind not in ("delta", "percentile")]
+    inner += [{"kind": "delta", "kind_params": {"delta_of": of}} for of in DELTA_OF]
+    inner += [{"kind": "percentile", "kind_params": {"percentile": p}} for p in (10, 99.9)]
+    spread = float(values.std())
+    thresholds = {
+        "count": [12, 24], "error_rate": [0.0, 0.2], "consecutive_failures": [1, 3], "sum": [float(values.mean() * 20)],
+        "stddev": [spread, 2 * spread], "delta": [spread / 2, -spread / 2],
+    }  # fmt: skip
+    levels = [float(np.quantile(values, part)) for part in (0.05, 0.5, 0.95, 0.99)]
+    return [
+        fields | {"op": op, "threshold": threshold}
+        for fields, op in product(inner, ("gt", "lte"))
+        for threshold in thresholds.get(str(fields["kind"]), levels)
+    ]
+
+
+def differing_rules(series: Path, timing: tuple[int, int, int]) -> list[Rule]:
+    """Of the rules over a real series, with this (window, interval, minimum duration): those of which the fast path
+    makes something else than the core."""
+    batch = read_series(series)
+    ok = batch.value <= np.quantile(batch.value, 0.97)
+    samples = Samples(batch.ts_ms, batch.ts_ms, batch.value, ok)
+    window_ms, interval_ms, least_ms = timing
+    fields = {"metric": "m", "window_ms": window_ms, "eval_interval_ms": interval_ms, "min_state_duration_ms": least_ms}
+    rules = [parse_rule(fields | one) for one in real_rules(batch.value)]
+    return [rule for rule in rules if walked(rule, samples, chunk_rows=1500) != replay_samples(rule, samples)]

@@ -14,7 +14,7 @@ from pipelines.columns import Samples
 from pipelines.fast.engine import FastReplay, Walk
 from pipelines.frames import read_series
 from pipelines.replay import replay_samples
-from tests.support.history import made_up, made_up_samples, walked
+from tests.support.history import log_replayed, log_walked, made_up, made_up_log, made_up_samples, walked
 
 NAB = Path(__file__).parents[2] / "data" / "nab"
 
@@ -27,6 +27,14 @@ def test_made_up_rules_and_samples(seed: int) -> None:
     chunk_rows, most = chance.choice([1, 30, 200, 1 << 20]), chance.choice([1_000_000, 1_000_000, 20])
     expected = replay_samples(rule, samples, window_samples_max=most)
     assert walked(rule, samples, chunk_rows=chunk_rows, window_samples_max=most, seed=seed) == expected
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_log_with_gaps(seed: int) -> None:
+    """A breaker that was there before its first sample, and spans in which none could come."""
+    rule, samples = made_up(seed, 400)
+    log = made_up_log(seed, samples)
+    assert log_walked(rule, samples, log, chunk_rows=100) == log_replayed(rule, samples, log)
 
 
 def test_made_up_rules_do_something() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from pipelines.charting import Sketch
 from pipelines.columns import Samples
 from pipelines.files import replacing
 from pipelines.report import write_report
+from tests.support.png import pixels
 
 START_MS = 1_700_000_000_000
 RULE: dict[str, Any] = {
@@ -82,12 +86,63 @@ def test_values_are_what_the_breaker_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["p95", "stddev", "count", "consecutive_failures", "delta"])
 def test_other_kinds(tmp_path: Path, kind: str) -> None:
-    """Every kind has values to show; a delta has no threshold to draw."""
+    """Every kind has values to show."""
     fields = RULE | {"kind": kind, "threshold": 3}
     _, content = page_of(tmp_path / "r.html", fields, recorded(2000).with_columns(ok=pl.col("value") < 10))
     rule = content["rules"][0]
     assert len(rule["value"][0]) > 50
-    assert rule["threshold"] == (None if kind == "delta" else 3)
+    assert rule["threshold"] == 3
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+def browser() -> str:
+    """A Chromium; where there is none the test is skipped, unless REQUIRE_BROWSER is set."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        assert not os.environ.get("REQUIRE_BROWSER"), "there is no Chromium"
+        pytest.skip("there is no Chromium")
+    return found
+
+
+def in_browser(page: Path, *what: str) -> str:
+    """What a headless Chromium without any network makes of a page."""
+    command = [
+        browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        "--proxy-server=127.0.0.1:9", f"--user-data-dir={page.parent / 'profile'}", "--window-size=1200,2000",
+        "--force-device-scale-factor=0.5", "--virtual-time-budget=2000", *what, page.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    """Drawn as a whole: charts, shaded states, tables and heat map are there, and can be seen on a screenshot."""
+    frame = recorded(30_000)
+    rules = [RULE, RULE | {"name": "delta", "kind": "delta", "threshold": 0.2}]
+    grid = {"threshold": [9, 10, 11], "window_ms": [300, 500]}
+    windows = [[START_MS, START_MS + 10_000]]
+    page = tmp_path / "r.html"
+    _, content = page_of(page, rules, frame, windows=windows, sweep=grid)
+    dom = in_browser(page, "--dump-dom").partition("<script")[0]
+    assert [len(re.findall(tag, dom)) for tag in ("<svg", "<h2", 'class="map"')] == [2, 3, 2]
+    stays = [stay for rule in content["rules"] for stay in rule["stays"]]
+    shaded = sum(1 + (state == "half_open") for state, *_ in stays if state != "closed")
+    labels = sum(len(rule["windows"]) for rule in content["rules"])
+    assert len(re.findall("<rect", dom)) == shaded + labels
+    assert len(re.findall("→", dom)) == sum(len(rule["moves"]) for rule in content["rules"])
+    assert "NaN" not in dom
+    assert "Infinity" not in dom
+    in_browser(page, f"--screenshot={tmp_path / 'r.png'}")
+    seen = pixels(tmp_path / "r.png").reshape(-1, 3).astype(int)
+    for (red, green, blue), least in COLOURS.items():
+        off = np.abs(seen - [red, green, blue]).max(axis=1)
+        assert np.count_nonzero(off < 20) > least, (red, green, blue)
+
+
+COLOURS = {(255, 255, 255): 50_000, (157, 180, 207): 2000, (244, 203, 201): 5000, (172, 83, 66): 300}
+"""On the screenshot, and how many pixels of them at least: paper, samples, open states, a bad cell of the heat map."""
 
 
 def test_much_is_left_out_and_said_so(tmp_path: Path) -> None:

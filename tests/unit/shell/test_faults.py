@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.errors import Unavailable
 from breaker_actors.net import DIRECTORY, journal_name
-from breaker_actors.stores.base import BreakerRow
-from tests.support.cluster import Service, service, until
+from breaker_actors.stores.base import BreakerDraft, BreakerRow
+from tests.support.cluster import FAST_RULE, Service, service, until
 
 
 @asynccontextmanager
@@ -164,8 +167,11 @@ async def test_a_zombie_journal_stores_nothing(tmp_path: Path) -> None:
         row = await s.breaker()
         zombie = s.net.actors[journal_name(0)]
         await s.cluster.start_journal()
+        with pytest.raises(Unavailable):  # whoever listens to its successor would not hear of it
+            await zombie.announce("config", [s.project.id])
         held = next(h for a in s.net.actors.values() if hasattr(a, "_held") for h in a._held.values())
-        assert await zombie.commit([held.commit(())]) == ["failed"]
+        with pytest.raises(Unavailable):
+            await zombie.commit([held.commit(())])
         await s.send(row.router_ids[0], [900.0])
         await s.in_state(row.id, "open")
         await zombie.stop()
@@ -226,3 +232,50 @@ async def test_a_restart_of_everything_keeps_states_and_repeats_no_event(tmp_pat
             assert reading.view.state == ("open" if i % 2 == 0 else "closed")
             assert reading.view.state_since_ms == since[row.id]
             assert await s.events(row.id) == before[row.id]
+
+
+async def test_replicas_hear_of_a_change_that_could_not_be_announced_at_once(tmp_path: Path) -> None:
+    """Also of one that concerns no router: nothing is written that would tell of it later."""
+    async with service(tmp_path) as s:
+        call, refused = s.net.call, asyncio.Event()
+
+        async def deaf(actor: str, method: str, *args: Any) -> Any:
+            if method == "announce" and not refused.is_set():
+                refused.set()
+                raise Unavailable("not now")
+            return await call(actor, method, *args)
+
+        s.net.call = deaf  # type: ignore[method-assign]
+        page = await s.gateway.feed(0, 0, 0, 0.0)
+        await s.gateway.configured(s.project.id, [])
+        assert refused.is_set()
+
+        async def told() -> bool:
+            news = await s.gateway.feed(0, page.epoch, page.position, 1.0)
+            return any((e.kind, e.project_id) == ("config", s.project.id) for e in news.entries)
+
+        await until(told)
+
+
+async def test_a_settling_that_succeeds_after_it_was_given_up_starts_its_breaker(tmp_path: Path) -> None:
+    async with service(tmp_path) as s:
+        settle, late = s.store.settle_changes, list[tuple[int, Mapping[int, int]]]()
+
+        async def given_up(epoch: int, offsets: Mapping[int, int]) -> None:
+            if late:
+                return await settle(epoch, offsets)
+            late.append((epoch, offsets))
+            raise Unavailable("no answer came")
+
+        s.store.settle_changes = given_up  # type: ignore[method-assign]
+        draft = BreakerDraft(rule=parse_rule(FAST_RULE), name="late")
+        row, changes = await s.store.create_breaker(s.project.id, draft, s.clock.now_ms())
+        applying = asyncio.create_task(s.gateway.configured(s.project.id, changes))
+
+        async def tried() -> bool:
+            return bool(late)
+
+        await until(tried)
+        await settle(*late[0])
+        assert await s.fresh(row.id)
+        await applying

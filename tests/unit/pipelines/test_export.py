@@ -1,0 +1,116 @@
+"""Export of the history store, and what it is good for: backfill and backtest read it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from breaker_actors.errors import Invalid
+from pipelines import history
+from pipelines.backfill import InProcess, begin, carry_out, survey
+from pipelines.backtest import backtest
+from pipelines.export import Span, export_history, new_folder
+from pipelines.history import History
+from pipelines.places import Folder
+from pipelines.sources import LATEST_MS
+from tests.support import recorded
+from tests.support.recorded import PROJECT, START_MS, Kept, router_id
+
+ROUTERS = [recorded.router(0, 0), recorded.router(1, 1)]
+BREAKERS = [recorded.breaker(0, 0), recorded.breaker(1, 1, kind="p95", threshold=200)]
+ALL = Span(PROJECT, 0, LATEST_MS)
+
+
+def loaded(place: Folder, *files: Path, run_id: str = "run-1") -> Kept:
+    """A backfill of these files."""
+    plan = recorded.manifest(files, ROUTERS, BREAKERS, run_id=run_id)
+    asked, _ = survey(plan.request, plan.norms())
+    plan = msgspec.structs.replace(plan, request=asked)
+    begin(place, plan)
+    service = Kept()
+    carry_out(place, plan, InProcess(), service)
+    return service
+
+
+def stored(place: Folder) -> pl.DataFrame:
+    batches = History(place, history.files(place, PROJECT)).batches()
+    return pl.concat(batches).sort("received_ms", "router_id", "value")
+
+
+@pytest.fixture
+def samples() -> pl.DataFrame:
+    return recorded.samples(6_000, 2, seed=11, spacing_ms=60)
+
+
+@pytest.fixture
+def place(tmp_path: Path, samples: pl.DataFrame) -> Folder:
+    samples.write_parquet(tmp_path / "samples.parquet")
+    place = Folder(tmp_path / "history")
+    loaded(place, tmp_path / "samples.parquet")
+    return place
+
+
+def test_what_was_exported_is_loaded_again(place: Folder, tmp_path: Path) -> None:
+    """Into another store: the same samples and the same events."""
+    out = Folder(tmp_path / "out")
+    assert sum(export_history(place, ALL, out)) == 6_000
+    first, second = Folder(tmp_path / "one"), Folder(tmp_path / "two")
+    again = loaded(first, *sorted((tmp_path / "out").rglob("*.parquet")))
+    assert_frame_equal(stored(first), stored(place))
+    assert again.events == loaded(second, tmp_path / "samples.parquet").events
+    assert len(again.events) > 3
+
+
+def test_what_was_exported_is_tried_by_a_backtest(place: Folder, tmp_path: Path, samples: pl.DataFrame) -> None:
+    """Files of routers side by side, put in order: as over the samples themselves."""
+    list(export_history(place, ALL, Folder(tmp_path / "out")))
+    for row in BREAKERS:
+        mine = samples.filter(pl.col("router_id") == row.router_ids[0])
+        pattern = str(tmp_path / f"out/samples/**/router={row.router_ids[0]}/**/*.parquet")
+        found = backtest(row.rule, pattern, sort=True).transitions
+        assert_frame_equal(found, backtest(row.rule, mine).transitions)
+        assert len(found)
+
+
+def test_a_span_is_cut_to_the_millisecond(place: Folder, tmp_path: Path, samples: pl.DataFrame) -> None:
+    since, until = START_MS + 10_000, START_MS + 20_000
+    rows = sum(export_history(place, Span(PROJECT, since, until), Folder(tmp_path / "out")))
+    assert 0 < rows == len(samples.filter(pl.col("ts_ms").is_between(since, until - 1)))
+    found = stored(Folder(tmp_path / "out"))
+    assert since <= found["received_ms"].min() < found["received_ms"].max() < until
+    assert list(export_history(place, Span(router_id(9), 0, LATEST_MS), Folder(tmp_path / "none"))) == []
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    """What fails on the way leaves nothing; what is there already is left alone."""
+    out = tmp_path / "deep" / "out"
+
+    def fail() -> None:
+        with new_folder(out) as folder:
+            (folder / "half").write_text("x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list((tmp_path / "deep").iterdir()) == []
+    with new_folder(out) as folder:
+        (folder / "whole").write_text("x")
+        assert not out.exists()
+    assert [path.name for path in out.iterdir()] == ["whole"]
+    with pytest.raises(Invalid, match="is there already"), new_folder(out):
+        pass
+    assert (out / "whole").read_text() == "x"
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Invalid, match="is there already"), new_folder(tmp_path / "file"):
+        pass
+
+
+def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "x").write_text("x")
+    assert (tmp_path / "out" / "x").read_text() == "x"

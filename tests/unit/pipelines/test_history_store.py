@@ -1,0 +1,141 @@
+"""The history store: where samples lie, that they are there whole and once, and that others can read them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from breaker_actors.errors import Invalid
+from pipelines import history
+from pipelines.history import DAY_MS, SCHEMA, History
+from pipelines.places import Folder, Place, open_place
+from tests.support.recorded import PROJECT, START_MS, router_id
+
+DAY = "day=2023-11-14"
+
+
+def frame(*rows: tuple[int, int, float]) -> pl.DataFrame:
+    """Samples (router, received_ms after the start, value)."""
+    return pl.DataFrame(
+        [(router_id(r), "latency", START_MS + at - 1, START_MS + at, value, True, None) for r, at, value in rows],
+        SCHEMA,
+        orient="row",
+    )
+
+
+@pytest.fixture(params=["folder", "fsspec"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "fsspec":
+        pytest.importorskip("fsspec")
+        return open_place(f"memory://{tmp_path.name}")
+    return open_place(str(tmp_path / "history"))
+
+
+def test_samples_lie_by_project_router_and_day(place: Place) -> None:
+    """In order of arrival, equal times in the order given; the day is that of the arrival."""
+    given = frame((1, 30, 3.0), (1, 10, 1.0), (1, 10, 2.0), (2, 5, 9.0), (1, DAY_MS, 4.0))
+    history.add(place, PROJECT, given, "run-1.000000")
+    assert place.names("samples") == [
+        f"samples/project={PROJECT}/router={router_id(1)}/{DAY}/run-1.000000.parquet",
+        f"samples/project={PROJECT}/router={router_id(1)}/day=2023-11-15/run-1.000000.parquet",
+        f"samples/project={PROJECT}/router={router_id(2)}/{DAY}/run-1.000000.parquet",
+    ]
+    first = history.frame_of(place, place.names("samples")[0])
+    assert first.schema == SCHEMA
+    assert first["value"].to_list() == [1.0, 2.0, 3.0]
+
+
+def test_written_again_nothing_is_there_twice(place: Place) -> None:
+    given = frame((1, 1, 1.0), (2, 2, 2.0))
+    for _ in range(3):
+        history.add(place, PROJECT, given, "run-1.000000")
+    read = pl.concat(History(place, history.files(place, PROJECT)).batches())
+    assert_frame_equal(read, given)
+
+
+def test_files_of_a_span_and_of_a_run(place: Place) -> None:
+    """Days outside the span and files of other runs are not even opened; runs whose ids begin alike are told apart."""
+    for run in ("a", "a-b", "b"):
+        history.add(place, PROJECT, frame((1, 0, 1.0), (1, DAY_MS, 2.0), (2, 0, 3.0)), f"{run}.000000")
+    assert len(history.files(place, PROJECT)) == 9
+    assert len(history.files(place, PROJECT, [router_id(1)], run="a")) == 2
+    assert history.files(place, PROJECT, [router_id(3)]) == []
+    days = history.files(place, PROJECT, [router_id(1)], from_ms=START_MS + DAY_MS, run="a")
+    assert [name.split("/")[3] for name in days] == ["day=2023-11-15"]
+    midnight = START_MS - START_MS % DAY_MS + DAY_MS
+    days = history.files(place, PROJECT, [router_id(1)], to_ms=midnight, run="a")
+    assert [name.split("/")[3] for name in days] == [DAY]
+
+
+def test_a_source_is_cut_to_its_span(place: Place) -> None:
+    history.add(place, PROJECT, frame((1, 1, 1.0), (1, 2, 2.0), (1, 3, 3.0)), "a.0")
+    source = History(place, history.files(place, PROJECT), from_ms=START_MS + 2, to_ms=START_MS + 3)
+    assert [batch["value"].to_list() for batch in source.batches()] == [[2.0]]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old content stays, and no file on its way."""
+    place = Folder(tmp_path)
+    place.write("a/b", b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(Invalid, match="No space left on device"):
+        place.write("a/b", b"new")
+    assert place.read("a/b") == b"old"
+    assert os.listdir(tmp_path / "a") == ["b"]
+
+
+def test_leftovers_are_no_files_and_are_swept_by_run(place: Place) -> None:
+    """What a killed process left on its way is never listed; a sweep removes that of one run."""
+    for name in ("x/.a.000001.parquet.1234", "x/.a-b.000001.parquet.1234", "x/a.000000.parquet"):
+        place.write(name, b"half")
+    assert place.names("x") == ["x/a.000000.parquet"]
+    place.sweep("x", "a.")
+    assert place.read("x/.a.000001.parquet.1234") is None
+    assert place.read("x/.a-b.000001.parquet.1234") == b"half"
+    assert place.read("x/a.000000.parquet") == b"half"
+
+
+def test_polars_reads_it_with_the_partitions_as_columns(tmp_path: Path) -> None:
+    history.add(Folder(tmp_path), PROJECT, frame((1, 1, 1.0), (2, 2, 2.0), (1, DAY_MS, 3.0)), "run-1.000000")
+    read = pl.read_parquet(tmp_path / "samples/**/*.parquet", hive_partitioning=True)
+    assert read.sort("received_ms")["value"].to_list() == [1.0, 2.0, 3.0]
+    assert set(read.columns) == {*SCHEMA, "project", "router", "day"}
+    assert (read["router"] == read["router_id"]).all()
+
+
+def test_pandas_reads_it(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    history.add(Folder(tmp_path), PROJECT, frame((1, 1, 1.0), (2, 2, 2.0), (1, DAY_MS, 3.0)), "run-1.000000")
+    read = pandas.read_parquet(tmp_path / "samples")
+    assert sorted(read["value"]) == [1.0, 2.0, 3.0]
+    assert set(read.columns) == {*SCHEMA, "project", "router", "day"}
+
+
+def test_duckdb_reads_it(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    history.add(Folder(tmp_path), PROJECT, frame((1, 1, 1.0), (2, 2, 2.0), (1, DAY_MS, 3.0)), "run-1.000000")
+    counted = f"SELECT router, count(*), sum(value) FROM read_parquet('{tmp_path}/samples/**/*.parquet') GROUP BY 1"
+    assert sorted(duckdb.sql(counted).fetchall()) == [(router_id(1), 2, 4.0), (router_id(2), 1, 2.0)]
+
+
+def test_a_url_that_cant_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without fsspec, and with a scheme it does not know."""
+    monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
+    with pytest.raises(Invalid, match="needs the package fsspec"):
+        open_place("s3://bucket/history")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    place = Folder(tmp_path)
+    place.write("samples/x.parquet", b"PAR1 is not all")
+    with pytest.raises(Invalid, match=r"samples/x\.parquet can't be read: "):
+        history.frame_of(place, "samples/x.parquet")

@@ -1,0 +1,219 @@
+"""Backtests of what a service received: the events are those the breaker made live, and nothing is missed or counted
+twice, whatever happened to its actors meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from api.cli import app
+from breaker_actors.core.records import GAP
+from breaker_actors.errors import Invalid
+from breaker_actors.settings import Settings
+from breaker_actors.stores.base import BreakerRow, EventRow, RouterDraft
+from pipelines.backtest import Backtest, backtest
+from pipelines.recorded import Recorded, recorded
+from pipelines.sources import Frames, Layout
+from tests.support.cluster import Service, service, until
+
+RULE: dict[str, Any] = {"cooldown_ms": 100, "window_ms": 150, "eval_interval_ms": 20}
+
+
+async def feed(s: Service, row: BreakerRow, upto: int) -> None:
+    """Spells of good and bad samples, or none to be counted, until the breaker has moved so many times; some late, some
+    traced."""
+    number = 0
+
+    async def enough() -> bool:
+        nonlocal number
+        number += 1
+        bad = number // 15 % 2 == 1
+        if bad and row.rule.kind == "count":
+            return False
+        late_ms = number % 7 * 30
+        await s.send(
+            row.router_ids[0],
+            [500.0 + number if bad else 1.0 / number] * (1 + number % 3),
+            ok=not bad,
+            ts_ms=s.clock.now_ms() - late_ms,
+            traces=[f"t{number}-{i}" for i in range(1 + number % 3)] if number % 2 else (),
+        )
+        return len(await s.events(row.id)) >= upto
+
+    await until(enough, 30)
+
+
+async def crash(s: Service, kind: Any, name: str) -> None:
+    await s.net.kill(name)
+    s.net.revive(kind, name)
+
+
+def told(run: Backtest) -> list[tuple[Any, ...]]:
+    return run.transitions.drop("breaker", "trace_id").rows()
+
+
+def stored(events: list[EventRow], until_ms: int) -> list[tuple[Any, ...]]:
+    agg = ("avg", "count", "error_count", "p95")
+    return [
+        (e.ts_ms, e.prev, e.curr, e.transition_seq, e.allow_rate, e.reason, e.value, *map(e.agg.get, agg))
+        for e in events
+        if e.ts_ms <= until_ms
+    ]
+
+
+def replayed(settings: Settings, name: str, earlier: Any = None) -> tuple[Recorded, Backtest]:
+    log = recorded(name, settings, earlier=earlier)
+    return log, backtest(log.breaker, log)
+
+
+async def assert_live_equals_backtest(s: Service, row: BreakerRow) -> Backtest:
+    """Everything up to the last sample, to the last figure. (Stored events don't show their traces.)"""
+    log, run = await asyncio.to_thread(replayed, s.cluster.settings, row.id)
+    last_ms = run.summary["to_ms"][0]
+
+    async def settled() -> list[EventRow]:
+        events = await s.events(row.id)
+        return events if len(stored(events, last_ms)) >= len(run.transitions) else []
+
+    events = await until(settled)
+    assert told(run) == stored(events, last_ms)
+    assert log.remarks == []
+    return run
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"kind": "avg", "threshold": 100},
+        {"kind": "p95", "threshold": 100, "min_state_duration_ms": 60},
+        {"kind": "consecutive_failures", "op": "gte", "threshold": 4},
+        {"kind": "count", "op": "lt", "threshold": 3, "min_count": 0},
+    ],
+    ids=lambda rule: rule["kind"],
+)
+async def test_live_equals_backtest_across_a_killed_actor(tmp_path: Path, rule: dict[str, Any]) -> None:
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE, **rule)
+        await feed(s, row, 4)
+        await crash(s, "breaker", await s.owner(row.id))
+        await feed(s, row, 10)
+        run = await assert_live_equals_backtest(s, row)
+        assert len(run.transitions) >= 10
+
+
+async def test_a_router_that_was_away(tmp_path: Path) -> None:
+    """Its gap is no silence in the backtest either."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE, kind="count", op="lt", threshold=3, min_count=0)
+        await feed(s, row, 3)
+        await s.net.kill("router-0")
+        await asyncio.sleep(1.2)  # only a router that was away for a second writes a gap
+        s.net.revive("router", "router-0")
+        await feed(s, row, 8)
+        records = await s.cluster.log.read(await s.slot(row.router_ids[0]), row.router_ids[0], 0, 1 << 60, 10_000)
+        assert any(record.kind == GAP for record in records)
+        await assert_live_equals_backtest(s, row)
+
+
+async def test_shares_of_a_router_and_two_routers(tmp_path: Path) -> None:
+    """A breaker gets what its routers gave it: a share by traces or places in the log, only while it was linked."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        metadata = {f"canary:{row.id}": "40"}
+        draft = RouterDraft(mode="canary", breaker_ids=(row.id,), metadata=metadata)
+        router, changes = await s.store.create_router(s.project.id, draft, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        for i in range(30):
+            await s.send(router.id, [1.0] * 10, traces=[f"{i}-{k}" for k in range(10)] if i % 2 else ())
+        await s.send(row.router_ids[0], [1.0] * 7)
+        changes = await s.store.unlink_breaker(s.project.id, router.id, row.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await s.send(router.id, [1.0] * 10)
+        log, run = await asyncio.to_thread(replayed, s.cluster.settings, "b")
+        frame = pl.concat(list(log.batches()))
+        assert len(frame) == run.summary["samples"][0]
+        assert 60 < len(frame) - 7 < 180
+        assert frame["received_ms"].is_sorted()
+
+
+async def test_other_rules_over_the_same_samples(tmp_path: Path) -> None:
+    """A candidate is held against what the service got, swept as well; one of another metric is refused. What kept the
+    breaker from doing the same is told."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        await feed(s, row, 4)
+        await s.edit(row.id, threshold=1e9)
+        await s.send(row.router_ids[0], [1.0])
+        log = await asyncio.to_thread(recorded, None, s.cluster.settings)
+        assert log.breaker.rule.threshold == 1e9
+        fields = {**RULE, "metric": "latency", "kind": "avg", "op": "gt", "threshold": 100, "min_state_duration_ms": 0}
+        run = await asyncio.to_thread(backtest, fields, log, sweep={"threshold": [100, 1e9]})
+        assert told(run)[:3] == stored(await s.events(row.id), 1 << 60)[:3]
+        assert log.remarks == ["the breaker's settings were changed 1 times; the rule is the same throughout"]
+        assert run.sweep is not None
+        assert sorted(run.sweep["trips"]) == [0, run.summary["trips"][0]]
+        with pytest.raises(Invalid, match="no sample has metric 'size'; there are metric: 'latency'"):
+            await asyncio.to_thread(backtest, fields | {"metric": "size"}, log)
+
+
+async def test_earlier_samples_come_first(tmp_path: Path) -> None:
+    """A store of history holds what the log has forgotten; where both have something, the log is believed."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        await s.send(row.router_ids[0], [1.0, 2.0])
+        now_ms = s.clock.now_ms()
+        at = [now_ms - 60_000 + i for i in range(100)] + [now_ms + 10_000]
+        rows = {"ts_ms": at, "value": [7.0] * 101, "metric": ["latency"] * 90 + ["size"] * 10 + ["latency"]}
+        frame = pl.DataFrame(rows).with_columns(router_id=pl.lit(row.router_ids[0]))
+        log, run = await asyncio.to_thread(replayed, s.cluster.settings, "b", Frames(frame, Layout()))
+        assert (run.summary["samples"][0], run.summary["from_ms"][0]) == (92, at[0])
+        assert pl.concat(list(log.batches()))["value"].to_list() == [7.0] * 90 + [1.0, 2.0]
+
+
+async def test_which_breaker(tmp_path: Path) -> None:
+    async with service(tmp_path) as s:
+        with pytest.raises(Invalid, match=r"the service has no breaker$"):
+            await asyncio.to_thread(recorded, None, s.cluster.settings)
+        for name in "ab":
+            await s.breaker(name)
+        with pytest.raises(Invalid, match="say which breaker's samples are meant; there are a, b"):
+            await asyncio.to_thread(recorded, None, s.cluster.settings)
+        with pytest.raises(Invalid, match="the service has no breaker 'c'; there are a, b"):
+            await asyncio.to_thread(recorded, "c", s.cluster.settings)
+        with pytest.raises(Invalid, match="a: there is no sample in it"):
+            await asyncio.to_thread(replayed, s.cluster.settings, "a")
+
+
+async def test_the_command(tmp_path: Path) -> None:
+    """By the breaker's name, beside a service that runs; options for files are refused."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        await feed(s, row, 3)
+
+        def run(*arguments: str) -> Any:
+            return CliRunner().invoke(app, ["backtest", "--from-service", *arguments, "--data-dir", str(tmp_path)])
+
+        done = await asyncio.to_thread(run, "b", "--json", "--report", str(tmp_path / "r.html"))
+        assert done.exit_code == 0, done.output
+        moves = json.loads(done.stdout)["transitions"]
+        assert [move["curr"] for move in moves[:3]] == [e.curr for e in await s.events(row.id)][:3]
+        assert (tmp_path / "r.html").stat().st_size > 10_000
+        for arguments, words in (
+            (["a"], "the service has no breaker 'a'; there are b"),
+            (["a", "b"], "--from-service takes the samples of one breaker"),
+            (["b", "--sort"], "--column and --sort are for files"),
+        ):
+            refused = await asyncio.to_thread(run, *arguments)
+            assert (refused.exit_code, refused.stdout) == (2, "")
+            assert refused.stderr.startswith(f"breakers: {words}")
+
+
+def test_no_service(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=f"there is no data in {tmp_path}; `breakers serve` makes it"):
+        recorded("b", Settings(data_dir=tmp_path))
