@@ -72,6 +72,10 @@ class Patient:
     def gaps(self) -> list[Gap]:
         return self.evidence.gaps(self.router_id)
 
+    def longest_gap(self) -> Gap:
+        """A busy machine adds short ones of its own."""
+        return max(self.gaps(), key=lambda gap: gap.to_ms - gap.from_ms)
+
     def swallowed(self, gap: Gap) -> bool:
         """Whether a tick lay in the gap whose window would have been empty."""
         first = gap.from_ms + self.window_ms - self.since_ms()
@@ -107,8 +111,7 @@ def test_a_router_that_was_stopped_for_seconds(live: LiveService) -> None:
         finally:
             os.kill(pid, signal.SIGCONT)
         patient.assert_recovered()
-    (gap,) = patient.gaps()
-    assert patient.swallowed(gap)
+    assert patient.swallowed(patient.longest_gap())
 
 
 def test_a_log_that_takes_no_writes_for_seconds(live: LiveService) -> None:
@@ -119,8 +122,7 @@ def test_a_log_that_takes_no_writes_for_seconds(live: LiveService) -> None:
         with locked(live.data_dir / "log" / f"{slot}.sqlite"):
             time.sleep(6.5)
         patient.assert_recovered()
-    (gap,) = patient.gaps()
-    assert patient.swallowed(gap)
+    assert patient.swallowed(patient.longest_gap())
 
 
 def test_a_store_that_takes_no_writes_for_seconds(live: LiveService) -> None:
@@ -132,7 +134,7 @@ def test_a_store_that_takes_no_writes_for_seconds(live: LiveService) -> None:
             time.sleep(6.5)
             ended_ms = time.time_ns() // 1_000_000
         patient.assert_recovered()
-    assert patient.gaps() == []
+    assert all(gap.to_ms - gap.from_ms < 3_000 for gap in patient.gaps())  # a busy machine adds short ones
     assert began_ms < patient.evidence.history(patient.id)[-1].ts_ms < ended_ms
 
 
