@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+from msgspec.structs import replace
 
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError
@@ -71,9 +72,14 @@ class Upkeep:
 
     async def _trim(self, now: int) -> None:
         placed = {p.log_slot for p in await self._store.placements("router") if p.log_slot}
-        # first what lies there, then what exists: a router that is made meanwhile is never taken for a gone one
+        # first what lies there, then who needs it: a router that is made meanwhile is never taken for a gone one, and
+        # what comes into a log that nobody listens to may be there for whoever is linked meanwhile
         stock = {slot: await self._log.stock(slot) for slot in sorted(placed)}
-        floors = await self._store.log_floors()
+        ends = {entry.router_id: entry.last_offset for entries in stock.values() for entry in entries}
+        floors = [
+            floor if floor.offset is not None else replace(floor, offset=ends.get(floor.router_id, 0))
+            for floor in await self._store.log_floors()
+        ]
         known = {floor.router_id for floor in floors}
         old_ms = now - max(self._settings.log_retention_ms, GONE_MIN_MS)
         by_owner: dict[str, list[LogFloor]] = {}

@@ -62,7 +62,8 @@ def _prune_page(c: Connection, columns: Sequence[Column[Any]], before_ms: int) -
 
 
 def _log_floors(c: Connection) -> list[LogFloor]:
-    """Per router with a log: the smallest cut of its breakers and the earliest time that a window of them reaches."""
+    """Per router with a log: the smallest cut of its breakers and the earliest time that a window of them reaches. A
+    change that waits may lie in the log already: nobody knows who needs it."""
     r = t.routers.c
     routers = c.execute(select(r.id, r.owner, r.log_slot).where(r.log_slot.is_not(None))).all()
     floors: dict[str, list[tuple[int, int | None]]] = {row.id: [] for row in routers}
@@ -76,6 +77,9 @@ def _log_floors(c: Connection) -> list[LogFloor]:
     for row in [*c.execute(query), *_ended(c)]:
         if row.router_id in floors:
             floors[row.router_id].append(_needs(row))
+    for router_id in c.execute(select(t.changes.c.router_id).distinct()).scalars():
+        if router_id in floors:
+            floors[router_id].append((0, None))
     return [LogFloor(row.id, row.owner or "", row.log_slot, *_lowest(floors[row.id])) for row in routers]
 
 

@@ -69,7 +69,7 @@ CORE = {
 
 SHELL = {
     "the log appends under any epoch": Mutant(
-        "breaker_actors.stores.loghead:judge", "or head.epoch != record.epoch", ""
+        "breaker_actors.stores.loghead:judge", "or (head.epoch, head.turn) != (record.epoch, record.turn)", ""
     ),
     "a router promises under any epoch": Mutant(
         "breaker_actors.stores.slotfile:promise",

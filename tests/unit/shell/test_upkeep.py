@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from breaker_actors.core.records import VIEW
 from breaker_actors.errors import Unavailable
 from breaker_actors.held import Held
+from breaker_actors.messages import LogFloor
 from breaker_actors.net import journal_name
 from breaker_actors.stores.base import RouterDraft
 from breaker_actors.stores.opening import DATABASE
@@ -63,6 +66,40 @@ async def test_retention_keeps_what_nobody_needs(tmp_path: Path) -> None:
         await s.send(router.id, [1.0])
         await s.cluster.upkeep.round()
         assert len(await kept(s, router.id)) == 1
+
+
+async def test_what_a_new_breaker_has_to_read_stays(tmp_path: Path) -> None:
+    """Its creation lies in the log before anybody may know; linked while a round is under way it was not counted."""
+    async with service(tmp_path, log_retention_ms=0, **QUIET) as s:
+        call, settle, floors = s.net.call, s.store.settle_changes, s.store.log_floors
+        await s.breaker()
+        trimmed: list[object] = []
+
+        async def watched(actor: str, method: str, *args: Any) -> Any:
+            if method == "trim":
+                trimmed.append(args)
+            return await call(actor, method, *args)
+
+        s.net.call = watched  # type: ignore[method-assign]
+
+        async def unsettled(epoch: int, offsets: Mapping[int, int]) -> None:
+            await s.cluster.upkeep.round()  # appended, not settled
+            await settle(epoch, offsets)
+
+        async def late() -> list[LogFloor]:
+            known = await floors()
+            s.store.log_floors = floors  # type: ignore[method-assign]
+            born.append(await s.breaker())  # created while the round goes on
+            return known
+
+        s.store.settle_changes = unsettled  # type: ignore[method-assign]
+        born = [await s.breaker()]
+        s.store.settle_changes = settle  # type: ignore[method-assign]
+        s.store.log_floors = late  # type: ignore[method-assign]
+        await s.cluster.upkeep.round()
+        assert len(trimmed) >= 2
+        for row in born:
+            assert (await kept(s, row.router_ids[0]))[0] == 1
 
 
 async def test_a_log_at_its_byte_bound_refuses_samples_until_it_was_trimmed(
@@ -131,7 +168,7 @@ async def test_history_is_pruned(tmp_path: Path) -> None:
         row = await s.breaker()
         await s.send(row.router_ids[0], [900.0])
         await s.in_state(row.id, "open")
-        assert await s.store.prune(s.clock.now_ms() - 60_000) == {"events": 0, "audit": 0, "ended_links": 0}
+        assert await s.store.prune(s.clock.now_ms() - 60_000) == {"events": 0, "audit": 0, "backfill_events": 0, "ended_links": 0}
         assert (await s.store.prune(s.clock.now_ms() + 1))["events"] == 1
         assert await s.events(row.id) == []
         assert await s.store.audit(s.project.id, 10) == []

@@ -1,0 +1,188 @@
+"""Planted secrets are looked for in all that comes out of a service: answers, events, streams, metrics, logs, and what
+lies on its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.support.live import LiveService
+from tests.support.receivers import MailReceiver, Reply, WebReceiver
+
+pytestmark = [pytest.mark.e2e]
+
+SLACK, LEGACY, ROUTING, SIGNING, HEADER, QUERY, LOGIN, PASSWORD, HEALTH, SEALING = (
+    "T0PLANTED/B0PLANTED/slackplanted9137",
+    "T1PLANTED/B1PLANTED/legacyplanted551",
+    "plantedroutingkey000000000000777",
+    "planted-signing-secret-4821",
+    "planted-header-token-9923",
+    "plantedqueryvalue6641",
+    "planted-login-1187",
+    "planted:password/3359",
+    "planted-health-token-2075",
+    "5eed" * 16,
+)
+PLANTED = (SLACK, LEGACY, ROUTING, SIGNING, HEADER, QUERY, LOGIN, PASSWORD, HEALTH, SEALING)
+OURS = ("credentials.json", "secret.key")
+"""Files that hold secrets on purpose, readable by their owner only."""
+ENOUGH_S = 60.0
+
+
+def forms(secret: str) -> set[bytes]:
+    """How a secret may look when it slips out."""
+    raw = secret.encode()
+    return {
+        raw,
+        quote(secret, safe="").encode(),
+        base64.b64encode(raw).rstrip(b"="),
+        secret.replace("/", "\\/").encode(),
+    }
+
+
+def found_in(what: bytes, secrets: set[str]) -> set[str]:
+    return {secret for secret in secrets if any(form in what for form in forms(secret))}
+
+
+class Outputs:
+    """What came out, by where; `keys`: API keys and ingest secrets, each shown once where it is made."""
+
+    def __init__(self, live: LiveService) -> None:
+        self.live = live
+        self.keys = {live.credentials[name] for name in ("admin_key", "user_key", "project_key")}
+        self.seen: list[tuple[str, bytes]] = []
+
+    def call(self, method: str, path: str, key: str = "user_key", **more: Any) -> httpx.Response:
+        with self.live.client(self.live.credentials.get(key, key)) as client:
+            answer = client.request(method, path, **more)
+        self.seen.append((f"{method} {path} {answer.status_code}", str(answer.headers).encode() + answer.content))
+        return answer
+
+    def made(self, method: str, path: str, field: str, **more: Any) -> str:
+        """A call whose answer shows a secret, this once."""
+        answer = self.call(method, path, **more)
+        assert answer.status_code in (200, 201), answer.text
+        self.seen.pop()
+        self.keys.add(answer.json()[field])
+        return str(answer.json()[field])
+
+    def check(self) -> None:
+        secrets = {*PLANTED, *self.keys}
+        leaks = {where: found for where, text in self.seen if (found := found_in(text, secrets))}
+        assert not leaks
+
+    def check_disk(self) -> None:
+        secrets = {*PLANTED, *self.keys}
+        logs = list((self.live.data_dir / "logs").resolve().rglob("*"))
+        assert any("RouterActor" in path.name or path.name.startswith("worker-") for path in logs), "no logs were found"
+        files = [p for p in (*self.live.data_dir.rglob("*"), *logs) if p.is_file() and not p.is_symlink()]
+        paths = [path for path in files if path.name not in OURS]
+        leaks = {str(path): found for path in paths if (found := found_in(path.read_bytes(), secrets))}
+        assert not leaks
+
+
+async def test_no_secret_comes_out_of_anything(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        web = await stack.enter_async_context(WebReceiver())
+        mail = await stack.enter_async_context(MailReceiver(login=("somebody", "else")))
+        web.usual = Reply(400, how="echo")  # the worst receiver: it answers with all it was sent
+        live = await asyncio.to_thread(serving, tmp_path / "data", mail.port)
+        try:
+            outputs = Outputs(live)
+            await asyncio.to_thread(provoke, outputs, web)
+            await asyncio.to_thread(look_at_everything, outputs)
+            await asyncio.to_thread(outputs.check_disk)
+        finally:
+            await asyncio.to_thread(live.stop)
+    outputs.seen.append(("what the process printed", "".join(live.output).encode()))
+    outputs.check()
+
+
+def serving(data_dir: Path, mail_port: int) -> LiveService:
+    environ = {
+        "ALLOW_PRIVATE_DESTINATIONS": "true",
+        "SECRET_KEY": SEALING,
+        "HEALTH_TOKEN": HEALTH,
+        "SMTP_HOST": "127.0.0.1",
+        "SMTP_PORT": str(mail_port),
+        "SMTP_TLS": "none",
+        "SMTP_USERNAME": LOGIN,
+        "SMTP_PASSWORD": PASSWORD,
+    }
+    return LiveService(data_dir, **{f"BREAKERS_{name}": value for name, value in environ.items()})
+
+
+def provoke(outputs: Outputs, web: WebReceiver) -> None:
+    """Channels of each kind, with receivers that refuse or are not there, and callers that get things wrong."""
+    live, path = outputs.live, outputs.live.project_path
+    hook = {"url": web.url(f"/?token={QUERY}"), "secret": SIGNING, "headers": {"X-Token": HEADER}}
+    configs: list[tuple[str, dict[str, Any]]] = [
+        ("webhook", hook),
+        ("webhook", {**hook, "url": f"http://{LOGIN}:{QUERY}@127.0.0.1:9/{QUERY}"}),
+        ("slack", {"webhook_url": web.url(f"/services/{SLACK}")}),
+        ("pagerduty", {"routing_key": ROUTING, "events_url": web.url("/v2/enqueue")}),
+        ("email", {"to": "somebody@example.com"}),
+    ]
+    channels = []
+    for n, (kind, config) in enumerate(configs):
+        body = {"name": f"{kind} {n}", "channel": kind, "config": config, "events": ["trip", "recover"]}
+        answer = outputs.call("POST", f"{path}/notification-channels", json=body)
+        if answer.status_code == 201:
+            channels.append(answer.json()["channel"]["id"])
+            outputs.call("POST", f"{path}/notification-channels/{channels[-1]}/test")
+    assert len(channels) >= 4
+    outputs.call("PATCH", path, json={"slack_webhook_url": web.url(f"/services/{LEGACY}")})
+    bad = {"name": "bad", "channel": "webhook", "config": {"url": f"ftp://x/{QUERY}", "secret": [SIGNING]}}
+    refused = outputs.call("POST", f"{path}/notification-channels", json=bad).json()["channel"]["id"]
+    assert outputs.call("POST", f"{path}/notification-channels/{refused}/test").status_code == 422
+    secret = outputs.made("POST", f"{path}/ingest_secret/rotate", "ingest_secret")
+    outputs.made("POST", f"{path}/keys", "key", json={"name": "another"})
+    signed = {"X-EB-Timestamp": str(int(time.time() * 1000)), "X-EB-Signature": f"v1={secret}"}
+    outputs.call("POST", f"{path}/ingest", json={"samples": []}, headers=signed)
+    outputs.call("GET", path, key=f"eb_wrong_{HEADER}")
+    outputs.call("GET", f"/api/readyz?token={HEALTH}", key="none")
+    made = live.breaker(name="leaky", cooldown_ms=200, recovery_allow_rate_ramp_steps=1)
+    assert live.send(made["router_id"], [500.0] * 5).status_code == 202
+    live.in_state(made["breaker"]["id"], "open")
+    deliveries = [f"{path}/notification-channels/{channel}/deliveries" for channel in channels]
+    until = time.monotonic() + ENOUGH_S
+    while not all(told(outputs, each) for each in deliveries):
+        assert time.monotonic() < until, "not every channel has tried"
+        time.sleep(0.2)
+    for each in deliveries:
+        for delivery in outputs.call("GET", each).json()["deliveries"]:
+            outputs.call("POST", f"{each}/{delivery['id']}/redrive")
+
+
+def told(outputs: Outputs, deliveries: str) -> bool:
+    """Whether a channel's log says why a delivery failed."""
+    rows = outputs.call("GET", deliveries).json()["deliveries"]
+    return any(row["last_error"] for row in rows)
+
+
+def look_at_everything(outputs: Outputs) -> None:
+    live, path = outputs.live, outputs.live.project_path
+    for read in (
+        *(
+            f"{path}{end}"
+            for end in ("", "/breakers", "/routers", "/events", "/audit", "/notification-channels", "/keys")
+        ),
+        "/openapi.json",
+        "/v1/admin/status",
+        "/v1/projects",
+    ):
+        assert outputs.call("GET", read, key="admin_key").status_code == 200, read
+    with live.stream() as stream:
+        outputs.seen.append(("stream", repr(stream.messages).encode()))
+    for group in json.loads((live.data_dir / "prometheus.json").read_text()):
+        scraped = httpx.get(f"http://{group['targets'][0]}/metrics", timeout=20, trust_env=False)
+        outputs.seen.append((f"metrics of {group['labels']['job']}", scraped.content))
