@@ -128,8 +128,13 @@ def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     assert deploy(cluster, data_dir, "--port", port).returncode == 0
     live = Deployed(data_dir)
     assert live.events(breaker_id)[: len(kept)] == kept
-    live.in_state(breaker_id, "closed", 30)
+    good = [1.0] * 5
+    wait_for(lambda: live.send(made["router_id"], good).status_code == 202 and closed(live, breaker_id), 60, 0.2)
     live.stop()
+
+
+def closed(live: Deployed, breaker_id: str) -> bool:
+    return bool(live.state(breaker_id)["state"] == "closed")
 
 
 FOR_FEW_STREAMS = """
