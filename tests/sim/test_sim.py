@@ -15,8 +15,6 @@ from tests.sim.run import run_seed
 
 ROOT = Path(__file__).parents[2]
 FIXED = range(1, 21)
-FAILED_ONCE = (25, 34, 43, 46, 47, 60, 81, 85, 88, 89, 95, 101, 155, 218)
-"""Seeds that found something while the simulation was made."""
 FRESH = 500
 
 
@@ -45,13 +43,6 @@ def test_leaving_a_kind_of_fault_out_leaves_it_out() -> None:
     assert excluded(["crash"]) == {kind for kind in KINDS if kind.startswith("crash_")}
     with pytest.raises(ValueError, match="no kind of fault"):
         excluded(["crashes"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", FAILED_ONCE)
-def test_a_seed_that_failed_once(seed: int) -> None:
-    result = run_seed(seed)
-    assert result.failure is None, result.message()
 
 
 @pytest.mark.slow
