@@ -20,7 +20,8 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.gateway import Gateway
 from breaker_actors.messages import Part
-from pipelines.backfill import Manifest, Told
+from pipelines.evaluating import Told
+from pipelines.runs import Manifest
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

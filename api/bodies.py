@@ -194,7 +194,7 @@ def event(row: EventRow) -> Body:
     """Those of a backfill carry the run that brought them; for what happened nothing is added."""
     run = {} if row.run_id is None else {"source": row.source, "run_id": row.run_id}
     return {
-        "id": ".".join([*run.values(), row.breaker_id, str(row.transition_seq)][-3:]),
+        "id": ".".join([*filter(None, [row.run_id]), row.breaker_id, str(row.transition_seq)]),
         "sequence": row.sequence,
         "project_id": row.project_id,
         "breaker_id": row.breaker_id,

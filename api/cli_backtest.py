@@ -35,7 +35,7 @@ Samples = Annotated[
     list[str] | None,
     typer.Argument(
         help="Parquet, CSV or NDJSON files, or patterns, in order of time; with --from-service, a breaker.",
-        metavar="SAMPLES...",
+        metavar="SAMPLES",
     ),
 ]
 FromService = Annotated[
@@ -53,7 +53,10 @@ Columns = Annotated[
         help="How the input names ts_ms, value, ok, received_ms, metric, router_id or trace_id; may be given again.",
     ),
 ]
-Windows = Annotated[Path | None, typer.Option(help="Labelled failures: [[start, end], ...], or such a list per file.")]
+Windows = Annotated[
+    Path | None,
+    typer.Option(help="Labelled failures: a JSON list of (start, end) pairs, or such a list per file name."),
+]
 Grace = Annotated[int, typer.Option(min=0, help="How long behind a labelled failure a trip still belongs to it.")]
 Sweep = Annotated[
     str | None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as jsons
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,9 +19,10 @@ from breaker_actors.errors import Invalid
 if TYPE_CHECKING:
     from breaker_actors.settings import Settings
     from breaker_actors.stores.base import Store
-    from pipelines.backfill import Counts, Manifest, Request, Steps, Summary
+    from pipelines.backfill import Steps
     from pipelines.export import Span
     from pipelines.places import Place
+    from pipelines.runs import Counts, Manifest, Request, Summary
 
 INTERRUPTED = 130
 
@@ -78,10 +80,12 @@ def backfill(
     Samples that a breaker's window still reaches are ingested as usual. A run that was stopped goes on when the same
     command is given again; one that has ended does nothing."""
     with one_line_errors():
+        from msgspec.structs import asdict
+
         from api.cli_backtest import renamed
         from breaker_actors.settings import load_settings
-        from pipelines.backfill import Request, begun, check_run_id, ended, fingerprint
         from pipelines.places import open_place
+        from pipelines.runs import Request, begun, check_run_id, ended, fingerprint
         from pipelines.sources import Layout, expanded
 
         settings = load_settings(data_dir=data_dir, history_url=history)
@@ -101,16 +105,16 @@ def backfill(
         if dry_run or known is None:
             plan, counts = _surveyed(plan, tell)
         if dry_run:
-            summary, shown = None, _of_counts(plan, counts)
+            shown = _of_counts(plan, counts)
         else:
             summary = ended(place, plan) or _carried_out(settings, place, plan, parallel, address, tell)
-            shown = jsons.loads(_encoded(summary)) | {"rejects": _write_rejects(place, plan, out)}
+            shown = asdict(summary) | {"rejects": _write_rejects(place, plan, out)}
     _show(shown, json, dry_run)
 
 
 def _planned(settings: Settings, data_dir: Path | None, asked: Request, run_id: str, chunk_rows: int) -> Manifest:
     """A run of what is asked for, on the project as it is now."""
-    from pipelines.backfill import Manifest, plans
+    from pipelines.runs import Manifest, plans
 
     async def work(store: Store, now_ms: int) -> Manifest:
         project = await store.get_project(asked.project_id)
@@ -157,11 +161,13 @@ def _carried_out(
     from api.cluster import connected
     from api.environment import prepare_join
     from breaker_actors.clock import SystemClock
-    from pipelines.backfill import begin, carry_out
+    from pipelines.backfill import carry_out
     from pipelines.places import Folder
+    from pipelines.runs import begin
 
     noted = prepare_join(settings.data_dir)
-    with connected(address or noted):
+    # Ray tells drivers about its nodes on stdout, which is for results
+    with redirect_stdout(sys.stderr), connected(address or noted):
         import ray
 
         from api.backfill import RunningService, Tasks
@@ -179,12 +185,6 @@ def _carried_out(
             raise typer.Exit(INTERRUPTED) from None
 
 
-def _encoded(summary: Summary) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(summary)
-
-
 def _of_counts(plan: Manifest, counts: Counts) -> dict[str, Any]:
     return {
         "run_id": plan.run_id,
@@ -200,8 +200,8 @@ def _of_counts(plan: Manifest, counts: Counts) -> dict[str, Any]:
 
 
 def _write_rejects(place: Place, plan: Manifest, out: Path) -> str | None:
-    from pipelines.backfill import rejects
     from pipelines.files import replacing
+    from pipelines.runs import rejects
 
     pieces = rejects(place, plan)
     first = next(pieces, None)

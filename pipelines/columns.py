@@ -19,13 +19,16 @@ from breaker_actors.core.model import Batch, Flags, Float64, Int64
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Columns of one length. `at`: when each sample arrived, never going back; `ts_ms`: its own time, which is the same
-    array where samples carry no arrival time. `trace`: trace ids, null where there is none; None when nobody asks."""
+    array where samples carry no arrival time. `trace`: trace ids, null where there is none; None when nobody asks.
+    `record`: numbers that change where another record of a log begins, which is an arrival of its own; None: all that
+    came at one time came together."""
 
     at: Int64
     ts_ms: Int64
     value: Float64
     ok: Flags
     trace: pl.Series | None = None
+    record: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.at)
@@ -35,14 +38,16 @@ class Samples:
         at = self.at[start:stop]
         ts_ms = at if self.ts_ms is self.at else self.ts_ms[start:stop]
         trace = None if self.trace is None else self.trace[start:stop]
-        return Samples(at, ts_ms, self.value[start:stop], self.ok[start:stop], trace)
+        record = None if self.record is None else self.record[start:stop]
+        return Samples(at, ts_ms, self.value[start:stop], self.ok[start:stop], trace, record)
 
     def pick(self, rows: npt.NDArray[np.intp]) -> Samples:
         """Some rows, copied."""
         at = self.at[rows]
         ts_ms = at if self.ts_ms is self.at else self.ts_ms[rows]
         trace = None if self.trace is None else self.trace.gather(rows)
-        return Samples(at, ts_ms, self.value[rows], self.ok[rows], trace)
+        record = None if self.record is None else self.record[rows]
+        return Samples(at, ts_ms, self.value[rows], self.ok[rows], trace, record)
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
@@ -52,12 +57,14 @@ class Samples:
         at = np.concatenate([part.at for part in parts])
         alike = all(part.ts_ms is part.at for part in parts)
         traces = [part.trace for part in parts if part.trace is not None]
+        records = [part.record for part in parts if part.record is not None]
         return cls(
             at,
             at if alike else np.concatenate([part.ts_ms for part in parts]),
             np.concatenate([part.value for part in parts]),
             np.concatenate([part.ok for part in parts]),
             pl.concat(traces) if traces else None,
+            np.concatenate(records) if records else None,
         )
 
     @classmethod
@@ -74,15 +81,17 @@ class Chunk:
     `eff` is the time at which a sample counts (semantics.md section 2); `in_order`: it never goes back.
     """
 
-    __slots__ = ("at", "eff", "ends", "in_order", "ok", "samples", "start", "times", "value")
+    __slots__ = ("_arrival", "_traced", "at", "eff", "ends", "in_order", "ok", "samples", "start", "times", "value")
 
     def __init__(self, samples: Samples, start: int) -> None:
         self.samples, self.start = samples, start
         self.at, self.value, self.ok = samples.at, samples.value, samples.ok
+        self._traced = None if samples.trace is None else np.flatnonzero(samples.trace.is_not_null().to_numpy())
         alike = samples.ts_ms is samples.at
         self.eff = self.at if alike else np.minimum(samples.ts_ms, self.at)
         self.in_order = alike or not bool((self.eff[1:] < self.eff[:-1]).any())
-        last = np.flatnonzero(self.at[start + 1 :] != self.at[start:-1]) + start
+        self._arrival = self.at if samples.record is None else samples.record
+        last = np.flatnonzero(self._arrival[start + 1 :] != self._arrival[start:-1]) + start
         self.ends = np.append(last, len(samples) - 1) + 1 if len(samples) > start else np.empty(0, np.int64)
         self.times = self.at[self.ends - 1]
 
@@ -100,13 +109,13 @@ class Chunk:
     def newest_trace(self, start: int, stop: int) -> tuple[int, str] | None:
         """(time it counts at, trace_id) of the newest of these rows that has one; of equal ones the last to arrive."""
         traces = self.samples.trace
-        if traces is None or start == stop:
+        if traces is None or self._traced is None or start == stop:
             return None
-        rows = start + np.flatnonzero(traces[start:stop].is_not_null().to_numpy())
+        rows = self._traced[slice(*np.searchsorted(self._traced, [start, stop]))]
         if not len(rows):
             return None
         rows = rows[self.eff[rows] == self.eff[rows].max()]
-        rows = rows[self.at[rows] == self.at[rows[-1]]]
+        rows = rows[self._arrival[rows] == self._arrival[rows[-1]]]
         ts_ms = self.samples.ts_ms[rows]
         row = int(rows[np.flatnonzero(ts_ms == ts_ms.max())[-1]])
         return int(self.eff[row]), str(traces[row])

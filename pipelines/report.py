@@ -61,7 +61,7 @@ def _chart(run: Run, sketch: Sketch | None, windows: list[Labelled] | None) -> d
     return {
         "name": run.candidate.name,
         "rule": _described(rule),
-        "threshold": None if rule.kind == "delta" else rule.threshold,
+        "threshold": rule.threshold,
         "from": run.first_ms,
         "to": run.last_ms,
         "samples": run.samples,
@@ -83,10 +83,13 @@ def _chart(run: Run, sketch: Sketch | None, windows: list[Labelled] | None) -> d
     }
 
 
+SIGNS = {"gt": ">", "gte": "≥", "lt": "<", "lte": "≤"}
+
+
 def _described(rule: Rule) -> str:
     params = "" if not rule.kind_params else f" {json.dumps(rule.kind_params)}"
-    over = "" if rule.kind == "consecutive_failures" else f" over {rule.window_ms} ms"
-    return f"{rule.metric}: {rule.kind}{params} {rule.op} {rule.threshold:g}{over}"
+    over = "" if rule.kind == "consecutive_failures" else f" over {rule.window_ms / 1000:g} s"
+    return f"{rule.metric}: {rule.kind}{params} {SIGNS[rule.op]} {rule.threshold:g}{over}"
 
 
 def _short(values: Float64) -> list[float]:

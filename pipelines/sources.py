@@ -1,6 +1,6 @@
 """Samples out of files and frames: checked batches in one shape, and what is wrong with the input said in one line.
 
-A source hands out the same batches each time it is asked; whoever reads a service instead of files makes another one.
+A source hands out the same batches each time it is asked. `pipelines.recorded` reads a service's log instead of files.
 A batch is a polars frame with `ts_ms` (Int64), `value` (Float64) and, where the input has them, `received_ms` (Int64),
 `ok` (Boolean), `metric`, `router_id`, `trace_id` (String).
 """
@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
 import polars as pl
 
+from breaker_actors.core.records import Gap
 from breaker_actors.errors import Invalid
 
 REQUIRED, OPTIONAL = ("ts_ms", "value"), ("ok", "received_ms", "metric", "router_id", "trace_id")
@@ -42,6 +43,22 @@ class Source(Protocol):
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """All samples from the start, in arrival order: by received_ms where there is one, else by ts_ms."""
+        ...
+
+
+class Born(NamedTuple):
+    """The breaker whose samples these are was created then; it need not have got any yet."""
+
+    at_ms: int
+
+
+@runtime_checkable
+class Log(Source, Protocol):
+    """A source that knows more than samples. In its batches a change of `record` (Int64) is an arrival of its own, and
+    the first one, which may be empty, has all columns."""
+
+    def items(self) -> Iterator[pl.DataFrame | Born | Gap]:
+        """The batches, with what happened between them."""
         ...
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from breaker_actors.core.records import Gap
 from breaker_actors.errors import Invalid
 from pipelines.charting import Sketch
 from pipelines.columns import Samples
 from pipelines.fast.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.rules import Candidate, Value
-from pipelines.sources import Source
+from pipelines.sources import Born, Log, Source
 from pipelines.tally import Tally
 
 Progress = Callable[[int], None]
@@ -42,7 +43,11 @@ def replayed(
     """One pass over the source: every run ends with its tally filled in."""
     streams: list[Stream] = []
     read, seen = 0, Seen()
-    for batch in source.batches():
+    for batch in source.items() if isinstance(source, Log) else source.batches():
+        if not isinstance(batch, pl.DataFrame):
+            for stream in streams:
+                stream.note(batch)
+            continue
         streams = streams or _streams(runs, batch.columns, rows_max, window_samples_max)
         for stream in streams:
             stream.feed(batch)
@@ -86,7 +91,8 @@ class Stream:
             window_samples_max=window_samples_max,
             instants=instants,
         )
-        self.taken, self._first_ms = 0, 0
+        self.taken = 0
+        self._first_ms: int | None = None
 
     def feed(self, batch: pl.DataFrame) -> None:
         """The next samples of the source."""
@@ -96,19 +102,30 @@ class Stream:
         if not len(batch):
             return
         samples = samples_of(batch)
-        if not self.taken:
-            self._first_ms = int(samples.at[0])
-            for run in self._runs:
-                run.tally.since_ms = self._first_ms
+        if self._first_ms is None:
+            self._begin(int(samples.at[0]))
         self.taken += len(batch)
         for sketch in self._sketches:
             sketch.add(samples)
         self._engine.feed(samples)
 
+    def note(self, item: Born | Gap) -> None:
+        """What a log says between samples."""
+        if isinstance(item, Gap):
+            self._engine.gap(item.from_ms, item.to_ms)
+        elif self._first_ms is None:
+            self._begin(item.at_ms)
+            self._engine.create(item.at_ms)
+
+    def _begin(self, first_ms: int) -> None:
+        self._first_ms = first_ms
+        for run in self._runs:
+            run.tally.since_ms = first_ms
+
     def finish(self, seen: Seen) -> None:
         """Timers up to the last sample; then every run knows its outcome."""
         last_ms = self._engine.finish()
-        if last_ms is None:
+        if not self.taken or last_ms is None or self._first_ms is None:
             raise Invalid(seen.complaint(*self._selection))
         for run, walk in zip(self._runs, self._walks, strict=True):
             assert walk.walker is not None
@@ -153,4 +170,5 @@ def samples_of(batch: pl.DataFrame) -> Samples:
     ts_ms, value = batch["ts_ms"].to_numpy(), batch["value"].to_numpy()
     at = batch["received_ms"].to_numpy() if "received_ms" in batch.columns else ts_ms
     ok = batch["ok"].to_numpy() if "ok" in batch.columns else np.ones(len(batch), np.bool_)
-    return Samples(at, ts_ms, value, ok, batch["trace_id"] if "trace_id" in batch.columns else None)
+    trace = batch["trace_id"] if "trace_id" in batch.columns else None
+    return Samples(at, ts_ms, value, ok, trace, batch["record"].to_numpy() if "record" in batch.columns else None)

@@ -53,8 +53,8 @@ class Walk:
 class FastReplay:
     """Takes samples in arrival order, any number at a time, and moves the breakers over them.
 
-    Every breaker is created at the first sample's time. Late samples and those left out by `window_samples_max` are
-    counted per breaker.
+    Every breaker is created at the first sample's time, or before it by `create`. Late samples and those left out by
+    `window_samples_max` are counted per breaker.
     """
 
     def __init__(
@@ -79,6 +79,26 @@ class FastReplay:
         self._window_ms = max(self._by_window, default=0)
         self._cuts = _cuts_by_family([walk.rule for walk in walks])
 
+    def create(self, created_ms: int) -> None:
+        """Creates the breakers; to be called before the first sample, whose time it is otherwise."""
+        self._last_ms = created_ms
+        for walk in self._walks:
+            walker, effects = Walker.create(walk.rule, created_ms, window_samples_max=self._max)
+            assert isinstance(walker, Walker)
+            walker.bind(walk.tell, walk.figures)
+            walk.walker = walker
+            walk.tell(effects)
+
+    def gap(self, from_ms: int, to_ms: int) -> None:
+        """No sample could come in between (semantics.md section 2); what was fed came before that."""
+        self._flush(whole=True)
+        if self._last_ms is None:
+            return
+        self._last_ms = max(self._last_ms, to_ms)
+        for walk in self._walks:
+            assert walk.walker is not None
+            walk.tell(walk.walker.gap(from_ms, to_ms))
+
     def feed(self, samples: Samples) -> None:
         """The next samples; they are walked over once there are enough of them."""
         taken = 0
@@ -100,7 +120,8 @@ class FastReplay:
         return min(self._chunk_rows, max(self._rows_max - held, held // 4))
 
     def finish(self) -> int | None:
-        """What is left, and timers up to the last sample's time, which is returned; None: there was no sample."""
+        """What is left, and timers up to the last sample's time, or the end of a gap behind it, which is returned;
+        None: there was no sample."""
         self._flush(whole=True)
         if self._last_ms is None:
             return None
@@ -125,7 +146,7 @@ class FastReplay:
 
     def _walk(self, chunk: Chunk) -> None:
         if self._last_ms is None:
-            self._create(int(chunk.times[0]))
+            self.create(int(chunk.times[0]))
         self._last_ms = int(chunk.times[-1])
         flow = Flow(chunk.eff, chunk.value, chunk.ok, chunk.in_order)
         for window_ms, walks in self._by_window.items():
@@ -133,14 +154,6 @@ class FastReplay:
             for walk in walks:
                 self._walk_one(walk, chunk, track)
         self._held = chunk.still_held(self._window_ms, self._max)
-
-    def _create(self, created_ms: int) -> None:
-        for walk in self._walks:
-            walker, effects = Walker.create(walk.rule, created_ms, window_samples_max=self._max)
-            assert isinstance(walker, Walker)
-            walker.bind(walk.tell, walk.figures)
-            walk.walker = walker
-            walk.tell(effects)
 
     def _track(self, chunk: Chunk, window_ms: int, flow: Flow) -> Track | None:
         """The windows of one length; None where they can't be told so."""

@@ -80,12 +80,13 @@ def write_samples(path: Path, rows: int) -> None:
 # -- one case, in a process of its own --------------------------------------------------------------------------------
 
 
-def case(kind: str, settings: int, path: str, memory_mb: int) -> dict[str, Any]:
-    """One backtest; with settings, a sweep of so many thresholds."""
+def case(kind: str, settings: int, path: str, memory_mb: int, rows: int) -> dict[str, Any]:
+    """One backtest of the first rows; with settings, a sweep of so many thresholds."""
     sweep = sweep_of(kind, settings) if settings else None
     unit = calibrate()
     wall, cpu = time.perf_counter(), time.process_time()
-    run = backtest(rule_of(kind), path, sweep=sweep, memory_mb=memory_mb)
+    samples = pl.scan_parquet(path).head(rows) if rows else path
+    run = backtest(rule_of(kind), samples, sweep=sweep, memory_mb=memory_mb)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     trips = [] if run.sweep is None else sorted(run.sweep.select("threshold", "trips").rows())
     return {
@@ -99,8 +100,9 @@ def case(kind: str, settings: int, path: str, memory_mb: int) -> dict[str, Any]:
     }
 
 
-def in_a_process(*arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.bench", "history", "--case", *map(str, arguments)]
+def in_a_process(kind: str, settings: int, path: Path, memory_mb: int, rows: int = 0) -> dict[str, Any]:
+    arguments = map(str, (kind, settings, path, memory_mb, rows))
+    command = [sys.executable, "-m", "tests.bench", "history", "--case", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -173,6 +175,9 @@ def run(path: Path, sizes: Sizes) -> list[Figure]:
         figures += _rates(name, told, target)
         figures.append(Figure(f"{kind}: peak memory, {sizes.memory_mb} MB allowed", told["rss_mb"], "MB",
                               sizes.memory_mb, False))  # fmt: skip
+    fifth = in_a_process("avg", 0, path, sizes.memory_mb, sizes.rows // 5)
+    ratio = singles["avg"]["rss_mb"] / fifth["rss_mb"]
+    figures.append(Figure("avg: peak memory against that of a fifth of the samples", ratio, "x", 1.25, False))
     wall, cpu = polars_p95(path, sizes.polars_rows)
     p95 = singles["p95"]
     figures += [
@@ -207,11 +212,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--file", type=Path, help="where the samples are kept for the next time; made when missing")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: only checks that the cases run and are right")
-    parser.add_argument("--case", nargs=4, metavar=("KIND", "SETTINGS", "FILE", "MB"), help=argparse.SUPPRESS)
+    parser.add_argument("--case", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.case:
-        kind, settings, file, memory_mb = options.case
-        print(json.dumps(case(kind, int(settings), file, int(memory_mb))))
+        kind, settings, file, memory_mb, rows = options.case
+        print(json.dumps(case(kind, int(settings), file, int(memory_mb), int(rows))))
         return 0
     sizes = SMOKE if options.smoke else FULL
     if options.rows:
@@ -222,7 +227,7 @@ def main(argv: list[str]) -> int:
             write_samples(path, sizes.rows)
         figures = run(path, sizes)
     for figure in figures:
-        bound = f"{'>=' if figure.at_least else '<='} {figure.target:,.0f}{', met' if figure.met else ''}"
+        bound = f"{'>=' if figure.at_least else '<='} {figure.target:,.10g}{', met' if figure.met else ''}"
         ratio = f"  {figure.ratio:,.0f} per calibration loop" if figure.ratio else ""
         print(f"{figure.name:88} {figure.value:14,.1f} {figure.unit:10} ({bound}){ratio}")
     if options.json:

@@ -151,17 +151,18 @@ class MadeUpLog:
 
 
 def made_up_log(seed: int, samples: Samples) -> MadeUpLog:
-    """Gaps in pauses between samples, one of them behind the last."""
+    """Gaps in pauses between samples, one of them behind the last, now and then one before the first."""
     chance = random.Random(seed)
+    created_ms = int(samples.at[0]) - chance.choice([0, 1, 10_000])
     pauses = [int(row) for row in 1 + np.flatnonzero(np.diff(samples.at) > 1)]
-    gaps = []
+    gaps = [(0, created_ms + 1000, created_ms + 6000)] if samples.at[0] - created_ms == 10_000 else []
     for row in sorted(chance.sample(pauses, min(len(pauses), chance.randrange(8)))):
         low, high = int(samples.at[row - 1]), int(samples.at[row])
         from_ms = chance.randint(low, high - 1)
         gaps.append((row, from_ms, chance.randint(from_ms + 1, high)))
     last_ms = int(samples.at[-1])
     gaps.append((len(samples), last_ms + 5, last_ms + 5 + chance.randrange(1, 5000)))
-    return MadeUpLog(int(samples.at[0]) - chance.choice([0, 1, 10_000]), gaps)
+    return MadeUpLog(created_ms, gaps)
 
 
 def log_replayed(rule: Rule, samples: Samples, log: MadeUpLog) -> tuple[list[Effect], Record]:

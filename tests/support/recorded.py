@@ -13,7 +13,8 @@ import polars as pl
 from breaker_actors.core.model import Rule
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.stores.base import BreakerRow, RouterRow
-from pipelines.backfill import Manifest, Request, Told, fingerprint, plans
+from pipelines.evaluating import Told
+from pipelines.runs import Manifest, Request, fingerprint, plans
 
 PROJECT = "00000000-0000-4000-8000-00000000000a"
 START_MS = 1_700_000_000_000

@@ -19,14 +19,15 @@ import pytest
 from breaker_actors.core.model import Batch, Transition
 from breaker_actors.core.records import SampleColumns, Splitter, share_of_trace
 from breaker_actors.errors import Invalid
-from pipelines import backfill, history
-from pipelines.backfill import InProcess, Manifest, Summary, begin, begun, carry_out, ended, fingerprint, survey
+from pipelines import backfill, evaluating, history, runs
+from pipelines.backfill import InProcess, carry_out, survey
 from pipelines.backtest import backtest
 from pipelines.columns import Samples
 from pipelines.history import SCHEMA, History
 from pipelines.judging import REJECTS
 from pipelines.places import Folder, Place
 from pipelines.replay import replay_samples
+from pipelines.runs import Manifest, Summary, begin, begun, ended, fingerprint
 from tests.support import recorded
 from tests.support.recorded import NOW_MS, PROJECT, START_MS, Kept, breaker_id, router_id
 
@@ -115,8 +116,8 @@ def test_a_breaker_on_two_routers_takes_both_in_order(place: Folder, file: Path,
     service, row = Kept(), BREAKERS[3]
     plan = planned(file)
     counts = dict.fromkeys((router_id(i) for i in range(4)), 1)
-    assert backfill.groups(plan, counts) == [(router_id(0),), (router_id(1), router_id(2))]
-    assert backfill.groups(plan, {router_id(2): 1}) == [(router_id(2),)]
+    assert evaluating.groups(plan, counts) == [(router_id(0),), (router_id(1), router_id(2))]
+    assert evaluating.groups(plan, {router_id(2): 1}) == [(router_id(2),)]
     run(place, plan, service)
     mine = samples.filter(pl.col("router_id").is_in(row.router_ids))
     expected = backtest(row.rule, mine).transitions.select(TOLD).rows()
@@ -235,7 +236,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, str]]) -> Path:
 
 def rejects_of(place: Place, plan: Manifest, tmp_path: Path) -> pl.DataFrame:
     path = tmp_path / "rejects.csv"
-    path.write_bytes(b"".join(backfill.rejects(place, plan)))
+    path.write_bytes(b"".join(runs.rejects(place, plan)))
     return pl.read_csv(path, infer_schema=False)
 
 
@@ -284,7 +285,7 @@ def test_rows_of_parquet_are_rejected_alike(place: Folder, tmp_path: Path) -> No
 def test_nothing_is_rejected_nothing_is_written_about_it(place: Folder, file: Path, tmp_path: Path) -> None:
     plan = planned(file)
     run(place, plan, Kept())
-    assert list(backfill.rejects(place, plan)) == []
+    assert list(runs.rejects(place, plan)) == []
 
 
 def test_blanks_are_filled_by_options(place: Folder, tmp_path: Path) -> None:
@@ -376,7 +377,7 @@ def test_a_file_that_became_shorter(place: Folder, file: Path, samples: pl.DataF
 @pytest.mark.parametrize("id_", ["", "../x", "A", "a.b", "a" * 65])
 def test_ids_that_are_no_names(id_: str) -> None:
     with pytest.raises(Invalid, match="--run"):
-        backfill.check_run_id(id_)
+        runs.check_run_id(id_)
 
 
 # -- runs that are killed, and repeated -------------------------------------------------------------------------------
@@ -521,6 +522,6 @@ def test_progress_ends_at_the_total(place: Folder, file: Path) -> None:
 
 def test_a_breaker_that_never_rests_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, place: Folder) -> None:
     """The events of a group are held together: there is a bound, and it says what to do."""
-    monkeypatch.setattr(backfill, "EVENTS_MAX", 3)
-    with pytest.raises(Invalid, match="moves more than 3 times; give it a minimum duration"):
+    monkeypatch.setattr(evaluating, "EVENTS_MAX", 3)
+    with pytest.raises(Invalid, match="move more than 3 times; give them minimum durations"):
         run(place, planned(file), Kept())

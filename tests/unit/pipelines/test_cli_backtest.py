@@ -127,6 +127,59 @@ def test_a_bad_row_leaves_nothing_behind(rule: str, tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["rule.json", "s.csv"]
 
 
+HUGE = 10**30
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"a.parquet": {"ts_ms": [1]}}, "a.parquet: there is no column 'value', there are ts_ms"),
+        ({"a.csv": "ts_ms,value\n1,2\n2,x\n"}, "a.csv, row 2: value 'x' is not a finite number"),
+        ({"a.parquet": {"ts_ms": [1], "value": [True]}}, "a.parquet: its column 'value' is Boolean, not numbers"),
+        ({"a.parquet": {"ts_ms": [1, 3, 2], "value": [1, 1, 1]}}, "a.parquet, row 3: ts_ms 2 comes after 3"),
+        ({"a.csv": ""}, "a.csv is empty"),
+        ({"a.csv": "ts_ms,value\n"}, "a.csv: there is no sample in it"),
+        ({"a.parquet": {"ts_ms": [1, 2], "value": [1.0, float("nan")]}}, "a.parquet, row 2: value nan is not"),
+        ({"a.ndjson": f'{{"ts_ms":{HUGE},"value":1}}\n'}, f"a.ndjson, row 1: ts_ms '{HUGE}' is not a time"),
+        ({"a.parquet": {"ts_ms": [1 << 62], "value": [1]}}, f"a.parquet, row 1: ts_ms {1 << 62} is not Unix"),
+        ({"a.csv": f"ts_ms,value\n1,{HUGE}{HUGE * 10**300}\n"}, "a.csv, row 1: value '1000"),
+        ({"a.parquet": b"PAR1 and then no more"}, "a.parquet can't be read: "),
+        (
+            {"a.parquet": {"ts_ms": [1], "value": [1]}, "b.parquet": {"ts_ms": [2], "value": ["1"]}},
+            "b.parquet: its column 'value' is text, in ",
+        ),
+    ],
+)
+def test_bad_input(rule: str, tmp_path: Path, files: dict[str, Any], words: str) -> None:
+    """One line with file, row and column; nothing is printed or written."""
+    (tmp_path / "in").mkdir()
+    for name, content in files.items():
+        path = tmp_path / "in" / name
+        if isinstance(content, dict):
+            pl.DataFrame(content).write_parquet(path)
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    out = [f"--{kind}={tmp_path / name}" for kind, name in (("out", "e.parquet"), ("report", "r.html"))]
+    result = run("--rule", rule, str(tmp_path / "in" / "*"), *out)
+    refused(result, words)
+    assert len(result.stderr.splitlines()) == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in", "rule.json"]
+
+
+def test_received_ms_is_the_order(tmp_path: Path) -> None:
+    """With received_ms ts_ms may be late; without it the same rows are not in order."""
+    rule = {"metric": "m", "kind": "max", "op": "gt", "threshold": 5, "window_ms": 1000, "min_state_duration_ms": 0}
+    (tmp_path / "rule.json").write_text(json.dumps(rule))
+    (tmp_path / "s.csv").write_text("ts_ms,received_ms,value\n1000,1000,1\n900,1500,9\n2000,2000,1\n400,2100,9\n")
+    arguments = ["--rule", str(tmp_path / "rule.json"), str(tmp_path / "s.csv"), "--json"]
+    told = json.loads(run(*arguments).stdout)
+    assert [(move["ts_ms"], move["curr"]) for move in told["transitions"]][:1] == [(1500, "open")]
+    assert (told["summary"]["rules"][0]["samples"], told["summary"]["rules"][0]["late"]) == (4, 1)
+    (tmp_path / "s.csv").write_text("ts_ms,value\n1000,1\n900,9\n")
+    refused(run(*arguments), "s.csv, row 2: ts_ms 900 comes after 1000")
+    assert json.loads(run(*arguments, "--sort").stdout)["summary"]["from_ms"] == 900
+
+
 def test_sort(rule: str, tmp_path: Path) -> None:
     lines = (NAB / "ec2_request_latency_system_failure.csv").read_text().splitlines()
     (tmp_path / "s.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))

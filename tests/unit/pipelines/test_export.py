@@ -11,11 +11,12 @@ from polars.testing import assert_frame_equal
 
 from breaker_actors.errors import Invalid
 from pipelines import history
-from pipelines.backfill import InProcess, begin, carry_out, survey
+from pipelines.backfill import InProcess, carry_out, survey
 from pipelines.backtest import backtest
 from pipelines.export import Span, export_history, new_folder
 from pipelines.history import History
 from pipelines.places import Folder
+from pipelines.runs import begin
 from pipelines.sources import LATEST_MS
 from tests.support import recorded
 from tests.support.recorded import PROJECT, START_MS, Kept, router_id

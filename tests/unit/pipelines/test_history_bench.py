@@ -12,5 +12,5 @@ def test_history_bench(tmp_path: Path) -> None:
     """Every case runs in its own process and agrees with the core; the figures land in the file."""
     assert main(["history", "--smoke", "--json", str(tmp_path / "figures.json")]) == 0
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert len(figures) == 14
+    assert len(figures) == 15
     assert all(figure["value"] > 0 for figure in figures)

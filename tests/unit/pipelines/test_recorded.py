@@ -17,9 +17,10 @@ from breaker_actors.core.records import GAP
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 from breaker_actors.stores.base import BreakerRow, EventRow, RouterDraft
+from pipelines import history
 from pipelines.backtest import Backtest, backtest
+from pipelines.places import open_place
 from pipelines.recorded import Recorded, recorded
-from pipelines.sources import Frames, Layout
 from tests.support.cluster import Service, service, until
 
 RULE: dict[str, Any] = {"cooldown_ms": 100, "window_ms": 150, "eval_interval_ms": 20}
@@ -67,8 +68,8 @@ def stored(events: list[EventRow], until_ms: int) -> list[tuple[Any, ...]]:
     ]
 
 
-def replayed(settings: Settings, name: str, earlier: Any = None) -> tuple[Recorded, Backtest]:
-    log = recorded(name, settings, earlier=earlier)
+def replayed(settings: Settings, name: str) -> tuple[Recorded, Backtest]:
+    log = recorded(name, settings)
     return log, backtest(log.breaker, log)
 
 
@@ -105,6 +106,15 @@ async def test_live_equals_backtest_across_a_killed_actor(tmp_path: Path, rule: 
         await feed(s, row, 10)
         run = await assert_live_equals_backtest(s, row)
         assert len(run.transitions) >= 10
+
+
+async def test_live_equals_backtest_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    async with service(tmp_path, database_url=postgres_url) as s:
+        row = await s.breaker("b", **RULE)
+        await feed(s, row, 3)
+        await crash(s, "breaker", await s.owner(row.id))
+        await feed(s, row, 6)
+        await assert_live_equals_backtest(s, row)
 
 
 async def test_a_router_that_was_away(tmp_path: Path) -> None:
@@ -162,18 +172,27 @@ async def test_other_rules_over_the_same_samples(tmp_path: Path) -> None:
             await asyncio.to_thread(backtest, fields | {"metric": "size"}, log)
 
 
-async def test_earlier_samples_come_first(tmp_path: Path) -> None:
-    """A store of history holds what the log has forgotten; where both have something, the log is believed."""
+async def test_history_comes_first(tmp_path: Path) -> None:
+    """The history store holds what the log never had; where both have something, the log is believed."""
     async with service(tmp_path) as s:
         row = await s.breaker("b", **RULE)
         await s.send(row.router_ids[0], [1.0, 2.0])
         now_ms = s.clock.now_ms()
         at = [now_ms - 60_000 + i for i in range(100)] + [now_ms + 10_000]
-        rows = {"ts_ms": at, "value": [7.0] * 101, "metric": ["latency"] * 90 + ["size"] * 10 + ["latency"]}
-        frame = pl.DataFrame(rows).with_columns(router_id=pl.lit(row.router_ids[0]))
-        log, run = await asyncio.to_thread(replayed, s.cluster.settings, "b", Frames(frame, Layout()))
+        rows = {
+            "ts_ms": at,
+            "received_ms": at,
+            "value": [7.0] * 101,
+            "metric": ["latency"] * 90 + ["size"] * 10 + ["latency"],
+        }
+        frame = pl.DataFrame(rows).with_columns(
+            router_id=pl.lit(row.router_ids[0]), ok=True, trace_id=pl.lit(None, pl.String)
+        )
+        history.add(open_place(s.cluster.settings.history), s.project.id, frame.select(*history.SCHEMA), "run.0")
+        log, run = await asyncio.to_thread(replayed, s.cluster.settings, "b")
         assert (run.summary["samples"][0], run.summary["from_ms"][0]) == (92, at[0])
         assert pl.concat(list(log.batches()))["value"].to_list() == [7.0] * 90 + [1.0, 2.0]
+        assert log.remarks == ["90 samples of history come first; the breaker is created with them"]
 
 
 async def test_which_breaker(tmp_path: Path) -> None:
@@ -187,7 +206,7 @@ async def test_which_breaker(tmp_path: Path) -> None:
         with pytest.raises(Invalid, match="the service has no breaker 'c'; there are a, b"):
             await asyncio.to_thread(recorded, "c", s.cluster.settings)
         with pytest.raises(Invalid, match="a: there is no sample in it"):
-            await asyncio.to_thread(replayed, s.cluster.settings, "a")
+            replayed(s.cluster.settings, "a")  # on a thread with a loop that runs, as in a notebook
 
 
 async def test_the_command(tmp_path: Path) -> None:

@@ -38,9 +38,11 @@ def test_windows(seed: int) -> None:
     window_ms = 120
     track = Track(chunk, window_ms, 1_000_000, flow)
     between = np.arange(int(chunk.times[0]), int(chunk.times[-1]), 37)
-    for points in (track.arrivals, track.at(between)):
+    arrived = np.searchsorted(chunk.at, between, "right")
+    rows = np.arange(len(chunk.at))
+    for points, ends in ((track.arrivals, chunk.ends), (track.at(between), arrived)):
         for i, now in enumerate(points.times.tolist()):
-            inside = (chunk.at <= now) & (chunk.eff > now - window_ms)
+            inside = (rows < ends[i]) & (chunk.eff > now - window_ms)
             values, ok = track.flow.values(int(points.entered[i]), int(points.left[i]))
             assert sorted(values.tolist()) == sorted(chunk.value[inside].tolist())
             assert int(ok.sum()) == int(chunk.ok[inside].sum())

@@ -168,7 +168,12 @@ async def test_history_is_pruned(tmp_path: Path) -> None:
         row = await s.breaker()
         await s.send(row.router_ids[0], [900.0])
         await s.in_state(row.id, "open")
-        assert await s.store.prune(s.clock.now_ms() - 60_000) == {"events": 0, "audit": 0, "backfill_events": 0, "ended_links": 0}
+        assert await s.store.prune(s.clock.now_ms() - 60_000) == {
+            "events": 0,
+            "audit": 0,
+            "backfill_events": 0,
+            "ended_links": 0,
+        }
         assert (await s.store.prune(s.clock.now_ms() + 1))["events"] == 1
         assert await s.events(row.id) == []
         assert await s.store.audit(s.project.id, 10) == []

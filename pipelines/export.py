@@ -1,0 +1,173 @@
+"""Export: a project's samples, out of the sample log and the history store, and its events, as partitioned Parquet.
+
+The samples lie as in the history store (`pipelines.history`), each there once: what was received live is in the log,
+what was loaded is in the store. They can be read by `breakers backfill` and `breakers backtest` again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import polars as pl
+
+from breaker_actors.core.records import SAMPLES, LogRecord, decode_samples
+from breaker_actors.errors import Invalid
+from breaker_actors.messages import RouterAssignment
+from breaker_actors.stores.base import EventQuery, EventRow, EventSource, Store
+from breaker_actors.stores.samplelog import SampleLog
+from pipelines import history
+from pipelines.history import DAY_MS, SCHEMA, frame_of, parquet, within
+from pipelines.places import Folder, Place
+
+ROWS_OF_FILE, RECORDS_READ, EVENTS_READ = 1 << 18, 256, 1_000
+EVENTS = {
+    "source": pl.String,
+    "run_id": pl.String,
+    "sequence": pl.Int64,
+    "breaker_id": pl.String,
+    "name": pl.String,
+    "prev": pl.String,
+    "curr": pl.String,
+    "ts_ms": pl.Int64,
+    "transition_seq": pl.Int64,
+    "reason": pl.String,
+    "allow_rate": pl.Float64,
+    "value": pl.Float64,
+    "rule": pl.String,
+    "avg": pl.Float64,
+    "count": pl.Int64,
+    "error_count": pl.Int64,
+    "p95": pl.Float64,
+}
+"""Columns of exported events. `rule`: as JSON; then the figures of the evaluation window."""
+
+
+class Span(NamedTuple):
+    """What is exported: samples by when they were received, events by their time, in [from_ms, to_ms)."""
+
+    project_id: str
+    from_ms: int
+    to_ms: int
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `path` when all went well and is gone otherwise. Raises Invalid when there is
+    something already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Invalid(f"{path} is there already; name a folder that is new or empty")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise Invalid(f"{path} can't be written: {error.strerror}") from None
+    try:
+        yield beside
+        beside.chmod(0o755)
+        os.replace(beside, path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def export_history(place: Place, span: Span, out: Folder) -> Iterator[int]:
+    """Copies what the history store has; yields how many samples each file came to."""
+    for name in history.files(place, span.project_id, from_ms=span.from_ms, to_ms=span.to_ms):
+        frame = within(frame_of(place, name), span.from_ms, span.to_ms)
+        if len(frame):
+            out.write(name, parquet(frame))
+            yield len(frame)
+
+
+async def export_log(
+    log: SampleLog, assignments: Sequence[RouterAssignment], span: Span, out: Folder
+) -> AsyncIterator[int]:
+    """Writes what the sample log still keeps, in the order of the log; yields how many samples each router has."""
+    for assigned in assignments:
+        rows, number = 0, 0
+        async for frame in _logged(log, assigned, span):
+            history.add(out, span.project_id, frame, f"log.{number:06}")
+            rows, number = rows + len(frame), number + 1
+        yield rows
+
+
+async def _logged(log: SampleLog, assigned: RouterAssignment, span: Span) -> AsyncIterator[pl.DataFrame]:
+    waiting: list[pl.DataFrame] = []
+    async for record in _records(log, assigned, span):
+        waiting.append(_samples(record))
+        if sum(map(len, waiting)) >= ROWS_OF_FILE:
+            yield pl.concat(waiting)
+            waiting = []
+    if waiting:
+        yield pl.concat(waiting)
+
+
+async def _records(log: SampleLog, assigned: RouterAssignment, span: Span) -> AsyncIterator[LogRecord]:
+    slot, router_id = assigned.log_slot, assigned.router_id
+    after = await log.find(slot, router_id, span.from_ms - 1)
+    upto = await log.find(slot, router_id, span.to_ms - 1)
+    while after < upto:
+        records = await log.read(slot, router_id, after, upto, RECORDS_READ)
+        for record in records:
+            if record.kind == SAMPLES:
+                yield record
+        if len(records) < RECORDS_READ:
+            return
+        after = records[-1].offset
+
+
+def _samples(record: LogRecord) -> pl.DataFrame:
+    columns = decode_samples(record.payload)
+    batch, counts = columns.batch, [b - a for a, b in zip(columns.starts, columns.starts[1:], strict=False)]
+    n = len(batch)
+    return pl.DataFrame(
+        {
+            "router_id": pl.repeat(record.router_id, n, dtype=pl.String, eager=True),
+            "metric": [metric for metric, count in zip(columns.metrics, counts, strict=True) for _ in range(count)],
+            "ts_ms": batch.ts_ms,
+            "received_ms": pl.repeat(record.received_ms, n, dtype=pl.Int64, eager=True),
+            "value": batch.value,
+            "ok": batch.ok,
+            "trace_id": [trace or None for trace in columns.traces] or [None] * n,
+        },
+        SCHEMA,
+    )
+
+
+async def export_events(store: Store, span: Span, out: Folder) -> AsyncIterator[int]:
+    """Writes the events of both sources; yields how many each page came to."""
+    sources: tuple[EventSource, ...] = ("live", "backfill")
+    for source in sources:
+        query = EventQuery(
+            project_id=span.project_id,
+            since_ms=span.from_ms - 1,
+            until_ms=span.to_ms - 1,
+            after_sequence=0,
+            limit=EVENTS_READ,
+            source=source,
+        )
+        number = 0
+        while rows := await store.events(query):
+            _write_events(out, span.project_id, f"{source}.{number:06}", rows)
+            yield len(rows)
+            number += 1
+            query = msgspec.structs.replace(query, after_sequence=rows[-1].sequence)
+
+
+def _write_events(out: Folder, project_id: str, part: str, rows: Sequence[EventRow]) -> None:
+    frame = pl.DataFrame([_event(row) for row in rows], EVENTS, orient="row")
+    for (day,), piece in frame.with_columns(day=pl.col("ts_ms") // DAY_MS).group_by("day", maintain_order=True):
+        folder = history.folder_of(project_id, day=int(str(day))).replace("samples/", "events/", 1)
+        out.write(f"{folder}/{part}.parquet", parquet(piece.drop("day")))
+
+
+def _event(row: EventRow) -> tuple[Any, ...]:
+    agg = [row.agg.get(name) for name in ("avg", "count", "error_count", "p95")]
+    named = [name for name in EVENTS if name not in ("rule", "avg", "count", "error_count", "p95")]
+    return (*(getattr(row, name) for name in named), msgspec.json.encode(row.rule).decode(), *agg)
