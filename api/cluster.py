@@ -293,7 +293,8 @@ def _reachable(address: str) -> str:
             return found
     except (OSError, ValueError) as error:
         raise NotStarted(
-            f"there is no Ray cluster at {address} ({_on_one_line(error)}); start `breakers serve`, or a cluster with `ray start --head`"
+            f"there is no Ray cluster at {address} ({_on_one_line(error)}); start `breakers serve`, or a cluster with"
+            " `ray start --head`"
         ) from None
 
 

@@ -40,7 +40,7 @@ FOLLOWERS = 3
 SETTLED_S = 60.0
 NOTIFY_TIMEOUT_S = 10.0
 
-pytestmark = [pytest.mark.e2e, pytest.mark.trial, pytest.mark.timeout(SECONDS + 600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(SECONDS + 600)]
 
 
 @pytest.fixture

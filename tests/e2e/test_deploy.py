@@ -25,7 +25,7 @@ from tests.e2e.test_kills import Flow, of_the_log
 from tests.support.live import wait_for
 from tests.support.nodes import DEPLOY_S, Deployed, Nodes, breakers, nodes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.trial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 SETTINGS = {"BREAKERS_REBALANCE_MOVES_PER_MINUTE": "0"}
 
 

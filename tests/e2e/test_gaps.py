@@ -22,7 +22,7 @@ from breaker_actors.stores.opening import DATABASE
 from tests.support.invariants import Evidence, Moved, assert_in_sequence
 from tests.support.live import LiveService, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.trial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 HEARD_S = 60.0
 

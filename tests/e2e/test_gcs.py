@@ -23,7 +23,7 @@ AWAY_S = 8.0
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.trial,
+    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(REDIS is None, reason="there is no redis-server on the PATH"),
 ]

@@ -28,7 +28,7 @@ from tests.support.live import LiveService
 from tests.support.notifying import ScriptedSender, VirtualNotifier
 from tests.support.receivers import Reply, Request, WebReceiver
 
-pytestmark = [pytest.mark.trial, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SECOND, MINUTE = 1_000, 60_000
 OUTAGE_MS = 10 * MINUTE

@@ -34,7 +34,7 @@ SHOWN = ("state", "state_since_ms", "allow_rate", "transition_seq", "sample_coun
 EARLIEST_MS = 3_500
 """A heartbeat is at most so old: one every second, on a busy machine."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.trial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class World:

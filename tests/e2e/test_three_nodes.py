@@ -25,7 +25,7 @@ from tests.support.live import wait_for
 from tests.support.nodes import Deployed, Node, Nodes, breakers, nodes
 from tests.support.postgres import own_server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.trial, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 BREAKERS = 12
 TRIES = 3
 """Of each request: it is repeated at most twice."""
