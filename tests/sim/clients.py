@@ -41,6 +41,9 @@ _OPS: dict[str, tuple[tuple[str, float], ...]] = {
 }
 
 
+WINDOW_MAX_MS = 8_000
+
+
 def random_rule(draws: Random) -> dict[str, Any]:
     """A rule that moves every few seconds under the load of the clients."""
     kind = draws.choice(KINDS)
@@ -50,7 +53,7 @@ def random_rule(draws: Random) -> dict[str, Any]:
         "kind": kind,
         "op": op,
         "threshold": threshold,
-        "window_ms": draws.choice([900, 2_000, 4_000, 8_000]),
+        "window_ms": draws.choice([900, 2_000, 4_000, WINDOW_MAX_MS]),
         "eval_interval_ms": draws.choice([300, 500, 700, 1_100]),
         "min_count": draws.choice([0, 1, 1, 2, 4]),
         "min_state_duration_ms": draws.choice([0, 0, 400, 1_500, 3_000]),
@@ -225,6 +228,9 @@ class ConfigurationClient:
             fields = {name: new[name] for name in self._draws.sample(calm, self._draws.randint(1, 3))}
             if self._draws.random() < 0.3:
                 fields["threshold"] = row.rule.threshold * self._draws.choice([0.5, 0.9, 1.5])
+            if "window_ms" in fields and self._world.settings.log_retention_ms < WINDOW_MAX_MS:
+                # a larger window is filled from what is kept, the replays know all there ever was
+                fields["window_ms"] = min(fields["window_ms"], row.rule.window_ms)
         await self._send("edit", {"breaker_id": row.id, "rule": fields})
 
     async def _rename(self) -> None:
