@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 
-from tests.bench import soak
+from tests.bench import ingest, push, soak
 from tests.bench.service import measure
 from tests.support.live import LiveService
 
@@ -28,3 +32,11 @@ async def test_the_soak_bench_sees_everything_there_is(live: LiveService) -> Non
     assert {"RouterActor", "BreakerActor", "raylet", "haproxy"} <= {name.split()[0] for name in last["memory_kb"]}
     told = soak.table(looks)
     assert all(name in told for name in last["memory_kb"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", [ingest, push])
+def test_a_bench_with_a_service_of_its_own(bench: ModuleType, tmp_path: Path) -> None:
+    """Each checks what came of its load before it shows a figure."""
+    bench.main(["--smoke", "--json", str(tmp_path / "figures.json")])
+    assert all(value >= 0 for value in json.loads((tmp_path / "figures.json").read_text()).values())
