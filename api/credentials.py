@@ -101,7 +101,8 @@ def read(path: Path) -> Credentials | None:
 
 
 def write(path: Path, credentials: Credentials) -> None:
-    """Replaces the file in one step: it is never there half, nor readable for others."""
+    """Replaces the file in one step: it is never there half, nor readable for others. Makes its folder."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
