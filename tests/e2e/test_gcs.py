@@ -72,6 +72,7 @@ def test_the_service_goes_on_without_the_control_service(cluster: Nodes, tmp_pat
     command, environment, directory = restarter(pid)
     with Flow(live, made["router_id"]) as flow:
         wait_for(lambda: len(live.events(breaker_id)) >= 2, 60)
+        wait_for(lambda: not live.state(breaker_id).get("stale"))  # whom nobody has asked yet can't be found without it
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not processes.alive(pid))
         before, until = len(live.events(breaker_id)), time.monotonic() + AWAY_S
