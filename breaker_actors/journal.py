@@ -47,6 +47,8 @@ class JournalHost:
         self._entries: deque[FeedEntry] = deque(maxlen=settings.feed_entries_max)
         self._position = 0
         self._news = asyncio.Event()
+        # projects of commits with an unknown outcome; every project at most
+        self._doubtful: set[str] = set()
         # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
         self._group: Lane[Commit, CommitResult] = Lane(self._write, weight_max=1 << 30, call_weight_max=GROUP_MAX)
         self._watching: asyncio.Task[None] | None = None
@@ -109,10 +111,15 @@ class JournalHost:
         return self._head
 
     async def _hold(self) -> None:
-        """Looks whether a newer journal has taken the shard."""
+        """Looks whether a newer journal has taken the shard, and whether what nobody knew the outcome of was stored."""
+        held = self._holding()
         stored = await self._store.journal_head(self.shard)
-        if stored.epoch != self._holding().epoch:
+        if self._head is not held:
+            return
+        if stored.epoch != held.epoch:
             self._give_up()
+        elif self._doubtful and stored != held:
+            self._go_on_from(stored)
 
     def _give_up(self) -> None:
         """Stays silent for good. It may have been our own opening, sent twice, that took the shard: the process ends,
@@ -153,9 +160,12 @@ class JournalHost:
                 self._head, results = await self._store.commit(head, commits)
         except BreakersError as error:
             self.meters.count("breakers_journal_commits_total", len(commits), result="failed")
+            self._doubtful.update(c.project_id for c in commits if c.events or c.announce)
             if isinstance(error, Fenced):
                 await self._find_place(head)
             raise
+        if self._doubtful:
+            self._go_on_from(self._head)  # what changes no sequence may have been stored all the same
         self._count(commits, results)
         sequence = self._head.sequence
         self._push(
@@ -174,9 +184,15 @@ class JournalHost:
         commits come again), or a newer journal has taken the shard."""
         stored = await self._store.journal_head(self.shard)
         if stored.epoch == head.epoch:
-            self._head = stored
+            self._go_on_from(stored)
         else:
             self._give_up()
+
+    def _go_on_from(self, stored: JournalHead) -> None:
+        """Its commits come again if their owners still live; replicas look for themselves."""
+        self._head = stored
+        self._push([FeedEntry(stored.sequence, "config", project_id) for project_id in sorted(self._doubtful)])
+        self._doubtful.clear()
 
     def _count(self, commits: list[Commit], results: list[CommitResult]) -> None:
         self.meters.observe("breakers_journal_group_commits", len(commits))

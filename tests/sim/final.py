@@ -143,10 +143,12 @@ class Final:
         if missing := set(ids) - {r.breaker_id for r in readings if not r.stale}:
             return f"nobody answers for {sorted(missing)}"
         stored = {state.breaker_id: state for state in self._world.stored_states()}
+        # new settings come with the log of a router: a breaker that hangs on none counts by its last ones
+        linked = {row.id for row in self._world.breaker_rows() if row.router_ids}
         for reading in readings:
             self._checks.reading(reading)
             held = count(stored[reading.breaker_id], self._checks.log, reading.view.last_eval_ms, self._samples_max)
-            if held not in (None, reading.view.sample_count):
+            if reading.breaker_id in linked and held not in (None, reading.view.sample_count):
                 return f"breaker {reading.breaker_id} counts {reading.view.sample_count} samples, its logs have {held}"
             if (life := lives.get(reading.breaker_id)) is not None:
                 core = life.models[0]
