@@ -164,8 +164,7 @@ class JournalHost:
             if isinstance(error, Fenced):
                 await self._find_place(head)
             raise
-        if self._doubtful:
-            self._go_on_from(self._head)  # what changes no sequence may have been stored all the same
+        self._doubtful.clear()  # had it been stored, this one would have been fenced
         self._count(commits, results)
         sequence = self._head.sequence
         self._push(

@@ -61,7 +61,8 @@ def numbers_taken(commit: Commit) -> int:
 
 
 def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
-    new = msgspec.structs.replace(head, sequence=head.sequence + sum(map(numbers_taken, commits)))
+    # at least one number, for checkpoints alone, too: one that was given up and comes late must not undo a newer one
+    new = msgspec.structs.replace(head, sequence=head.sequence + max(1, sum(map(numbers_taken, commits))))
     _advance(c, head, new)
     alerting = any(alert_of(event.prev, event.curr) for commit in commits for event in commit.events)
     fences, heard = _fences(c, sorted({commit.breaker_id for commit in commits}), alerting)

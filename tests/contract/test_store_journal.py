@@ -64,7 +64,15 @@ async def test_an_older_journal_is_refused(world: World, breaker_id: str) -> Non
         await world.write(world.commit(breaker_id, 1, seq=1))
     with pytest.raises(Fenced):
         await world.store.commit(JournalHead(77, 1, 0), [])
-    assert await world.store.commit(newer, []) == (newer, [])
+    assert await world.store.commit(newer, []) == (msgspec.structs.replace(newer, sequence=2), [])
+
+
+async def test_a_checkpoint_that_comes_late_undoes_no_newer_one(world: World, breaker_id: str) -> None:
+    """It may say less of the log and of the settings than the one that took its place."""
+    old = world.journal
+    await world.write(world.commit(breaker_id, 1, seq=0, state="closed", allow_rate=1.0))
+    with pytest.raises(Fenced):
+        await world.store.commit(old, [world.commit(breaker_id, 1, seq=0, state="closed", allow_rate=1.0)])
 
 
 async def test_a_head_is_good_for_one_commit(world: World, breaker_id: str) -> None:
