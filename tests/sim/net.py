@@ -147,8 +147,10 @@ class SimNet:
         if twin:
             self._world.faults.hit("duplicate")
         key = (call.caller.label, target.label)
-        if call.number < self._arrived.get(key, -1) and not twin and self._world.faults.active:
-            self._world.faults.hit("reorder")
+        faults = self._world.faults
+        overtaken = call.number < self._arrived.get(key, -1) and not twin
+        if overtaken and "reorder" in faults.standing and faults.active:
+            faults.hit("reorder")
         self._arrived[key] = max(call.number, self._arrived.get(key, -1))
         if target.replaced and self.actors.get(target.name) is not None:
             self._world.zombie_acts(target)
