@@ -287,7 +287,8 @@ class World:
                 raise Violation(f"{SETTLE_S} s after the last fault: {missing}")
             await asyncio.sleep(0.5)
         self.trace("settled")
-        await asyncio.sleep(REST_S)
+        # a BreakerActor looks at its checkpoints whether it listens to somebody who was replaced
+        await asyncio.sleep(REST_S + self.settings.checkpoint_interval_ms / 1000)
 
     async def _missing(self) -> str:
         """What is not as it should be yet."""
