@@ -86,7 +86,11 @@ class Listening:
         await asyncio.gather(*(self._watch_owner(owner, wants) for owner, wants in owners.items()))
 
     async def _watch_owner(self, owner: str, wants: list[tuple[Held, str]]) -> None:
-        listeners = Counter(router_id for _, router_id in wants)
+        counts, epochs = Counter[str](), Counter[str]()
+        for held, router_id in wants:
+            counts[router_id] += 1
+            epochs[router_id] += held.epoch
+        listeners = {router_id: (count, epochs[router_id]) for router_id, count in counts.items()}
         incarnation, lost, other = self._incarnations.get(owner), sorted(listeners), list[str]()
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(self._owner_timeout_s):

@@ -91,7 +91,7 @@ class RouterPeer(_Peer):
     async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
         return cast(int, await self.net.call(self.name, "trim", floors, gone))
 
-    async def lacking(self, owner: str, listeners: Mapping[str, int]) -> tuple[str, list[str], list[str]]:
+    async def lacking(self, owner: str, listeners: Mapping[str, tuple[int, int]]) -> tuple[str, list[str], list[str]]:
         answer = await self.net.call(self.name, "lacking", owner, listeners)
         return cast(tuple[str, list[str], list[str]], answer)
 

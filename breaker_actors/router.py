@@ -178,12 +178,12 @@ class RouterHost:
         [(slot, router_id)] that are gone for good; answers how many records went."""
         return await self._trimming.run(floors, gone, self._clock.now_ms())
 
-    async def lacking(self, owner: str, listeners: Mapping[str, int]) -> tuple[str, list[str], list[str]]:
-        """This process's incarnation; which of these routers are not its own; to which of them other than so many
-        breakers of that owner are subscribed."""
-        counts = {i: self._routers[i].count(owner) for i in listeners if i in self._routers}
-        lost = [i for i in listeners if i not in counts]
-        return self.incarnation, lost, [i for i, count in counts.items() if count != listeners[i]]
+    async def lacking(self, owner: str, listeners: Mapping[str, tuple[int, int]]) -> tuple[str, list[str], list[str]]:
+        """This process's incarnation; which of these routers are not its own; to which of them others than those
+        breakers of that owner (how many, and the sum of their epochs) are subscribed."""
+        known = {i: self._routers[i].listeners(owner) for i in listeners if i in self._routers}
+        lost = [i for i in listeners if i not in known]
+        return self.incarnation, lost, [i for i, found in known.items() if found != tuple(listeners[i])]
 
     async def status(self) -> RouterFigures:
         slots = sorted({router.slot for router in self._routers.values()})

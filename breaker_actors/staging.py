@@ -69,9 +69,11 @@ class OwnedRouter:
         self.view_offset = offset
         self.splitter = Splitter(view)
 
-    def count(self, owner: str) -> int:
-        """How many breakers of an owner listen."""
-        return sum(subscription.owner == owner for subscription in self.subscriptions.values())
+    def listeners(self, owner: str) -> tuple[int, int]:
+        """How many breakers of an owner listen, and the sum of their epochs: a predecessor of that process may have
+        come back in place of it."""
+        epochs = [subscription.epoch for subscription in self.subscriptions.values() if subscription.owner == owner]
+        return len(epochs), sum(epochs)
 
     def stamp(self, now_ms: int) -> int:
         """received_ms of the next record (semantics.md section 2); later than everything promised to be over."""
