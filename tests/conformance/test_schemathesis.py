@@ -2,7 +2,8 @@
 
 All checks; "what was made is there" not where its 404s say nothing: routers and links name breakers besides, and delete
 is given a project of its own. Streams are left out, for they don't end. CONFIG lists which valid requests may be
-refused for what is stored: a condition that doesn't hold, a masked value, a notification that can't be sent.
+refused for what is stored: a condition that doesn't hold, a masked value, a notification that can't be sent, a cursor
+of other events.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ expected-statuses = ["2xx", 404, 422]
 include-operation-id = "ingest"
 [operations.checks.positive_data_acceptance]
 expected-statuses = ["2xx", 400, 422]
+[[operations]]
+include-operation-id = "list_events"
+[operations.checks.positive_data_acceptance]
+expected-statuses = ["2xx", 400]
 [[operations]]
 include-operation-id = ["update_breaker_metadata", "update_router_metadata"]
 [operations.checks.positive_data_acceptance]
