@@ -92,6 +92,7 @@ class DirectoryHost:
     async def _count_pending(self) -> None:
         """Also of routers whose owner is away, which nobody applies."""
         with contextlib.suppress(BreakersError):
+            await self._placing.check_place()
             waiting = await self._store.pending_changes(CHANGES_MAX)
             self.meters.gauge("breakers_changes_pending", len(waiting))
 

@@ -216,6 +216,11 @@ class Placing:
             self._superseded()
             raise
 
+    async def check_place(self) -> None:
+        """One that has nothing to write would go on telling what it knew when a newer one took over."""
+        if await self._store.directory_epoch() != self.epoch:
+            self._superseded()
+
     async def place_new(self, kind: ActorKind, things: Iterable[str]) -> None:
         """Places what nobody owns yet; actors are started and told in the background."""
         mine = self.owners[kind]

@@ -233,6 +233,10 @@ class Store(Protocol):
         """Raises the directory epoch and returns it; older directories are refused from here on."""
         ...
 
+    async def directory_epoch(self) -> int:
+        """The epoch of the newest directory; 0 when there was none yet."""
+        ...
+
     async def placements(self, kind: Literal["breaker", "router"]) -> list[Placement]: ...
     async def claim(
         self, directory_epoch: int, kind: Literal["breaker", "router"], owners: Mapping[str, str]

@@ -24,6 +24,10 @@ class Placements(StorePart):
     async def open_directory(self) -> int:
         return await self._db.write(_open)
 
+    async def directory_epoch(self) -> int:
+        query = select(t.directory.c.epoch).where(t.directory.c.id == _ONLY)
+        return int(await self._db.read(lambda c: c.execute(query).scalar()) or 0)
+
     async def placements(self, kind: Kind) -> list[Placement]:
         return await self._db.read(lambda c: _placements(c, kind))
 

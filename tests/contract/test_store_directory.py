@@ -17,7 +17,7 @@ async def test_an_older_directory_is_refused(world: World) -> None:
     """Opening raises the epoch; the one before can neither claim nor settle from then on."""
     row = await world.breaker("a")
     newer = await world.store.open_directory()
-    assert newer == world.directory + 1
+    assert newer == world.directory + 1 == await world.store.directory_epoch()
     with pytest.raises(Fenced):
         await world.store.claim(world.directory, "breaker", {row.id: "b-0"})
     (change,) = await world.store.pending_changes(10)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 READS = {
     "store": frozenset(
-        "access_version audit breaker_assignments events find_key get_breaker get_channel get_project get_router"
-        " get_workspace has_org journal_head latest_event_ms list_breakers list_channels list_keys list_orgs"
-        " list_projects list_routers list_workspaces pending_changes ping placements router_assignments stored_states"
-        " stream_snapshot".split()
+        "access_version audit breaker_assignments directory_epoch events find_key get_breaker get_channel"
+        " get_project get_router get_workspace has_org journal_head latest_event_ms list_breakers"
+        " list_channels list_keys list_orgs list_projects list_routers list_workspaces pending_changes ping"
+        " placements router_assignments stored_states stream_snapshot".split()
     ),
     "log": frozenset("read find stock size_bytes".split()),
 }
