@@ -45,11 +45,19 @@ def test_leaving_a_kind_of_fault_out_leaves_it_out() -> None:
         excluded(["crashes"])
 
 
+def seed_of_the_code() -> int:
+    """Of the files as they were committed: new with every change, and the same again for who repeats a run."""
+    command = ["git", "rev-parse", "HEAD^{tree}"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(found.stdout[:8], 16) if found.returncode == 0 else int.from_bytes(os.urandom(4))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_fresh_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Other seeds in every run (SIM_SEED: the first of them), and every kind of fault has struck often enough."""
-    first = int(os.environ.get("SIM_SEED") or int.from_bytes(os.urandom(4)))
+    """Other seeds for every state of the code (SIM_SEED: the first of them), and every kind of fault has struck often
+    enough."""
+    first = int(os.environ.get("SIM_SEED") or seed_of_the_code())
     with capsys.disabled():
         print(f"\nseeds {first} to {first + FRESH - 1}")
     campaign = Campaign()
