@@ -54,10 +54,10 @@ CORE = {
         "return cls(rule, record,",
         "return cls(rule, replace(record, passes=0),",
     ),
-    "a window is loaded with one record too many": Mutant(
-        "breaker_actors.catchup:CatchUp._refill",
-        "record.offset > uptos[breaker_id]",
-        "record.offset > uptos[breaker_id] + 1",
+    "one sample more than min_count is asked for": Mutant(
+        "breaker_actors.core.evidence:Evidence.assess",
+        "n < self.need or now < self.ready_ms",
+        "n <= self.need or now < self.ready_ms",
     ),
     "ramp not announced": Mutant(
         "breaker_actors.core.machine:Breaker._ramp",
