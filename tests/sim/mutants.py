@@ -9,7 +9,7 @@ import importlib
 import inspect
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 HEAD = "from __future__ import annotations\n"
@@ -68,28 +68,39 @@ CORE = {
 """Bugs in what a breaker decides: the replay by the core has most of them, too, so the naive model has to tell."""
 
 SHELL = {
-    "the log appends under any epoch": Mutant(
-        "breaker_actors.stores.loghead:judge", "or (head.epoch, head.turn) != (record.epoch, record.turn)", ""
+    "no epoch is looked at": (
+        Mutant("breaker_actors.stores.loghead:judge", "or (head.epoch, head.turn) != (record.epoch, record.turn)", ""),
+        Mutant(
+            "breaker_actors.stores.slotfile:promise",
+            "head is not None and head.epoch == epoch and head.owner == owner",
+            "True",
+        ),
+        Mutant("breaker_actors.stores.runtime:_advance", "& (t.journals.c.epoch == head.epoch)", ""),
     ),
-    "a router promises under any epoch": Mutant(
-        "breaker_actors.stores.slotfile:promise",
-        "head is not None and head.epoch == epoch and head.owner == owner",
-        "True",
-    ),
-    "the journal commits under any epoch": Mutant(
-        "breaker_actors.stores.runtime:_advance", "& (t.journals.c.epoch == head.epoch)", ""
-    ),
-    "no duplicate keys": Mutant("breaker_actors.staging:Group._known", "if key in router.keys:", "if False:"),
-    "no compare-and-set of transition_seq": Mutant(
-        "breaker_actors.stores.runtime:_judge", "if fence == _Fence(commit.epoch, wanted):", "if fence is not None:"
+    "no duplicate keys": (Mutant("breaker_actors.staging:Group._known", "if key in router.keys:", "if False:"),),
+    "no compare-and-set of transition_seq": (
+        Mutant(
+            "breaker_actors.stores.runtime:_judge", "if fence == _Fence(commit.epoch, wanted):", "if fence is not None:"
+        ),
     ),
 }
 """Protections between processes taken away."""
 
 
+ALL: dict[str, tuple[Mutant, ...]] = {**{name: (mutant,) for name, mutant in CORE.items()}, **SHELL}
+
+
 @contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
+def planted(name: str) -> Iterator[None]:
     """The code has the bug within the block."""
+    with ExitStack() as stack:
+        for mutant in ALL[name]:
+            stack.enter_context(_planted(mutant))
+        yield
+
+
+@contextmanager
+def _planted(mutant: Mutant) -> Iterator[None]:
     module_name, _, path = mutant.where.partition(":")
     module = importlib.import_module(module_name)
     *outer, name = path.split(".")
