@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 COUNT = 5_000
 RULE = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 1.0, "min_state_duration_ms": 0, "cooldown_ms": 60_000}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """Of its own: thousands of breakers are no company for other tests."""
+    service = LiveService(tmp_path_factory.mktemp("bulk") / "data")
+    try:
+        yield service
+    finally:
+        service.stop()
 
 
 def rss_mb(live: LiveService) -> float:
