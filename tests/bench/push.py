@@ -105,6 +105,8 @@ async def measure(live: LiveService, count: int, commit_ms: float) -> dict[str, 
         path = f"{live.project_path}/breakers/state:stream"
         following = asyncio.create_task(stream.follow(http, path, live.credentials["project_key"]))
         await stream.opened.wait()
+        for one in made:  # as in use: who owns its router is known
+            assert (await post(live, http, one["router_id"], 1.0)).status_code == 202
         calibration = [await no_op_ms(http) for _ in range(50)]
         rounds = [await trip(live, http, one, stream, hook) for one in made]
         following.cancel()
@@ -124,17 +126,21 @@ async def no_op_ms(http: httpx.AsyncClient) -> float:
     return (time.perf_counter() - start) * 1000
 
 
+async def post(live: LiveService, http: httpx.AsyncClient, router_id: str, value: float) -> httpx.Response:
+    sample = {"router_id": router_id, "metric": "latency", "ts_ms": int(time.time() * 1000), "value": value}
+    return await http.post(f"{live.project_path}/ingest", json={"samples": [sample] * 10})
+
+
 async def trip(
     live: LiveService, http: httpx.AsyncClient, made: dict[str, Any], stream: Stream, hook: Hook
 ) -> tuple[float, float, float]:
-    """Milliseconds from the POST of a breaker's first, bad batch to its answer, its message and its notification."""
+    """Milliseconds from the POST of a bad batch to its answer, its message and its notification."""
     await asyncio.sleep(PAUSE_S)
     loop = asyncio.get_running_loop()
     shown = stream.came[made["breaker"]["name"]] = loop.create_future()
     told = hook.came[made["breaker"]["id"]] = loop.create_future()
-    sample = {"router_id": made["router_id"], "metric": "latency", "ts_ms": int(time.time() * 1000), "value": 500.0}
     start = time.perf_counter()
-    answer = await http.post(f"{live.project_path}/ingest", json={"samples": [sample] * 10})
+    answer = await post(live, http, made["router_id"], 500.0)
     answered = time.perf_counter()
     assert answer.status_code == 202, answer.text
     async with asyncio.timeout(WITHIN_S):
