@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli_errors import one_line_errors
+from api.cli_samples import AsJson, Columns, check_folder, renamed
+from api.cli_store import DataDir
 from breaker_actors.errors import Invalid
 
 if TYPE_CHECKING:
@@ -42,17 +44,6 @@ FromService = Annotated[
     bool,
     typer.Option("--from-service", help="Take the samples that a breaker of the service got, by its name or id."),
 ]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where the service's data lives (BREAKERS_DATA_DIR; default ./.breakers).")
-]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="OURS=THEIRS",
-        help="How the input names ts_ms, value, ok, received_ms, metric, router_id or trace_id; may be given again.",
-    ),
-]
 Windows = Annotated[
     Path | None,
     typer.Option(help="Labelled failures: a JSON list of (start, end) pairs, or such a list per file name."),
@@ -64,7 +55,6 @@ Sweep = Annotated[
 ]
 Sort = Annotated[bool, typer.Option("--sort", help="The samples are not in order of time: sort them first, on disk.")]
 Memory = Annotated[int, typer.Option(help="What the process may take.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Out = Annotated[Path | None, typer.Option(help="Write the transitions here: .parquet, .csv or .ndjson.")]
 Report = Annotated[Path | None, typer.Option(help="Write a page that shows it all here; it works offline.")]
 
@@ -92,8 +82,8 @@ def backtest(
         from pipelines.backtest import backtest as run_backtest
         from pipelines.rules import parse_sweep
 
-        for path in (out, report):
-            _check_folder(path)
+        for path in filter(None, (out, report)):
+            check_folder(path)
         write = None if out is None else writer_for(out)
         grid = None if sweep is None else parse_sweep(sweep)
         if from_service:
@@ -130,7 +120,7 @@ def _from_files(samples: list[str] | None, rule: list[Path] | None, column: list
     if not samples or not rule:
         raise Invalid("give a --rule and files of samples, or --from-service and a breaker")
     tried = candidates(list(rule))
-    return source_of(samples, renamed(column or []), sort=sort), tried, SAMPLES_MAX
+    return source_of(samples, renamed(column), sort=sort), tried, SAMPLES_MAX
 
 
 def _from_service(
@@ -150,22 +140,6 @@ def _from_service(
 
 def _say(line: str) -> None:
     typer.echo(f"breakers: {line}", err=True)
-
-
-def renamed(pairs: list[str]) -> dict[str, str]:
-    names = {}
-    for pair in pairs:
-        ours, found, theirs = pair.partition("=")
-        if not found or not ours or not theirs:
-            raise Invalid(f"--column {pair!r}: expected OURS=THEIRS, for example ts_ms=timestamp")
-        names[ours] = theirs
-    return names
-
-
-def _check_folder(path: Path | None) -> None:
-    """Said before the work, not after it."""
-    if path is not None and not path.parent.is_dir():
-        raise Invalid(f"{path} can't be written: there is no directory {path.parent}")
 
 
 def writer_for(path: Path) -> Any:

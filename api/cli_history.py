@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli_errors import one_line_errors
+from api.cli_samples import AsJson, Columns, check_folder, renamed
 from api.cli_store import DataDir, on_store
 from breaker_actors.errors import Invalid
 
@@ -30,14 +31,6 @@ Samples = Annotated[
     list[str], typer.Argument(help="Parquet, CSV or NDJSON files, or patterns; in any order.", metavar="SAMPLES...")
 ]
 Project = Annotated[str, typer.Option(help="Id of the project.")]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="OURS=THEIRS",
-        help="How the input names ts_ms, value, ok, received_ms, metric, router_id or trace_id; may be given again.",
-    ),
-]
 Router = Annotated[str | None, typer.Option(help="Router of the samples that name none.")]
 Metric = Annotated[str | None, typer.Option(help="Metric of the samples that name none.")]
 RunId = Annotated[str | None, typer.Option("--run", help="Id of the run; default: one made from the files' content.")]
@@ -52,7 +45,6 @@ Address = Annotated[
     str | None,
     typer.Option(help="The Ray cluster: auto or HOST:PORT; default: the one of the data directory."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 From = Annotated[str | None, typer.Option("--from", help="From this time on: ISO 8601 (UTC) or Unix milliseconds.")]
 To = Annotated[str | None, typer.Option("--to", help="Up to this time, which is not included.")]
 Out = Annotated[Path, typer.Option(help="Folder to make; it must be new or empty.")]
@@ -82,22 +74,20 @@ def backfill(
     with one_line_errors():
         from msgspec.structs import asdict
 
-        from api.cli_backtest import renamed
         from breaker_actors.settings import load_settings
         from pipelines.places import open_place
         from pipelines.runs import Request, begun, check_run_id, ended, fingerprint
         from pipelines.sources import Layout, expanded
 
         settings = load_settings(data_dir=data_dir, history_url=history)
-        names = renamed(column or [])
+        names = renamed(column)
         Layout(names)
         paths = [path for pattern in samples for path in expanded(pattern)]
         inputs = tuple(map(fingerprint, paths))
         asked = Request(project_id=project.lower(), inputs=inputs, columns=names, router_id=router, metric=metric)
         run_id = check_run_id(run) if run is not None else asked.run_id()
         out = rejects or Path(f"rejects-{run_id}.csv")
-        if not out.parent.is_dir():
-            raise Invalid(f"{out} can't be written: there is no directory {out.parent}")
+        check_folder(out)
         place = open_place(settings.history)
         known = begun(place, asked, run_id)
     plan = known or _planned(settings, data_dir, asked, run_id, chunk_rows)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from api.cli_errors import one_line_errors
-from breaker_actors.errors import Invalid
 
 if TYPE_CHECKING:
     from breaker_actors.stores.base import Store
@@ -27,13 +26,11 @@ def on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) 
     """Runs `work` on a store that is in use: the data directory's, or the database of BREAKERS_DATABASE_URL."""
     from breaker_actors.clock import SystemClock
     from breaker_actors.settings import load_settings
-    from breaker_actors.stores.opening import is_in_use, make_store
+    from breaker_actors.stores.opening import check_in_use, make_store
 
     async def run() -> T:
         settings = load_settings(data_dir=data_dir)
-        if not await asyncio.to_thread(is_in_use, settings):
-            place = settings.data_dir if settings.database_url is None else "the database"
-            raise Invalid(f"there is no data in {place}; `breakers serve` makes it")
+        await asyncio.to_thread(check_in_use, settings)
         store = make_store(settings)
         await store.open()
         try:

@@ -200,6 +200,8 @@ class Changes:
     async def _announce(self) -> None:
         """Replicas look at projects again; who could not be told is told in a later round."""
         told, self._untold = self._untold, set()
+        if not told:  # another round is at it
+            return
         try:
             await JournalPeer(self._net, journal_name(0)).announce("config", sorted(told))
         except BreakersError as error:

@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 import msgspec
 import polars as pl
 
-from breaker_actors.core.records import SAMPLES, LogRecord, decode_samples
+from breaker_actors.core.records import LogRecord, decode_samples
 from breaker_actors.errors import Invalid
-from breaker_actors.messages import RouterAssignment
+from breaker_actors.logreader import LogReader
+from breaker_actors.messages import RouterAssignment, RouterRef
 from breaker_actors.stores.base import EventQuery, EventRow, EventSource, Store
 from breaker_actors.stores.samplelog import SampleLog
 from pipelines import history
 from pipelines.history import DAY_MS, SCHEMA, frame_of, parquet, within
 from pipelines.places import Folder, Place
 
-ROWS_OF_FILE, RECORDS_READ, EVENTS_READ = 1 << 18, 256, 1_000
+ROWS_OF_FILE, EVENTS_READ = 1 << 18, 1_000
 EVENTS = {
     "source": pl.String,
     "run_id": pl.String,
@@ -98,28 +99,18 @@ async def export_log(
 
 
 async def _logged(log: SampleLog, assigned: RouterAssignment, span: Span) -> AsyncIterator[pl.DataFrame]:
+    router = RouterRef(assigned.router_id, "", assigned.log_slot, 0)
+    upto = await log.find(assigned.log_slot, assigned.router_id, span.to_ms - 1)
     waiting: list[pl.DataFrame] = []
-    async for record in _records(log, assigned, span):
+    rows = 0
+    async for record in LogReader(log).back(router, upto, span.from_ms - 1):
         waiting.append(_samples(record))
-        if sum(map(len, waiting)) >= ROWS_OF_FILE:
+        rows += len(waiting[-1])
+        if rows >= ROWS_OF_FILE:
             yield pl.concat(waiting)
-            waiting = []
+            waiting, rows = [], 0
     if waiting:
         yield pl.concat(waiting)
-
-
-async def _records(log: SampleLog, assigned: RouterAssignment, span: Span) -> AsyncIterator[LogRecord]:
-    slot, router_id = assigned.log_slot, assigned.router_id
-    after = await log.find(slot, router_id, span.from_ms - 1)
-    upto = await log.find(slot, router_id, span.to_ms - 1)
-    while after < upto:
-        records = await log.read(slot, router_id, after, upto, RECORDS_READ)
-        for record in records:
-            if record.kind == SAMPLES:
-                yield record
-        if len(records) < RECORDS_READ:
-            return
-        after = records[-1].offset
 
 
 def _samples(record: LogRecord) -> pl.DataFrame:

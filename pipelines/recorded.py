@@ -33,7 +33,7 @@ from breaker_actors.logreader import LogReader, concerned
 from breaker_actors.messages import RouterRef
 from breaker_actors.settings import Settings, load_settings
 from breaker_actors.stores.base import BreakerRow, Store
-from breaker_actors.stores.opening import is_in_use, make_log, make_store
+from breaker_actors.stores.opening import check_in_use, make_log, make_store
 from breaker_actors.stores.samplelog import SampleLog
 from pipelines import history
 from pipelines.places import open_place
@@ -69,9 +69,7 @@ def recorded(breaker: str | None = None, settings: Settings | None = None) -> Re
 
 
 async def _located(wanted: str | None, settings: Settings) -> tuple[BreakerRow, list[RouterRef]]:
-    if not await asyncio.to_thread(is_in_use, settings):
-        place = settings.data_dir if settings.database_url is None else "the database"
-        raise Invalid(f"there is no data in {place}; `breakers serve` makes it")
+    await asyncio.to_thread(check_in_use, settings)
     store, log = make_store(settings), make_log(settings)
     await store.open()
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
+from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 from breaker_actors.stores.samplelog import SampleLog
 from breaker_actors.stores.sqlitelog import SqliteLog
@@ -39,6 +40,13 @@ def is_in_use(settings: Settings) -> bool:
     from breaker_actors.stores import migrations
 
     return migrations.current(store_url(settings)) is not None
+
+
+def check_in_use(settings: Settings) -> None:
+    """Raises Invalid when there is no store yet."""
+    if not is_in_use(settings):
+        place = settings.data_dir if settings.database_url is None else "the database"
+        raise Invalid(f"there is no data in {place}; `breakers serve` makes it")
 
 
 def make_store(settings: Settings) -> SqlStore:

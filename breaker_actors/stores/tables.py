@@ -203,24 +203,31 @@ records = Table(
     Column("settings", LargeBinary),
 )
 
-# Events outlive their breaker, so breaker_id is no foreign key.
+
+def _transition() -> tuple[Column[Any], ...]:
+    """What is known of a transition. It outlives its breaker, so breaker_id is no foreign key."""
+    return (
+        Column("project_id", Text, nullable=False),
+        Column("breaker_id", Text, nullable=False),
+        Column("name", Text, nullable=False),
+        Column("prev", Text, nullable=False),
+        Column("curr", Text, nullable=False),
+        Column("ts_ms", BigInteger, nullable=False),
+        Column("transition_seq", BigInteger, nullable=False),
+        Column("reason", Text, nullable=False),
+        Column("allow_rate", Float, nullable=False),
+        Column("value", Float),
+        Column("rule", JsonText(dict[str, Any]), nullable=False),
+        Column("agg", JsonText(dict[str, Any]), nullable=False),
+    )
+
+
 events = Table(
     "events",
     metadata,
     Column("shard", Integer, primary_key=True, autoincrement=False),
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("project_id", Text, nullable=False),
-    Column("breaker_id", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("prev", Text, nullable=False),
-    Column("curr", Text, nullable=False),
-    Column("ts_ms", BigInteger, nullable=False),
-    Column("transition_seq", BigInteger, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("allow_rate", Float, nullable=False),
-    Column("value", Float),
-    Column("rule", JsonText(dict[str, Any]), nullable=False),
-    Column("agg", JsonText(dict[str, Any]), nullable=False),
+    *_transition(),
     UniqueConstraint("breaker_id", "transition_seq"),
 )
 Index("ix_events_project_newest", events.c.project_id, events.c.ts_ms, events.c.sequence)
@@ -234,18 +241,7 @@ backfill_events = Table(
     metadata,
     Column("number", Number, primary_key=True, autoincrement=True),
     Column("run_id", Text, nullable=False),
-    Column("project_id", Text, nullable=False),
-    Column("breaker_id", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("prev", Text, nullable=False),
-    Column("curr", Text, nullable=False),
-    Column("ts_ms", BigInteger, nullable=False),
-    Column("transition_seq", BigInteger, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("allow_rate", Float, nullable=False),
-    Column("value", Float),
-    Column("rule", JsonText(dict[str, Any]), nullable=False),
-    Column("agg", JsonText(dict[str, Any]), nullable=False),
+    *_transition(),
     Column("inserted_ms", BigInteger, nullable=False),
     UniqueConstraint("run_id", "breaker_id", "transition_seq"),
     sqlite_autoincrement=True,

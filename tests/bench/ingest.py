@@ -9,9 +9,7 @@ are also given per calibration loop, and CPU seconds per stage.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import tempfile
@@ -22,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Transition
+from breaker_actors.core.model import Rule, Transition
 from breaker_actors.core.records import BREAKER, GAP, SAMPLES, SampleColumns, decode_breaker, decode_gap
 from breaker_actors.logreader import LogReader, concerned
 from breaker_actors.messages import RouterRef
 from tests.bench.core import calibrate
 from tests.support import load
+from tests.support.figures import options_of, show
 from tests.support.invariants import Evidence
-from tests.support.live import LiveService, tree_of, wait_for
+from tests.support.live import LiveService, serving, tree_of, wait_for
 
 CONNECTIONS, SHARE, BODIES = 8, 0.7, 64
 STAGES = (
@@ -126,9 +125,7 @@ class Fleet:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench ingest")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true")
+    parser = options_of("ingest")
     parser.add_argument("--samples", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--replicas", type=int, default=1)
@@ -136,18 +133,11 @@ def main(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     if options.smoke:
         options.seconds = 2.0
-    with tempfile.TemporaryDirectory() as folder:
-        environ = {"BREAKERS_REPLICAS": options.replicas, "BREAKERS_ROUTER_ACTORS": options.router_actors}
-        live = LiveService(Path(folder) / "data", **{name: str(value) for name, value in environ.items()})
-        try:
-            fleet = Fleet(live, *((2, 4) if options.smoke else (50, 20)))
-            figures = measure(fleet, options.samples, options.seconds)
-        finally:
-            live.stop()
-    for name, value in figures.items():
-        print(f"{name:36} {value:12.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+    environ = {"BREAKERS_REPLICAS": str(options.replicas), "BREAKERS_ROUTER_ACTORS": str(options.router_actors)}
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data", **environ) as live:
+        fleet = Fleet(live, *((2, 4) if options.smoke else (50, 20)))
+        figures = measure(fleet, options.samples, options.seconds)
+    show(figures, options.json)
 
 
 def measure(fleet: Fleet, samples: int, seconds: float) -> dict[str, float]:
@@ -181,15 +171,15 @@ def check(fleet: Fleet, reports: Sequence[load.Report], accepted: int) -> None:
     answers = {status for report in reports for status in report.statuses}
     assert answers <= {202, 429}, [dict(report.statuses) for report in reports]
     evidence = Evidence(fleet.live.data_dir)
-    wait_for(lambda: sum(len(evidence.values(router)) for router in fleet.routers) >= accepted, 60, 1.0)
     logged = sum(len(evidence.values(router)) for router in fleet.routers)
     assert logged == accepted, f"{accepted} samples were accepted, {logged} are in the log"
     asyncio.run(check_states(fleet, evidence))
 
 
 async def check_states(fleet: Fleet, evidence: Evidence) -> None:
+    born = births(evidence)
     for router, breakers in zip(fleet.routers, fleet.breakers.values(), strict=True):
-        expected = await replayed(evidence, router, set(breakers.values()))
+        expected = await replayed(evidence, router, {breaker_id: born[breaker_id] for breaker_id in breakers.values()})
         for breaker_id, moves in expected.items():
             wait_for(lambda b=breaker_id, m=moves: len(evidence.history(b)) >= len(m), 30)
             got = [(event.prev, event.curr, event.ts_ms) for event in evidence.history(breaker_id)]
@@ -198,18 +188,28 @@ async def check_states(fleet: Fleet, evidence: Evidence) -> None:
     assert {state["state"] for state in states.values()} <= {"closed", "open"}
 
 
-async def replayed(evidence: Evidence, router: str, breaker_ids: set[str]) -> dict[str, list[tuple[str, str, int]]]:
-    """What a router's log says its breakers did, read once for all of them. They were created in logs of their own."""
-    log, slots = evidence.log(), evidence.slots()
-    cores: dict[str, Breaker] = {}
-    effects: dict[str, list[Any]] = {breaker_id: [] for breaker_id in breaker_ids}
-    for home in slots.keys() - {router}:
+def births(evidence: Evidence) -> dict[str, tuple[Rule, int]]:
+    """Breaker -> its first rule and when it was created: in a log of its own."""
+    found = {}
+    for home in evidence.slots():
         for record in evidence.records(home, BREAKER):
             told = decode_breaker(record.payload)
-            if told.created and told.breaker_id in breaker_ids and told.rule is not None:
-                cores[told.breaker_id], first = Breaker.create(told.rule, record.received_ms)
-                effects[told.breaker_id] += first
-    reader, ref = LogReader(log), RouterRef(router, "", slots[router], 0)
+            if told.created and told.rule is not None:
+                found[told.breaker_id] = (told.rule, record.received_ms)
+    return found
+
+
+async def replayed(
+    evidence: Evidence, router: str, born: dict[str, tuple[Rule, int]]
+) -> dict[str, list[tuple[str, str, int]]]:
+    """What a router's log says its breakers did, read once for all of them."""
+    log = evidence.log()
+    cores: dict[str, Breaker] = {}
+    effects: dict[str, list[Any]] = {}
+    for breaker_id, (rule, created_ms) in born.items():
+        cores[breaker_id], first = Breaker.create(rule, created_ms)
+        effects[breaker_id] = list(first)
+    reader, ref = LogReader(log), RouterRef(router, "", evidence.slots()[router], 0)
     async for record in reader.after(ref, 0, 1 << 60):
         if record.kind not in (SAMPLES, GAP):
             continue

@@ -8,7 +8,6 @@ commit of a row with fsync as the store's) on the same disk.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sqlite3
@@ -21,7 +20,8 @@ from typing import Any
 
 import httpx
 
-from tests.support.live import LiveService
+from tests.support.figures import options_of, show
+from tests.support.live import LiveService, serving
 from tests.support.receivers import Reply, Request, WebReceiver
 
 PAUSE_S = 0.05
@@ -62,21 +62,14 @@ class Stream:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench push")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true")
-    options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        live = LiveService(Path(folder) / "data", BREAKERS_ALLOW_PRIVATE_DESTINATIONS="true")
-        try:
-            commit_ms = committing_ms(Path(folder) / "calibration.sqlite")
-            figures = asyncio.run(measure(live, 10 if options.smoke else 300, commit_ms))
-        finally:
-            live.stop()
-    for name, value in figures.items():
-        print(f"{name:32} {value:10.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+    options = options_of("push").parse_args(argv)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder) / "data", BREAKERS_ALLOW_PRIVATE_DESTINATIONS="true") as live,
+    ):
+        commit_ms = committing_ms(Path(folder) / "calibration.sqlite")
+        figures = asyncio.run(measure(live, 10 if options.smoke else 300, commit_ms))
+    show(figures, options.json)
 
 
 def committing_ms(path: Path) -> float:

@@ -5,16 +5,15 @@ python -m tests.bench service [--json FILE] [--smoke]
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.live import LiveService, tree_of, wait_for
+from tests.support.figures import options_of, show
+from tests.support.live import LiveService, serving, tree_of, wait_for
 
 
 def memory_mb(pids: list[int]) -> float:
@@ -47,21 +46,10 @@ def no_op_ms(live: LiveService, count: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench service")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--smoke", action="store_true")
-    options = parser.parse_args(argv)
-    count = 12 if options.smoke else 200
-    with tempfile.TemporaryDirectory() as folder:
-        live = LiveService(Path(folder) / "data")
-        try:
-            figures = measure(live, count)
-        finally:
-            live.stop()
-    for name, value in figures.items():
-        print(f"{name:32} {value:10.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+    options = options_of("service").parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data") as live:
+        figures = measure(live, 12 if options.smoke else 200)
+    show(figures, options.json)
 
 
 def measure(live: LiveService, count: int) -> dict[str, float]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.support.campaign import Caller, Follower, Project, Watch
 from tests.support.cluster import until
-from tests.support.live import LiveService, tree_of
+from tests.support.live import LiveService, serving, tree_of
 
 BREAKERS = 200
 FLIPPING = 4
@@ -62,12 +62,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--smoke", action="store_true", help="seconds instead of minutes")
     options = parser.parse_args(argv)
     seconds, every_s = (SMOKE_S, SMOKE_EVERY_S) if options.smoke else (60 * options.minutes, 60.0)
-    with tempfile.TemporaryDirectory() as folder:
-        live = LiveService(Path(folder) / "data", **SHORT_LIVES)
-        try:
-            looks = asyncio.run(measure(live, seconds, every_s))
-        finally:
-            live.stop()
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data", **SHORT_LIVES) as live:
+        looks = asyncio.run(measure(live, seconds, every_s))
     print(table(looks))
     found = problems(looks)
     print("\n".join(found) or "nothing grows")

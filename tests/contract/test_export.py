@@ -44,7 +44,7 @@ async def test_samples_of_the_log(log: SampleLog, tmp_path: Path, monkeypatch: p
     """In the order of the log, with the time each was received; what is no sample is left out; so is what lies outside
     the span. Files are bounded, and so is what is read at a time."""
     monkeypatch.setattr(export, "ROWS_OF_FILE", 3)
-    monkeypatch.setattr(export, "RECORDS_READ", 2)
+    monkeypatch.setattr("breaker_actors.logreader.CHUNK", 2)
     await log.take(SLOT, "o", [("a", 1), ("b", 1)], 0, 0)
     gap = Append("a", 1, 3, 1_200, GAP, 0, encode_entry(Gap(1_100, 1_200)))
     records = [

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.live import LiveService
+from tests.support.live import LiveService, serving
 
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    service = LiveService(tmp_path_factory.mktemp("service") / "data")
-    try:
+    with serving(tmp_path_factory.mktemp("service") / "data") as service:
         yield service
-    finally:
-        service.stop()

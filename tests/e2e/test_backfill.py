@@ -26,7 +26,7 @@ import pytest
 from pipelines.backfill import InProcess, carry_out
 from pipelines.places import Folder
 from pipelines.runs import Manifest, begin
-from tests.support.live import LiveService, wait_for
+from tests.support.live import LiveService, serving, wait_for
 from tests.support.recorded import START_MS, Kept
 
 ROWS, ROUTERS, LIVE, BAD, CHUNK_ROWS = 200_000, 20, 60, 37, 4_000
@@ -121,8 +121,7 @@ def events(service: LiveService, **query: Any) -> list[dict[str, Any]]:
 
 
 def test_a_backfill_that_is_killed_twice(tmp_path: Path) -> None:
-    service = LiveService(tmp_path / "data")
-    try:
+    with serving(tmp_path / "data") as service:
         rules = [{**RULE, **KINDS[i % 3], "name": f"b{i}"} for i in range(ROUTERS)]
         window = {"metric": "latency", "kind": "count", "op": "gt", "threshold": 10**6, "window_ms": WINDOW_MS}
         listed = made(service, [*rules, {**window, "name": "live", "eval_interval_ms": 1_000}])
@@ -143,8 +142,6 @@ def test_a_backfill_that_is_killed_twice(tmp_path: Path) -> None:
             assert words in shown
         check_live(service, listed, tmp_path)
         check_export(service, summary, tmp_path)
-    finally:
-        service.stop()
 
 
 def killed_and_resumed(service: LiveService, folder: Path) -> tuple[dict[str, Any], str]:

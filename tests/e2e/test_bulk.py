@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.live import LiveService, tree_of, wait_for
+from tests.support.live import LiveService, serving, tree_of, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -19,11 +19,8 @@ RULE = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 1.0, "min_state_d
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """Of its own: thousands of breakers are no company for other tests."""
-    service = LiveService(tmp_path_factory.mktemp("bulk") / "data")
-    try:
+    with serving(tmp_path_factory.mktemp("bulk") / "data") as service:
         yield service
-    finally:
-        service.stop()
 
 
 def rss_mb(live: LiveService) -> float:

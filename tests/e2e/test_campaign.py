@@ -30,7 +30,7 @@ from tests.support.invariants import (
     assert_told_once,
 )
 from tests.support.killing import ACTORS, Killer, plan, table
-from tests.support.live import LiveService
+from tests.support.live import LiveService, serving
 from tests.support.receivers import Reply
 
 SECONDS = float(os.environ.get("CAMPAIGN_SECONDS", "300"))
@@ -46,11 +46,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(SECONDS + 6
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[LiveService]:
     environ = {"REPLICAS": "2", "ROUTER_ACTORS": "2", "ALLOW_PRIVATE_DESTINATIONS": "true"}
-    live = LiveService(tmp_path / "data", **{f"BREAKERS_{name}": value for name, value in environ.items()})
-    try:
+    with serving(tmp_path / "data", **{f"BREAKERS_{name}": value for name, value in environ.items()}) as live:
         yield live
-    finally:
-        live.stop()
 
 
 async def test_nothing_is_lost_repeated_or_made_up(service: LiveService) -> None:

@@ -183,6 +183,16 @@ class LiveService:
             reader.close()
 
 
+@contextlib.contextmanager
+def serving(data_dir: Path, *options: str, **environ: str) -> Iterator[LiveService]:
+    """A service that ends with the block."""
+    live = LiveService(data_dir, *options, **environ)
+    try:
+        yield live
+    finally:
+        live.stop()
+
+
 class StreamReader:
     """Follows the state stream in a thread; `messages` grows."""
 

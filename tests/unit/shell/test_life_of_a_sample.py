@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from breaker_actors.messages import Part
 from tests.support.cluster import service, until
 
 
-async def test_a_breaker_trips_and_recovers_and_the_feed_tells_each_step(tmp_path: Path) -> None:
+async def test_a_breaker_trips_and_recovers_and_the_feed_tells_it_in_order(tmp_path: Path) -> None:
+    """Steps of the ramp that fall into one evaluation are told as one."""
     async with service(tmp_path) as s:
-        row = await s.breaker("checkout", cooldown_ms=100)
+        row = await s.breaker("checkout", cooldown_ms=500)
         page = await s.gateway.feed(0, 0, 0, 0)
         assert page.reset
         epoch, position, seen = page.epoch, page.position, []
@@ -25,11 +27,9 @@ async def test_a_breaker_trips_and_recovers_and_the_feed_tells_each_step(tmp_pat
             page = await s.gateway.feed(0, epoch, position, 0.05)
             position = page.position
             seen += [(e.state, e.allow_rate) for e in page.entries]
-        assert seen == [
-            ("open", 0.0),
-            *(("half_open", rate) for rate in (0.2, 0.4, 0.6, 0.8, 1.0)),
-            ("closed", 1.0),
-        ]
+        steps = [("open", 0.0), *(("half_open", rate) for rate in (0.2, 0.4, 0.6, 0.8, 1.0)), ("closed", 1.0)]
+        assert seen == [step for step in steps if step in seen]
+        assert [state for state, _ in groupby(state for state, _ in seen)] == ["open", "half_open", "closed"]
         events = await s.assert_events_equal_replay(row)
         assert [(e.prev, e.curr) for e in events] == [
             ("closed", "open"),
