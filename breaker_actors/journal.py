@@ -165,6 +165,8 @@ class JournalHost:
                 await self._find_place(head)
             raise
         self._doubtful.clear()  # had it been stored, this one would have been fenced
+        if any(alert_of(e.prev, e.curr) for c, r in zip(commits, results, strict=True) if r == "ok" for e in c.events):
+            self._nudge()
         self._count(commits, results)
         sequence = self._head.sequence
         self._push(
@@ -174,8 +176,6 @@ class JournalHost:
                 if result == "ok" and (c.events or c.announce)
             ]
         )
-        if any(alert_of(e.prev, e.curr) for c, r in zip(commits, results, strict=True) if r == "ok" for e in c.events):
-            self._nudge()
         return results
 
     async def _find_place(self, head: JournalHead) -> None:

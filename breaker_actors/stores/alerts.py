@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import Column, ColumnElement, Connection, exists, insert, select
+from sqlalchemy import BindParameter, Column, ColumnElement, Connection, Select, bindparam, exists, insert, select
 
 from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.stores import tables as t
@@ -68,7 +68,7 @@ def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
                 incident = outage.sequence if outage is not None and "trip" in wanted else None
                 rows.append(_row(event, channel_id, kind, told, incident))
     if rows:
-        c.execute(insert(t.outbox), rows)
+        c.execute(_ADD_ROWS, rows)
 
 
 def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
@@ -87,18 +87,45 @@ def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> Non
             of |= {"transition_seq": state.transition_seq}
             rows += [_row(of, channel_id, "resolve", told, outage.sequence) for channel_id in channels]
     if rows:
-        c.execute(insert(t.outbox), rows)
+        c.execute(_ADD_ROWS, rows)
+
+
+def _taking() -> Select[Any]:
+    p, ch = t.projects.c, t.channels.c
+    query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
+    query = query.add_columns(p.trace_id_url_template)
+    query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled)
+    return query.where(p.deleted_ms.is_(None), p.id.in_(_IDS)).order_by(p.id, ch.number)
+
+
+def _beginning() -> Select[Any]:
+    e, b = t.events.c, t.breakers.c
+    earlier = t.events.alias()
+    began = (
+        select(earlier.c.transition_seq)
+        .where(earlier.c.breaker_id == b.id, earlier.c.prev == "closed")
+        .order_by(earlier.c.transition_seq.desc())
+        .limit(1)
+        .correlate(t.breakers)
+        .scalar_subquery()
+    )
+    query = select(b.id, e.sequence, e.ts_ms).select_from(t.breakers)
+    return query.join(t.events, (e.breaker_id == b.id) & (e.transition_seq == began)).where(b.id.in_(_IDS))
+
+
+# Made once: to put a statement together costs more than to run it.
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_TAKERS = _taking()
+_OUTAGES = _beginning()
+_RULES = select(t.breakers.c.id, t.breakers.c.rule).where(t.breakers.c.id.in_(_IDS))
+_ADD_ROWS = insert(t.outbox)
 
 
 def _takers(c: Connection, project_ids: Sequence[str]) -> dict[str, Takers]:
     """Those of each project that has any; a project's own id stands for its slack_webhook_url."""
-    p, ch = t.projects.c, t.channels.c
-    query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
-    query = query.add_columns(p.trace_id_url_template)
-    query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled).where(p.deleted_ms.is_(None))
     found: dict[str, Takers] = {}
     for some in chunks(project_ids):
-        for row in c.execute(query.where(p.id.in_(some)).order_by(p.id, ch.number)):
+        for row in c.execute(_TAKERS, {"ids": some}):
             mine = found.setdefault(row.id, Takers([(row.id, BOTH)] if row.legacy else [], row.trace_id_url_template))
             if row.channel_id is not None:
                 mine.channels.append((row.channel_id, row.events))
@@ -126,30 +153,15 @@ def _with_outages(
 def _outages(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Outage]:
     """The newest stored outage of each breaker. Its events are looked through from the newest one back to its
     beginning, by the index on them: that is a few rows, however long the history is."""
-    e, b = t.events.c, t.breakers.c
-    earlier = t.events.alias()
-    began = (
-        select(earlier.c.transition_seq)
-        .where(earlier.c.breaker_id == b.id, earlier.c.prev == "closed")
-        .order_by(earlier.c.transition_seq.desc())
-        .limit(1)
-        .correlate(t.breakers)
-        .scalar_subquery()
-    )
-    query = select(b.id, e.sequence, e.ts_ms).select_from(t.breakers)
-    query = query.join(t.events, (e.breaker_id == b.id) & (e.transition_seq == began))
     return {
         id_: Outage(sequence, ts_ms)
         for some in chunks(breaker_ids)
-        for id_, sequence, ts_ms in c.execute(query.where(b.id.in_(some)))
+        for id_, sequence, ts_ms in c.execute(_OUTAGES, {"ids": some})
     }
 
 
 def _rules(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Rule]:
-    query = select(t.breakers.c.id, t.breakers.c.rule)
-    return {
-        id_: rule for some in chunks(breaker_ids) for id_, rule in c.execute(query.where(t.breakers.c.id.in_(some)))
-    }
+    return {id_: rule for some in chunks(breaker_ids) for id_, rule in c.execute(_RULES, {"ids": some})}
 
 
 def _told(event: Mapping[str, Any], stored: Rule | None, outage: Outage | None, trace_url: str | None) -> Told:

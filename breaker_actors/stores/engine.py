@@ -40,6 +40,14 @@ class _Modes(NamedTuple):
     rows: Mapping[str, Any]
 
 
+class _Engines(NamedTuple):
+    """One pool of connections under each kind's options."""
+
+    read: Engine
+    serial: Engine
+    rows: Engine
+
+
 _SQLITE = _Modes(read={}, serial={"writes": True}, rows={"writes": True})
 # READ COMMITTED sees, after a wait for a lock, what was committed during it: checks made under the lock hold.
 _POSTGRES = _Modes(
@@ -130,22 +138,21 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = url
         self._modes = _SQLITE if is_sqlite(url) else _POSTGRES
-        self._engine: Engine | None = None
+        self._engines: _Engines | None = None
 
     def open(self) -> None:
         """Nothing is connected before the first transaction."""
-        self._engine = make_engine(
-            self._url, poolclass=QueuePool, pool_size=CONNECTIONS, max_overflow=0, pool_use_lifo=True
-        )
+        engine = make_engine(self._url, poolclass=QueuePool, pool_size=CONNECTIONS, max_overflow=0, pool_use_lifo=True)
+        self._engines = _Engines(*(engine.execution_options(**mode) for mode in self._modes))
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._rows = self._writer if is_sqlite(self._url) else ThreadPoolExecutor(1, thread_name_prefix="store-rows")
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="store-read")
 
     async def close(self) -> None:
         """After the transactions under way."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await asyncio.to_thread(self._shut_down, engine)
+        engines, self._engines = self._engines, None
+        if engines is not None:
+            await asyncio.to_thread(self._shut_down, engines.read)
 
     def _shut_down(self, engine: Engine) -> None:
         for threads in (self._writer, self._rows, self._readers):
@@ -154,7 +161,7 @@ class Database:
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in one read transaction: everything it sees is of one instant."""
-        return await self._run(self._readers, self._modes.read, work)
+        return await self._run(self._open().read, self._readers, work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Runs `work` in one transaction, after all those that came before, of whatever process; an exception undoes
@@ -162,16 +169,19 @@ class Database:
 
         A caller that is cancelled leaves it whole: it has not begun, or it runs to its end.
         """
-        return await self._run(self._writer, self._modes.serial, work)
+        return await self._run(self._open().serial, self._writer, work)
 
     async def write_rows(self, work: Callable[[Connection], T]) -> T:
         """The same without the turns: `work` itself locks the rows that it judges by."""
-        return await self._run(self._rows, self._modes.rows, work)
+        return await self._run(self._open().rows, self._rows, work)
 
-    async def _run(self, threads: Executor, mode: Mapping[str, Any], work: Callable[[Connection], T]) -> T:
-        if self._engine is None:
+    def _open(self) -> _Engines:
+        if self._engines is None:
             raise Unavailable("the store is closed")
-        engine = self._engine.execution_options(**mode)
+        return self._engines
+
+    @staticmethod
+    async def _run(engine: Engine, threads: Executor, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(threads, transact, engine, work)
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Update, bindparam, delete, func, insert, literal, select, update
 
 from breaker_actors.errors import Fenced
 from breaker_actors.stores import tables as t
@@ -32,6 +32,61 @@ NOT_TOLD = {
 _ONLY = 1
 
 
+def _heading() -> Select[Any]:
+    o = t.outbox.c
+    columns = (o.number, o.id, o.breaker_id, o.kind, o.incident, o.next_ms, o.lease_epoch, o.lease_until_ms)
+    query = select(*columns).where(PENDING, o.channel_id == bindparam("channel"))
+    return query.order_by(o.number).limit(literal(PAGE, literal_execute=True))
+
+
+def _taking() -> tuple[Update, Select[Any]]:
+    o = t.outbox.c
+    mine = o.number.in_(bindparam("numbers", expanding=True)) & PENDING
+    taking = (
+        update(t.outbox)
+        .where(mine)
+        .values(
+            lease_epoch=bindparam("epoch"),
+            lease_until_ms=bindparam("until"),
+            attempts=o.attempts + 1,
+            since_ms=func.coalesce(o.since_ms, bindparam("now")),
+        )
+    )
+    return taking, select(*COLUMNS).where(mine).order_by(o.number)
+
+
+def _settling() -> Update:
+    return (
+        update(t.outbox)
+        .where(t.outbox.c.id == bindparam("which"))
+        .values(
+            state=bindparam("to"),
+            next_ms=bindparam("next"),
+            last_status=bindparam("status"),
+            last_error=bindparam("error"),
+            ended_ms=bindparam("ended"),
+            lease_epoch=None,
+            lease_until_ms=None,
+        )
+    )
+
+
+def _leased() -> Select[Any]:
+    o = t.outbox.c
+    query = select(o.id, o.channel_id, o.incident, o.state, o.kind)
+    mine = o.id.in_(bindparam("ids", expanding=True)) & (o.lease_epoch == bindparam("epoch"))
+    return query.where(mine).with_for_update()
+
+
+# Made once: to put a statement together costs more than to run it.
+_EPOCH = select(t.notifier.c.epoch).where(t.notifier.c.id == _ONLY).with_for_update()
+_HEADS = _heading()
+_HEADS_BEYOND = _HEADS.where(t.outbox.c.breaker_id.not_in(bindparam("seen", expanding=True)))
+_TAKE, _TAKEN = _taking()
+_LEASED = _leased()
+_SETTLE = _settling()
+
+
 class Term(NamedTuple):
     """Under which epoch and for how long rows are taken; `held`: ids that this epoch is sending already."""
 
@@ -42,7 +97,7 @@ class Term(NamedTuple):
 
 
 def open_epoch(c: Connection) -> int:
-    stored = c.execute(select(t.notifier.c.epoch).where(t.notifier.c.id == _ONLY).with_for_update()).scalar()
+    stored = c.execute(_EPOCH).scalar()
     if stored is None:
         c.execute(insert(t.notifier).values(id=_ONLY, epoch=1))
         return 1
@@ -51,8 +106,7 @@ def open_epoch(c: Connection) -> int:
 
 
 def is_newest(c: Connection, epoch: int) -> bool:
-    stored = c.execute(select(t.notifier.c.epoch).where(t.notifier.c.id == _ONLY).with_for_update()).scalar()
-    return stored == epoch
+    return bool(c.execute(_EPOCH).scalar() == epoch)
 
 
 def check_notifier(c: Connection, epoch: int) -> None:
@@ -66,14 +120,12 @@ def delivery_of(row: Row[Any]) -> DeliveryRow:
 
 def heads_of(c: Connection, channel_id: str, want: int, term: Term) -> tuple[list[Any], int | None]:
     """The first rows of chains that may be taken now, oldest first, and when the next of the others may be."""
-    o = t.outbox.c
-    columns = (o.number, o.id, o.breaker_id, o.kind, o.incident, o.next_ms, o.lease_epoch, o.lease_until_ms)
-    query = select(*columns).where(PENDING, o.channel_id == channel_id).order_by(o.number).limit(PAGE)
     heads: list[Any] = []
     later: list[int] = []
     seen: set[str] = set()
     while len(seen) < HEADS_MAX:
-        page = c.execute(query.where(o.breaker_id.not_in(seen)) if seen else query).all()
+        values = {"channel": channel_id}
+        page = c.execute(*((_HEADS_BEYOND, values | {"seen": list(seen)}) if seen else (_HEADS, values))).all()
         for row in page:
             if row.breaker_id in seen:
                 continue
@@ -105,16 +157,9 @@ def take(c: Connection, numbers: Sequence[int], term: Term) -> list[DeliveryRow]
     """Leases rows that are still pending; each counts as attempted from here on."""
     if not numbers:
         return []
-    o = t.outbox.c
-    values = {
-        "lease_epoch": term.epoch,
-        "lease_until_ms": term.until_ms,
-        "attempts": o.attempts + 1,
-        "since_ms": func.coalesce(o.since_ms, term.now_ms),
-    }
-    c.execute(update(t.outbox).where(o.number.in_(numbers), PENDING).values(values))
-    mine = select(*COLUMNS).where(o.number.in_(numbers), PENDING).order_by(o.number)
-    return [delivery_of(row) for row in c.execute(mine)]
+    which = {"numbers": list(numbers)}
+    c.execute(_TAKE, which | {"epoch": term.epoch, "until": term.until_ms, "now": term.now_ms})
+    return [delivery_of(row) for row in c.execute(_TAKEN, which)]
 
 
 def settle(
@@ -124,8 +169,7 @@ def settle(
     o = t.outbox.c
     mine: dict[str, Any] = {}
     for some in chunks([one.delivery_id for one in tried]):
-        query = select(o.id, o.channel_id, o.incident, o.state, o.kind).where(o.id.in_(some), o.lease_epoch == epoch)
-        mine.update({row.id: row for row in c.execute(query.with_for_update())})
+        mine.update({row.id: row for row in c.execute(_LEASED, {"ids": some, "epoch": epoch})})
     # what was sent was sent, even if the row was cancelled meanwhile; else a cancelled one stays so
     kept = [one for one in tried if one.delivery_id in mine]
     kept = [one for one in kept if one.word == "sent" or mine[one.delivery_id].state == "pending"]
@@ -146,16 +190,6 @@ def _write_tried(c: Connection, tried: Sequence[Tried]) -> None:
     if not tried:
         return
     states = {"sent": "sent", "retry": "pending", "dead": "dead"}
-    statement = update(t.outbox).where(t.outbox.c.id == bindparam("which"))
-    statement = statement.values(
-        state=bindparam("to"),
-        next_ms=bindparam("next"),
-        last_status=bindparam("status"),
-        last_error=bindparam("error"),
-        ended_ms=bindparam("ended"),
-        lease_epoch=None,
-        lease_until_ms=None,
-    )
     rows = [
         {
             "which": one.delivery_id,
@@ -167,7 +201,7 @@ def _write_tried(c: Connection, tried: Sequence[Tried]) -> None:
         }
         for one in tried
     ]
-    c.execute(statement, rows)
+    c.execute(_SETTLE, rows)
 
 
 def drop_followers(c: Connection, outages: Iterable[tuple[str, int | None]], now_ms: int) -> Counter[str]:

@@ -6,7 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, exists, func, insert, literal, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Update,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
 
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit, CommitResult
@@ -32,6 +45,43 @@ class Journals(StorePart):
 _EVENT_COLUMNS = [column.name for column in t.events.c]
 _IDENTITY = ("prev", "curr", "ts_ms", "transition_seq")
 _MAKE_JOURNAL = text("INSERT INTO journals (shard, epoch, sequence) VALUES (:shard, 0, 0) ON CONFLICT DO NOTHING")
+
+
+def _advancing() -> Update:
+    j = t.journals.c
+    mine = (j.shard == bindparam("of")) & (j.epoch == bindparam("under")) & (j.sequence == bindparam("at"))
+    return update(t.journals).where(mine).values(sequence=bindparam("to"))
+
+
+def _fencing(heard: ColumnElement[bool]) -> Select[Any]:
+    query = select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, heard).select_from(t.breakers)
+    query = query.join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+    query = query.where(t.breakers.c.id.in_(bindparam("ids", expanding=True)))
+    return query.order_by(t.breakers.c.id).with_for_update(key_share=True)
+
+
+def _storing() -> Update:
+    r = t.records.c
+    owned = exists().where(t.breakers.c.id == bindparam("which"), t.breakers.c.epoch == bindparam("under"))
+    statement = update(t.records).where(
+        r.breaker_id == bindparam("which"), r.transition_seq == bindparam("before"), owned
+    )
+    return statement.values(
+        transition_seq=bindparam("seq"),
+        state=bindparam("state"),
+        allow_rate=bindparam("allow_rate"),
+        record=bindparam("record"),
+        cut=bindparam("cut"),
+        settings=func.coalesce(bindparam("settings"), r.settings),
+    )
+
+
+# Made once: to put a statement together costs more than to run it.
+_ADVANCE = _advancing()
+_ADD_EVENTS = insert(t.events)
+_FENCES = _fencing(literal(False))
+_FENCES_AND_HEARD = _fencing(is_heard(t.breakers.c.project_id))
+_STORE_RECORD = _storing()
 
 
 class _Fence(NamedTuple):
@@ -80,30 +130,15 @@ def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tupl
         sequence += numbers_taken(commit)
     write_alerts(c, [row for row in rows if row["breaker_id"] in heard])
     if rows:
-        c.execute(insert(t.events), [{name: row[name] for name in _EVENT_COLUMNS} for row in rows])
+        c.execute(_ADD_EVENTS, [{name: row[name] for name in _EVENT_COLUMNS} for row in rows])
     _store_records(c, kept)
     return new, results
 
 
 def _advance(c: Connection, head: JournalHead, new: JournalHead) -> None:
-    mine = (
-        (t.journals.c.shard == head.shard)
-        & (t.journals.c.epoch == head.epoch)
-        & (t.journals.c.sequence == head.sequence)
-    )
-    if c.execute(update(t.journals).where(mine).values(sequence=new.sequence)).rowcount != 1:
+    values = {"of": head.shard, "under": head.epoch, "at": head.sequence, "to": new.sequence}
+    if c.execute(_ADVANCE, values).rowcount != 1:
         raise Fenced("a newer journal holds this shard")
-
-
-def _fences_query(heard: ColumnElement[bool]) -> Select[Any]:
-    query = select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, heard).select_from(t.breakers)
-    query = query.join(t.records, t.records.c.breaker_id == t.breakers.c.id)
-    return query.order_by(t.breakers.c.id).with_for_update(key_share=True)
-
-
-# Made once: to put a statement together costs more than to run it.
-_FENCES = _fences_query(literal(False))
-_FENCES_AND_HEARD = _fences_query(is_heard(t.breakers.c.project_id))
 
 
 def _fences(c: Connection, breaker_ids: Sequence[str], alerting: bool) -> tuple[dict[str, _Fence], set[str]]:
@@ -114,7 +149,7 @@ def _fences(c: Connection, breaker_ids: Sequence[str], alerting: bool) -> tuple[
     heard: set[str] = set()
     query = _FENCES_AND_HEARD if alerting else _FENCES
     for some in chunks(breaker_ids):
-        for id_, epoch, seq, wanted in c.execute(query.where(t.breakers.c.id.in_(some))):
+        for id_, epoch, seq, wanted in c.execute(query, {"ids": some}):
             fences[id_] = _Fence(epoch, seq)
             if wanted:
                 heard.add(id_)
@@ -160,23 +195,8 @@ def _event_rows(shard: int, sequence: int, commit: Commit) -> list[dict[str, Any
 
 def _store_records(c: Connection, commits: Sequence[Commit]) -> None:
     """Writes records and cuts under the same fence once more: the statement itself can't write past it."""
-    if not commits:
-        return
-    r = t.records.c
-    owned = exists().where(t.breakers.c.id == bindparam("which"), t.breakers.c.epoch == bindparam("under"))
-    statement = (
-        update(t.records)
-        .where(r.breaker_id == bindparam("which"), r.transition_seq == bindparam("before"), owned)
-        .values(
-            transition_seq=bindparam("seq"),
-            state=bindparam("state"),
-            allow_rate=bindparam("allow_rate"),
-            record=bindparam("record"),
-            cut=bindparam("cut"),
-            settings=func.coalesce(bindparam("settings"), r.settings),
-        )
-    )
-    c.execute(statement, [_record_values(commit) for commit in commits])
+    if commits:
+        c.execute(_STORE_RECORD, [_record_values(commit) for commit in commits])
 
 
 def _record_values(commit: Commit) -> dict[str, Any]:

@@ -9,7 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, func, insert, literal, select, update
+from sqlalchemy import (
+    BindParameter,
+    CompoundSelect,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.part import chunks
@@ -17,18 +29,38 @@ from breaker_actors.stores.rows import CircuitRow, Waiting
 
 # Written out, not as a parameter: the planner must see that the partial index serves.
 PENDING = t.outbox.c.state == literal("pending", literal_execute=True)
-_CIRCUIT = [t.circuits.c[f] for f in CircuitRow.__struct_fields__]
 
 
-def waiting(c: Connection) -> list[Waiting]:
-    """Channels with pending rows: from one to the next by the index, however many rows each has."""
+def _chained() -> Select[Any]:
     o = t.outbox.c
     chain = select(func.min(o.channel_id).label("channel_id")).where(PENDING).cte("chain", recursive=True)
     following = select(func.min(o.channel_id)).where(PENDING, o.channel_id > chain.c.channel_id).scalar_subquery()
     chain = chain.union_all(select(following).where(chain.c.channel_id.is_not(None)))
     newest = select(func.max(o.number)).where(PENDING, o.channel_id == chain.c.channel_id).scalar_subquery()
-    query = select(chain.c.channel_id, newest).where(chain.c.channel_id.is_not(None))
-    found = {channel_id: number for channel_id, number in c.execute(query)}
+    return select(chain.c.channel_id, newest).where(chain.c.channel_id.is_not(None))
+
+
+def _reaching() -> CompoundSelect[Any]:
+    ch, p = t.channels.c, t.projects.c
+    live = p.deleted_ms.is_(None)
+    own = select(ch.id, ch.project_id, ch.channel, ch.config.label("sealed"), p.name)
+    own = own.join(t.projects, p.id == ch.project_id).where(ch.enabled, live, ch.id.in_(_IDS))
+    legacy = select(p.id, p.id.label("project_id"), literal("slack"), p.slack_webhook_url, p.name)
+    return own.union_all(legacy.where(p.slack_webhook_url.is_not(None), live, p.id.in_(_IDS)))
+
+
+# Made once: to put a statement together costs more than to run it.
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_WAITING = _chained()
+_CHANNELS = _reaching()
+_CIRCUITS = select(*(t.circuits.c[f] for f in CircuitRow.__struct_fields__)).where(t.circuits.c.channel_id.in_(_IDS))
+
+
+def waiting(c: Connection) -> list[Waiting]:
+    """Channels with pending rows: from one to the next by the index, however many rows each has."""
+    found = {channel_id: number for channel_id, number in c.execute(_WAITING)}
+    if not found:
+        return []
     there, circuits = channels_of(c, list(found)), circuits_of(c, list(found))
     return [
         Waiting(
@@ -45,17 +77,7 @@ def waiting(c: Connection) -> list[Waiting]:
 def channels_of(c: Connection, channel_ids: Sequence[str]) -> dict[str, Any]:
     """Those that are there and enabled, and projects whose slack_webhook_url an id stands for; `sealed` is how to reach
     them."""
-    ch, p = t.channels.c, t.projects.c
-    live = p.deleted_ms.is_(None)
-    own = select(ch.id, ch.project_id, ch.channel, ch.config.label("sealed"), p.name)
-    own = own.join(t.projects, p.id == ch.project_id).where(ch.enabled, live)
-    legacy = select(p.id, p.id.label("project_id"), literal("slack"), p.slack_webhook_url, p.name)
-    legacy = legacy.where(p.slack_webhook_url.is_not(None), live)
-    return {
-        row.id: row
-        for some in chunks(channel_ids)
-        for row in c.execute(own.where(ch.id.in_(some)).union_all(legacy.where(p.id.in_(some))))
-    }
+    return {row.id: row for some in chunks(channel_ids) for row in c.execute(_CHANNELS, {"ids": some})}
 
 
 def version_of(channel: Row[Any]) -> str:
@@ -64,11 +86,10 @@ def version_of(channel: Row[Any]) -> str:
 
 
 def circuits_of(c: Connection, channel_ids: Sequence[str]) -> dict[str, CircuitRow]:
-    query = select(*_CIRCUIT)
     return {
         row.channel_id: CircuitRow(**row._mapping)
         for some in chunks(channel_ids)
-        for row in c.execute(query.where(t.circuits.c.channel_id.in_(some)))
+        for row in c.execute(_CIRCUITS, {"ids": some})
     }
 
 
