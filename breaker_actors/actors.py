@@ -39,6 +39,7 @@ from breaker_actors.router import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.stores.opening import make_log, make_store
 from breaker_actors.upkeep import Upkeep
+from breaker_actors.wires import Address, Listener, Wires
 
 NAMESPACE = "breakers"
 HELLO_RETRY_S = 0.2
@@ -53,6 +54,7 @@ OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
 }
 HEAD = "node:__internal_head__"
+TLS = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 REPLICA = f"SERVE_REPLICA::{NAMESPACE}#"
 # Changes of these concern the replicas only.
 _NOT_THE_ACTORS = {"host", "port", "replicas", "health_token", "history_url"}
@@ -65,9 +67,21 @@ class RayNet:
         self._settings = settings
         self._handles: dict[str, Any] = {}
         self._spawning: set[asyncio.Task[None]] = set()
+        self._wires = Wires(self._find)
 
     async def call(self, actor: str, method: str, *args: Any) -> Any:
-        return await self._ask(actor, lambda handle: handle.call.remote(method, *args))
+        wire = self._wires.get(actor)
+        if wire is None:
+            return await self._ask(actor, lambda handle: handle.call.remote(method, *args))
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await wire.call(method, args)
+        except TimeoutError:
+            raise Unavailable(f"{actor} does not answer") from None
+
+    async def _find(self, actor: str) -> Address | None:
+        found: Address | None = await self._ask(actor, lambda handle: handle.address.remote())
+        return found
 
     async def process(self, actor: str) -> Process:
         found: Process = await self._ask(actor, lambda handle: handle.process.remote())
@@ -120,6 +134,11 @@ def _strategy(settings: Settings) -> Any:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
+def _own_address() -> str:
+    """By which the nodes of the cluster reach this one."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
 def site_of_cluster() -> Site:
     """The nodes that are up, and the API's replicas."""
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -152,8 +171,11 @@ class _Wrapped:
     async def process(self) -> Process:
         return self._process
 
-    def _observe(self, settings: Settings) -> None:
-        """From here on this process logs, exports what the part counts, and knows what it is."""
+    async def address(self) -> Address | None:
+        return self._address
+
+    async def _open(self, settings: Settings) -> None:
+        """From here on this process logs, exports what the part counts, knows what it is, and listens for calls."""
         self._process = Process(
             node=ray.get_runtime_context().get_node_id(),
             pid=os.getpid(),
@@ -163,6 +185,9 @@ class _Wrapped:
         meters: Meters = self._part.meters
         logs.configure(meters.actor, meters=meters)
         self._exporting = metrics.start(meters, settings)
+        self._listener = Listener(self.call)
+        # where Ray encrypts its calls, ours are not to go beside it in the clear
+        self._address = None if TLS else await self._listener.open(_own_address())
 
 
 class BreakerActor(_Wrapped):
@@ -170,7 +195,7 @@ class BreakerActor(_Wrapped):
         incarnation = uuid4().hex
         net = RayNet(settings)
         self._part = BreakerHost(name, incarnation, make_log(settings), net, SystemClock(), settings)
-        self._observe(settings)
+        await self._open(settings)
         self._part.start()
         self._hello = asyncio.create_task(_say_hello(net, "breaker", name, incarnation))
 
@@ -180,7 +205,7 @@ class RouterActor(_Wrapped):
         incarnation = uuid4().hex
         net = RayNet(settings)
         self._part = RouterHost(name, incarnation, make_log(settings), net, SystemClock(), settings)
-        self._observe(settings)
+        await self._open(settings)
         self._part.start()
         self._hello = asyncio.create_task(_say_hello(net, "router", name, incarnation))
 
@@ -190,7 +215,7 @@ class JournalActor(_Wrapped):
         store = make_store(settings)
         await _until_up(store.open)
         self._part = JournalHost(shard, store, settings, Nudge(RayNet(settings)), _end_process)
-        self._observe(settings)
+        await self._open(settings)
         await _until_up(self._part.start)
 
 
@@ -203,7 +228,7 @@ class NotifierActor(_Wrapped):
         store, clock = make_store(settings), SystemClock()
         await _until_up(store.open)
         self._part = NotifierHost(store, open_sender(settings, clock), clock, settings)
-        self._observe(settings)
+        await self._open(settings)
         await _until_up(self._part.start)
 
 
@@ -213,7 +238,7 @@ class DirectoryActor(_Wrapped):
         await _until_up(store.open)
         net = RayNet(settings)
         self._part = DirectoryHost(store, net, SystemClock(), settings, lambda: budgets(settings), _end_process)
-        self._observe(settings)
+        await self._open(settings)
         self._started = asyncio.create_task(self._part.start())
         self._upkeep = Upkeep(store, make_log(settings), net, SystemClock(), settings)
         self._upkeep.start()

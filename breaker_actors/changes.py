@@ -87,7 +87,7 @@ class Changes:
         offsets = await self._append(changes)
         if settled := [c for c in changes if c.id in offsets]:
             self._doubtful.update((c.id, c) for c in settled)
-            await self._placing.unless_superseded(self._store.settle_changes(self._placing.epoch, offsets))
+            await self._placing.write(lambda epoch: self._store.settle_changes(epoch, offsets))
             await self._follow(settled)
         return [c for c in changes if c.id not in offsets]
 

@@ -51,6 +51,8 @@ class Placing:
         self._missed: dict[str, list[tuple[str, int]]] = {}
         self._came_up = asyncio.Event()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._writing = asyncio.Lock()
+        self._doubtful = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def stop(self) -> None:
@@ -198,7 +200,7 @@ class Placing:
         """Raises epochs for new owners; answers the ids that still exist."""
         if not owners:
             return []
-        claimed = await self.unless_superseded(self._store.claim(self.epoch, kind, owners))
+        claimed = await self.write(lambda epoch: self._store.claim(epoch, kind, owners))
         self.claims[kind] += len(claimed)
         for thing, owner in owners.items():
             if thing in claimed:
@@ -207,19 +209,29 @@ class Placing:
                 self.owners[kind].forget(thing)
         return list(claimed)
 
-    async def unless_superseded(self, write: Awaitable[T]) -> T:
-        """A write under this Directory's epoch. Fenced may mean our own opening, sent twice: the process ends, and its
-        successor opens anew, if it has none yet."""
-        try:
-            return await write
-        except Fenced:
-            self._superseded()
-            raise
+    async def write(self, work: Callable[[int], Awaitable[T]]) -> T:
+        """A write under this Directory's epoch, one at a time. After one of unknown outcome the next has a new epoch:
+        the other must not land behind it, under what owners were told meanwhile.
+
+        Fenced may mean our own opening, sent twice: the process ends, and its successor opens anew, if it has none yet.
+        """
+        async with self._writing:
+            try:
+                if self._doubtful:
+                    self.epoch = await self._store.open_directory(self.epoch)
+                self._doubtful = True
+                done = await work(self.epoch)
+            except Fenced:
+                self._superseded()
+                raise
+            self._doubtful = False
+            return done
 
     async def check_place(self) -> None:
         """One that has nothing to write would go on telling what it knew when a newer one took over."""
-        if await self._store.directory_epoch() != self.epoch:
-            self._superseded()
+        async with self._writing:
+            if not self._doubtful and await self._store.directory_epoch() != self.epoch:
+                self._superseded()
 
     async def place_new(self, kind: ActorKind, things: Iterable[str]) -> None:
         """Places what nobody owns yet; actors are started and told in the background."""

@@ -229,8 +229,9 @@ class Store(Protocol):
         ...
 
     # directory
-    async def open_directory(self) -> int:
-        """Raises the directory epoch and returns it; older directories are refused from here on."""
+    async def open_directory(self, known: int | None = None) -> int:
+        """Raises the directory epoch and returns it; older directories are refused from here on. `known`: only if it
+        is still this one, else Fenced is raised."""
         ...
 
     async def directory_epoch(self) -> int:

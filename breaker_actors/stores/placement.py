@@ -21,8 +21,8 @@ _decode_entries = msgspec.msgpack.Decoder(tuple[tuple[int, bytes], ...]).decode
 
 
 class Placements(StorePart):
-    async def open_directory(self) -> int:
-        return await self._db.write(_open)
+    async def open_directory(self, known: int | None = None) -> int:
+        return await self._db.write(lambda c: _open(c, known))
 
     async def directory_epoch(self) -> int:
         query = select(t.directory.c.epoch).where(t.directory.c.id == _ONLY)
@@ -54,8 +54,10 @@ class Placements(StorePart):
         return await self._db.read(lambda c: _router_assignments(c, router_ids))
 
 
-def _open(c: Connection) -> int:
+def _open(c: Connection, known: int | None) -> int:
     stored = c.execute(select(t.directory.c.epoch).where(t.directory.c.id == _ONLY).with_for_update()).scalar()
+    if known is not None and stored != known:
+        raise Fenced("a newer directory has taken over")
     if stored is None:
         c.execute(insert(t.directory).values(id=_ONLY, epoch=1))
         return 1

@@ -2,30 +2,86 @@
 
 python -m tests.bench push [--json FILE] [--smoke]
 
-The calibration in the same run: a request that does nothing over the same way, and the write that a trip waits for (a
-commit of a row with fsync as the store's) on the same disk.
+The calibration in the same run, between the trips: a request that does nothing over the same way, and a chain of
+actors that do nothing but the same hops and commits (a call that commits a row, from there a call, from there a call
+that commits a row and ends a long poll).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import statistics
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.support.driver import Driver
 from tests.support.figures import options_of, show
 from tests.support.live import LiveService, serving
 from tests.support.receivers import Reply, Request, WebReceiver
 
 PAUSE_S = 0.05
 WITHIN_S = 10.0
+CHAIN = """
+import asyncio, sqlite3, time
+from concurrent.futures import ThreadPoolExecutor
+
+@ray.remote(num_cpus=0, max_concurrency=1000)
+class Link:
+    def __init__(self, path, after):
+        self.path, self.after, self.news, self.told = path, after, asyncio.Event(), set()
+        self.thread = ThreadPoolExecutor(1)
+
+    def connect(self):
+        self.rows = sqlite3.connect(self.path, isolation_level=None)
+        self.rows.execute("PRAGMA journal_mode=WAL")
+        self.rows.execute("PRAGMA synchronous=NORMAL")
+        self.rows.execute("CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, body BLOB)")
+
+    def store(self):
+        if not hasattr(self, "rows"):
+            self.connect()
+        self.rows.execute("BEGIN IMMEDIATE")
+        self.rows.execute("INSERT INTO rows (body) VALUES (?)", (b"x" * 500,))
+        self.rows.execute("COMMIT")
+
+    async def call(self, payload):
+        if self.path is not None:
+            await asyncio.get_running_loop().run_in_executor(self.thread, self.store)
+        if self.after is None:
+            self.news.set()
+        else:
+            task = asyncio.ensure_future(self.after.call.remote(payload))
+            self.told.add(task)
+            task.add_done_callback(self.told.discard)
+
+    async def poll(self):
+        await self.news.wait()
+        self.news.clear()
+
+async def once(first, last):
+    polling = asyncio.ensure_future(last.poll.remote())
+    await asyncio.sleep(0.05)
+    start = time.perf_counter()
+    called = asyncio.ensure_future(first.call.remote(b"x" * 500))
+    await polling
+    took = time.perf_counter() - start
+    await called
+    return took * 1000
+
+folder = sys.stdin.readline().strip()
+last = Link.remote(folder + "/last.sqlite", None)
+first = Link.remote(folder + "/first.sqlite", Link.remote(None, last))
+loop = asyncio.new_event_loop()
+loop.run_until_complete(once(first, last))
+print("{}", flush=True)
+for _ in sys.stdin:
+    print(json.dumps(loop.run_until_complete(once(first, last))), flush=True)
+"""
 
 
 class Hook(WebReceiver):
@@ -67,27 +123,16 @@ def main(argv: list[str]) -> None:
         tempfile.TemporaryDirectory() as folder,
         serving(Path(folder) / "data", BREAKERS_ALLOW_PRIVATE_DESTINATIONS="true") as live,
     ):
-        commit_ms = committing_ms(Path(folder) / "calibration.sqlite")
-        figures = asyncio.run(measure(live, 10 if options.smoke else 300, commit_ms))
+        chain = Driver(live, CHAIN)
+        try:
+            chain.ask(folder)
+            figures = asyncio.run(measure(live, 10 if options.smoke else 300, chain))
+        finally:
+            chain.close()
     show(figures, options.json)
 
 
-def committing_ms(path: Path) -> float:
-    """Median of one small transaction with the store's pragmas."""
-    times = []
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, body BLOB)")
-        for _ in range(100):
-            start = time.perf_counter()
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT INTO rows (body) VALUES (?)", (b"x" * 500,))
-            connection.execute("COMMIT")
-            times.append((time.perf_counter() - start) * 1000)
-    return statistics.median(times)
-
-
-async def measure(live: LiveService, count: int, commit_ms: float) -> dict[str, float]:
+async def measure(live: LiveService, count: int, chain: Driver) -> dict[str, float]:
     made = [live.breaker(name=f"push-{i}", cooldown_ms=3_600_000) for i in range(count)]
     stream = Stream()
     async with Hook() as hook, httpx.AsyncClient(base_url=live.base_url, trust_env=False) as http:
@@ -100,16 +145,21 @@ async def measure(live: LiveService, count: int, commit_ms: float) -> dict[str, 
         await stream.opened.wait()
         for one in made:  # as in use: who owns its router is known
             assert (await post(live, http, one["router_id"], 1.0)).status_code == 202
-        calibration = [await no_op_ms(http) for _ in range(50)]
-        rounds = [await trip(live, http, one, stream, hook) for one in made]
+        rounds, no_ops, chains = [], list[float](), list[float]()
+        for one in made:
+            rounds.append(await trip(live, http, one, stream, hook))
+            no_ops.append(await no_op_ms(http))
+            chains.append(await asyncio.to_thread(chain.ask))
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     assert len(hook.by_key()) == count, "every trip is told once"
-    figures = {"trips": float(count), "no_op_ms_median": statistics.median(calibration), "commit_ms_median": commit_ms}
+    no_op, hops = statistics.median(no_ops), statistics.median(chains)
+    figures = {"trips": float(count), "no_op_request_ms_median": no_op, "no_op_chain_ms_median": hops}
     for name, times in zip(("answered", "stream", "webhook"), zip(*rounds, strict=True), strict=True):
         ordered = sorted(times)
         figures[f"{name}_ms_median"] = statistics.median(ordered)
         figures[f"{name}_ms_p99"] = ordered[max(0, int(len(ordered) * 0.99) - 1)]
+    figures["stream_per_no_op"] = figures["stream_ms_median"] / (no_op + hops)
     return figures
 
 

@@ -28,6 +28,18 @@ async def test_an_older_directory_is_refused(world: World) -> None:
     assert await world.store.claim(newer, "breaker", {row.id: "b-0"}) == {row.id: 1}
 
 
+async def test_a_directory_opens_anew_only_where_it_stands(world: World) -> None:
+    """After a write of unknown outcome; what it wrote under the former epoch is refused when it lands late."""
+    row = await world.breaker("a")
+    again = await world.store.open_directory(world.directory)
+    assert again == world.directory + 1
+    with pytest.raises(Fenced):
+        await world.store.claim(world.directory, "breaker", {row.id: "b-0"})
+    with pytest.raises(Fenced):
+        await world.store.open_directory(world.directory)
+    assert await world.store.directory_epoch() == again
+
+
 async def test_claims_raise_epochs(world: World) -> None:
     """Each claim by one, also by the same owner; unknown ids are left out."""
     row, other = await world.breaker("a"), await world.breaker("b")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import select
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.live import LiveService, tree_of, wait_for
+from tests.support.driver import Driver
+from tests.support.live import LiveService, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -32,46 +26,22 @@ def open_stream(live: LiveService) -> socket.socket:
 
 
 CENSUS = """
-import json, logging, os, sys
-os.environ.update(RAY_ENABLE_UV_RUN_RUNTIME_ENV="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
-import ray
 from ray import serve
-ray.init(address=sys.argv[1], _node_ip_address="127.0.0.1", log_to_driver=False, logging_level=logging.ERROR)
 replica = serve.get_app_handle("breakers")
 for _ in sys.stdin:
     print(json.dumps(replica.census.remote().result(timeout_s=30)), flush=True)
 """
 
 
-class Census:
+class Census(Driver):
     """Asks the replica, from a driver of its own, what lives in it."""
 
     def __init__(self, live: LiveService) -> None:
-        pid, line = next((p, line) for p, line in tree_of(live.process.pid).items() if "--gcs-address=" in line)
-        (address,) = set(re.findall(r"--gcs-address=(\S+)", line))
-        environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-        token = dict(entry.split("=", 1) for entry in environ if entry.startswith("RAY_AUTH"))
-        self._driver = subprocess.Popen(
-            [sys.executable, "-c", CENSUS, address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **token},
-        )
+        super().__init__(live, CENSUS)
 
     def take(self) -> dict[str, int]:
-        assert self._driver.stdin is not None
-        assert self._driver.stdout is not None
-        self._driver.stdin.write("\n")
-        self._driver.stdin.flush()
-        answered, _, _ = select.select([self._driver.stdout], [], [], 60)
-        assert answered, "no census within a minute"
-        counted: dict[str, int] = json.loads(self._driver.stdout.readline())
+        counted: dict[str, int] = self.ask()
         return counted
-
-    def close(self) -> None:
-        with self._driver:  # closes its pipes and waits
-            self._driver.kill()
 
 
 @pytest.fixture

@@ -1,0 +1,238 @@
+"""Direct connections over real sockets: what comes back, and what is known when nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from breaker_actors import wires
+from breaker_actors.errors import NotOwner, Unavailable
+from breaker_actors.messages import Outcome
+from breaker_actors.wires import Address, Listener, Wire, Wires
+from tests.support.cluster import until
+
+
+class Part:
+    """What stands behind a listener."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def serve(self, method: str, *args: Any) -> Any:
+        self.calls.append((method, *args))
+        return await getattr(self, method)(*args)
+
+    async def echo(self, value: Any) -> Any:
+        return value
+
+    async def wait(self) -> str:
+        await self.go.wait()
+        return "gone on"
+
+    async def refuse(self) -> None:
+        raise NotOwner("router x is not owned here", {"router_id": "x"})
+
+    async def fail(self) -> None:
+        raise ZeroDivisionError("secret of the callee")
+
+    async def odd(self) -> Any:
+        return lambda: None  # can't be sent
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[Part, Listener, Address]]:
+    part = Part()
+    listener = Listener(part.serve)
+    address = await listener.open("127.0.0.1")
+    try:
+        yield part, listener, address
+    finally:
+        part.go.set()
+        await listener.close()
+
+
+async def test_an_answer_comes_back_as_it_was() -> None:
+    async with listening() as (_, _, address):
+        wire = await Wire.open(address)
+        assert await wire.call("echo", ([Outcome("ok", 3)],)) == [Outcome("ok", 3)]
+        large = bytes(range(256)) * 20_000
+        assert await wire.call("echo", (large,)) == large
+        wire.close()
+
+
+async def test_calls_do_not_wait_for_each_other() -> None:
+    async with listening() as (part, _, address):
+        wire = await Wire.open(address)
+        waiting = asyncio.create_task(wire.call("wait", ()))
+        assert await asyncio.gather(*(wire.call("echo", (i,)) for i in range(100))) == list(range(100))
+        assert not waiting.done()
+        part.go.set()
+        assert await waiting == "gone on"
+        wire.close()
+
+
+async def test_the_callees_errors_pass_through_and_a_bug_is_unavailable_without_its_text() -> None:
+    async with listening() as (_, _, address):
+        wire = await Wire.open(address)
+        with pytest.raises(NotOwner) as refused:
+            await wire.call("refuse", ())
+        assert refused.value.details == {"router_id": "x"}
+        for method in ("fail", "odd", "no_such_method"):
+            with pytest.raises(Unavailable) as failed:
+                await wire.call(method, ())
+            assert "secret" not in str(failed.value)
+        wire.close()
+
+
+async def test_a_caller_that_gives_up_does_not_disturb_the_wire() -> None:
+    async with listening() as (part, _, address):
+        wire = await Wire.open(address)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await wire.call("wait", ())
+        part.go.set()
+        assert await wire.call("echo", (1,)) == 1
+        wire.close()
+
+
+async def test_calls_under_way_are_unavailable_when_the_other_end_goes() -> None:
+    async with listening() as (part, listener, address):
+        wire = await Wire.open(address)
+        calls = [asyncio.create_task(wire.call("wait", ())) for _ in range(3)]
+        await until(lambda: _count(part.calls, 3))
+        await listener.close()
+        for call in calls:
+            with pytest.raises(Unavailable):
+                await call
+        assert not wire.is_open
+        with pytest.raises(Unavailable):
+            await wire.call("echo", (1,))
+
+
+async def _count(found: list[Any], wanted: int) -> bool:
+    return len(found) == wanted
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return exploded.append, (1,)
+
+
+exploded: list[int] = []
+
+
+@pytest.mark.parametrize("frame", [b"wrong", b"x" * 32, pickle.dumps(Bomb()), b""])
+async def test_nothing_of_a_stranger_is_read(frame: bytes) -> None:
+    async with listening() as (part, _, address):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        nonce = await reader.readexactly(4 + 16)
+        assert nonce[:4] == b"\x10\0\0\0"
+        writer.write(len(frame).to_bytes(4, "little") + frame)
+        writer.write((8).to_bytes(4, "little") + pickle.dumps(Bomb())[:8])
+        assert await reader.read() == b""
+        assert part.calls == exploded == []
+        writer.close()
+
+
+async def test_a_frame_beyond_the_bound_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening() as (part, _, address):
+        monkeypatch.setattr(wires, "FRAME_MAX", 1_000)
+        wire = await Wire.open(address)
+        with pytest.raises(Unavailable):
+            await wire.call("echo", (b"x" * 2_000,))
+        assert part.calls == []
+
+
+async def test_who_has_no_token_is_not_answered() -> None:
+    async with listening() as (_, _, address):
+        wire = await Wire.open(replace(address, token=bytes(32)))
+        with pytest.raises(Unavailable):
+            await wire.call("echo", (1,))
+
+
+class Book:
+    """Where actors are, as Ray would say."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Address | None] = {}
+        self.asked = 0
+
+    async def find(self, actor: str) -> Address | None:
+        self.asked += 1
+        if actor not in self.known:
+            raise Unavailable(f"{actor} does not answer")
+        return self.known[actor]
+
+
+def opened(found: Wires, actor: str) -> Callable[[], Awaitable[Wire | None]]:
+    async def look() -> Wire | None:
+        return found.get(actor)
+
+    return look
+
+
+async def test_a_wire_is_made_in_the_background_and_made_anew_when_it_is_lost() -> None:
+    book = Book()
+    async with listening() as (_, first, address):
+        book.known["a"] = address
+        found = Wires(book.find)
+        assert found.get("a") is None
+        wire = await until(opened(found, "a"))
+        assert await wire.call("echo", (1,)) == 1
+        await first.close()
+        await until(lambda: _closed(wire))
+        async with listening() as (_, _, moved):
+            book.known["a"] = moved
+            again = await until(opened(found, "a"))
+            assert again.address == moved
+            assert await again.call("echo", (2,)) == 2
+
+
+async def _closed(wire: Wire) -> bool:
+    return not wire.is_open
+
+
+async def test_a_wire_ends_when_ray_does_not_vouch_for_its_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may live on while another one has taken its name."""
+    monkeypatch.setattr(wires, "VOUCH_S", 0.05)
+    book = Book()
+    async with listening() as (_, _, old), listening() as (part, _, new):
+        book.known["a"] = old
+        found = Wires(book.find)
+        wire = await until(opened(found, "a"))
+        book.known["a"] = new
+        await until(lambda: _moved(found, new))
+        assert not wire.is_open
+        del book.known["a"]
+        await until(lambda: _none(found))
+        assert part.calls == []
+
+
+async def _moved(found: Wires, address: Address) -> bool:
+    wire = found.get("a")
+    return wire is not None and wire.address == address
+
+
+async def _none(found: Wires) -> bool:
+    return found.get("a") is None
+
+
+async def test_who_is_not_there_is_not_asked_for_all_the_time() -> None:
+    book = Book()
+    found = Wires(book.find)
+    for _ in range(50):
+        assert found.get("a") is None
+        await asyncio.sleep(0)
+    assert book.asked == 1
+    book.known["b"] = None  # it does not listen
+    for _ in range(50):
+        assert found.get("b") is None
+        await asyncio.sleep(0)
+    assert book.asked == 2
