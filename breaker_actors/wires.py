@@ -80,8 +80,10 @@ class _Frames(asyncio.Protocol):
         self._received.clear()
 
     def close(self) -> None:
+        """Nothing more is sent or read, whatever has come already."""
         if self._transport is not None:
             self._transport.abort()
+            self._transport = None
 
     def _send(self, frame: bytes) -> None:
         if self._transport is not None:

@@ -78,9 +78,9 @@ last = Link.remote(folder + "/last.sqlite", None)
 first = Link.remote(folder + "/first.sqlite", Link.remote(None, last))
 loop = asyncio.new_event_loop()
 loop.run_until_complete(once(first, last))
-print("{}", flush=True)
+answer(None)
 for _ in sys.stdin:
-    print(json.dumps(loop.run_until_complete(once(first, last))), flush=True)
+    answer(loop.run_until_complete(once(first, last)))
 """
 
 

@@ -16,6 +16,12 @@ from tests.support.live import LiveService, tree_of
 JOIN = """
 import json, logging, os, sys
 os.environ.update(RAY_ENABLE_UV_RUN_RUNTIME_ENV="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+out = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # Ray prints warnings, wherever it wants
+
+def answer(value):
+    print(json.dumps(value), file=out, flush=True)
+
 import ray
 ray.init(address=sys.argv[1], _node_ip_address="127.0.0.1", log_to_driver=False, logging_level=logging.ERROR)
 """
@@ -23,7 +29,7 @@ WITHIN_S = 60
 
 
 class Driver:
-    """`program` goes on behind `ray.init`; it answers every line of its input with a line of JSON."""
+    """`program` goes on behind `ray.init`; it is to `answer` every line of its input with a value."""
 
     def __init__(self, live: LiveService, program: str) -> None:
         pid, line = next((p, line) for p, line in tree_of(live.process.pid).items() if "--gcs-address=" in line)
