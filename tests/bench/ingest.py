@@ -9,119 +9,19 @@ are also given per calibration loop, and CPU seconds per stage.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import random
 import tempfile
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Rule, Transition
-from breaker_actors.core.records import BREAKER, GAP, SAMPLES, SampleColumns, decode_breaker, decode_gap
-from breaker_actors.logreader import LogReader, concerned
-from breaker_actors.messages import RouterRef
 from tests.bench.core import calibrate
 from tests.support import load
 from tests.support.figures import options_of, show
+from tests.support.fleet import Fleet, check_events, check_logged
 from tests.support.invariants import Evidence
-from tests.support.live import LiveService, serving, tree_of, wait_for
+from tests.support.live import serving
+from tests.support.usage import cpu_s
 
-CONNECTIONS, SHARE, BODIES = 8, 0.7, 64
-STAGES = (
-    ("haproxy", "HAProxy"),
-    ("ray::ServeReplica", "API replicas"),
-    ("ray::RouterActor", "RouterActors"),
-    ("ray::BreakerActor", "BreakerActors"),
-    ("ray::JournalActor", "Journal"),
-    ("ray::DirectoryActor", "Directory"),
-    ("ray::NotifierActor", "Notifier"),
-)
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_s(live: LiveService) -> dict[str, float]:
-    """CPU seconds used so far, by stage."""
-    used: dict[str, float] = defaultdict(float)
-    for pid, line in tree_of(live.process.pid).items():
-        stage = next((name for prefix, name in STAGES if prefix in line.split(" -")[0]), "Ray")
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        used[stage] += (int(fields[11]) + int(fields[12])) / TICKS
-    return used
-
-
-class Fleet:
-    """A project with signed ingest whose breakers hang on few routers, by metric."""
-
-    def __init__(self, live: LiveService, routers: int, metrics: int) -> None:
-        self.live = live
-        self.metrics = [f"m{i}" for i in range(metrics)]
-        body = {"name": "bench", "workspace_id": live.credentials["workspace_id"]}
-        made = live.user.post("/v1/projects", json=body).json()
-        self.path = f"/v1/projects/{made['project_id']}"
-        self.secret = made["ingest_secret"]
-        self.key = live.user.post(f"{self.path}/keys", json={"name": "bench"}).json()["key"]
-        self.breakers = {router: self._breakers(router) for router in range(routers)}
-        self.routers = [self._router(list(self.breakers[router].values())) for router in range(routers)]
-        assert live.user.patch(self.path, json={"enable_signed_ingest": True}).status_code == 200
-        wait_for(self.all_fresh, 120)
-
-    def _breakers(self, router: int) -> dict[str, str]:
-        """Metric -> breaker: one of ten trips, and stays open."""
-        found = {}
-        for i, metric in enumerate(self.metrics):
-            rule = {
-                "metric": metric,
-                "kind": ("avg", "p95", "error_rate", "max")[i % 4],
-                "op": "gt",
-                "window_ms": 60_000,
-            }
-            limit = {"threshold": 0.5 if rule["kind"] == "error_rate" else 1e6 if i % 10 else 100.0}
-            more = {"cooldown_ms": 3_600_000, "min_state_duration_ms": 0, "name": f"r{router}-{metric}"}
-            answer = self.live.user.post(f"{self.path}/breakers", json={**rule, **limit, **more})
-            assert answer.status_code == 201, answer.text
-            found[metric] = answer.json()["breaker"]["id"]
-        return found
-
-    def _router(self, breaker_ids: Sequence[str]) -> str:
-        answer = self.live.user.post(f"{self.path}/routers", json={"breaker_ids": list(breaker_ids)})
-        assert answer.status_code == 201, answer.text
-        return str(answer.json()["router"]["id"])
-
-    def states(self) -> dict[str, dict[str, Any]]:
-        ids = [breaker for breakers in self.breakers.values() for breaker in breakers.values()]
-        answer = self.live.user.post(f"{self.path}/breakers/state:batch", json={"breaker_ids": ids})
-        assert answer.status_code == 200, answer.text
-        return {state["breaker_id"]: state for state in answer.json()["states"]}
-
-    def all_fresh(self) -> bool:
-        return not any(state.get("stale") for state in self.states().values())
-
-    def target(self) -> load.Target:
-        host, port = self.live.base_url.removeprefix("http://").split(":")
-        return load.Target(host, int(port), f"{self.path}/ingest", self.key, self.secret)
-
-    def bodies(self, samples: int, seed: int) -> list[bytes]:
-        """Bodies of so many samples for one or two routers; their times lie in the next minute."""
-        chance, now_ms = random.Random(seed), int(time.time() * 1000)
-        return [load.body_of(list(self._samples(chance, samples, now_ms))) for _ in range(BODIES)]
-
-    def _samples(self, chance: random.Random, count: int, now_ms: int) -> Iterator[dict[str, object]]:
-        routers = chance.sample(self.routers, chance.choice((1, 2)) if len(self.routers) > 1 else 1)
-        for i in range(count):
-            yield {
-                "router_id": routers[i % len(routers)],
-                "metric": self.metrics[i // len(routers) % len(self.metrics)],
-                "ts_ms": now_ms + chance.randrange(60_000),
-                "value": round(chance.uniform(100, 300), 3),
-                "ok": chance.random() < 0.9,
-            }
+CONNECTIONS, SHARE = 8, 0.7
 
 
 def main(argv: list[str]) -> None:
@@ -171,54 +71,6 @@ def check(fleet: Fleet, reports: Sequence[load.Report], accepted: int) -> None:
     answers = {status for report in reports for status in report.statuses}
     assert answers <= {202, 429}, [dict(report.statuses) for report in reports]
     evidence = Evidence(fleet.live.data_dir)
-    logged = sum(len(evidence.values(router)) for router in fleet.routers)
-    assert logged == accepted, f"{accepted} samples were accepted, {logged} are in the log"
-    asyncio.run(check_states(fleet, evidence))
-
-
-async def check_states(fleet: Fleet, evidence: Evidence) -> None:
-    born = births(evidence)
-    for router, breakers in zip(fleet.routers, fleet.breakers.values(), strict=True):
-        expected = await replayed(evidence, router, {breaker_id: born[breaker_id] for breaker_id in breakers.values()})
-        for breaker_id, moves in expected.items():
-            wait_for(lambda b=breaker_id, m=moves: len(evidence.history(b)) >= len(m), 30)
-            got = [(event.prev, event.curr, event.ts_ms) for event in evidence.history(breaker_id)]
-            assert got == moves, f"breaker {breaker_id}: stored {got}, its log says {moves}"
-    states = fleet.states()
-    assert {state["state"] for state in states.values()} <= {"closed", "open"}
-
-
-def births(evidence: Evidence) -> dict[str, tuple[Rule, int]]:
-    """Breaker -> its first rule and when it was created: in a log of its own."""
-    found = {}
-    for home in evidence.slots():
-        for record in evidence.records(home, BREAKER):
-            told = decode_breaker(record.payload)
-            if told.created and told.rule is not None:
-                found[told.breaker_id] = (told.rule, record.received_ms)
-    return found
-
-
-async def replayed(
-    evidence: Evidence, router: str, born: dict[str, tuple[Rule, int]]
-) -> dict[str, list[tuple[str, str, int]]]:
-    """What a router's log says its breakers did, read once for all of them."""
-    log = evidence.log()
-    cores: dict[str, Breaker] = {}
-    effects: dict[str, list[Any]] = {}
-    for breaker_id, (rule, created_ms) in born.items():
-        cores[breaker_id], first = Breaker.create(rule, created_ms)
-        effects[breaker_id] = list(first)
-    reader, ref = LogReader(log), RouterRef(router, "", evidence.slots()[router], 0)
-    async for record in reader.after(ref, 0, 1 << 60):
-        if record.kind not in (SAMPLES, GAP):
-            continue
-        for breaker_id, body, start, stop in concerned(record, await reader.splitter(ref, record)):
-            if isinstance(body, SampleColumns):
-                effects[breaker_id] += cores[breaker_id].ingest(body.rows(start, stop), record.received_ms)
-            elif record.kind == GAP:
-                gap = decode_gap(body)
-                effects[breaker_id] += cores[breaker_id].gap(gap.from_ms, gap.to_ms)
-    await log.close()
-    moves = {b: [e for e in found if isinstance(e, Transition)] for b, found in effects.items()}
-    return {breaker_id: [(e.prev, e.curr, e.ts_ms) for e in found] for breaker_id, found in moves.items()}
+    check_logged(fleet, evidence, accepted)
+    check_events(fleet, evidence, fleet.homes)
+    assert {state["state"] for state in fleet.states().values()} <= {"closed", "open"}

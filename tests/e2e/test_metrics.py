@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections import defaultdict
 from contextlib import suppress
 
 import httpx
 import pytest
 
-from breaker_actors.meter_table import TABLE, exported
+from breaker_actors.meter_table import TABLE
 from tests.support.live import LiveService, wait_for
+from tests.support.scraping import Series, scrape, targets
 
 pytestmark = pytest.mark.e2e
 
@@ -20,25 +19,6 @@ WITHIN_S = 40.0
 """Within this every figure is there."""
 HANDED_ON_S = 12.0
 """Ray hands on what it was given every ten seconds."""
-LINE = re.compile(r"ray_(breakers_\w+)\{(.*)\} (\S+)")
-Series = dict[tuple[str, ...], float]
-
-
-def targets(live: LiveService) -> dict[str, str]:
-    """Addresses by job, from the file that Prometheus discovers them in."""
-    groups = json.loads((live.data_dir / "prometheus.json").read_text())
-    return {group["labels"]["job"]: group["targets"][0] for group in groups}
-
-
-def scrape(live: LiveService) -> dict[str, Series]:
-    """Our metrics by name and label values, processes summed up."""
-    found: dict[str, Series] = defaultdict(lambda: defaultdict(float))
-    text = httpx.get(f"http://{targets(live)['breakers']}/metrics", timeout=20).text
-    for name, labels, value in LINE.findall(text):
-        said = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        assert said["actor"]
-        found[name][tuple(said[label] for label in exported(name)[1])] += float(value)
-    return found
 
 
 def test_the_listeners_are_where_the_discovery_file_says(live: LiveService) -> None:

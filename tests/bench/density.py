@@ -1,0 +1,164 @@
+"""What very many breakers with little to do cost: memory, CPU, and how late they look at their samples.
+
+python -m tests.bench density [--json FILE] [--smoke] [--breakers 10000] [--seconds 60]
+
+Routers with 100 breakers each, each breaker with a metric of its own, so that a sample concerns exactly one. Every
+breaker gets a sample each ten seconds, in requests of 500, in an open loop. Memory is what is private to the processes,
+beyond what they need with few breakers; lag comes from the service's own histogram, with the bounds of its bucket; CPU
+is a share of one core. Targets: 8 KB a breaker in the BreakerActors, 200 ms of lag at the 99th percentile, half a core.
+
+Afterwards every answer was 202, every sample is in the log, and for a draw of breakers the stored events are what the
+core comes to with their log, and reads are fresh.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tests.support.figures import options_of, show
+from tests.support.fleet import Fleet, check_events, check_logged
+from tests.support.invariants import Evidence
+from tests.support.live import LiveService, serving
+from tests.support.scraping import Series, gained, quantile, scrape
+from tests.support.usage import STAGES, cpu_s
+
+T = TypeVar("T")
+METRICS = 100
+FEW_ROUTERS, FEW_METRICS = 4, max(16, os.cpu_count() or 1)
+"""Breakers that are there before: enough that every BreakerActor has some."""
+WARM_TURNS = 20
+OK_SHARE, DRAWN, SEED = 0.99, 200, 4
+QUIET_S, TOLD_S = 10.0, 60.0
+LAG, APPLIED = "breakers_evaluation_lag_seconds", "breakers_samples_applied_total"
+PRIVATE = re.compile(r"^Private_\w+: +(\d+) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    routers: int
+    metrics: int
+    seconds: float
+    every_s: float = 10.0
+    per_request: int = 500
+
+
+def main(argv: list[str]) -> None:
+    parser = options_of("density")
+    parser.add_argument("--breakers", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    options = parser.parse_args(argv)
+    sizes = Sizes(max(1, options.breakers // METRICS), METRICS, options.seconds)
+    if options.smoke:
+        sizes = Sizes(3, 20, 4.0, every_s=1.0, per_request=25)
+    environ = {"BREAKERS_BREAKERS_PER_PROJECT_MAX": str(max(10_000, sizes.routers * sizes.metrics))}
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data", **environ) as live:
+        figures = measure(live, sizes)
+    show(figures, options.json)
+
+
+def measure(live: LiveService, sizes: Sizes) -> dict[str, float]:
+    few = Fleet(live, FEW_ROUTERS, FEW_METRICS)
+    told = few.send(few.turns(WARM_TURNS, 10, 0.5, OK_SHARE, 1), 15.0).accepted
+    until_applied(live, told)
+    base, actors = private_kb(live), live.pids("BreakerActor")
+
+    fleet = Fleet(live, sizes.routers, sizes.metrics)
+    ready = private_kb(live)
+    first = fleet.turns(1, sizes.per_request, sizes.every_s, OK_SHARE, 2)
+    per_s = len(first) / sizes.every_s
+    begun = fleet.send(first, per_s).accepted
+    before = until_applied(live, told + begun)
+    _, quiet = busy(live, min(QUIET_S, sizes.seconds), lambda: None)
+
+    bodies = fleet.turns(round(sizes.seconds / sizes.every_s), sizes.per_request, sizes.every_s, OK_SHARE, 3)
+    seconds = len(bodies) / per_s
+    report, shares = busy(live, seconds, lambda: fleet.send(bodies, per_s))
+    after = until_applied(live, told + begun + report.accepted)
+    loaded = private_kb(live)
+    assert live.pids("BreakerActor") == actors, "they are the same processes all along"
+    check(fleet, begun + report.accepted)
+
+    count = len(fleet.homes)
+    figures = {"breakers": float(count), "breaker_actors": float(len(actors))}
+    figures |= {f"create_s {step}": took for step, took in fleet.took_s.items()}
+    figures |= {"samples_per_s": report.accepted / max(seconds, report.seconds)}
+    figures |= {f"request_ms_p{percent}": report.percentile(percent) for percent in (50, 99)}
+    figures |= lags_ms(gained(before, after, LAG))
+    figures |= {f"cpu {stage}": used for stage, used in sorted(shares.items())}
+    figures |= {"cpu in all": sum(shares.values()), "cpu in all, without load": sum(quiet.values())}
+    return figures | memory(base, {"ready": ready, "loaded": loaded}, count)
+
+
+def memory(base: Mapping[str, int], looks: Mapping[str, Mapping[str, int]], breakers: int) -> dict[str, float]:
+    """Each stage's need without them, and what each of the breakers adds."""
+    figures = {f"base_mb {stage}": kb / 1024 for stage, kb in base.items()}
+    for when, found in looks.items():
+        figures |= {
+            f"kb_per_breaker {when} {stage}": max(0, found[stage] - kb) / breakers for stage, kb in base.items()
+        }
+    return figures
+
+
+def private_kb(live: LiveService) -> Counter[str]:
+    """Memory of the actors and replicas that they share with nobody, by stage."""
+    found: Counter[str] = Counter()
+    for prefix, stage in STAGES:
+        for pid in live.pids(prefix.removeprefix("ray::")):
+            found[stage] += sum(map(int, PRIVATE.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())))
+    return found
+
+
+def until_applied(live: LiveService, samples: int) -> dict[str, Series]:
+    """The service's figures once they tell of all samples since its start; Ray hands them on every ten seconds."""
+    deadline = time.monotonic() + TOLD_S
+    while (found := scrape(live)).get(APPLIED, {}).get((), 0.0) < samples:
+        assert time.monotonic() < deadline, f"{samples} samples were accepted, {dict(found[APPLIED])} are applied"
+        time.sleep(0.5)
+    assert found[APPLIED][()] == samples, f"{samples} samples were accepted, {dict(found[APPLIED])} are applied"
+    return found
+
+
+def busy(live: LiveService, seconds: float, work: Callable[[], T]) -> tuple[T, dict[str, float]]:
+    """Work that is to take so long, and the CPU by stage over that time, as shares of one core."""
+    before, began = cpu_s(live), time.monotonic()
+    done = work()
+    time.sleep(max(0.0, began + seconds - time.monotonic()))
+    after, took = cpu_s(live), time.monotonic() - began
+    return done, {stage: (used - before.get(stage, 0.0)) / took for stage, used in after.items()}
+
+
+def lags_ms(counts: list[float]) -> dict[str, float]:
+    """Quantiles of the lag with the bounds of the buckets they lie in."""
+    figures = {"lag_values": counts[-1]}
+    for percent in (50, 99):
+        value, low, high = quantile(LAG, counts, percent / 100)
+        figures[f"lag_ms_p{percent}"] = value * 1000
+        figures[f"lag_ms_p{percent} above"] = low * 1000
+        figures[f"lag_ms_p{percent} up to"] = high * 1000
+    return figures
+
+
+def check(fleet: Fleet, accepted: int) -> None:
+    """A wrong run fails. (That all answers were 202 was seen as they came.)"""
+    evidence = Evidence(fleet.live.data_dir)
+    check_logged(fleet, evidence, accepted)
+    chosen = random.Random(SEED).sample(sorted(fleet.homes), min(DRAWN, len(fleet.homes)))
+    check_events(fleet, evidence, chosen)
+    histories = evidence.histories()
+    for breaker_id in chosen:
+        answer = fleet.live.user.get(f"{fleet.path}/breakers/{breaker_id}/state")
+        assert answer.status_code == 200, answer.text
+        state, history = answer.json(), histories.get(breaker_id)
+        assert not state.get("stale"), state
+        assert state["state"] == (history[-1].curr if history else "closed"), state
+    tripped = {breaker_id for breaker_id in fleet.homes if breaker_id in histories}
+    assert fleet.tripping <= tripped, "some breakers did not trip by what they must trip by"
