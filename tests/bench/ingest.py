@@ -10,11 +10,9 @@ are also given per calibration loop, and CPU seconds per stage.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,32 +26,10 @@ from tests.bench.core import calibrate
 from tests.support import load
 from tests.support.figures import options_of, show
 from tests.support.invariants import Evidence
-from tests.support.live import LiveService, serving, tree_of, wait_for
+from tests.support.live import LiveService, serving, wait_for
+from tests.support.usage import cpu_s
 
 CONNECTIONS, SHARE, BODIES = 8, 0.7, 64
-STAGES = (
-    ("haproxy", "HAProxy"),
-    ("ray::ServeReplica", "API replicas"),
-    ("ray::RouterActor", "RouterActors"),
-    ("ray::BreakerActor", "BreakerActors"),
-    ("ray::JournalActor", "Journal"),
-    ("ray::DirectoryActor", "Directory"),
-    ("ray::NotifierActor", "Notifier"),
-)
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_s(live: LiveService) -> dict[str, float]:
-    """CPU seconds used so far, by stage."""
-    used: dict[str, float] = defaultdict(float)
-    for pid, line in tree_of(live.process.pid).items():
-        stage = next((name for prefix, name in STAGES if prefix in line.split(" -")[0]), "Ray")
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        used[stage] += (int(fields[11]) + int(fields[12])) / TICKS
-    return used
 
 
 class Fleet:
