@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import multiprocessing
-import resource
 import socket
 import time
 from array import array
@@ -336,8 +335,3 @@ def _child(pipe: Connection, address: tuple[str, int], asks: Sequence[Ask]) -> N
         await Hall(pipe, address, asks).run()
 
     asyncio.run(run())
-
-
-def files_max(pid: int) -> int:
-    """Open files that a process may have."""
-    return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]

@@ -1,10 +1,13 @@
-"""What the processes of a service use: CPU by stage, memory of one of them. Linux only, like all of /proc."""
+"""What the processes of a service use, CPU and memory, and how many connections they may have. Linux only, like all
+of /proc.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import resource
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,6 +23,7 @@ STAGES = (
     ("ray::NotifierActor", "Notifier"),
 )
 TICKS = os.sysconf("SC_CLK_TCK")
+_MAXCONN = re.compile(r"^\s*maxconn (\d+)", re.MULTILINE)
 _MEMORY = re.compile(r"^(Rss|Pss|Private_Clean|Private_Dirty): +(\d+) kB$", re.MULTILINE)
 
 
@@ -52,3 +56,22 @@ def memory_kb(pid: int) -> dict[str, int]:
                 "Private": found["Private_Clean"] + found["Private_Dirty"],
             }
     return {}
+
+
+def private_kb(live: LiveService) -> dict[str, int]:
+    """Memory that belongs to one process alone, by stage."""
+    found: dict[str, int] = defaultdict(int)
+    for pid, line in tree_of(live.process.pid).items():
+        found[stage_of(line)] += memory_kb(pid).get("Private", 0)
+    return found
+
+
+def connections_max(live: LiveService) -> dict[str, float]:
+    """What bounds how many stream clients a service can hold: its limits of open files, and HAProxy's maxconn."""
+    found = {}
+    for pid, line in tree_of(live.process.pid).items():
+        if (stage := stage_of(line)) in ("API replicas", "HAProxy"):
+            found[f"files_max {stage}"] = float(resource.prlimit(pid, resource.RLIMIT_NOFILE)[0])
+        if stage == "HAProxy" and (config := re.search(r" -f (\S+)", line)):
+            found["maxconn HAProxy"] = float(_MAXCONN.findall(Path(config[1]).read_text())[0])
+    return found
