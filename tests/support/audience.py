@@ -48,10 +48,10 @@ class Report:
 
     counts: Counter[str] = field(default_factory=Counter)
     """messages, heartbeats, connections; ends: cut (slow readers), dropped (others), refused; replaced, malformed."""
-    opens: dict[str, array[float]] = field(default_factory=dict)
-    """Breaker -> when each `open` outside a snapshot came to a client that reads promptly, by time.perf_counter."""
+    opens: dict[tuple[str, int], array[float]] = field(default_factory=dict)
+    """(breaker, which of its `open` messages) -> when that came to each steady client, by time.perf_counter."""
     steady: list[tuple[str, int]] = field(default_factory=list)
-    """Path and number of `open` messages of each prompt client that is on its first connection since the start."""
+    """Path and number of `open` messages, snapshots aside, of each steady client."""
     wrong: list[str] = field(default_factory=list)
     """Clients that don't show what they should."""
     cpu_s: float = 0.0
@@ -101,12 +101,13 @@ def state_in(event: bytes) -> tuple[str, Shown] | None:
 class Client:
     """One client over all its connections."""
 
-    def __init__(self, hall: Hall, ask: Ask) -> None:
+    def __init__(self, hall: Hall, ask: Ask, first: bool) -> None:
         self._hall = hall
+        self._first = first
         self.ask = ask
         self.states: dict[str, Shown] = {}
         self.connections = 0
-        self.opens = 0
+        self.opens: Counter[str] = Counter()
         self._sock: socket.socket | None = None
         self._sip: asyncio.TimerHandle | None = None
 
@@ -114,6 +115,11 @@ class Client:
     def there(self) -> bool:
         """Connected, with a whole snapshot."""
         return self._sock is not None and self._reading.status == 200 and self._told >= self.ask.states
+
+    @property
+    def steady(self) -> bool:
+        """Reads promptly and has heard all there was since the start: not a replacement, not connected again."""
+        return self._first and not self.ask.slow and self.connections == 1
 
     async def stay(self) -> None:
         """Until it is cancelled."""
@@ -143,6 +149,7 @@ class Client:
         self._arrived: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[str] = loop.create_future()
         self._reading, self._told, self.states = Reading(), 0, {}
+        self.connections += 1
         sock = socket.socket()
         if self.ask.slow:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SIPPING_BUFFER)
@@ -175,7 +182,6 @@ class Client:
         elif not received:
             self._end("dropped")
         elif self.there and not self._arrived.done():
-            self.connections += 1
             self._hall.report.counts["connections"] += 1
             self._arrived.set_result(None)
 
@@ -189,9 +195,9 @@ class Client:
         breaker, shown = told
         self.states[breaker] = shown
         if shown[0] == "open" and self._told > self.ask.states:
-            self.opens += 1
-            if not self.ask.slow:
-                report.opens.setdefault(breaker, array("d")).append(at)
+            if self.steady:
+                report.opens.setdefault((breaker, self.opens[breaker]), array("d")).append(at)
+            self.opens[breaker] += 1
 
     def _dawdle(self) -> None:
         """From here on only sips are read."""
@@ -231,12 +237,11 @@ class Hall:
         self.reading_on = False
         self.report = Report(files_max=raise_file_limit())
         self._pipe = pipe
-        self._clients: deque[tuple[Client, asyncio.Task[None]]] = deque(map(self._seat, asks))
-        self._first = frozenset(client for client, _ in self._clients)
+        self._clients: deque[tuple[Client, asyncio.Task[None]]] = deque(self._seat(ask, True) for ask in asks)
         self._replacing: asyncio.Task[None] | None = None
 
-    def _seat(self, ask: Ask) -> tuple[Client, asyncio.Task[None]]:
-        client = Client(self, ask)
+    def _seat(self, ask: Ask, first: bool) -> tuple[Client, asyncio.Task[None]]:
+        client = Client(self, ask, first)
         return client, self.loop.create_task(client.stay())
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -252,9 +257,7 @@ class Hall:
                 await getattr(self, name)(*arguments)
                 self.report.cpu_s = time.process_time()
                 self.report.steady = [
-                    (client.ask.path, client.opens)
-                    for client, _ in self._clients
-                    if client in self._first and client.connections == 1 and not client.ask.slow
+                    (client.ask.path, client.opens.total()) for client, _ in self._clients if client.steady
                 ]
                 self._pipe.send(self.report)
 
@@ -278,7 +281,7 @@ class Hall:
             client, staying = self._clients.popleft()
             staying.cancel()
             await asyncio.gather(staying, return_exceptions=True)
-            self._clients.append(self._seat(client.ask))
+            self._clients.append(self._seat(client.ask, False))
             self.report.counts["replaced"] += 1
 
     async def settle(self, expected: Mapping[str, Mapping[str, Shown]], within_s: float) -> None:
