@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
 import re
@@ -22,6 +21,7 @@ from typing import Any
 from tests.support.campaign import Caller, Follower, Project, Watch
 from tests.support.cluster import until
 from tests.support.live import LiveService, serving, tree_of
+from tests.support.usage import memory_kb
 
 BREAKERS = 200
 FLIPPING = 4
@@ -52,7 +52,6 @@ RULE = {
     "recovery_allow_rate_ramp_steps": 2,
 }
 _TITLE = re.compile(r"ray::(\w+)|(raylet|gcs_server|haproxy|breakers serve)|(\w+)\.py")
-_MEMORY = re.compile(r"^(Rss|Pss): +(\d+) kB$", re.MULTILINE)
 
 
 def main(argv: list[str]) -> int:
@@ -185,13 +184,6 @@ def look(live: LiveService) -> dict[str, Any]:
 def title(line: str) -> str:
     found = _TITLE.search(line)
     return next(filter(None, found.groups()), "other") if found else "other"
-
-
-def memory_kb(pid: int) -> dict[str, int]:
-    """Rss, and Pss (what is shared counts in parts); nothing for a process that has just ended."""
-    with contextlib.suppress(OSError):
-        return {name: int(value) for name, value in _MEMORY.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}
-    return {}
 
 
 def size_with_wal(path: Path) -> int:

@@ -113,7 +113,7 @@ async def _send(target: Target, bodies: Sequence[bytes], due: asyncio.Queue[floa
     while (at := await due.get()) is not None:
         writer.write(signed(target, bodies[n % len(bodies)], time.time_ns() // 1_000_000))
         n += 1
-        status, body = await _answer(reader)
+        status, body = await answer_of(reader)
         report.statuses[status] += 1
         report.latencies_ms.append((time.perf_counter() - at) * 1000)
         if status == 202:
@@ -121,7 +121,8 @@ async def _send(target: Target, bodies: Sequence[bytes], due: asyncio.Queue[floa
     writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body of the next answer on a connection."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     fields = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)

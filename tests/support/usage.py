@@ -1,8 +1,13 @@
-"""What a running service uses, by the stages of a sample's way through it."""
+"""What the processes of a service use, CPU and memory, and how many connections they may have. Linux only, like all
+of /proc.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import resource
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,16 +23,55 @@ STAGES = (
     ("ray::NotifierActor", "Notifier"),
 )
 TICKS = os.sysconf("SC_CLK_TCK")
+_MAXCONN = re.compile(r"^\s*maxconn (\d+)", re.MULTILINE)
+_MEMORY = re.compile(r"^(Rss|Pss|Private_Clean|Private_Dirty): +(\d+) kB$", re.MULTILINE)
+
+
+def stage_of(line: str) -> str:
+    """The stage that a process belongs to, by its command line."""
+    return next((name for prefix, name in STAGES if prefix in line.split(" -")[0]), "Ray")
 
 
 def cpu_s(live: LiveService) -> dict[str, float]:
     """CPU seconds used so far, by stage."""
     used: dict[str, float] = defaultdict(float)
     for pid, line in tree_of(live.process.pid).items():
-        stage = next((name for prefix, name in STAGES if prefix in line.split(" -")[0]), "Ray")
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        used[stage] += (int(fields[11]) + int(fields[12])) / TICKS
+        used[stage_of(line)] += (int(fields[11]) + int(fields[12])) / TICKS
     return used
+
+
+def memory_kb(pid: int) -> dict[str, int]:
+    """Rss, Pss (what is shared counts in parts) and Private (what is not shared); nothing for a process that has just
+    ended."""
+    with contextlib.suppress(OSError):
+        found = {name: int(kb) for name, kb in _MEMORY.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}
+        if found:
+            return {
+                "Rss": found["Rss"],
+                "Pss": found["Pss"],
+                "Private": found["Private_Clean"] + found["Private_Dirty"],
+            }
+    return {}
+
+
+def private_kb(live: LiveService) -> dict[str, int]:
+    """Memory that belongs to one process alone, by stage."""
+    found: dict[str, int] = defaultdict(int)
+    for pid, line in tree_of(live.process.pid).items():
+        found[stage_of(line)] += memory_kb(pid).get("Private", 0)
+    return found
+
+
+def connections_max(live: LiveService) -> dict[str, float]:
+    """What bounds how many stream clients a service can hold: its limits of open files, and HAProxy's maxconn."""
+    found = {}
+    for pid, line in tree_of(live.process.pid).items():
+        if (stage := stage_of(line)) in ("API replicas", "HAProxy"):
+            found[f"files_max {stage}"] = float(resource.prlimit(pid, resource.RLIMIT_NOFILE)[0])
+        if stage == "HAProxy" and (config := re.search(r" -f (\S+)", line)):
+            found["maxconn HAProxy"] = float(_MAXCONN.findall(Path(config[1]).read_text())[0])
+    return found
