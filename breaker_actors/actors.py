@@ -289,7 +289,7 @@ async def budgets(settings: Settings) -> dict[ActorKind, int]:
         raise Unavailable("the cluster does not say how large it is") from None
     cpus = int(resources.get("CPU", 1))
     return {
-        "breaker": settings.breaker_actors or max(8, 2 * cpus),
+        "breaker": settings.breaker_actors or max(2, 2 * cpus),
         "router": settings.router_actors or max(1, cpus // 2),
     }
 

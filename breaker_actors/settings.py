@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     health_token: str | None = Field(None, description="bearer token that the health endpoints ask for, when set")
     replicas: int = Field(1, ge=1, description="API replicas")
     breaker_actors: int | None = Field(
-        None, ge=1, description="budget of BreakerActors; default max(8, 2 x CPUs of the cluster)"
+        None, ge=1, description="budget of BreakerActors; default max(2, 2 x CPUs of the cluster)"
     )
     router_actors: int | None = Field(None, ge=1, description="budget of RouterActors; default max(1, CPUs // 2)")
     window_samples_max: int = Field(1_000_000, ge=1, description="samples one window holds; older ones leave early")

@@ -1,6 +1,7 @@
 """Samples a second into a running service, and how long requests wait at 70 % of that.
 
 python -m tests.bench ingest [--json FILE] [--smoke] [--samples 500] [--seconds 20] [--replicas 1] [--router-actors 1]
+    [--breaker-actors 8] [--routers 50] [--metrics 20]
 
 50 routers with 20 breakers each, signed and gzipped requests over 8 keep-alive connections, each for one or two of the
 routers. Afterwards every accepted sample is in the log, and each breaker is where the core comes to with its log. Rates
@@ -16,12 +17,12 @@ from pathlib import Path
 from tests.bench.core import calibrate
 from tests.support import load
 from tests.support.figures import options_of, show
-from tests.support.fleet import Fleet, check_events, check_logged
+from tests.support.fleet import CONNECTIONS, Fleet, check_events, check_logged
 from tests.support.invariants import Evidence
 from tests.support.live import serving
 from tests.support.usage import cpu_s
 
-CONNECTIONS, SHARE = 8, 0.7
+SHARE, WARM_PER_S = 0.7, 200.0
 
 
 def main(argv: list[str]) -> None:
@@ -30,24 +31,34 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--router-actors", type=int, default=1)
+    parser.add_argument("--breaker-actors", type=int, default=8)
+    parser.add_argument("--routers", type=int, default=50)
+    parser.add_argument("--metrics", type=int, default=20)
     options = parser.parse_args(argv)
     if options.smoke:
         options.seconds = 2.0
-    environ = {"BREAKERS_REPLICAS": str(options.replicas), "BREAKERS_ROUTER_ACTORS": str(options.router_actors)}
+    environ = {
+        "BREAKERS_REPLICAS": str(options.replicas),
+        "BREAKERS_ROUTER_ACTORS": str(options.router_actors),
+        "BREAKERS_BREAKER_ACTORS": str(options.breaker_actors),
+    }
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data", **environ) as live:
-        fleet = Fleet(live, *((2, 4) if options.smoke else (50, 20)))
+        fleet = Fleet(live, *((2, 4) if options.smoke else (options.routers, options.metrics)))
         figures = measure(fleet, options.samples, options.seconds)
     show(figures, options.json)
 
 
 def measure(fleet: Fleet, samples: int, seconds: float) -> dict[str, float]:
     target = fleet.target()
-    warm = load.run(target, fleet.bodies(samples, 1), CONNECTIONS, min(3.0, seconds), None)
+    warm_s = min(5.0, seconds)
+    warm = load.run(target, fleet.bodies(samples, 1, WARM_PER_S, warm_s), CONNECTIONS, warm_s, None)
+    bodies = fleet.bodies(samples, 2, warm.accepted / samples / warm.seconds, seconds)
     before, loop_s = cpu_s(fleet.live), calibrate()
-    full = load.run(target, fleet.bodies(samples, 2), CONNECTIONS, seconds, None)
+    full = load.run(target, bodies, CONNECTIONS, seconds, None)
     after = cpu_s(fleet.live)
     rate = full.accepted / full.seconds
-    eased = load.run(target, fleet.bodies(samples, 3), CONNECTIONS, seconds, SHARE * rate / samples)
+    per_s = SHARE * rate / samples
+    eased = load.run(target, fleet.bodies(samples, 3, per_s, seconds), CONNECTIONS, seconds, per_s)
     reports = (warm, full, eased)
     check(fleet, reports, sum(report.accepted for report in reports))
     figures = {

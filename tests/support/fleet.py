@@ -17,7 +17,7 @@ from tests.support import load
 from tests.support.invariants import Evidence
 from tests.support.live import LiveService, wait_for
 
-BODIES = 64
+FORMS, CONNECTIONS = 64, 8
 READ_MAX = 1_000
 """States asked for at once: many more are not told within BREAKERS_OWNER_TIMEOUT_MS by a busy service."""
 MADE_S = 600.0
@@ -121,16 +121,19 @@ class Fleet:
         host, port = self.live.base_url.removeprefix("http://").split(":")
         return load.Target(host, int(port), f"{self.path}/ingest", self.key, self.secret)
 
-    def bodies(self, samples: int, seed: int) -> list[bytes]:
-        """Bodies of so many samples for one or two routers; their times lie in the next minute."""
-        chance, now_ms = random.Random(seed), int(time.time() * 1000)
-        return [load.body_of(list(self._samples(chance, samples, now_ms))) for _ in range(BODIES)]
+    def bodies(self, samples: int, seed: int, per_s: float, seconds: float) -> list[bytes]:
+        """Bodies of so many samples for one or two routers each, as many as are sent at a rate, with the times at which
+        they are due then. The same few in turn, but for their times."""
+        chance, start_ms = random.Random(seed), time.time() * 1000
+        forms = [load.form_of(list(self._samples(chance, samples))) for _ in range(FORMS)]
+        count = max(CONNECTIONS, int(per_s * seconds))
+        return [load.body_at(forms[n % FORMS], int(start_ms + 1000 * n / per_s)) for n in range(count)]
 
-    def _samples(self, chance: random.Random, count: int, now_ms: int) -> Iterator[dict[str, object]]:
+    def _samples(self, chance: random.Random, count: int) -> Iterator[dict[str, object]]:
         routers = chance.sample(self.routers, chance.choice((1, 2)) if len(self.routers) > 1 else 1)
         for i in range(count):
             metric = self.metrics[i // len(routers) % len(self.metrics)]
-            yield sample(routers[i % len(routers)], metric, now_ms + chance.randrange(60_000), chance, 0.9)
+            yield sample(routers[i % len(routers)], metric, load.TIME, chance, 0.9)
 
     def turns(self, count: int, per_request: int, every_s: float, ok_share: float, seed: int) -> list[bytes]:
         """Bodies that bring each breaker one sample in each of `count` turns, in the order of routers. A turn begins

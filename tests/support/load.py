@@ -20,6 +20,8 @@ from gzip import compress
 from multiprocessing.connection import Connection
 
 PERCENTILES = (50, 90, 99)
+TIME = 1_234_567_890_123
+"""Stands where a time will be."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,16 @@ class Report:
 def body_of(samples: Sequence[dict[str, object]]) -> bytes:
     """A gzipped body."""
     return compress(json.dumps({"samples": samples}, separators=(",", ":")).encode(), 1)
+
+
+def form_of(samples: Sequence[dict[str, object]]) -> bytes:
+    """A body whose samples have no time yet (ts_ms: TIME)."""
+    return json.dumps({"samples": samples}, separators=(",", ":")).encode()
+
+
+def body_at(form: bytes, ts_ms: int) -> bytes:
+    """A gzipped body of samples of one time."""
+    return compress(form.replace(str(TIME).encode(), str(ts_ms).encode()), 1)
 
 
 def signed(target: Target, body: bytes, now_ms: int) -> bytes:
