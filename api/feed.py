@@ -7,8 +7,10 @@ queue is full is cut off; it comes back and gets a snapshot. The same entries te
 from __future__ import annotations
 
 import asyncio
+import random
 import traceback
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Literal
 
 import structlog
@@ -33,6 +35,8 @@ FRESH_S = 1.0
 """Silence after which the caches are bypassed (semantics.md section 6: a rotation takes effect within a second)."""
 Ending = Literal["left", "slow", "gone", "revoked", "stopped"]
 """Why a stream ended: its client left, was too slow, its project or its key is gone, or this replica stops."""
+BEATS = 20
+"""In so many turns all projects get their heartbeats."""
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -84,6 +88,7 @@ class Watch:
         self.overrun = False
         self.loading: asyncio.Task[None] | None = None
         self.pending: list[FeedEntry] = []
+        self.turn = random.randrange(BEATS)
 
     def push(self, message: bytes) -> list[Subscriber]:
         """Offers a message to every live client; those that could not take it."""
@@ -318,8 +323,9 @@ class Feed:
             self._push(watch, message)
 
     async def _beat(self) -> None:
-        """One timer for all clients: a comment every few seconds keeps proxies and one impatient client at ease."""
-        while True:
-            await asyncio.sleep(self._timing.heartbeat_s)
-            for watch in list(self._watches.values()):
+        """One timer for all clients: a comment every few seconds keeps proxies and one impatient client at ease.
+        Projects have their turns spread over that time, so that messages need not wait for all of them."""
+        for turn in cycle(range(BEATS)):
+            await asyncio.sleep(self._timing.heartbeat_s / BEATS)
+            for watch in [watch for watch in self._watches.values() if watch.turn == turn]:
                 self._push(watch, HEARTBEAT)

@@ -13,6 +13,8 @@ from breaker_actors.core.records import BreakerSet, SampleColumns, decode_breake
 from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, RouterRef
 
 INBOX_ROWS_MAX = 50_000
+EMPTY: deque[Item] = deque(maxlen=0)
+"""The inbox of all for whom nothing waits: an empty one of each would be half of what an idle breaker takes."""
 END_OF_LOG = 1 << 62
 IDLE_MS = 60_000
 
@@ -48,6 +50,7 @@ class Held:
 
     __slots__ = (
         "_drafts",
+        "_starting",
         "blocked",
         "breaker",
         "committed",
@@ -90,7 +93,7 @@ class Held:
         self.stored_version = self.settings.version if self.settings else 0
         self.breaker: Breaker | None = None
         self.committed: Committed | None = None
-        self.inbox: deque[Item] = deque()
+        self.inbox = EMPTY
         self.inbox_rows = 0
         self.blocked = True
         self._drafts: tuple[EventDraft, ...] | None = None
@@ -101,11 +104,14 @@ class Held:
         self.looked_ms = 0
         self.overflows = 0
         self.noted = (0, 0, 0)
-        self.ready = asyncio.Event()
+        self.ready = False
+        self._starting: asyncio.Event | None = None
         self.wake: int | None = None
 
     def push(self, item: Item) -> None:
         """Queues an item; past INBOX_ROWS_MAX the whole inbox becomes one mark per router (read the log)."""
+        if self.inbox is EMPTY:
+            self.inbox = deque()
         self.inbox.append(item)
         self.inbox_rows += max(1, item.stop - item.start)
         if self.inbox_rows > INBOX_ROWS_MAX:
@@ -124,7 +130,25 @@ class Held:
     def pop(self) -> Item:
         item = self.inbox.popleft()
         self.inbox_rows -= max(1, item.stop - item.start)
+        if not self.inbox:
+            self.inbox = EMPTY
         return item
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self.inbox, self.inbox_rows = EMPTY, 0
+
+    def be_ready(self) -> None:
+        """From here on reads are answered, or known to be in vain."""
+        self.ready = True
+        if self._starting is not None:
+            self._starting.set()
+            self._starting = None
+
+    async def until_ready(self) -> None:
+        if not self.ready:
+            self._starting = self._starting or asyncio.Event()
+            await self._starting.wait()
 
     def wants(self, router_id: str, offset: int) -> bool:
         """Whether a record of a router's log is news for this breaker."""

@@ -147,14 +147,14 @@ class BreakerHost:
     async def states(self, breaker_ids: Sequence[str], wait_s: float) -> list[StateReading]:
         """Committed states of the breakers held here; waits up to wait_s for those that are being restored."""
         held = [h for h in map(self._held.get, breaker_ids) if h is not None]
-        starting = [asyncio.ensure_future(h.ready.wait()) for h in held if not h.ready.is_set()]
+        starting = [asyncio.ensure_future(h.until_ready()) for h in held if not h.ready]
         if starting:
             _, late = await asyncio.wait(starting, timeout=wait_s)
             for waiter in late:
                 waiter.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         now = self._clock.now_ms()
-        return [StateReading(breaker_id=h.id, view=h.view(now)) for h in held if h.ready.is_set() and not h.dropped]
+        return [StateReading(breaker_id=h.id, view=h.view(now)) for h in held if h.ready and not h.dropped]
 
     async def deliver(self, delivery: Delivery) -> list[tuple[str, int]]:
         """Applies or queues a lane's call; answers (breaker_id, epoch) of what is not held under that epoch."""
@@ -227,9 +227,9 @@ class BreakerHost:
     @staticmethod
     def _show(held: Held) -> None:
         """From its creation (or restore) on a breaker answers reads."""
-        if not held.ready.is_set():
+        if not held.ready:
             held.note_committed()
-            held.ready.set()
+            held.be_ready()
 
     def _work(self, held: Held) -> None:
         """Applies what waits until the breaker is blocked or nothing is left."""
@@ -377,8 +377,8 @@ class BreakerHost:
 
     def _drop(self, held: Held) -> None:
         held.dropped = True
-        held.inbox.clear()
-        held.ready.set()
+        held.clear()
+        held.be_ready()
         count_losses(self.meters, held)
         if self._held.get(held.id) is held:
             del self._held[held.id]

@@ -26,7 +26,7 @@ async def figures(net: Net, breakers: Collection[Held], unheard: int, now_ms: in
     wakes = [wake for held in breakers if held.breaker is not None and (wake := held.breaker.next_wake()) is not None]
     return BreakerFigures(
         breakers=len(breakers),
-        starting=sum(not held.ready.is_set() for held in breakers),
+        starting=sum(not held.ready for held in breakers),
         behind=len(lags),
         lag=max(lags, default=0),
         unheard=unheard,

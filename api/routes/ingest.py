@@ -32,7 +32,7 @@ async def ingest(project_id: str) -> Response:
     for reason, n in result.reasons.items():
         parts.meters.count("breakers_samples_rejected_total", n, reason=reason)
     if result.good:
-        splitting = {router_id for router_id, splits in routers.items() if splits}
+        splitting = {router_id for router_id in asked.router_ids() if routers.get(router_id)}
         with_traces = bool(project.trace_id_url_template)
         outcomes = await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting, with_traces))
         count_samples(parts.meters, outcomes, len(result.good))

@@ -196,8 +196,10 @@ class Store(Protocol):
         before `check` is asked."""
         ...
 
-    async def list_breakers(self, project_id: str) -> tuple[list[BreakerRow], int]:
-        """Rows in creation order, and the time of the last configuration change (ms)."""
+    async def list_breakers(
+        self, project_id: str, breaker_ids: Sequence[str] | None = None
+    ) -> tuple[list[BreakerRow], int]:
+        """Rows (all, or those of some ids) in creation order, and the time of the last configuration change (ms)."""
         ...
 
     async def get_breaker(self, project_id: str, breaker_id: str) -> BreakerRow | None: ...

@@ -54,9 +54,13 @@ class Breakers(StorePart):
 
         return await self._db.write(work)
 
-    async def list_breakers(self, project_id: str) -> tuple[list[BreakerRow], int]:
+    async def list_breakers(
+        self, project_id: str, breaker_ids: Sequence[str] | None = None
+    ) -> tuple[list[BreakerRow], int]:
         updated = select(t.projects.c.breakers_updated_ms).where(t.projects.c.id == project_id)
-        return await self._db.read(lambda c: (load_breakers(c, project_id), c.execute(updated).scalar() or 0))
+        return await self._db.read(
+            lambda c: (load_breakers(c, project_id, breaker_ids), c.execute(updated).scalar() or 0)
+        )
 
     async def get_breaker(self, project_id: str, breaker_id: str) -> BreakerRow | None:
         found = await self._db.read(lambda c: load_breakers(c, project_id, [breaker_id]))

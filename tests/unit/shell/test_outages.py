@@ -229,7 +229,7 @@ async def test_one_breaker_that_is_being_restored_does_not_make_the_others_stale
     async with service(tmp_path, breaker_actors=1) as s:
         a, b = await s.breaker(), await s.breaker()
         waiting = s.net.actors["breaker-0"]._held[b.id]
-        waiting.ready.clear()
+        waiting.ready = False
         readings = await s.gateway.states(s.project.id, [a.id, b.id])
-        waiting.ready.set()
+        waiting.be_ready()
         assert (readings[a.id].stale, readings[b.id].stale) == (False, True)
