@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +139,11 @@ def report(live: LiveService, empty_s: float, ready_s: float, fresh_s: float) ->
 
 
 def check_gaps(world: World, evidence: Evidence, crashed_ms: int, restored_ms: int) -> dict[str, Gap]:
-    """Each router's log has one gap, from about the crash to the moment somebody got through to its new owner; it may
-    be told in two pieces. Answers the first ones."""
+    """Each router's log has a gap from about the crash to when somebody got through to its new owner; it may be told in
+    pieces, and a busy machine adds short ones of its own before and behind it. Answers the first pieces."""
     found = {}
     for name, router_id in world.routers.items():
-        gaps = evidence.gaps(router_id)
-        assert all(a.to_ms == b.from_ms for a, b in pairwise(gaps)), name
+        gaps = [gap for gap in evidence.gaps(router_id) if gap.to_ms > crashed_ms and gap.from_ms < restored_ms]
         assert crashed_ms - EARLIEST_MS <= gaps[0].from_ms <= crashed_ms, name
         assert crashed_ms < gaps[-1].to_ms <= restored_ms, name
         found[name] = gaps[0]
