@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
@@ -123,15 +123,26 @@ class RayNet:
 
 def start(actor: type[_Wrapped], name: str, *args: Any) -> Any:
     """The handle of a named actor, started unless it runs; the settings come last."""
-    return ray.remote(actor).options(name=name, scheduling_strategy=_strategy(args[-1]), **OPTIONS).remote(*args)
+    return ray.remote(actor).options(name=name, scheduling_strategy=_strategy(name, args[-1]), **OPTIONS).remote(*args)
 
 
-def _strategy(settings: Settings) -> Any:
-    """Anywhere (without CPUs of their own, actors would all go to the first node unless they are spread); but only on
-    this node while the store is a file of its: who starts actors runs where the file is."""
-    if settings.database_url is not None:
+def _strategy(name: str, settings: Settings) -> Any:
+    """Anywhere while it is numbered: in turn on all nodes, by their CPUs (it needs none of its own, so Ray would not
+    balance it). Only on this node while the store is a file of its: who starts actors runs where the file is."""
+    if settings.database_url is None:
+        return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    number = name.rpartition("-")[2]
+    if not number.isdigit():
         return "SPREAD"
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+    return NodeAffinitySchedulingStrategy(place_of(int(number), cpus), soft=True)
+
+
+def place_of(number: int, cpus: Mapping[str, int]) -> str:
+    """The node of a numbered actor: nodes take turns, each as often as it has CPUs."""
+    turns = sorted((turn, node) for node, count in cpus.items() for turn in range(count))
+    nodes = [node for _, node in turns] or sorted(cpus)
+    return nodes[number % len(nodes)]
 
 
 def _own_address() -> str:
