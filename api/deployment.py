@@ -32,19 +32,23 @@ LOGGING = LoggingConfig(enable_access_log=False, log_level="WARNING")
 def build_app(settings: Settings) -> Any:
     """The Quart app of one replica, on the actors of this cluster."""
     from api.app import create_app
+    from api.context import EXTENSION
+    from api.garbage import collect_rarely
     from breaker_actors import logs, metrics
     from breaker_actors.actors import connect
     from breaker_actors.clock import SystemClock
     from breaker_actors.meters import Meters
 
-    meters = Meters("api", "api")
+    meters, clock = Meters("api", "api"), SystemClock()
     logs.configure("api", meters=meters)
     # Serve itself puts X-Request-ID on every answer.
-    app = create_app(connect(settings, meters), settings, SystemClock(), names_requests=False, meters=meters)
+    app = create_app(connect(settings, meters), settings, clock, names_requests=False, meters=meters)
 
     @app.before_serving
-    async def export() -> None:
+    async def begin() -> None:
         app.extensions["breakers-metrics"] = metrics.start(meters, settings)
+        feed = app.extensions[EXTENSION].feed
+        app.extensions["breakers-garbage"] = asyncio.create_task(collect_rarely(feed, clock))
 
     return app
 

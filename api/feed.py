@@ -116,6 +116,8 @@ class Feed:
         self._watches: dict[str, Watch] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._access_changed = asyncio.Event()
+        self.ended = 0
+        """Streams so far that are over."""
         self.caches = Caches(gateway.store, self.fresh)
         meters.watch(lambda: meters.gauge("breakers_stream_clients", self.stream_count()))
 
@@ -177,6 +179,7 @@ class Feed:
 
     def unsubscribe(self, project_id: str, subscriber: Subscriber) -> None:
         """Forgets a client, and the project's board with its last one."""
+        self.ended += 1
         self._meters.count("breakers_streams_closed_total", reason=subscriber.ended)
         watch = self._watches.get(project_id)
         if watch is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from sys import intern
 
 import msgspec
 
@@ -82,7 +83,7 @@ class Held:
         self.shard = assignment.shard
         self.epoch = assignment.epoch
         # a link that ended comes before the same one begun anew
-        self.routers: dict[str, RouterRef] = {r.router_id: r for r in assignment.routers}
+        self.routers: dict[str, RouterRef] = {r.router_id: shared(r) for r in assignment.routers}
         self.cut: dict[str, int] = {r.router_id: assignment.cut[r.router_id] for r in assignment.routers}
         # links that have ended: read no further, but refilled from as long as the window reaches them
         self.former: dict[str, RouterRef] = {}
@@ -230,6 +231,11 @@ class Held:
         rule = self.breaker.rule if self.breaker is not None else self.settings.rule
         assert rule is not None
         return EventDraft.of(self.settings.name, rule, effect)
+
+
+def shared(router: RouterRef) -> RouterRef:
+    """With names that all breakers here have in common: they are few, and each came as a copy of its own."""
+    return msgspec.structs.replace(router, owner=intern(router.owner), log_slot=intern(router.log_slot))
 
 
 def mark(router_id: str, upto: int) -> Item:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ from breaker_actors.core.records import (
 )
 from breaker_actors.errors import BreakersError
 from breaker_actors.guard import one_round
-from breaker_actors.held import Held, Item, mark
+from breaker_actors.held import Held, Item, mark, shared
 from breaker_actors.lagging import figures
 from breaker_actors.lane import Lane
 from breaker_actors.listening import Listening
@@ -129,7 +130,7 @@ class BreakerHost:
             held = self._held.get(breaker_id)
             current = router.until_offset is None
             if held is not None and current and held.routers.get(router.router_id) != router:
-                held.routers[router.router_id] = router
+                held.routers[router.router_id] = shared(router)
                 held.cut.setdefault(router.router_id, router.since_offset)
                 wants.append((held, router.router_id))
         await self._listening.attach_and_work(wants)
@@ -140,7 +141,7 @@ class BreakerHost:
         for held in self._held.values():
             for router_id in [i for i in held.routers if i in owners]:
                 ref = held.routers[router_id]
-                held.routers[router_id] = msgspec.structs.replace(ref, owner=owners[router_id])
+                held.routers[router_id] = msgspec.structs.replace(ref, owner=intern(owners[router_id]))
                 wants.append((held, router_id))
         await self._listening.attach_and_work(wants)
 
