@@ -1,7 +1,7 @@
 """Samples a second into a running service, and how long requests wait at 70 % of that.
 
 python -m tests.bench ingest [--json FILE] [--smoke] [--samples 500] [--seconds 20] [--replicas 1] [--router-actors 1]
-    [--breaker-actors 8] [--routers 50] [--metrics 20]
+    [--breaker-actors 4] [--routers 50] [--metrics 20]
 
 50 routers with 20 breakers each, signed and gzipped requests over 8 keep-alive connections, each for one or two of the
 routers. Afterwards every accepted sample is in the log, and each breaker is where the core comes to with its log. Rates
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--router-actors", type=int, default=1)
-    parser.add_argument("--breaker-actors", type=int, default=8)
+    parser.add_argument("--breaker-actors", type=int, default=4)
     parser.add_argument("--routers", type=int, default=50)
     parser.add_argument("--metrics", type=int, default=20)
     options = parser.parse_args(argv)
