@@ -34,7 +34,7 @@ _EVERYWHERE = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     # Serve replaces a dead HAProxy after three checks that failed: nobody is served meanwhile, by default for 30 s.
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
-    # Nothing in the app blocks its loop, so it needs none of its own, where each message would change threads twice.
+    # Nothing in the app blocks its loop for long, so it needs none of its own: messages would change threads twice.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",

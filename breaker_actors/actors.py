@@ -75,12 +75,16 @@ class RayNet:
             return await self._ask(actor, lambda handle: handle.call.remote(method, *args))
         try:
             async with asyncio.timeout(CALL_S):
-                return await wire.call(method, args)
+                return await self._wires.call(actor, wire, method, args)
         except TimeoutError:
             raise Unavailable(f"{actor} does not answer") from None
 
     async def _find(self, actor: str) -> Address | None:
-        found: Address | None = await self._ask(actor, lambda handle: handle.address.remote())
+        """Where an actor listens; those of an earlier release do not."""
+        try:
+            found: Address | None = await self._ask(actor, lambda handle: handle.address.remote())
+        except AttributeError:
+            return None
         return found
 
     async def process(self, actor: str) -> Process:
@@ -197,8 +201,18 @@ class _Wrapped:
         logs.configure(meters.actor, meters=meters)
         self._exporting = metrics.start(meters, settings)
         self._listener = Listener(self.call)
-        # where Ray encrypts its calls, ours are not to go beside it in the clear
-        self._address = None if TLS else await self._listener.open(_own_address())
+        self._address = await self._listen()
+
+    async def _listen(self) -> Address | None:
+        """None: all calls go through Ray. Where it encrypts them, ours are not to go beside it in the clear; and not
+        every address of a node is one of its interfaces."""
+        if TLS:
+            return None
+        try:
+            return await self._listener.open(_own_address())
+        except OSError as error:
+            structlog.get_logger().warning("not_listening", error=str(error))
+            return None
 
 
 class BreakerActor(_Wrapped):

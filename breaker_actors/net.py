@@ -1,4 +1,4 @@
-"""How the parts call each other: by actor name and method, over Ray in a cluster or directly in one process.
+"""How the parts call each other: by actor name and method, between processes of a cluster or directly in one process.
 
 `Net` is the only thing a plain part knows of the others; `actors.py` has the Ray version, `local.py` the direct one.
 The peers below give its calls their types.

@@ -230,7 +230,7 @@ class Placing:
     async def check_place(self) -> None:
         """One that has nothing to write would go on telling what it knew when a newer one took over."""
         async with self._writing:
-            if not self._doubtful and await self._store.directory_epoch() != self.epoch:
+            if await self._store.directory_epoch() != self.epoch:
                 self._superseded()
 
     async def place_new(self, kind: ActorKind, things: Iterable[str]) -> None:

@@ -1,13 +1,13 @@
 """Direct connections between processes: a call over one costs a tenth of a call through Ray, in time and in CPU.
 
 Ray stays the one who knows: it starts actors, says where each of them listens (and with which token), and takes every
-call for which there is no wire. Wires are made in the background, one per pair of processes, and are given up when the
-other end falls silent or Ray does not vouch for it any more.
+call for which there is no wire. Wires are made in the background, one per pair of processes, and are given up when they
+break or Ray does not vouch for the other end any more.
 
-A frame is a length (4 bytes, little endian) and a pickle. The server begins with a nonce; the client's first frame is
-its HMAC under the token, which only Ray gives out: who can get it could call the actor through Ray as well. Nothing of
-a stranger is unpickled. Several calls share a connection and may end in any order; how many are under way is bounded
-by their callers (lanes have one each).
+A frame is a length (4 bytes, little endian), the call's number (8 bytes), what it is (1 byte), and a pickle. Before the
+first one both ends prove that they have the token, which only Ray gives out: who can get it could call the actor, or
+answer for it, through Ray as well. Nothing of a stranger is unpickled. Several calls share a connection and may end in
+any order; how many are under way is bounded by their callers (lanes have one each).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pickle
 import secrets
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import msgspec
@@ -28,15 +28,21 @@ import structlog
 from breaker_actors.errors import BreakersError, Unavailable
 
 FRAME_MAX = 256 << 20
-"""Of a peer; far beyond what a lane carries in one call."""
-GREETING_MAX = 64
+"""Far beyond what a lane carries in one call."""
+NONCE_BYTES, PROOF_BYTES = 16, 32
+GREETING_MAX = NONCE_BYTES + PROOF_BYTES
 CONNECT_S = 2.0
+"""For a connection until both ends have proven themselves."""
 AGAIN_S = 1.0
 """After an attempt that failed, calls go through Ray for so long before the next one."""
 VOUCH_S = 5.0
-"""A wire in use is asked about so often: whether its actor still lives at the other end."""
-SILENT_S = 4
-"""An end that acknowledges nothing for so long is lost (RFC 5482, RFC 1122 4.2.3.6): its machine may be gone."""
+"""A wire in use is asked about so often: whether its actor still lives at the other end. One that has not been asked
+about for twice as long is not used before it has."""
+OVERDUE_S = 2.0
+"""A call that takes so long has it asked at once: the other machine may be gone without a word."""
+IDLE_S = 4
+"""An idle connection is lost when the other machine has not answered for so long (RFC 1122 section 4.2.3.6)."""
+CALL, RESULT, ERROR = 0, 1, 2
 
 Serve = Callable[..., Awaitable[Any]]
 log = structlog.get_logger()
@@ -49,18 +55,21 @@ class Address(msgspec.Struct, frozen=True):
     port: int
     token: bytes
 
+    def __repr__(self) -> str:
+        return f"Address({self.host}:{self.port})"
+
 
 class _Frames(asyncio.Protocol):
     """Cuts a stream of bytes into frames; `_max` bounds the next ones."""
 
-    def __init__(self, longest: int) -> None:
-        self._max = longest
+    def __init__(self) -> None:
+        self._max = GREETING_MAX
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        _watch(self._transport.get_extra_info("socket"))
+        _keep_alive(self._transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -85,9 +94,9 @@ class _Frames(asyncio.Protocol):
             self._transport.abort()
             self._transport = None
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, *parts: bytes) -> None:
         if self._transport is not None:
-            self._transport.writelines((len(frame).to_bytes(4, "little"), frame))
+            self._transport.writelines((sum(map(len, parts)).to_bytes(4, "little"), *parts))
 
     def _take(self, frame: bytes) -> None:
         raise NotImplementedError
@@ -97,23 +106,29 @@ class Wire(_Frames):
     """The calling end."""
 
     def __init__(self, address: Address) -> None:
-        super().__init__(FRAME_MAX)
+        super().__init__()
         self.address = address
-        self._greeted = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.since = self._loop.time()
+        self._nonces: bytes | None = None
+        self._proven: asyncio.Future[None] = self._loop.create_future()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._last = 0
 
     @classmethod
     async def open(cls, address: Address) -> Wire:
-        """Connected and greeted. Raises OSError when there is no way to it."""
+        """Connected, and sure of whom to. Raises OSError when there is no way to it."""
         loop, wire = asyncio.get_running_loop(), cls(address)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await loop.create_connection(lambda: wire, address.host, address.port)
-                await wire._greeted
+                await wire._proven
         except TimeoutError:
             wire.close()
             raise OSError("no connection in time") from None
+        except BaseException:
+            wire.close()
+            raise
         return wire
 
     @property
@@ -124,12 +139,11 @@ class Wire(_Frames):
     async def call(self, method: str, args: tuple[Any, ...]) -> Any:
         """The callee's answer or error; Unavailable when it is unknown whether it ran."""
         self._last += 1
-        number, future = self._last, asyncio.get_running_loop().create_future()
-        frame = _pickled((number, method, args))
+        number, future, content = self._last, self._loop.create_future(), _pickled((method, args))
         if not self.is_open:
             raise Unavailable("the connection was lost")
         self._calls[number] = future
-        self._send(frame)
+        self._send(_head(number, CALL), content)
         try:
             return await future
         finally:
@@ -140,22 +154,39 @@ class Wire(_Frames):
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(Unavailable("the connection was lost"))
-        if not self._greeted.done():
-            self._greeted.set_exception(OSError("the connection was lost"))
+        if not self._proven.done():
+            self._proven.set_exception(OSError("the connection was lost"))
 
     def _take(self, frame: bytes) -> None:
-        if not self._greeted.done():
-            self._send(_proof(self.address.token, frame))
-            self._greeted.set_result(None)
+        if self._max == GREETING_MAX:
+            self._greet(frame)
             return
-        number, good, value = pickle.loads(frame)
+        number, kind, content = _parts(frame)
         future = self._calls.get(number)
         if future is None or future.done():
             return  # who asked has given up
-        if good:
+        try:
+            value = pickle.loads(content)
+        except Exception as error:
+            kind, value = ERROR, Unavailable(f"an answer that can't be read ({type(error).__name__})")
+        if kind == RESULT:
             future.set_result(value)
         else:
             future.set_exception(value)
+
+    def _greet(self, frame: bytes) -> None:
+        token = self.address.token
+        if self._nonces is None:
+            mine = secrets.token_bytes(NONCE_BYTES)
+            self._nonces = frame + mine
+            self._send(mine, _proof(token, b"caller", self._nonces))
+        elif hmac.compare_digest(frame, _proof(token, b"called", self._nonces)) and not self._proven.done():
+            self._max = FRAME_MAX
+            self._proven.set_result(None)
+        else:
+            self.close()
+            if not self._proven.done():
+                self._proven.set_exception(OSError("somebody else listens there"))
 
 
 class Listener:
@@ -164,83 +195,101 @@ class Listener:
     def __init__(self, serve: Serve) -> None:
         self.token = secrets.token_bytes(32)
         self.serve = serve
+        self.running: set[asyncio.Task[None]] = set()
+        self.ends: set[_End] = set()
         self._server: asyncio.Server | None = None
-        self._ends: set[_End] = set()
 
     async def open(self, host: str) -> Address:
-        """Listens on one interface, at a port of the system's choice."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: _End(self, self._ends), host, 0)
+        """Listens on one interface, at a port of the system's choice. Raises OSError when that can't be done."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: _End(self), host, 0)
         return Address(host, self._server.sockets[0].getsockname()[1], self.token)
 
     async def close(self) -> None:
         """Also ends the connections there are; calls under way go on."""
         if self._server is not None:
             self._server.close()
-        for end in list(self._ends):
+        for end in list(self.ends):
             end.close()
 
 
 class _End(_Frames):
-    """One caller's connection."""
+    """One caller's connection. Who has not proven itself in CONNECT_S is not kept."""
 
-    def __init__(self, listener: Listener, ends: set[_End]) -> None:
-        super().__init__(GREETING_MAX)
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
         self._listener = listener
-        self._ends = ends
-        self._nonce = secrets.token_bytes(16)
-        self._proven = False
-        self._running: set[asyncio.Task[None]] = set()
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._ends.add(self)
+        self._listener.ends.add(self)
+        self._waiting = asyncio.get_running_loop().call_later(CONNECT_S, self.close)
         self._send(self._nonce)
 
     def connection_lost(self, _: Exception | None) -> None:
         super().connection_lost(None)
-        self._ends.discard(self)
+        self._waiting.cancel()
+        self._listener.ends.discard(self)
 
     def _take(self, frame: bytes) -> None:
-        if self._proven:
-            task = asyncio.create_task(self._answer(*pickle.loads(frame)))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        elif hmac.compare_digest(frame, _proof(self._listener.token, self._nonce)):
-            self._proven, self._max = True, FRAME_MAX
+        if self._max == GREETING_MAX:
+            self._greet(frame)
+            return
+        number, _, content = _parts(frame)
+        task = asyncio.create_task(self._answer(number, content))
+        self._listener.running.add(task)
+        task.add_done_callback(self._listener.running.discard)
+
+    def _greet(self, frame: bytes) -> None:
+        nonces = self._nonce + frame[:NONCE_BYTES]
+        if hmac.compare_digest(frame[NONCE_BYTES:], _proof(self._listener.token, b"caller", nonces)):
+            self._waiting.cancel()
+            self._max = FRAME_MAX
+            self._send(_proof(self._listener.token, b"called", nonces))
         else:
             log.warning("stranger_refused", peer=self._transport and self._transport.get_extra_info("peername"))
             self.close()
 
-    async def _answer(self, number: int, method: str, args: tuple[Any, ...]) -> None:
+    async def _answer(self, number: int, content: bytes) -> None:
+        kind, answer, method = ERROR, b"", ""
         try:
-            frame = _pickled((number, True, await self._listener.serve(method, *args)))
+            method, args = pickle.loads(content)
+            answer = _pickled(await self._listener.serve(method, *args))
+            kind = RESULT
         except BreakersError as error:
-            frame = _pickled((number, False, error))
+            answer = _pickled(error)
         except Exception as error:
             trace = "".join(traceback.format_tb(error.__traceback__, limit=8))
             log.error("call_failed", method=method, error=type(error).__name__, trace=trace)
-            frame = _pickled((number, False, Unavailable(f"{type(error).__name__} in an actor")))
-        self._send(frame)
+            answer = _pickled(Unavailable(f"{type(error).__name__} in an actor"))
+        finally:
+            # also where the task was cancelled: who asked is not to wait in vain
+            self._send(_head(number, kind), answer or _pickled(Unavailable("the call was given up")))
 
 
 def _pickled(value: object) -> bytes:
-    return pickle.dumps(value, protocol=5)
+    """Raises Unavailable for what is too long: it would only break the connection."""
+    content = pickle.dumps(value, protocol=5)
+    if len(content) > FRAME_MAX - 9:
+        raise Unavailable("too much for one call")
+    return content
 
 
-def _proof(token: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(token, nonce, "sha256")
+def _head(number: int, kind: int) -> bytes:
+    return number.to_bytes(8, "little") + bytes((kind,))
 
 
-def _watch(sock: socket.socket) -> None:
-    """Has the system notice an end that is gone without a word."""
+def _parts(frame: bytes) -> tuple[int, int, bytes]:
+    return int.from_bytes(frame[:8], "little"), frame[8] if len(frame) > 8 else ERROR, frame[9:]
+
+
+def _proof(token: bytes, who: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(token, who + nonces, "sha256")
+
+
+def _keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options: Mapping[str, int] = {
-        "TCP_KEEPIDLE": 1,
-        "TCP_KEEPINTVL": 1,
-        "TCP_KEEPCNT": SILENT_S - 1,
-        "TCP_USER_TIMEOUT": SILENT_S * 1000,
-    }
-    for name, value in options.items():
+    for name, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", IDLE_S - 1)):
         if hasattr(socket, name):  # they are Linux's
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -256,41 +305,50 @@ class Wires:
         self._look_at: dict[str, float] = {}
 
     def get(self, actor: str) -> Wire | None:
-        """An open wire; where there is none, one is looked for meanwhile."""
-        wire = self._open.get(actor)
+        """An open wire that Ray has vouched for; where there is none, one is looked for meanwhile."""
+        now, wire = asyncio.get_running_loop().time(), self._open.get(actor)
         if wire is not None and not wire.is_open:
-            wire = None
             del self._open[actor]
-            self._look_at.pop(actor, None)
-        if asyncio.get_running_loop().time() >= self._look_at.get(actor, 0.0) and actor not in self._looking:
-            self._looking[actor] = asyncio.create_task(self._look(actor))
-        return wire
+            if now - wire.since > AGAIN_S:
+                self._look_at.pop(actor, None)
+            wire = None
+        due_at = self._look_at.get(actor, 0.0)
+        if now >= due_at:
+            self._look(actor)
+        return wire if now < due_at + VOUCH_S else None
 
-    async def _look(self, actor: str) -> None:
-        pause = AGAIN_S
+    async def call(self, actor: str, wire: Wire, method: str, args: tuple[Any, ...]) -> Any:
+        """A call over a wire of `get`. One that hangs fails when Ray knows that its actor is gone."""
+        overdue = asyncio.get_running_loop().call_later(OVERDUE_S, self._look, actor)
         try:
-            if await self._renew(actor):
-                pause = VOUCH_S
+            return await wire.call(method, args)
         finally:
-            self._look_at[actor] = asyncio.get_running_loop().time() + pause
-            del self._looking[actor]
+            overdue.cancel()
 
-    async def _renew(self, actor: str) -> bool:
-        """Whether there is a wire now to where the actor is."""
+    def _look(self, actor: str) -> None:
+        if actor not in self._looking:
+            task = self._looking[actor] = asyncio.create_task(self._renew(actor))
+            task.add_done_callback(lambda done: self._looked(actor, done))
+
+    def _looked(self, actor: str, task: asyncio.Task[None]) -> None:
+        del self._looking[actor]
+        there = not task.cancelled() and task.exception() is None and actor in self._open
+        self._look_at[actor] = asyncio.get_running_loop().time() + (VOUCH_S if there else AGAIN_S)
+
+    async def _renew(self, actor: str) -> None:
+        """Keeps or makes a wire to where the actor is now."""
         address = None
         with contextlib.suppress(BreakersError):
             address = await self._find(actor)
         wire = self._open.get(actor)
         if wire is not None and wire.is_open and wire.address == address:
-            return True
+            return
         if wire is not None:
             wire.close()
             del self._open[actor]
         if address is None:
-            return False
+            return
         try:
             self._open[actor] = await Wire.open(address)
         except OSError as error:
             log.warning("no_wire", actor=actor, host=address.host, port=address.port, error=str(error))
-            return False
-        return True

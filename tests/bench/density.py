@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ from tests.support.fleet import Fleet, check_events, check_logged
 from tests.support.invariants import Evidence
 from tests.support.live import LiveService, serving
 from tests.support.scraping import Series, gained, quantile, scrape
-from tests.support.usage import STAGES, cpu_s
+from tests.support.usage import cpu_s, private_kb
 
 T = TypeVar("T")
 METRICS = 100
@@ -39,7 +37,6 @@ WARM_TURNS = 20
 OK_SHARE, DRAWN, SEED = 0.99, 200, 4
 QUIET_S, TOLD_S = 10.0, 60.0
 LAG, APPLIED = "breakers_evaluation_lag_seconds", "breakers_samples_applied_total"
-PRIVATE = re.compile(r"^Private_\w+: +(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -106,15 +103,6 @@ def memory(base: Mapping[str, int], looks: Mapping[str, Mapping[str, int]], brea
             f"kb_per_breaker {when} {stage}": max(0, found[stage] - kb) / breakers for stage, kb in base.items()
         }
     return figures
-
-
-def private_kb(live: LiveService) -> Counter[str]:
-    """Memory of the actors and replicas that they share with nobody, by stage."""
-    found: Counter[str] = Counter()
-    for prefix, stage in STAGES:
-        for pid in live.pids(prefix.removeprefix("ray::")):
-            found[stage] += sum(map(int, PRIVATE.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())))
-    return found
 
 
 def until_applied(live: LiveService, samples: int) -> dict[str, Series]:

@@ -1,6 +1,8 @@
-"""From the POST of the tripping batch to its state message at a stream client and its webhook at a receiver, idle.
+"""From the POST of the tripping batch to its state message at a stream client and its webhook at a receiver.
 
-python -m tests.bench push [--json FILE] [--smoke]
+python -m tests.bench push [--json FILE] [--smoke] [--trips 300] [--beside 0]
+
+The service is idle otherwise, or takes `--beside` samples a second for 1,000 other breakers.
 
 The calibration in the same run, between the trips: a request that does nothing over the same way, and a chain of
 actors that do nothing but the same hops and commits (a call that commits a row, from there a call, from there a call
@@ -14,17 +16,23 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.support import load
 from tests.support.driver import Driver
 from tests.support.figures import options_of, show
+from tests.support.fleet import CONNECTIONS, Fleet
 from tests.support.live import LiveService, serving
 from tests.support.receivers import Reply, Request, WebReceiver
 
-PAUSE_S = 0.05
+PAUSE_S, SETTLE_S, SLOWEST_S = 0.05, 3.0, 0.5
+SAMPLES = 500
 WITHIN_S = 10.0
 CHAIN = """
 import asyncio, sqlite3, time
@@ -118,7 +126,11 @@ class Stream:
 
 
 def main(argv: list[str]) -> None:
-    options = options_of("push").parse_args(argv)
+    parser = options_of("push")
+    parser.add_argument("--trips", type=int, default=300)
+    parser.add_argument("--beside", type=float, default=0.0)
+    options = parser.parse_args(argv)
+    count = 10 if options.smoke else options.trips
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(Path(folder) / "data", BREAKERS_ALLOW_PRIVATE_DESTINATIONS="true") as live,
@@ -126,10 +138,31 @@ def main(argv: list[str]) -> None:
         chain = Driver(live, CHAIN)
         try:
             chain.ask(folder)
-            figures = asyncio.run(measure(live, 10 if options.smoke else 300, chain))
+            if options.beside:
+                with busy(live, options.beside, count * SLOWEST_S) as figures:
+                    figures |= asyncio.run(measure(live, count, chain))
+            else:
+                figures = asyncio.run(measure(live, count, chain))
         finally:
             chain.close()
     show(figures, options.json)
+
+
+@contextmanager
+def busy(live: LiveService, samples_per_s: float, seconds: float) -> Iterator[dict[str, float]]:
+    """The service takes samples of others as long as the block runs, and answers all of them."""
+    fleet = Fleet(live, 50, 20)
+    per_s = samples_per_s / SAMPLES
+    bodies = fleet.bodies(SAMPLES, 1, per_s, seconds)
+    figures: dict[str, float] = {}
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(load.run, fleet.target(), bodies, CONNECTIONS, seconds, per_s)
+        time.sleep(SETTLE_S)
+        yield figures
+        assert not loading.done(), "the load ended before the trips did"
+        report = loading.result()
+    assert set(report.statuses) == {202}, dict(report.statuses)
+    figures |= {"beside_samples_per_s": report.accepted / report.seconds}
 
 
 async def measure(live: LiveService, count: int, chain: Driver) -> dict[str, float]:

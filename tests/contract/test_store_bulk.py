@@ -159,7 +159,7 @@ async def test_five_thousand_take_a_few_hundred_statements(world: World) -> None
     items = [item(f"b{i}", metadata={"i": str(i)}) for i in range(5_000)]
     statements: list[str] = []
 
-    @listens_for(world.store._db._engine, "before_cursor_execute")  # type: ignore[attr-defined]
+    @listens_for(world.store._db._engines.serial, "before_cursor_execute")  # type: ignore[attr-defined]
     def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if not statement.startswith("INSERT INTO changes"):
             statements.append(statement)

@@ -75,7 +75,11 @@ SHELL = {
             "head is not None and head.epoch == epoch and head.owner == owner",
             "True",
         ),
-        Mutant("breaker_actors.stores.runtime:_advance", "& (t.journals.c.epoch == head.epoch)", ""),
+        Mutant(
+            "breaker_actors.stores.runtime:_advance",
+            '"under": head.epoch',
+            '"under": c.execute(select(t.journals.c.epoch).where(t.journals.c.shard == head.shard)).scalar()',
+        ),
     ),
     "no duplicate keys": (Mutant("breaker_actors.staging:Group._known", "if key in router.keys:", "if False:"),),
     "no compare-and-set of transition_seq": (

@@ -24,6 +24,7 @@ class Part:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.calls: list[tuple[Any, ...]] = []
+        self.unreadable: Any = None
 
     async def serve(self, method: str, *args: Any) -> Any:
         self.calls.append((method, *args))
@@ -41,6 +42,9 @@ class Part:
 
     async def fail(self) -> None:
         raise ZeroDivisionError("secret of the callee")
+
+    async def give(self) -> Any:
+        return self.unreadable
 
     async def odd(self) -> Any:
         return lambda: None  # can't be sent
@@ -141,20 +145,100 @@ async def test_nothing_of_a_stranger_is_read(frame: bytes) -> None:
         writer.close()
 
 
-async def test_a_frame_beyond_the_bound_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_long_for_a_frame_fails_that_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening() as (part, _, address):
         monkeypatch.setattr(wires, "FRAME_MAX", 1_000)
         wire = await Wire.open(address)
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="too much"):
             await wire.call("echo", (b"x" * 2_000,))
+        assert part.calls == []
+        part.unreadable = b"x" * 2_000
+        with pytest.raises(Unavailable, match="too much"):
+            await wire.call("give", ())
+        assert await wire.call("echo", (1,)) == 1
+        wire.close()
+
+
+async def test_a_frame_beyond_the_bound_ends_the_connection() -> None:
+    async with listening() as (part, _, address):
+        wire = await Wire.open(address)
+        wire._send(b"x" * 100)
+        wire._transport.write((1 << 31).to_bytes(4, "little"))  # type: ignore[union-attr]
+        await until(lambda: _closed(wire))
         assert part.calls == []
 
 
 async def test_who_has_no_token_is_not_answered() -> None:
     async with listening() as (_, _, address):
-        wire = await Wire.open(replace(address, token=bytes(32)))
-        with pytest.raises(Unavailable):
-            await wire.call("echo", (1,))
+        with pytest.raises(OSError, match="lost"):
+            await Wire.open(replace(address, token=bytes(32)))
+
+
+@pytest.mark.parametrize("answer", [b"x" * 32, pickle.dumps(Bomb())])
+async def test_nothing_of_a_stranger_who_listens_there_is_read(answer: bytes) -> None:
+    """The port of a process that died may be another's by now."""
+
+    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for frame in (b"n" * 16, answer):
+            writer.write(len(frame).to_bytes(4, "little") + frame)
+        await reader.read()
+        writer.close()
+        left.set()
+
+    left = asyncio.Event()
+    server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+    with pytest.raises(OSError, match=r"listens there|lost"):
+        await Wire.open(Address("127.0.0.1", server.sockets[0].getsockname()[1], bytes(32)))
+    assert exploded == []
+    await left.wait()
+    server.close()
+
+
+async def test_who_says_nothing_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wires, "CONNECT_S", 0.05)
+    async with listening() as (_, listener, address):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        await reader.readexactly(4 + 16)
+        assert await reader.read() == b""
+        assert not listener.ends
+        writer.close()
+
+
+class Unreadable:
+    """Known at one end only."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return int, ("no number",)
+
+
+async def test_what_can_not_be_read_fails_that_call_alone() -> None:
+    async with listening() as (part, _, address):
+        wire = await Wire.open(address)
+        waiting = asyncio.create_task(wire.call("wait", ()))
+        with pytest.raises(Unavailable, match="ValueError"):
+            await wire.call("echo", (Unreadable(),))
+        part.unreadable = Unreadable()
+        with pytest.raises(Unavailable, match="can't be read"):
+            await wire.call("give", ())
+        part.go.set()
+        assert await waiting == "gone on"
+        wire.close()
+
+
+async def test_a_call_that_is_given_up_over_there_is_answered() -> None:
+    async with listening() as (part, listener, address):
+        wire = await Wire.open(address)
+        waiting = asyncio.create_task(wire.call("wait", ()))
+        await until(lambda: _count(part.calls, 1))
+        for task in listener.running:
+            task.cancel()
+        with pytest.raises(Unavailable, match="given up"):
+            await waiting
+        wire.close()
+
+
+def test_a_token_is_not_shown() -> None:
+    assert repr(Address("127.0.0.1", 1, b"secret")) == "Address(127.0.0.1:1)"
 
 
 class Book:
@@ -222,6 +306,32 @@ async def _moved(found: Wires, address: Address) -> bool:
 
 async def _none(found: Wires) -> bool:
     return found.get("a") is None
+
+
+async def test_a_wire_that_nobody_vouched_for_lately_waits_until_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not used for a while; its process may not be the actor any more."""
+    monkeypatch.setattr(wires, "VOUCH_S", 0.02)
+    book = Book()
+    async with listening() as (_, _, address):
+        book.known["a"] = address
+        found = Wires(book.find)
+        wire = await until(opened(found, "a"))
+        await asyncio.sleep(0.1)
+        assert found.get("a") is None
+        assert await until(opened(found, "a")) is wire
+
+
+async def test_a_call_that_hangs_has_ray_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wires, "OVERDUE_S", 0.02)
+    book = Book()
+    async with listening() as (_, _, address):
+        book.known["a"] = address
+        found = Wires(book.find)
+        wire = await until(opened(found, "a"))
+        del book.known["a"]
+        with pytest.raises(Unavailable):
+            await found.call("a", wire, "wait", ())
+        assert not wire.is_open
 
 
 async def test_who_is_not_there_is_not_asked_for_all_the_time() -> None:
