@@ -131,8 +131,9 @@ def start(actor: type[_Wrapped], name: str, *args: Any) -> Any:
 
 
 def _strategy(name: str, settings: Settings) -> Any:
-    """Anywhere while it is numbered: in turn on all nodes, by their CPUs (it needs none of its own, so Ray would not
-    balance it). Only on this node while the store is a file of its: who starts actors runs where the file is."""
+    """A numbered one: in turn on all nodes, by their CPUs (it needs none, so Ray would not balance it); where
+    that node can't take it, Ray chooses. Only on this node while the store is a file of its: who starts actors runs
+    where the file is."""
     if settings.database_url is None:
         return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     number = name.rpartition("-")[2]
