@@ -26,6 +26,7 @@ import msgspec
 import structlog
 
 from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.guard import one_round
 
 FRAME_MAX = 256 << 20
 """Far beyond what a lane carries in one call."""
@@ -327,13 +328,13 @@ class Wires:
 
     def _look(self, actor: str) -> None:
         if actor not in self._looking:
-            task = self._looking[actor] = asyncio.create_task(self._renew(actor))
-            task.add_done_callback(lambda done: self._looked(actor, done))
+            task = self._looking[actor] = asyncio.create_task(one_round("wires", self._renew(actor)))
+            task.add_done_callback(lambda _: self._looked(actor))
 
-    def _looked(self, actor: str, task: asyncio.Task[None]) -> None:
+    def _looked(self, actor: str) -> None:
         del self._looking[actor]
-        there = not task.cancelled() and task.exception() is None and actor in self._open
-        self._look_at[actor] = asyncio.get_running_loop().time() + (VOUCH_S if there else AGAIN_S)
+        pause_s = VOUCH_S if actor in self._open else AGAIN_S
+        self._look_at[actor] = asyncio.get_running_loop().time() + pause_s
 
     async def _renew(self, actor: str) -> None:
         """Keeps or makes a wire to where the actor is now."""

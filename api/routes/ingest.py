@@ -27,12 +27,13 @@ async def ingest(project_id: str) -> Response:
     keys = _keys(project, raw)
     body = samples.inflate(raw, request.headers.get("Content-Encoding"), parts.settings.max_inflated_bytes)
     asked = samples.Request(body)
-    routers = await parts.caches.routers(project.id, asked.router_ids())
+    wanted = asked.router_ids()
+    routers = await parts.caches.routers(project.id, wanted)
     result = _sort(asked, routers)
     for reason, n in result.reasons.items():
         parts.meters.count("breakers_samples_rejected_total", n, reason=reason)
     if result.good:
-        splitting = {router_id for router_id in asked.router_ids() if routers.get(router_id)}
+        splitting = {router_id for router_id in wanted if routers.get(router_id)}
         with_traces = bool(project.trace_id_url_template)
         outcomes = await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting, with_traces))
         count_samples(parts.meters, outcomes, len(result.good))

@@ -78,5 +78,6 @@ async def unlink_breaker(project_id: str, router_id: str, breaker_id: str) -> Re
 
 async def answer_router(row: RouterRow, status: int = 200) -> Response:
     """A router with its breakers in full."""
-    breakers, _ = await replica().store.list_breakers(row.project_id, row.breaker_ids)
+    ids = row.breaker_ids
+    breakers = (await replica().store.list_breakers(row.project_id, ids))[0] if ids else []
     return json_response(bodies.router_single(row, {breaker.id: breaker for breaker in breakers}), status)

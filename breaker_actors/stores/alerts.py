@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import BindParameter, Column, ColumnElement, Connection, Select, bindparam, exists, insert, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, exists, insert, select
 
 from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.stores import tables as t
-from breaker_actors.stores.part import chunks, new_id
+from breaker_actors.stores.part import IDS, chunks, new_id
 from breaker_actors.stores.rows import Alert, AlertKind, BreakerRow, Told, alert_of
 
 BOTH: tuple[Alert, ...] = ("trip", "recover")
@@ -95,7 +95,7 @@ def _taking() -> Select[Any]:
     query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
     query = query.add_columns(p.trace_id_url_template)
     query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled)
-    return query.where(p.deleted_ms.is_(None), p.id.in_(_IDS)).order_by(p.id, ch.number)
+    return query.where(p.deleted_ms.is_(None), p.id.in_(IDS)).order_by(p.id, ch.number)
 
 
 def _beginning() -> Select[Any]:
@@ -110,14 +110,12 @@ def _beginning() -> Select[Any]:
         .scalar_subquery()
     )
     query = select(b.id, e.sequence, e.ts_ms).select_from(t.breakers)
-    return query.join(t.events, (e.breaker_id == b.id) & (e.transition_seq == began)).where(b.id.in_(_IDS))
+    return query.join(t.events, (e.breaker_id == b.id) & (e.transition_seq == began)).where(b.id.in_(IDS))
 
 
-# Made once: to put a statement together costs more than to run it.
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _TAKERS = _taking()
 _OUTAGES = _beginning()
-_RULES = select(t.breakers.c.id, t.breakers.c.rule).where(t.breakers.c.id.in_(_IDS))
+_RULES = select(t.breakers.c.id, t.breakers.c.rule).where(t.breakers.c.id.in_(IDS))
 _ADD_ROWS = insert(t.outbox)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, Select, Update, bindparam, delete, func,
 
 from breaker_actors.errors import Fenced
 from breaker_actors.stores import tables as t
-from breaker_actors.stores.part import chunks
+from breaker_actors.stores.part import IDS, chunks
 from breaker_actors.stores.rows import CircuitRow, DeliveryRow, Tried
 from breaker_actors.stores.waiting import PENDING, channels_of, store_circuit
 
@@ -74,11 +74,10 @@ def _settling() -> Update:
 def _leased() -> Select[Any]:
     o = t.outbox.c
     query = select(o.id, o.channel_id, o.incident, o.state, o.kind)
-    mine = o.id.in_(bindparam("ids", expanding=True)) & (o.lease_epoch == bindparam("epoch"))
+    mine = o.id.in_(IDS) & (o.lease_epoch == bindparam("epoch"))
     return query.where(mine).with_for_update()
 
 
-# Made once: to put a statement together costs more than to run it.
 _EPOCH = select(t.notifier.c.epoch).where(t.notifier.c.id == _ONLY).with_for_update()
 _HEADS = _heading()
 _HEADS_BEYOND = _HEADS.where(t.outbox.c.breaker_id.not_in(bindparam("seen", expanding=True)))

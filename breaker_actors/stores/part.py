@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import BindParameter, Connection, Select, bindparam, insert, select, update
 
 from breaker_actors.errors import NotFound
 from breaker_actors.stores import tables as t
@@ -18,6 +18,9 @@ T = TypeVar("T")
 ACCESS = "access"
 """The counter of everything that decides who may do what."""
 PARAMETERS_MAX = 500
+IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+"""The parameter of statements about one piece of `chunks`. They are made once: to put a statement together costs more
+than to run it."""
 DAY_MS = 86_400_000
 
 

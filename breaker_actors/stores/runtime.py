@@ -26,7 +26,7 @@ from breaker_actors.messages import Commit, CommitResult
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.alerts import is_heard, write_alerts
 from breaker_actors.stores.base import JournalHead
-from breaker_actors.stores.part import StorePart, chunks
+from breaker_actors.stores.part import IDS, StorePart, chunks
 from breaker_actors.stores.rows import alert_of
 
 
@@ -56,7 +56,7 @@ def _advancing() -> Update:
 def _fencing(heard: ColumnElement[bool]) -> Select[Any]:
     query = select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, heard).select_from(t.breakers)
     query = query.join(t.records, t.records.c.breaker_id == t.breakers.c.id)
-    query = query.where(t.breakers.c.id.in_(bindparam("ids", expanding=True)))
+    query = query.where(t.breakers.c.id.in_(IDS))
     return query.order_by(t.breakers.c.id).with_for_update(key_share=True)
 
 
@@ -76,7 +76,6 @@ def _storing() -> Update:
     )
 
 
-# Made once: to put a statement together costs more than to run it.
 _ADVANCE = _advancing()
 _ADD_EVENTS = insert(t.events)
 _FENCES = _fencing(literal(False))

@@ -10,12 +10,10 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
-    BindParameter,
     CompoundSelect,
     Connection,
     Row,
     Select,
-    bindparam,
     func,
     insert,
     literal,
@@ -24,7 +22,7 @@ from sqlalchemy import (
 )
 
 from breaker_actors.stores import tables as t
-from breaker_actors.stores.part import chunks
+from breaker_actors.stores.part import IDS, chunks
 from breaker_actors.stores.rows import CircuitRow, Waiting
 
 # Written out, not as a parameter: the planner must see that the partial index serves.
@@ -44,16 +42,14 @@ def _reaching() -> CompoundSelect[Any]:
     ch, p = t.channels.c, t.projects.c
     live = p.deleted_ms.is_(None)
     own = select(ch.id, ch.project_id, ch.channel, ch.config.label("sealed"), p.name)
-    own = own.join(t.projects, p.id == ch.project_id).where(ch.enabled, live, ch.id.in_(_IDS))
+    own = own.join(t.projects, p.id == ch.project_id).where(ch.enabled, live, ch.id.in_(IDS))
     legacy = select(p.id, p.id.label("project_id"), literal("slack"), p.slack_webhook_url, p.name)
-    return own.union_all(legacy.where(p.slack_webhook_url.is_not(None), live, p.id.in_(_IDS)))
+    return own.union_all(legacy.where(p.slack_webhook_url.is_not(None), live, p.id.in_(IDS)))
 
 
-# Made once: to put a statement together costs more than to run it.
-_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _WAITING = _chained()
 _CHANNELS = _reaching()
-_CIRCUITS = select(*(t.circuits.c[f] for f in CircuitRow.__struct_fields__)).where(t.circuits.c.channel_id.in_(_IDS))
+_CIRCUITS = select(*(t.circuits.c[f] for f in CircuitRow.__struct_fields__)).where(t.circuits.c.channel_id.in_(IDS))
 
 
 def waiting(c: Connection) -> list[Waiting]:
