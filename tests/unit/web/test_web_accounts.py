@@ -126,8 +126,9 @@ async def test_the_last_use_of_a_key_is_noted_behind_the_request(world: World) -
     touch = world.store.touch_keys
 
     async def counted(uses: Any) -> None:
-        writes.append(dict(uses))
+        noted = dict(uses)
         await touch(uses)
+        writes.append(noted)
 
     world.store.touch_keys = counted  # type: ignore[method-assign]
     for _ in range(5):
