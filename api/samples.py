@@ -292,24 +292,30 @@ def to_parts(
     """One Part per router, its rows grouped by metric, in request order within a metric.
 
     `splitting`: routers that give a breaker only a share of the samples; theirs carry a hash of the trace_id.
-    `with_traces`: the project links to traces, so the ids themselves go along.
+    `with_traces`: the project links to traces, so the ids themselves go along. At most SAMPLES_MAX samples.
     """
-    groups: dict[tuple[str, str], int] = {}
-    codes = [groups.setdefault(pair, len(groups)) for pair in zip(good.router_id, good.metric, strict=True)]
-    order = np.argsort(np.array(codes, np.int64), kind="stable")
-    rows = np.split(order, np.cumsum(np.bincount(codes, minlength=len(groups)))[:-1])
-    ts_ms, value, ok = np.array(good.ts_ms, np.int64), np.array(good.value, np.float64), np.array(good.ok, np.bool_)
-    routers: dict[str, list[tuple[str, Any]]] = {}
-    for (router_id, metric), chosen in zip(groups, rows, strict=True):
-        routers.setdefault(router_id, []).append((metric, chosen))
-    parts = []
-    for router_id, chosen_groups in routers.items():
-        metrics, counts = [m for m, _ in chosen_groups], [len(r) for _, r in chosen_groups]
-        at = np.concatenate([r for _, r in chosen_groups])
-        share = _shares(good, at) if router_id in splitting else None
-        traces = _traces(good, at) if with_traces else []
-        payload = encode_samples(metrics, counts, ts_ms[at], value[at], ok[at], share, traces)
-        parts.append(Part(router_id, keys, payload, len(at)))
+    codes: dict[tuple[str, str], int] = {}
+    coded = [codes.setdefault(pair, len(codes)) for pair in zip(good.router_id, good.metric, strict=True)]
+    routers: dict[str, dict[str, int]] = {}
+    for (router_id, metric), code in codes.items():
+        routers.setdefault(router_id, {})[metric] = code
+    # Groups get places in the order of their routers, so that the rows of each router are one stretch.
+    place = np.argsort([code for metrics in routers.values() for code in metrics.values()])
+    placed = place.astype(np.uint16)[coded]  # 16 bits are sorted by counting
+    order = np.argsort(placed, kind="stable")
+    counts = np.bincount(placed).tolist()
+    ts_ms, value = np.array(good.ts_ms, np.int64)[order], np.array(good.value, np.float64)[order]
+    ok = np.array(good.ok, np.bool_)[order]
+    parts, start = [], 0
+    for router_id, metrics in routers.items():
+        sizes, counts = counts[: len(metrics)], counts[len(metrics) :]
+        n = sum(sizes)
+        rows = slice(start, start + n)
+        share = _shares(good, order[rows]) if router_id in splitting else None
+        traces = _traces(good, order[rows]) if with_traces else []
+        payload = encode_samples(list(metrics), sizes, ts_ms[rows], value[rows], ok[rows], share, traces)
+        parts.append(Part(router_id, keys, payload, n))
+        start += n
     return parts
 
 

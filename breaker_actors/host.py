@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from breaker_actors.catchup import RETRY_S, CatchUp
+from breaker_actors.catchup import CatchUp
 from breaker_actors.clock import Clock
+from breaker_actors.committing import Commits
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Effect, RateChange, Record
 from breaker_actors.core.records import (
@@ -34,23 +35,20 @@ from breaker_actors.errors import BreakersError
 from breaker_actors.guard import one_round
 from breaker_actors.held import Held, Item, mark, shared
 from breaker_actors.lagging import figures
-from breaker_actors.lane import Lane
 from breaker_actors.listening import Listening
 from breaker_actors.messages import (
     BreakerAssignment,
     BreakerFigures,
-    Commit,
-    CommitResult,
     Delivery,
     RouterRef,
     StateReading,
     Target,
 )
 from breaker_actors.meters import Meters
-from breaker_actors.net import NOT_NOW, UNSENT, JournalPeer, Net, RouterPeer, journal_name
+from breaker_actors.net import NOT_NOW, UNSENT, Net, RouterPeer
 from breaker_actors.settings import Settings
 from breaker_actors.stores.samplelog import SampleLog
-from breaker_actors.tally import count_events, count_losses, look
+from breaker_actors.tally import count_losses, look
 from breaker_actors.timers import Timers
 
 BEAT_S = 0.5
@@ -70,13 +68,13 @@ class BreakerHost:
         self._clock = clock
         self._settings = settings
         self._held: dict[str, Held] = {}
-        self._journals: dict[int, Lane[Commit, CommitResult]] = {}
         self._timers = Timers(clock, self._fire)
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening = Listening(name, net, self._held, settings.owner_timeout_ms / 1000, self._work)
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
         self.meters = Meters("breaker", name)
+        self._commits = Commits(net, self.meters, self._drop)
         self.meters.watch(self._look)
         self._lag = self.meters.histogram("breakers_evaluation_lag_seconds")
         self._applied = self._samples_applied = 0
@@ -92,8 +90,11 @@ class BreakerHost:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for lane in self._journals.values():
-            await lane.close()
+        await self._commits.close()
+
+    async def checkpoint(self) -> None:
+        """Stores the records that changed since last time."""
+        await self._commits.checkpoint(self._held.values())
 
     async def report(self) -> tuple[str, dict[str, int]]:
         """This process's incarnation and what it holds, with epochs."""
@@ -177,9 +178,7 @@ class BreakerHost:
         self.meters.total("breakers_records_applied_total", self._applied)
         self.meters.total("breakers_samples_applied_total", self._samples_applied)
         self.meters.gauge("breakers_unattached", self._listening.missing_count)
-        lanes = self._journals.values()
-        self.meters.gauge("breakers_lane_waiting", sum(lane.weight for lane in lanes), lane="commit")
-        self.meters.total("breakers_lane_calls_total", sum(lane.calls for lane in lanes), lane="commit")
+        self._commits.look()
 
     def _count_lag(self, since_ms: int) -> None:
         self._lag.add(max(0, self._clock.now_ms() - since_ms) / 1000)
@@ -293,12 +292,12 @@ class BreakerHost:
             effects = (*effects, RateChange(ts_ms=now_ms, allow_rate=held.breaker.allow_rate))
         return effects
 
-    # ------------------------------------------------------------------ committing
+    # ------------------------------------------------------------------ settling
 
     async def _settle(self, held: Held, effects: tuple[Effect, ...]) -> None:
         """Makes effects durable and visible, then refills the window if new settings ask for it."""
         if effects:
-            await self._publish(held, effects)
+            await self._commits.publish(held, effects)
         if held.needs_refill and not held.dropped:
             held.needs_refill = False
             await self._log.refill([held])
@@ -319,62 +318,6 @@ class BreakerHost:
             self._timers.schedule(held)
             self._show(held)
         self._work(held)
-
-    async def _publish(self, held: Held, effects: tuple[Effect, ...]) -> None:
-        """Commits until the journal has answered. Nothing more is applied to this breaker meanwhile."""
-        commit = held.commit(effects)
-        while not held.dropped:
-            try:
-                result = await self._journal(held.shard).put(commit)
-            except BreakersError:
-                result = "failed"
-            if result == "ok":
-                self._stored(held, commit)
-                held.note_committed()
-                count_events(self.meters, commit.events)
-                return
-            if result == "fenced":
-                self.meters.count("breakers_fenced_total")
-                self._drop(held)
-                return
-            self.meters.count("breakers_commit_retries_total")
-            await asyncio.sleep(RETRY_S)
-
-    @staticmethod
-    def _stored(held: Held, commit: Commit) -> None:
-        if commit.settings is not None:
-            held.stored_version = decode_breaker(commit.settings).version
-
-    def _journal(self, shard: int) -> Lane[Commit, CommitResult]:
-        lane = self._journals.get(shard)
-        if lane is None:
-            peer = JournalPeer(self._net, journal_name(shard))
-            # bounded by what is held here: a breaker has at most one commit and one checkpoint waiting
-            lane = self._journals[shard] = Lane(peer.commit, weight_max=1 << 30, call_weight_max=1_000)
-        return lane
-
-    async def _checkpoint(self) -> None:
-        """Stores the records that changed since last time, in as few calls as the lane makes of it."""
-        due = [h for h in self._held.values() if h.dirty and not h.blocked and h.breaker is not None]
-        waiting = []
-        for held in due:
-            held.dirty = False
-            commit = held.commit(())
-            waiting.append((held, commit, self._journal(held.shard).put(commit)))
-        for held, commit, future in waiting:
-            try:
-                result = await future
-            except BreakersError:
-                result = "failed"
-            if result == "fenced" and held.committed and held.committed.transition_seq == commit.transition_seq:
-                self.meters.count("breakers_fenced_total")
-                self._drop(held)
-            elif result == "ok":
-                self.meters.count("breakers_checkpoints_total")
-                self._stored(held, commit)
-            else:
-                self.meters.count("breakers_commit_retries_total", result == "failed")
-                held.dirty = True
 
     def _drop(self, held: Held) -> None:
         held.dropped = True
@@ -420,7 +363,7 @@ class BreakerHost:
         if now >= self._checkpoint_at:
             self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
             if self._checkpointing is None or self._checkpointing.done():  # one at a time, however slow the journal
-                self._checkpointing = self._spawn(self._checkpoint())
+                self._checkpointing = self._spawn(self.checkpoint())
             await self._listening.watch()
         await self._listening.again()
 

@@ -115,7 +115,7 @@ async def test_a_zombie_breaker_owner_changes_nothing(tmp_path: Path) -> None:
 
         effects = held.breaker.ingest(Batch.of([(s.clock.now_ms(), 900.0, True)]), s.clock.now_ms())
         assert effects
-        await zombie._publish(held, effects)
+        await zombie._commits.publish(held, effects)
         assert zombie.meters.value("breakers_fenced_total") == 1
         assert row.id not in (await zombie.report())[1]
         assert await s.events(row.id) == []

@@ -107,7 +107,7 @@ async def test_a_refill_that_is_repeated_counts_nothing_twice(tmp_path: Path) ->
         for router_id in (row.router_ids[0], second.id):
             await s.send(router_id, [1.0] * 10)
         await until(lambda: counted(s, row.id, 20))
-        await s.net.actors["breaker-0"]._checkpoint()
+        await s.net.actors["breaker-0"].checkpoint()
         await s.net.kill("breaker-0")
         calls: list[str] = []
 

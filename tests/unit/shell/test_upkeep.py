@@ -45,7 +45,7 @@ async def test_what_is_read_and_older_than_windows_and_retention_goes(tmp_path: 
         await s.send(router_id, [1.0] * 10)
         (actor,) = [a for a in s.net.actors.values() if row.id in getattr(a, "_held", {})]
         await until(lambda: applied(s, row.id, 10))
-        await actor._checkpoint()
+        await actor.checkpoint()
         await s.cluster.upkeep.round()
         assert await kept(s, router_id) == [8]  # the window still holds it
         name = actor.name
@@ -121,7 +121,7 @@ async def test_a_log_at_its_byte_bound_refuses_samples_until_it_was_trimmed(
         (actor,) = [a for a in s.net.actors.values() if row.id in getattr(a, "_held", {})]
         last, looked_ms = await head(s, router_id), s.clock.now_ms() + 400
         await until(lambda: reached(actor._held[row.id], router_id, last, looked_ms))
-        await actor._checkpoint()
+        await actor.checkpoint()
         await s.cluster.upkeep.round()
         assert (await s.send(router_id, [1.0])).word == "ok"
         assert len(await kept(s, router_id)) < 5
@@ -144,7 +144,7 @@ async def test_an_idle_breaker_does_not_hold_the_log_of_a_busy_router(
         (actor,) = [a for a in s.net.actors.values() if row.id in getattr(a, "_held", {})]
         looked_ms = s.clock.now_ms() + 200
         await until(lambda: reached(actor._held[row.id], router_id, 7, looked_ms))
-        await actor._checkpoint()
+        await actor.checkpoint()
         await s.cluster.upkeep.round()
         assert await kept(s, router_id) == []
 
