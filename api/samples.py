@@ -28,6 +28,7 @@ ERRORS_MAX = 100
 GZIP_MEMBERS_MAX = 16
 METRIC_LENGTH_MAX = 128
 TAGS_MAX = 32
+TRACE_LENGTH_MAX = 1024
 _INT64_SAFE = 1 << 62
 _DIGITS_MAX = 400
 """Integers of more digits are beyond every float; Python would refuse to read the longest of them."""
@@ -42,7 +43,7 @@ class Sample(msgspec.Struct, gc=False):
     ts_ms: int | None = None
     ok: bool = True
     tags: Annotated[dict[str, str], msgspec.Meta(max_length=TAGS_MAX)] | None = None
-    trace_id: str | None = None
+    trace_id: Annotated[str, msgspec.Meta(max_length=TRACE_LENGTH_MAX)] | None = None
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -242,9 +243,10 @@ def _judge_one(sample: Any, bounds: Bounds, good: Columns) -> tuple[str, str] | 
         return "ok", "invalid_ok"
     if not _are_tags(sample.get("tags")):
         return "tags", "invalid_tags"
-    if sample.get("trace_id") is not None and not _is_text(sample["trace_id"]):
+    trace_id = sample.get("trace_id")
+    if trace_id is not None and (not _is_text(trace_id) or len(trace_id) > TRACE_LENGTH_MAX):
         return "trace_id", "invalid_trace_id"
-    good.add(router_id.lower(), metric, ts_ms, value, ok, sample.get("trace_id"))
+    good.add(router_id.lower(), metric, ts_ms, value, ok, trace_id)
     return None
 
 

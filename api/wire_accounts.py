@@ -18,6 +18,7 @@ Slug = Annotated[str, msgspec.Meta(pattern=SLUG)]
 FullName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 MOVES_MAX = 100
 """Moves in one step of rebalancing, as many as there are at all."""
+CONFIG_BYTES_MAX = 65_536
 ALERTS: tuple[Alert, ...] = get_args(Alert)
 
 
@@ -108,6 +109,8 @@ def _alerts(events: list[Alert] | UnsetType | None) -> tuple[Alert, ...]:
 def _config(kind: ChannelKind, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     """Slack's address is asked for; what the others lack shows when they are tested."""
     config = unmasked("config", sent, stored)
+    if len(msgspec.json.encode(config)) > CONFIG_BYTES_MAX:
+        raise invalid("config", f"Expected at most {CONFIG_BYTES_MAX} bytes")
     url = config.get("webhook_url")
     if kind == "slack" and not (isinstance(url, str) and url.startswith(("http://", "https://"))):
         raise invalid("config.webhook_url", "Expected an http(s) address")

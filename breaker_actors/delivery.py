@@ -156,19 +156,17 @@ class DeliveryLane:
                 self._refused(target.router_id, target.breaker_id, target.epoch)
 
     def _repeat(self, pack: _Pack) -> None:
-        """The call may or may not have arrived: its ranges go again, as marks, ahead of what came since."""
+        """The call may or may not have arrived: its ranges go again, as marks, and with them what came since, so that
+        no record is kept for an owner that does not answer."""
         again = _Pack()
-        for key, waiting in pack.waiting.items():
-            if not waiting.subscription.live:
-                continue
-            waiting.spans = None
-            again.waiting[key] = waiting
-        for later in self._packs:
-            for key, waiting in list(later.waiting.items()):
-                earlier = again.waiting.get(key)
-                if earlier is not None and earlier.subscription is waiting.subscription:
-                    earlier.upto = waiting.upto
-                    self.rows -= waiting.rows
-                    later.rows -= waiting.rows
-                    del later.waiting[key]
-        self._packs.insert(0, again)
+        for earlier in (pack, *self._packs):
+            for key, waiting in earlier.waiting.items():
+                if not waiting.subscription.live:
+                    continue
+                known = again.waiting.get(key)
+                if known is not None and known.subscription is waiting.subscription:
+                    known.upto = waiting.upto
+                else:
+                    waiting.spans = None
+                    again.waiting[key] = waiting
+        self._packs, self.rows = [again], 0

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from api.samples import SAMPLES_MAX, TAGS_MAX
+from api.samples import SAMPLES_MAX, TAGS_MAX, TRACE_LENGTH_MAX
 from api.spec.types import (
     ChannelEvent,
     ChannelKind,
@@ -186,7 +186,7 @@ class MetricSample(Body, kw_only=True):
     ts_ms: Annotated[int, Meta(description="Default: the X-EB-Timestamp header.")] | UnsetType | None = UNSET
     ok: Annotated[bool, otherwise(True)] | UnsetType = UNSET
     tags: Annotated[dict[str, str], Meta(max_length=TAGS_MAX)] | UnsetType | None = UNSET
-    trace_id: str | UnsetType | None = UNSET
+    trace_id: Annotated[str, Meta(max_length=TRACE_LENGTH_MAX)] | UnsetType | None = UNSET
 
 
 class Samples(Body, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 SHOWN_MAX = 160
 _WHOLE, _RUN = 4, 8
@@ -26,7 +26,8 @@ def _repeats(line: str, secret: str) -> bool:
 
 
 def secrets_of(config: Mapping[str, Any]) -> list[str]:
-    """All text in a channel's config; of an address what follows its host, but for short words like "hooks"."""
+    """All text in a channel's config, also what follows its first word ("Bearer ..."); of an address what follows its
+    host, but for short words like "hooks" in its path."""
     return [part for text in _texts(config) for part in _secret_parts(text)]
 
 
@@ -47,6 +48,7 @@ def _secret_parts(text: str) -> list[str]:
     except ValueError:
         return [text]
     if parts.scheme not in ("http", "https"):
-        return [text]
-    pieces = [*parts.path.split("/"), parts.query, parts.fragment]
-    return [shown for piece in pieces if len(piece) >= _RUN for shown in (piece, unquote(piece))]
+        return [text, *text.split()[1:]]
+    pieces = [piece for piece in (*parts.path.split("/"), parts.query, parts.fragment) if len(piece) >= _RUN]
+    values = [value for _, value in parse_qsl(parts.query, keep_blank_values=True)]
+    return [shown for piece in (*pieces, *values) for shown in (piece, unquote(piece))]

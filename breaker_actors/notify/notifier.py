@@ -28,6 +28,7 @@ from breaker_actors.settings import Settings
 from breaker_actors.stores.base import ChannelKind, DeliveryRow, Leased, Store, Tried, Waiting
 
 RETRY_S = 0.2
+SWEPT_MAX = 10
 SEALED = "its configuration was sealed with another key"
 LATE = Attempt(result="retry", error="no answer in time")
 
@@ -36,11 +37,13 @@ log = structlog.get_logger()
 
 
 async def rest(wake: asyncio.Event, ms: int) -> None:
-    """Waits until woken, at most so long."""
-    if ms > 0:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ms / 1000):
-                await wake.wait()
+    """Waits until woken, at most so long; attempts under way get their turn in any case."""
+    if ms <= 0:
+        await asyncio.sleep(0)
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ms / 1000):
+            await wake.wait()
 
 
 class Queue:
@@ -96,6 +99,7 @@ class NotifierHost:
         self._news = True
         self._poll_ms = 0
         self._sweep_ms = 0
+        self._silent: list[str] = []
         self._turns = 0
         self._turning = asyncio.Lock()
         self._draining = False
@@ -161,9 +165,10 @@ class NotifierHost:
             self._sweep_ms = min(self._sweep_ms, now + self._pace.sweep_ms)
             if self._news or now >= self._poll_ms:
                 await self._survey(now)
-            if now >= self._sweep_ms:
-                await self._sweep(now)
             await self._send_some(now)
+            if now >= self._sweep_ms:
+                await self._begin_sweep(now)
+            await self._sweep(now)
             self._turns += 1
         except Fenced:
             self._holding = False
@@ -172,12 +177,13 @@ class NotifierHost:
             log.warning("outbox_not_reached", error=str(error))
 
     def _wake_ms(self, now: int) -> int:
-        """When something is to be done though nothing happens: an attempt that ends wakes the loop by itself."""
-        times = [self._poll_ms, self._sweep_ms]
+        """When something is to be done though nothing happens: an attempt that ends wakes the loop by itself, also for
+        rows that are due and found no place."""
+        times = [self._poll_ms, now if self._silent else self._sweep_ms]
         for queue in self._queues.values():
             if queue.circuit.room(now) == 0:
                 times.append(queue.circuit.wake_ms())
-            elif not queue.look and queue.later_ms is not None:
+            elif not queue.look and queue.later_ms is not None and queue.later_ms > now:
                 times.append(queue.later_ms)
         return min(times)
 
@@ -215,20 +221,26 @@ class NotifierHost:
             self.meters.count("breakers_notifications_unsent_total", count, state="cancelled")
             log.info("notifications_cancelled", channel_id=channel_id, count=count)
 
-    async def _sweep(self, now: int) -> None:
-        """Gives up what waited too long for channels that don't answer; sets the gauges."""
+    async def _begin_sweep(self, now: int) -> None:
+        """Sets the gauges, and notes which channels don't answer."""
         self._sweep_ms = now + self._pace.sweep_ms
-        silent = [q for q in self._queues.values() if q.circuit.room(now) == 0 and q.circuit.state == "open"]
-        for queue in silent:
-            error = f"not tried: the channel does not answer ({queue.circuit.last_error})"
-            counts = await self._store.give_up_deliveries(
-                self._epoch, queue.circuit.channel_id, now, now - self._give_up_ms, error
-            )
-            self._count_unsent(queue, counts)
+        self._silent = [id_ for id_, queue in self._queues.items() if _is_silent(queue, now)]
         depth, oldest_ms = await self._store.outbox_depth()
         self.meters.gauge("breakers_outbox_depth", depth)
         self.meters.gauge("breakers_outbox_age_seconds", 0 if oldest_ms is None else max(0, now - oldest_ms) / 1000)
-        self.meters.gauge("breakers_channels_silent", len(silent))
+        self.meters.gauge("breakers_channels_silent", len(self._silent))
+
+    async def _sweep(self, now: int) -> None:
+        """Gives up what waited too long for channels that don't answer; a few of them at a time, others are sent to in
+        between."""
+        some, self._silent = self._silent[:SWEPT_MAX], self._silent[SWEPT_MAX:]
+        for channel_id in some:
+            queue = self._queues.get(channel_id)
+            if queue is None or not _is_silent(queue, now):
+                continue
+            error = f"not tried: the channel does not answer ({queue.circuit.last_error})"
+            counts = await self._store.give_up_deliveries(self._epoch, channel_id, now, now - self._give_up_ms, error)
+            self._count_unsent(queue, counts)
 
     def _count_unsent(self, queue: Queue, counts: dict[str, int]) -> None:
         for state, count in counts.items():
@@ -372,6 +384,10 @@ class NotifierHost:
             )
         elif moved:
             log.info("channel_answers", channel_id=queue.circuit.channel_id, kind=queue.kind)
+
+
+def _is_silent(queue: Queue, now: int) -> bool:
+    return queue.circuit.room(now) == 0 and queue.circuit.state == "open"
 
 
 def message_of(row: DeliveryRow, project_name: str | None) -> Message:

@@ -20,8 +20,11 @@ from breaker_actors.notify.answers import BODY_MAX, Answer
 from breaker_actors.notify.failures import network_words
 from breaker_actors.notify.guarded import DestinationRefused, GuardedBackend, Resolve, Resolver
 from breaker_actors.notify.model import Attempt
+from breaker_actors.notify.pace import Pace
 
-CONNECTIONS, IDLE_CONNECTIONS, IDLE_S = 50, 10, 15.0
+CONNECTIONS = Pace().total_max
+"""As many as there may be deliveries: a pool with fewer would make those to healthy receivers wait for hanging ones."""
+IDLE_CONNECTIONS, IDLE_S = 10, 15.0
 AGENT = {"User-Agent": "breaker-actors", "Accept-Encoding": "identity", "Content-Type": "application/json"}
 REFUSED = (
     "its host or port is not one that notifications may go to: public addresses at port 80, 443 or from 1024 on "
@@ -80,6 +83,8 @@ class Poster:
         return answer
 
     async def _exchange(self, url: httpx.URL, headers: dict[str, str], body: bytes, answer: Answer) -> None:
+        # httpcore would leave the brackets of an IPv6 address out
+        headers = {"Host": url.netloc.decode("ascii")} | headers
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         limits = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout_s)
         async with self._pool.stream(

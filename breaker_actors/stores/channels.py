@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from breaker_actors.errors import NotFound
+from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.stores import tables as t
 from breaker_actors.stores.audits import Note, Place, write_down
 from breaker_actors.stores.base import ChannelEdit
 from breaker_actors.stores.part import StorePart, lock_project, new_id
 from breaker_actors.stores.rows import SYSTEM, ChannelDraft, ChannelRow
+
+CHANNELS_MAX = 100
+"""Channels of one project: a trip writes a row for each of them in its own transaction."""
 
 _COLUMNS = [t.channels.c[f] for f in ChannelRow.__struct_fields__]
 
@@ -34,6 +37,7 @@ class Channels(StorePart):
 
         def work(c: Connection) -> None:
             lock_project(c, project_id)
+            _refuse_too_many(c, project_id)
             c.execute(insert(t.channels).values(self._channel_values(row)))
             write_down(c, Place(by, now_ms, project_id), [Note("channel.create", row.id, after=row)])
 
@@ -91,6 +95,12 @@ class Channels(StorePart):
     def _channel(self, row: Row[Any]) -> ChannelRow:
         config = msgspec.json.decode(self._box.unseal(row.config, config_place(row.id)))
         return ChannelRow(**{**row._mapping, "config": config})
+
+
+def _refuse_too_many(c: Connection, project_id: str) -> None:
+    count = select(func.count()).select_from(t.channels).where(t.channels.c.project_id == project_id)
+    if c.execute(count).scalar_one() >= CHANNELS_MAX:
+        raise Invalid(f"A project has at most {CHANNELS_MAX} channels.", {"channels": f"at most {CHANNELS_MAX}"})
 
 
 def config_place(channel_id: str) -> str:

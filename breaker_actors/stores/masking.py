@@ -36,7 +36,7 @@ def _host(address: str) -> str:
 
 
 def mask(value: Any, secret: bool = False) -> Any:
-    """A JSON value with every secret and address in it masked; `secret`: all text below is one."""
+    """A JSON value with every secret and address in it masked; `secret`: all text and numbers below are one."""
     if isinstance(value, Mapping):
         return {
             name: mask(item, secret or name.lower() in _ALL_SECRET or bool(_SECRET_NAMES.search(name)))
@@ -46,7 +46,11 @@ def mask(value: Any, secret: bool = False) -> Any:
         return [mask(item, secret) for item in value]
     if isinstance(value, str) and (secret or _ADDRESS.match(value)):
         return mask_text(value)
-    return value
+    return MARK if secret and _is_number(value) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def unmask(sent: Any, stored: Any) -> Any:
@@ -62,6 +66,8 @@ def unmask(sent: Any, stored: Any) -> Any:
         return [unmask(item, old[i] if i < len(old) else None) for i, item in enumerate(sent)]
     if isinstance(sent, str) and MARK in sent:
         if isinstance(stored, str) and sent in (mask_text(stored), stored):
+            return stored
+        if sent == MARK and _is_number(stored):
             return stored
         raise Invalid("A masked value does not match the stored one; send the whole value.", {"value": "is masked"})
     return sent

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, exists, func, select, update
+from sqlalchemy import Connection, Row, delete, exists, func, literal, select, update
 
 from breaker_actors.errors import BreakersError, NotFound, NotRedrivable
 from breaker_actors.stores import leases
@@ -131,6 +131,7 @@ def _redrive(c: Connection, place: Place, project_id: str, channel_id: str, deli
     linked &= o.id == delivery_id if found.incident is None else o.incident == found.incident
     rows = c.execute(select(*COLUMNS).where(linked).order_by(o.number).with_for_update()).all()
     _refuse_late(c, rows)
+    _refuse_endless(c, rows[-1])
     again = {"state": "pending", "attempts": 0, "next_ms": 0, "since_ms": None, "ended_ms": None}
     c.execute(update(t.outbox).where(o.number.in_([row.number for row in rows])).values(again))
     write_down(c, place, [Note("delivery.redrive", row.id, {"state": "dead"}, {"state": "pending"}) for row in rows])
@@ -153,6 +154,27 @@ def _refuse_late(c: Connection, rows: Sequence[Row[Any]]) -> None:
         f"This channel was told since {heard}: what is older would make it believe the contrary.",
         {"breaker_id": last.breaker_id},
     )
+
+
+def _refuse_endless(c: Connection, last: Row[Any]) -> None:
+    """A trip whose outage is over, for a channel that takes ends and has none of this one: nobody takes it back."""
+    o, e, ch = t.outbox.c, t.events.c, t.channels.c
+    if last.kind != "trip":
+        return
+    alerts = c.execute(select(ch.events).where(ch.id == last.channel_id)).scalar()
+    mine = (o.channel_id == last.channel_id) & (o.breaker_id == last.breaker_id)
+    followed = select(literal(1)).where(mine, o.number > last.number, o.state.in_(("pending", "sent")))
+    if (alerts is not None and "recover" not in alerts) or c.execute(followed.limit(1)).first():
+        return
+    state = c.execute(select(t.records.c.state).where(t.records.c.breaker_id == last.breaker_id)).scalar()
+    closed = select(literal(1)).where(
+        e.breaker_id == last.breaker_id, e.transition_seq > last.transition_seq, e.curr == "closed"
+    )
+    if state in (None, "closed") or c.execute(closed.limit(1)).first():
+        raise NotRedrivable(
+            "This outage is over, and the channel has no word of its end: the trip would stand for ever.",
+            {"breaker_id": last.breaker_id},
+        )
 
 
 def _prune(c: Connection, before_ms: int) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import Column, Connection, delete, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Select, delete, exists, select, tuple_
 
 from breaker_actors.core.model import Record
 from breaker_actors.core.records import decode_breaker
@@ -33,8 +33,11 @@ class Upkeeps(StorePart):
         removed = {}
         for name, columns in _AGED.items():
             removed[name] = 0
+            query = _oldest(columns, _STANDING if name == "events" else None)
             for _ in range(PAGES_MAX):
-                gone, seen = await self._db.write(partial(_prune_page, columns=columns, before_ms=before_ms))
+                gone, seen = await self._db.write(
+                    partial(_prune_page, query=query, key=columns[1:], before_ms=before_ms)
+                )
                 removed[name] += gone
                 if gone == 0 or seen < PAGE:
                     break
@@ -51,13 +54,31 @@ _AGED: dict[str, tuple[Column[Any], ...]] = {
 }
 
 
-def _prune_page(c: Connection, columns: Sequence[Column[Any]], before_ms: int) -> tuple[int, int]:
-    """Removes old rows among the first PAGE ones; answers how many, and how many rows were looked at."""
+def _standing() -> ColumnElement[bool]:
+    """The beginning of an outage that goes on: who is told of its end must have heard of it, and how long it was."""
+    e, later = t.events.c, t.events.alias()
+    newer = exists().where(
+        later.c.breaker_id == e.breaker_id, later.c.prev == "closed", later.c.transition_seq > e.transition_seq
+    )
+    going_on = exists().where(t.records.c.breaker_id == e.breaker_id, t.records.c.state != "closed")
+    return (e.prev == "closed") & going_on & ~newer
+
+
+_STANDING = _standing()
+
+
+def _oldest(columns: Sequence[Column[Any]], kept: ColumnElement[bool] | None) -> Select[Any]:
     age, *key = columns
-    rows = c.execute(select(*key, age).order_by(*key).limit(PAGE)).all()
+    query = select(*key, age).order_by(*key).limit(PAGE)
+    return query if kept is None else query.where(~kept)
+
+
+def _prune_page(c: Connection, query: Select[Any], key: Sequence[Column[Any]], before_ms: int) -> tuple[int, int]:
+    """Removes old rows among the first PAGE ones; answers how many, and how many rows were looked at."""
+    rows = c.execute(query).all()
     old = [row for row in rows if row[-1] < before_ms]
     for some in chunks(old):
-        c.execute(delete(age.table).where(tuple_(*key).in_([tuple(row[:-1]) for row in some])))
+        c.execute(delete(key[0].table).where(tuple_(*key).in_([tuple(row[:-1]) for row in some])))
     return len(old), len(rows)
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from breaker_actors.core.records import BreakerSet, RouterView
-from breaker_actors.errors import NotFound, WorkspaceHasProjects
+from breaker_actors.errors import Invalid, NotFound, WorkspaceHasProjects
 from breaker_actors.stores.base import ChannelDraft, EventQuery
 from tests.contract.backends import Backend
 from tests.contract.store_world import World, decoded, draft, event
@@ -240,3 +240,12 @@ async def test_secrets_never_reach_the_audit_log(world: World, backend: Backend)
         assert secret not in str(told)
     await world.store.revoke_key(world.org_id, row.id, 5, project.id)
     assert (await actions(world))[:2] == ["key.revoke", "breaker.create"]
+
+
+async def test_a_project_has_so_many_channels_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breaker_actors.stores.channels.CHANNELS_MAX", 2)
+    rows = [await world.store.create_channel(world.project_id, SLACK, 5) for _ in range(2)]
+    with pytest.raises(Invalid, match="at most 2 channels"):
+        await world.store.create_channel(world.project_id, SLACK, 6)
+    await world.store.delete_channel(world.project_id, rows[0].id, 7)
+    await world.store.create_channel(world.project_id, SLACK, 8)

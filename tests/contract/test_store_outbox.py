@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from breaker_actors.errors import Fenced, NotFound, NotRedrivable
-from breaker_actors.stores.base import DeliveryQuery, RouterDraft
+from breaker_actors.stores.base import ChannelRow, DeliveryQuery, RouterDraft
 from tests.contract.outbox_world import Told
 from tests.contract.store_world import RULE, World, draft, event
 
@@ -261,6 +261,53 @@ async def test_an_old_trip_is_not_sent_behind_its_recovery(told: Told) -> None:
     await told.send_all(channel.id)
     with pytest.raises(NotRedrivable):
         await told.store.redrive_delivery(row.project_id, channel.id, first.id, 20_000)
+
+
+async def test_a_trip_whose_end_was_never_written_is_not_sent_behind_it(told: Told) -> None:
+    """The channel was switched off when its breaker recovered."""
+    channel, row, other = await told.channel(), await told.breaker(), await told.breaker("b")
+    for id_ in (row.id, other.id):
+        await told.moves(id_, "open")
+    await told.send_all(channel.id, "dead")
+    trip, still = await told.rows(channel.id)
+    await switch(told, channel, False)
+    await told.moves(row.id, "half_open", "closed")
+    await switch(told, channel, True)
+    with pytest.raises(NotRedrivable, match="is over"):
+        await told.store.redrive_delivery(row.project_id, channel.id, trip.id, 20_000)
+    await told.moves(row.id, "open")
+    await told.store.redrive_delivery(row.project_id, channel.id, trip.id, 20_000)  # what follows puts it right
+    await told.store.redrive_delivery(row.project_id, channel.id, still.id, 20_000)
+    assert [one.transition_seq for one in await told.send_all(channel.id)] == [1, 1, 4]
+
+
+async def test_who_takes_trips_only_may_have_old_ones(told: Told) -> None:
+    channel, row = await told.channel("trip"), await told.breaker()
+    await told.outage(row.id)
+    await told.send_all(channel.id, "dead")
+    (trip,) = await told.rows(channel.id)
+    await told.store.redrive_delivery(row.project_id, channel.id, trip.id, 20_000)
+    assert [one.kind for one in await told.send_all(channel.id)] == ["trip"]
+
+
+async def test_the_beginning_of_an_outage_is_kept_as_long_as_it_lasts(told: Told) -> None:
+    """Its end is told with how long it was, and to nobody who had no trip of it."""
+    channel, row, closed = await told.channel(), await told.breaker(), await told.breaker("b")
+    await told.outage(closed.id)
+    await told.moves(row.id, "open", "half_open", "open")
+    await told.send_all(channel.id, "dead")
+    assert (await told.store.prune(1 << 40))["events"] == 5
+    await told.moves(row.id, "half_open", "closed")
+    assert await told.send_all(channel.id) == [], "its trips are dead, so is its end"
+    assert (await told.words(channel.id))[-1] == "recover dead"
+    assert (await told.rows(channel.id))[-1].told.outage_ms == 4_000
+    assert (await told.store.prune(1 << 40))["events"] == 3
+
+
+async def switch(told: Told, channel: ChannelRow, enabled: bool) -> None:
+    await told.store.update_channel(
+        channel.project_id, channel.id, lambda row: msgspec.structs.replace(row, enabled=enabled), 2
+    )
 
 
 async def test_what_can_not_be_redriven(told: Told) -> None:

@@ -122,4 +122,11 @@ def test_all_text_of_a_config_is_secret_but_hosts_and_short_words_of_a_path() ->
         "n": 7,
         "bad": "http://[",
     }
-    assert set(secrets_of(config)) == {"a%2Dbcdefg", "a-bcdefg", "key=value", "fragment", "y", "p", "http://["}
+    assert set(secrets_of(config)) == {"a%2Dbcdefg", "a-bcdefg", "key=value", "value", "fragment", "y", "p", "http://["}
+
+
+def test_short_tokens_within_longer_text_are_not_told() -> None:
+    config = {"url": "https://x/?token=abc123", "headers": {"Authorization": "Bearer zyx987"}}
+    for said in ("no such token: abc123", "unknown bearer ZYX987"):
+        assert excerpt(said, secrets_of(config)) == ""
+    assert excerpt("the bearer is missing", secrets_of(config)) == "the bearer is missing"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trustme
 
+from breaker_actors.notify.guarded import RESOLVERS
 from breaker_actors.notify.model import Attempt, Destination
+from breaker_actors.notify.pace import Pace
 from breaker_actors.notify.posting import CONNECTIONS, REFUSED, trusted
 from tests.support.receivers import PagerDutyReceiver, Reply, SlackReceiver, WebReceiver
 from tests.unit.notify.attempts import GROWING_MS, ROUTING_KEY, send, sender, serving, to, trusting
@@ -166,11 +170,52 @@ async def test_a_name_server_that_hangs_counts_against_the_time() -> None:
         assert attempt == Attempt(result="retry", error="no answer within 0.1 s")
 
 
-async def test_more_attempts_than_connections_all_get_through() -> None:
+async def test_many_attempts_at_once_all_get_through() -> None:
     async with WebReceiver() as hook, sender() as out:
-        attempts = await asyncio.gather(*(send(out, to("webhook", url=hook.url())) for _ in range(3 * CONNECTIONS)))
+        attempts = await asyncio.gather(*(send(out, to("webhook", url=hook.url())) for _ in range(150)))
         assert {attempt.result for attempt in attempts} == {"sent"}
-        assert len(hook.requests) == 3 * CONNECTIONS
+        assert len(hook.requests) == 150
+
+
+async def test_nobody_waits_for_receivers_that_hang() -> None:
+    """The pool has as many connections as there may be deliveries at once; 150 of those here."""
+    assert Pace().total_max <= CONNECTIONS
+    async with WebReceiver() as dead, WebReceiver() as hook, sender(notify_timeout_ms=60_000) as out:
+        dead.usual = Reply(how="hang")
+        hanging = [asyncio.create_task(out.send(to("webhook", url=dead.url()), TRIP)) for _ in range(150)]
+        while len(dead.requests) < len(hanging):
+            await asyncio.sleep(0.01)
+        assert await send(out, to("webhook", url=hook.url())) == Attempt(result="sent", status=200)
+        assert not any(task.done() for task in hanging)
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+
+
+async def test_nobody_waits_for_name_servers_that_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look-up for all that ask for a host, and the next one gets its answer, too."""
+    asked, go = list[str](), threading.Event()
+    system = socket.getaddrinfo
+
+    def look_up(host: str, *args: Any, **more: Any) -> Any:
+        asked.append(host)
+        if host != "127.0.0.1":
+            assert go.wait(60)
+            return system("127.0.0.1", *args, **more)
+        return system(host, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    async with WebReceiver() as hook, sender(notify_timeout_ms=60_000) as out:
+        slow = to("webhook", url=hook.url().replace("127.0.0.1", "slow.example"))
+        waiting = [asyncio.create_task(out.send(slow, TRIP)) for _ in range(RESOLVERS)]
+        while "slow.example" not in asked:
+            await asyncio.sleep(0.01)
+        waiting[0].cancel()
+        assert (await send(out, to("webhook", url=hook.url()))).result == "sent"
+        go.set()
+        answers = await asyncio.gather(*waiting[1:])
+        assert {answer.result for answer in answers} == {"sent"}
+        assert asked.count("slow.example") == 1
 
 
 async def test_a_bad_receiver_leaves_no_connection_behind() -> None:
@@ -196,13 +241,25 @@ async def test_no_cookie_of_one_channel_reaches_another() -> None:
         assert all("cookie" not in got.headers for got in hook.requests)
 
 
-async def test_nobody_listening() -> None:
+async def test_an_ipv6_address_keeps_its_brackets_in_the_host_header() -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        assert host == "2606:4700::1111"
+        return ["127.0.0.1"]
+
+    async with WebReceiver() as hook, sender(resolve=resolve) as out:
+        url = f"http://[2606:4700::1111]:{hook.port}/x"
+        assert (await send(out, to("webhook", url=url))).result == "sent"
+        assert hook.requests[0].headers["host"] == f"[2606:4700::1111]:{hook.port}"
+
+
+async def test_nobody_listening(unknown: list[str]) -> None:
     async with WebReceiver() as gone:
         url = gone.url()
     async with sender() as out:
         assert await send(out, to("webhook", url=url)) == Attempt(result="retry", error="the connection was refused")
-        unknown = await send(out, to("webhook", url="https://nowhere.invalid/"))
-        assert unknown == Attempt(result="retry", error="its name could not be resolved")
+        attempt = await send(out, to("webhook", url="https://nowhere.invalid/"))
+        assert attempt == Attempt(result="retry", error="its name could not be resolved")
+    assert unknown == ["nowhere.invalid"]
 
 
 async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +425,7 @@ async def test_no_secret_shows_in_what_went_wrong(
 @pytest.mark.parametrize("kind", CHANNELS)
 @pytest.mark.parametrize("base", ["http://nowhere.invalid", "http://127.0.0.1:1", "https://127.0.0.1:1", "gopher://x"])
 async def test_no_secret_shows_when_nothing_could_be_sent(
-    kind: str, base: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    kind: str, base: str, unknown: list[str], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level("DEBUG")
     async with sender() as out:

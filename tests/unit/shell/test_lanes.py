@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from breaker_actors import delivery
 from breaker_actors.core.records import SAMPLES, encode_samples
 from breaker_actors.delivery import DeliveryLane, Subscription
 from breaker_actors.errors import Overloaded, Unavailable
@@ -172,6 +173,31 @@ async def test_a_lost_call_is_repeated_as_marks_that_take_in_what_came_since() -
     await settled(lane)
     targets = [t for d in net.deliveries for t in d.targets]
     assert [(t.after, t.upto, t.spans) for t in targets] == [(0, 2, None)]
+
+
+async def test_for_an_owner_that_does_not_answer_marks_are_kept_and_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_S", 0.0)
+    net = Net()
+    lane, _ = lane_to(net, rows_max=100)
+    subscriptions = [Subscription("r", name, 1, "breaker-0", 0) for name in "abc"]
+    held = []
+    net.fail = 1_000
+    for offset in range(1, 301):
+        lane.add(subscriptions[offset % 3], samples(offset, 10), (0, 10))
+        lane.flush()
+        await asyncio.sleep(0)
+        held.append(sum(len(pack.records) for pack in lane._packs))
+    assert net.fail < 950, "it was asked again and again"
+    assert max(held) <= 10, "as many as rows_max allows"
+    net.fail = 0
+    await settled(lane)
+    targets = [t for d in net.deliveries for t in d.targets]
+    assert sorted((t.breaker_id, t.after, t.upto, t.spans) for t in targets) == [
+        ("a", 0, 300, None),
+        ("b", 0, 298, None),
+        ("c", 0, 299, None),
+    ]
+    assert lane.rows == 0
 
 
 async def test_a_refused_breaker_is_reported_and_a_dead_subscription_is_not_sent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,9 @@ import msgspec
 import pytest
 
 from breaker_actors.errors import Unavailable
+from breaker_actors.notify import notifier
 from breaker_actors.notify.model import Attempt, Destination, Message
+from breaker_actors.notify.notifier import rest
 from breaker_actors.notify.pace import FAILURES_MAX
 from breaker_actors.settings import Settings
 from breaker_actors.stores.secrets import SecretBox
@@ -142,22 +145,27 @@ async def test_breakers_go_side_by_side_and_each_in_its_order(shop: Shop) -> Non
 
 
 async def test_retries_back_off_with_jitter_and_keep_the_id(shop: Shop) -> None:
-    """Pauses double from two seconds on, each between half and whole; the id stays the same."""
+    """Pauses double from two seconds on, each between half and whole by chance, another one in each Notifier; the id
+    stays the same."""
     patient = msgspec.structs.replace(shop.notifier.pace, poll_ms=20_000, sweep_ms=20_000)
     shop.notifier.pace = msgspec.structs.replace(patient, cooldown_ms=1, cooldown_cap_ms=1)
-    shop.answer(flaky(8))
-    channel, row = await shop.channel(), await shop.breaker()
-    await shop.move(row.id, "open")
-    await shop.notifier.run_for(10 * MINUTE)
-    times = [at for at, *_ in shop.sender.asked]
-    pauses = [b - a for a, b in pairwise(times)]
-    assert len(pauses) == 8
-    for i, pause in enumerate(pauses):
-        full = min(60_000, 2_000 << i)
-        assert full / 2 <= pause <= full
-    assert len({m.delivery_id for _, _, m, _ in shop.sender.asked}) == 1
-    (stored,) = await shop.rows(channel.id)
-    assert (stored.state, stored.attempts, stored.last_status, stored.last_error) == ("sent", 9, 200, None)
+    channel = await shop.channel()
+    wholes = [min(60_000, 2_000 << i) for i in range(8)]
+    found: list[list[int]] = []
+    for name in ("a", "b"):
+        shop.answer(flaky(len(wholes)))
+        row = await shop.breaker(name)
+        await shop.move(row.id, "open")
+        await shop.notifier.run_for(10 * MINUTE)
+        await shop.notifier.kill()
+        tries = [(at, message.delivery_id) for at, _, message, _ in shop.sender.asked if message.breaker_id == row.id]
+        found.append([b - a for (a, _), (b, _) in pairwise(tries)])
+        assert len({id_ for _, id_ in tries}) == 1
+    for pauses in found:
+        assert all(whole / 2 <= pause < whole for pause, whole in zip(pauses, wholes, strict=True))
+    assert all(pause != other for pause, other in zip(*found, strict=True))
+    ended = [(row.state, row.attempts, row.last_status, row.last_error) for row in await shop.rows(channel.id)]
+    assert ended == [("sent", 9, 200, None)] * 2
 
 
 async def test_retry_after_is_honoured_for_the_whole_channel(shop: Shop) -> None:
@@ -492,6 +500,56 @@ async def test_drained_it_repeats_nothing(shop: Shop) -> None:
     await shop.notifier.run_for(100)
     got = [m.delivery_id for m in shop.sender.got(channel.id)]
     assert len(got) == len(set(got)) == 12
+
+
+async def test_rows_that_are_due_and_find_no_place_are_waited_for_at_rest(shop: Shop) -> None:
+    """A retry comes due while nothing more is taken: the Notifier sleeps until its next look all the same."""
+    shop.look_seldom()
+    channel, row = await shop.channel(), await shop.breaker()
+    shop.answer(flaky(1))
+    await shop.move(row.id, "open")
+    await shop.notifier.run_for(5)
+    assert shop.notifier.host is not None
+    await shop.notifier.host.drain(0)
+    shop.notifier.stopped_s = 10.0
+    await shop.notifier.run_for(MINUTE)
+    assert shop.sender.kinds(channel.id) == []
+
+
+async def test_a_round_without_a_pause_leaves_the_others_their_turn() -> None:
+    turns: list[int] = []
+
+    async def others() -> None:
+        turns.append(1)
+
+    task = asyncio.create_task(others())
+    await rest(asyncio.Event(), 0)
+    assert turns
+    await task
+
+
+async def test_between_silent_channels_that_are_looked_through_others_are_sent_to(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "SWEPT_MAX", 2)
+    shop.give_up_after(MINUTE)
+    silent, row = [await shop.channel() for _ in range(7)], await shop.breaker()
+    shop.answer(lambda to, message: SENT if to.channel_id == healthy.id else DOWN)
+    healthy = await shop.channel()
+    give_up, turns = shop.store.give_up_deliveries, list[int]()
+
+    async def counted(*args: Any) -> Any:
+        assert shop.notifier.host is not None
+        turns.append(shop.notifier.host._turns)
+        return await give_up(*args)
+
+    shop.store.give_up_deliveries = counted  # type: ignore[method-assign]
+    await shop.move(row.id, "open")
+    await shop.notifier.run_for(2 * MINUTE)
+    assert len(turns) >= 7
+    assert max(Counter(turns).values()) == 2
+    assert [await shop.words_of(channel.id) for channel in silent] == [["dead"]] * 7
+    assert shop.sender.kinds(healthy.id) == ["trip"]
 
 
 async def test_a_sender_with_a_bug_stops_nothing(shop: Shop) -> None:

@@ -28,6 +28,8 @@ def test_of_an_address_only_its_host_is_left() -> None:
         ({"url": "x", "secret": "s", "note": "n"}, {"url": "****", "secret": "****", "note": "n"}),
         ({"headers": {"X-Team": "a"}, "retries": 3}, {"headers": {"X-Team": "****"}, "retries": 3}),
         ({"routing_key": "r"}, {"routing_key": "****"}),
+        ({"routing_key": 12345678, "retries": 3}, {"routing_key": "****", "retries": 3}),
+        ({"headers": {"X-Token": 9.5, "X-Debug": True}}, {"headers": {"X-Token": "****", "X-Debug": True}}),
         ({"to": ["a@b.example"], "from": "c"}, {"to": ["a@b.example"], "from": "c"}),
         ({"deep": [{"Authorization": ["x"]}]}, {"deep": [{"Authorization": ["****"]}]}),
         ({"odd": URL, "none": None, "flag": True}, {"odd": mask_text(URL), "none": None, "flag": True}),

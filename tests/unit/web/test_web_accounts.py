@@ -241,6 +241,7 @@ async def test_other_kinds_take_any_config(world: World, kind: str, config: Any)
         ({"config": {"webhook_url": 5}}, "config.webhook_url"),
         ({"config": {"webhook_url": "https://x/****"}}, "config"),
         ({"config": []}, "config"),
+        ({"config": {"webhook_url": "https://x/", "more": "x" * 65_536}}, "config"),
         ({"enabled": 1}, "enabled"),
         ({"events": ["storm"]}, "events"),
         ({"events": "trip"}, "events"),

@@ -11,12 +11,13 @@ from api.context import EXTENSION, Replica
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.model import Attempt
 from breaker_actors.notify.pace import FAILURES_MAX, Pace
-from breaker_actors.stores.base import ChannelRow, Tried
+from breaker_actors.stores.base import ChannelDraft, ChannelKind, ChannelRow, Tried
 from tests.contract.outbox_world import Told
 from tests.contract.store_world import World as StoreWorld
 from tests.support.fake_gateway import NOW_MS
 from tests.support.notifying import DOWN, SENT, ScriptedSender
 from tests.support.web_world import World, error_of
+from tests.unit.notify.refusals import REFUSALS
 
 HOOK = "https://hooks.slack.example/services/T0/B0/verysecret"
 
@@ -216,3 +217,15 @@ async def test_the_real_sender_refuses_a_config_without_an_address(shop: Shop) -
     response = await shop.web.call("POST", f"notification-channels/{channel_id}/test")
     error = await error_of(response, 422, "send_failed")
     assert "config.url is required" in error["message"]
+
+
+@pytest.mark.parametrize(("kind", "config", "words"), REFUSALS)
+async def test_the_real_sender_says_why_it_sends_nothing(
+    world: World, kind: ChannelKind, config: dict[str, Any], words: str
+) -> None:
+    """Of every bad config, and of every place that the default settings keep notifications from."""
+    draft = ChannelDraft(channel=kind, config=config)
+    channel = await world.store.create_channel(world.project.id, draft, NOW_MS)
+    error = await error_of(await world.call("POST", f"notification-channels/{channel.id}/test"), 422, "send_failed")
+    assert error["message"] == f"The test notification could not be sent: {words}"
+    assert "details" not in error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,20 @@ import pytest
 from api.app import create_app
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Unavailable
+from breaker_actors.net import journal_name
+from breaker_actors.stores.opening import DATABASE
 from tests.support.cluster import FAST_RULE, service, until
 from tests.support.web_world import TIMING
 
 
 async def away(*_: Any) -> Any:
     raise Unavailable("the database does not answer: connection refused")
+
+
+def stored_events(data_dir: Path) -> int:
+    """How many events there are, whatever the store says."""
+    with closing(sqlite3.connect(data_dir / DATABASE)) as connection:
+        return int(connection.execute("SELECT count(*) FROM events").fetchone()[0])
 
 
 async def test_reads_and_streams_go_on_while_the_store_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,8 +56,8 @@ async def test_reads_and_streams_go_on_while_the_store_is_away(tmp_path: Path, m
                 await stream.send_complete()
                 await asyncio.wait_for(stream.receive(), 5)
                 with monkeypatch.context() as outage:
-                    outage.setattr(s.store._db, "read", away)  # type: ignore[attr-defined]
-                    outage.setattr(s.store._db, "write", away)  # type: ignore[attr-defined]
+                    for door in ("read", "write", "write_rows"):
+                        outage.setattr(s.store._db, door, away)  # type: ignore[attr-defined]
                     assert await status("GET", "/api/readyz") == 503
                     assert await status("GET", "/api/healthz") == 200
                     answer = await client.get(state, headers=headers)
@@ -58,6 +68,13 @@ async def test_reads_and_streams_go_on_while_the_store_is_away(tmp_path: Path, m
                     assert await status("POST", f"{path}/breakers", json=FAST_RULE) == 503
                     assert await send(900.0) == 202  # the sample log is another file, and it answers
                     assert await status("GET", state) == 200
+
+                    async def decided() -> bool:
+                        return bool(s.net.actors[journal_name(0)]._doubtful)
+
+                    await until(decided)  # it tripped, but nobody is told before that is stored
+                    assert (await s.fresh(breaker["id"])).view.state == "closed"
+                    assert stored_events(tmp_path) == 0
                 assert await status("GET", "/api/readyz") == 200
                 heard = b""
                 async with asyncio.timeout(10):

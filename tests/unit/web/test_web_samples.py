@@ -83,6 +83,7 @@ def test_a_bare_list_and_an_envelope_are_the_same() -> None:
         ("tags", '{"a":null}', "invalid_tags"),
         ("tags", json.dumps({str(n): "v" for n in range(33)}), "invalid_tags"),
         ("trace_id", "5", "invalid_trace_id"),
+        ("trace_id", json.dumps("x" * 1025), "invalid_trace_id"),
     ],
 )
 def test_a_bad_field_spoils_its_sample_only(field: str, text: str, code: str) -> None:
