@@ -1,7 +1,8 @@
 """Export: a project's samples, out of the sample log and the history store, and its events, as partitioned Parquet.
 
 The samples lie as in the history store (`pipelines.history`), each there once: what was received live is in the log,
-what was loaded is in the store. They can be read by `breakers backfill` and `breakers backtest` again.
+what was loaded is in the store. They can be read by `breakers backfill` and `breakers backtest` again; `record` tells a
+backtest which samples of the log came together.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from pipelines.history import DAY_MS, SCHEMA, frame_of, parquet, within
 from pipelines.places import Folder, Place
 
 ROWS_OF_FILE, EVENTS_READ = 1 << 18, 1_000
+SAMPLES_SCHEMA = SCHEMA | {"record": pl.Int64}
+"""Columns of exported samples. `record`: the offset of their record in the router's log; null for those of history."""
 EVENTS = {
     "source": pl.String,
     "run_id": pl.String,
@@ -82,7 +85,7 @@ def export_history(place: Place, span: Span, out: Folder) -> Iterator[int]:
     for name in history.files(place, span.project_id, from_ms=span.from_ms, to_ms=span.to_ms):
         frame = within(frame_of(place, name), span.from_ms, span.to_ms)
         if len(frame):
-            out.write(name, parquet(frame))
+            out.write(name, parquet(frame.with_columns(record=pl.lit(None, pl.Int64))))
             yield len(frame)
 
 
@@ -126,8 +129,9 @@ def _samples(record: LogRecord) -> pl.DataFrame:
             "value": batch.value,
             "ok": batch.ok,
             "trace_id": [trace or None for trace in columns.traces] or [None] * n,
+            "record": pl.repeat(record.offset, n, dtype=pl.Int64, eager=True),
         },
-        SCHEMA,
+        SAMPLES_SCHEMA,
     )
 
 

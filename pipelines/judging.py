@@ -20,8 +20,6 @@ from pipelines.sources import Layout, Rows, Shape
 METRIC_LENGTH_MAX = 128
 ORDER = ("router_id", "metric", "ts_ms", "value", "ok", "received_ms", "trace_id")
 """A row is rejected for the first of its columns that isn't right."""
-TIME_FORMS = ("%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
-"""With a T for the space between date and time."""
 REJECTS = ("file", "row", "column", "reason", *SCHEMA)
 """Columns of the file of rejected rows: where the row is, what is wrong, and the row as it was."""
 
@@ -66,12 +64,6 @@ class Judge(Rows):
         if column.name in self._blank:
             bad = bad & column.is_not_null()
         self.wrong.append(Wrong(column.name, f"invalid_{column.name}", bad.fill_null(True)))
-
-    def _parsed_times(self, column: pl.Series) -> pl.Series:
-        """Each row alone: in which of the forms its neighbours are written must not matter."""
-        text = column.str.strip_chars().str.replace(" ", "T", literal=True).str.replace("Z$", "+00:00")
-        times = (text.str.to_datetime(form, time_unit="ms", time_zone="UTC", strict=False) for form in TIME_FORMS)
-        return pl.select(pl.coalesce(list(times)).dt.epoch("ms").alias(column.name)).to_series()
 
 
 def judged(batch: pl.DataFrame, label: str, row: int, columns: Layout, shape: Shape, norms: Norms) -> Judged:

@@ -1,5 +1,5 @@
 """What a breaker of a service got, out of the service's sample logs: record by record, in the order it was received;
-before that, what the history store has.
+before that, what the history store has, shared out as routers are now.
 
     from pipelines.backtest import backtest
     from pipelines.recorded import recorded
@@ -27,7 +27,16 @@ import polars as pl
 from msgspec.structs import replace
 
 from breaker_actors.clock import SystemClock
-from breaker_actors.core.records import BREAKER, GAP, SAMPLES, Gap, SampleColumns, decode_breaker, decode_gap
+from breaker_actors.core.records import (
+    BREAKER,
+    GAP,
+    SAMPLES,
+    Gap,
+    SampleColumns,
+    Splitter,
+    decode_breaker,
+    decode_gap,
+)
 from breaker_actors.errors import Invalid
 from breaker_actors.logreader import LogReader, concerned
 from breaker_actors.messages import RouterRef
@@ -38,6 +47,8 @@ from breaker_actors.stores.samplelog import SampleLog
 from pipelines import history
 from pipelines.places import open_place
 from pipelines.rules import Candidate
+from pipelines.runs import RouterPlan, plans
+from pipelines.shares import shares
 from pipelines.sorting import Sorted
 from pipelines.sources import Born
 
@@ -64,18 +75,20 @@ def recorded(breaker: str | None = None, settings: Settings | None = None) -> Re
     `settings`: where the service keeps its data; BREAKERS_* variables where none are given."""
     found = load_settings() if settings is None else settings
     with OwnLoop() as loop:
-        row, routers = loop.run(_located(breaker, found))
-    return Recorded(row, routers, found)
+        return loop.run(_located(breaker, found))
 
 
-async def _located(wanted: str | None, settings: Settings) -> tuple[BreakerRow, list[RouterRef]]:
+async def _located(wanted: str | None, settings: Settings) -> Recorded:
     await asyncio.to_thread(check_in_use, settings)
     store, log = make_store(settings), make_log(settings)
     await store.open()
     try:
-        row = _only(wanted, await _breakers(store))
+        rows = await _breakers(store)
+        row = _only(wanted, rows)
         links = [link for assigned in await store.breaker_assignments([row.id]) for link in assigned.routers]
-        return row, await _upto(log, links, SystemClock().now_ms())
+        logs = await _upto(log, links, SystemClock().now_ms())
+        routers, _ = plans(await store.list_routers(row.project_id), rows)
+        return Recorded(row, logs, [router for router in routers if _gives(router, row.id)], settings)
     finally:
         await log.close()
         await store.close()
@@ -104,6 +117,11 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
+def _gives(router: RouterPlan, breaker_id: str) -> bool:
+    """Whether the breaker gets samples of the router now."""
+    return router.view.enabled and any(link.breaker_id == breaker_id for link in router.view.links)
+
+
 async def _upto(log: SampleLog, links: Sequence[RouterRef], now_ms: int) -> list[RouterRef]:
     """One reference per router, from its first link to where the log ends now. Which of the records in between concern
     the breaker, the log's own views tell."""
@@ -125,11 +143,15 @@ class Recorded:
     breaker did.
     """
 
-    def __init__(self, row: BreakerRow, routers: Sequence[RouterRef], settings: Settings) -> None:
+    def __init__(
+        self, row: BreakerRow, logs: Sequence[RouterRef], routers: Sequence[RouterPlan], settings: Settings
+    ) -> None:
+        """`logs`: what is read of which router's; `routers`: those that share history out to the breaker."""
         self.names, self.breaker = [row.name], Candidate(row.name, row.rule)
         self.window_samples_max = settings.window_samples_max
         self.remarks: list[str] = []
-        self._row, self._routers, self._settings = row, routers, settings
+        self._row, self._logs, self._settings = row, logs, settings
+        self._splitters = {router.id: Splitter(router.view) for router in routers}
 
     def rows(self) -> int | None:
         return None
@@ -144,7 +166,7 @@ class Recorded:
         reading = _Reading(self._row.id, self._row.rule.metric)
         with OwnLoop() as loop:
             log = make_log(self._settings)
-            entries = reading.entries(log, self._routers)
+            entries = reading.entries(log, self._logs)
             try:
                 item = loop.run(_next(entries))
                 yield from reading.counted(self._history(None if item is None else _begin_ms(item)))
@@ -157,13 +179,19 @@ class Recorded:
         self.remarks = reading.remarks()
 
     def _history(self, until_ms: int | None) -> Iterator[pl.DataFrame]:
-        """What the history store has from before the log begins, each time of receipt an arrival."""
-        place, routers = open_place(self._settings.history), [router.router_id for router in self._routers]
-        names = history.files(place, self._row.project_id, routers, to_ms=until_ms)
+        """What the breaker gets of what the history store has from before the log begins, each time of receipt an
+        arrival."""
+        place = open_place(self._settings.history)
+        names = history.files(place, self._row.project_id, self._splitters, to_ms=until_ms)
         if names:
             of_metric = pl.col("metric") == self._row.rule.metric
-            for batch in Sorted(history.History(place, names, to_ms=until_ms)).batches():
-                yield batch.filter(of_metric).with_columns(record=pl.col("received_ms")).select(*SCHEMA)
+            for number, batch in enumerate(Sorted(history.History(place, names, to_ms=until_ms)).batches(), 1):
+                mine = self._share(batch.filter(of_metric), number)
+                yield mine.with_columns(record=pl.col("received_ms")).select(*SCHEMA)
+
+    def _share(self, batch: pl.DataFrame, number: int) -> pl.DataFrame:
+        taken = [rows for _, id_, rows in shares(batch, self._splitters, number) if id_ == self._row.id]
+        return batch[np.sort(np.concatenate(taken))] if taken else batch.clear()
 
 
 def _begin_ms(item: Item) -> int:
@@ -256,9 +284,10 @@ class _Reading:
         if kind == GAP:
             return decode_gap(body)
         if kind == BREAKER:
-            if decode_breaker(body).created:
+            settings = decode_breaker(body)
+            if settings.created:
                 self._was_born = True
-                return Born(received_ms)
+                return Born(received_ms, settings.after_seq)
             self._changes += 1
         return None
 

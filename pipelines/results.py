@@ -94,10 +94,10 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 def sweep(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
     """One row per setting, the best first."""
-    several = len({run.candidate.name.partition(" (")[0] for run in runs}) > 1
+    several = len({run.swept for run in runs}) > 1
     rows = []
     for run in runs:
-        name = {"breaker": run.candidate.name.partition(" (")[0]} if several else {}
+        name = {"breaker": run.swept} if several else {}
         rows.append(name | (run.setting or {}) | _outcome(run, windows))
     frame = _frame(rows)
     by, descending = ["trips", "open_ms"], [False, False]

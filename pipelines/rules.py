@@ -6,7 +6,7 @@ import importlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ RULE_FIELDS = (*REQUIRED, *DEFAULTS)
 OTHER_FIELDS = (
     "id", "name", "metadata", "actions", "router_id", "router_ids", "half_open_confirmation_ms", "recovery_window_ms",
 )  # fmt: skip
-"""Of a Breaker object (interface.md); they don't change what it does."""
+"""Of a Breaker object (interface.md), beside its rule."""
 SWEPT_PARAMS = {"percentile": "percentile", "alpha": "delta", "delta_of": "delta"}
 """Keys of kind_params that a sweep may set, with the kind that has them."""
 SETTINGS_MAX = 10_000
@@ -28,11 +28,12 @@ Value = float | int | str
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A breaker to be tried. `router_id`: of which router it takes samples, where samples name one; None: of all."""
+    """A breaker to be tried. `router_ids`: of which routers it takes samples, where samples name theirs; none: of all.
+    In small letters."""
 
     name: str
     rule: Rule
-    router_id: str | None = None
+    router_ids: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
@@ -64,18 +65,21 @@ def _one(thing: Rule | Mapping[str, Any] | Candidate, where: str, number: int) -
     except Invalid as error:
         problems = "; ".join(f"{path} {problem}" for path, problem in error.details.items())
         raise Invalid(f"{where}{name}: {problems}") from None
-    router_id = thing.get("router_id")
+    router_ids = thing.get("router_ids") or [id_ for id_ in [thing.get("router_id")] if id_]
+    if not isinstance(router_ids, Sequence) or isinstance(router_ids, str):
+        raise Invalid(f"{where}{name}: router_ids must be a list")
     ignored = tuple(str(key) for key in thing if key not in RULE_FIELDS and key not in OTHER_FIELDS)
-    return Candidate(name, rule, str(router_id) if router_id else None, ignored)
+    return Candidate(name, rule, tuple(dict.fromkeys(str(id_).lower() for id_ in router_ids)), ignored)
 
 
 def _distinct(found: list[Candidate]) -> list[Candidate]:
-    names: dict[str, int] = {}
+    taken: set[str] = set()
     out = []
     for one in found:
-        names[one.name] = count = names.get(one.name, 0) + 1
-        name = one.name if count == 1 else f"{one.name} ({count})"
-        out.append(Candidate(name, one.rule, one.router_id, one.ignored))
+        names = itertools.chain([one.name], (f"{one.name} ({count})" for count in itertools.count(2)))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        out.append(replace(one, name=name))
     return out
 
 
@@ -186,7 +190,7 @@ def variants(candidate: Candidate, grid: Mapping[str, Sequence[Value]]) -> list[
         setting = dict(zip(grid, values, strict=True))
         shown = ", ".join(f"{name}={value}" for name, value in setting.items())
         rule = _with(candidate, setting, shown)
-        out.append((setting, Candidate(f"{candidate.name} ({shown})", rule, candidate.router_id)))
+        out.append((setting, Candidate(f"{candidate.name} ({shown})", rule, candidate.router_ids)))
     return out
 
 

@@ -2,7 +2,7 @@
 
 A source hands out the same batches each time it is asked. `pipelines.recorded` reads a service's log instead of files.
 A batch is a polars frame with `ts_ms` (Int64), `value` (Float64) and, where the input has them, `received_ms` (Int64),
-`ok` (Boolean), `metric`, `router_id`, `trace_id` (String).
+`ok` (Boolean), `metric`, `router_id`, `trace_id` (String), `record` (Int64): a change of it is an arrival of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ from breaker_actors.core.records import Gap
 from breaker_actors.errors import Invalid
 
 REQUIRED, OPTIONAL = ("ts_ms", "value"), ("ok", "received_ms", "metric", "router_id", "trace_id")
-NAMES = REQUIRED + OPTIONAL
+WITH_RECORD = (*OPTIONAL, "record")
+NAMES = REQUIRED + WITH_RECORD
 TIMES, TEXTS = ("ts_ms", "received_ms"), ("metric", "router_id", "trace_id")
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999."""
 PARQUET = (".parquet", ".pq")
+TIME_FORMS = (
+    "%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M%:z", "%Y-%m-%dT%H:%M", "%Y-%m-%d",
+)  # fmt: skip
+"""Of ISO 8601, with T for a space between date and time, and all of an offset."""
 
 
 class Source(Protocol):
@@ -47,15 +52,16 @@ class Source(Protocol):
 
 
 class Born(NamedTuple):
-    """The breaker whose samples these are was created then; it need not have got any yet."""
+    """The breaker whose samples these are was created then; it need not have got any yet. Its transitions are numbered
+    from `after_seq` + 1, where another breaker had its id before."""
 
     at_ms: int
+    after_seq: int = 0
 
 
 @runtime_checkable
 class Log(Source, Protocol):
-    """A source that knows more than samples. In its batches a change of `record` (Int64) is an arrival of its own, and
-    the first one, which may be empty, has all columns."""
+    """A source that knows more than samples. The first of its batches, which may be empty, has all columns."""
 
     def items(self) -> Iterator[pl.DataFrame | Born | Gap]:
         """The batches, with what happened between them."""
@@ -70,9 +76,10 @@ class Layout:
     wanted: tuple[str, ...] = OPTIONAL
 
     def __post_init__(self) -> None:
+        known = REQUIRED + self.wanted
         for name in self.renamed:
-            if name not in NAMES:
-                raise Invalid(f"there is no column {name!r} to rename; there are {', '.join(NAMES)}")
+            if name not in known:
+                raise Invalid(f"there is no column {name!r} to rename; there are {', '.join(known)}")
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -210,6 +217,7 @@ def checked(parts: Sequence[Part], columns: Layout, ordered: bool) -> Iterator[p
     """The batches of all parts in one shape; raises Invalid with file, row (counted from 1) and column."""
     first: Shape | None = None
     last_ms = 0
+    recorded = "record" in columns.wanted and any(columns.theirs("record") in part.schema() for part in parts)
     for part in parts:
         shape, row = Shape.of(part, columns), 0
         for batch in part.batches([pl.col(columns.theirs(name)).alias(name) for name in shape.names]):
@@ -225,7 +233,18 @@ def checked(parts: Sequence[Part], columns: Layout, ordered: bool) -> Iterator[p
             if ordered:
                 rows.check_order(key, last_ms)
             last_ms, row = int(key[-1]), row + len(batch)
-            yield batch
+            yield batch.with_columns(_arrival(batch).alias("record")) if recorded else batch
+
+
+def _arrival(batch: pl.DataFrame) -> pl.Expr:
+    """A number that changes where another record begins; those of two routers, or of two times, are never one. A row
+    that names none arrives with its time."""
+    at = "received_ms" if "received_ms" in batch.columns else "ts_ms"
+    if "record" not in batch.columns or batch["record"].is_null().all():
+        return pl.col(at)
+    of = [name for name in (at, "router_id", "record") if name in batch.columns]
+    number = pl.struct(of).hash().reinterpret(signed=True)
+    return pl.when(pl.col("record").is_null()).then(pl.col(at)).otherwise(number)
 
 
 SORTING = ("received_ms", "metric", "router_id")
@@ -261,9 +280,11 @@ class Shape:
         return Shape(self.label, {name: kind for name, kind in self.kinds.items() if name not in dropped})
 
     def check(self, other: Shape, columns: Layout) -> None:
-        """Samples of one run have one shape."""
+        """Samples of one run have one shape, but for records, which not all of them need to name."""
         for name in NAMES:
             here, there = self.kinds.get(name), other.kinds.get(name)
+            if name == "record" and None in (here, there):
+                continue
             if here != there and (here is None or there is None or ANY not in (here, there)):
                 raise Invalid(
                     f"{other.label}: its column {columns.theirs(name)!r} is {there or 'missing'}, "
@@ -345,13 +366,16 @@ class Rows:
         return times
 
     def _parsed_times(self, column: pl.Series) -> pl.Series:
-        """ISO 8601, or `YYYY-MM-DD hh:mm:ss`; UTC unless it says otherwise."""
-        try:
-            return (
-                column.str.strip_chars().str.to_datetime(time_unit="ms", time_zone="UTC", strict=False).dt.epoch("ms")
-            )
-        except pl.exceptions.PolarsError:
-            return pl.Series(column.name, [None] * len(column), pl.Int64)
+        """ISO 8601, or `YYYY-MM-DD hh:mm:ss`; UTC unless it says otherwise. Each row alone: in which of the forms its
+        neighbours are written must not matter."""
+        text = column.str.strip_chars().str.replace(" ", "T", literal=True)
+        text = text.str.replace("Z$", "+00:00").str.replace(r"(T.*[+-]\d\d)$", "${1}:00")
+        times = pl.Series(column.name, [None] * len(column), pl.Int64)
+        for form in TIME_FORMS:
+            if times.null_count():
+                parsed = text.str.to_datetime(form, time_unit="ms", time_zone="UTC", strict=False)
+                times = times.fill_null(parsed.dt.epoch("ms"))
+        return times
 
     def _value(self, column: pl.Series) -> pl.Series:
         if column.dtype == pl.String:
@@ -374,6 +398,15 @@ class Rows:
         flags = text.replace_strict({"true": True, "1": True, "false": False, "0": False}, default=None)
         self._refuse(column, flags.is_null() & text.is_not_null(), "is neither true nor false")
         return flags.cast(pl.Boolean).fill_null(True)
+
+    def _record(self, column: pl.Series) -> pl.Series:
+        """Whole numbers; blank is none."""
+        if column.dtype != pl.String and not column.dtype.is_integer():
+            raise self._wrong_type(column, "whole numbers")
+        given = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
+        numbers = given.cast(pl.Int64, strict=False)
+        self._refuse(column, numbers.is_null() & given.is_not_null(), "is not a whole number")
+        return numbers
 
     def _text(self, column: pl.Series) -> pl.Series:
         if _kind(column.dtype) != "text":

@@ -22,13 +22,13 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Run:
-    """One breaker's way over the samples. `setting`: what a sweep changed of its rule; None: the rule as given.
-
-    `sketch`: to be drawn on the way."""
+    """One breaker's way over the samples. `setting`: what a sweep changed of the rule named `swept`; None: the rule as
+    given. `sketch`: to be drawn on the way."""
 
     candidate: Candidate
     tally: Tally
     setting: dict[str, Value] | None = None
+    swept: str = ""
     sketch: Sketch | None = None
     samples: int = 0
     first_ms: int = 0
@@ -62,22 +62,23 @@ def replayed(
         stream.finish(seen)
 
 
-Selection = tuple[str | None, str | None]
+Selection = tuple[str | None, tuple[str, ...]]
+"""A metric and routers, sorted; None and no routers: any."""
 
 
 def _streams(runs: Sequence[Run], columns: Sequence[str], rows_max: int, window_samples_max: int) -> list[Stream]:
-    """Runs by the samples they take: those of their metric and router, where samples name one."""
+    """Runs by the samples they take: those of their metric and routers, where samples name theirs."""
     by_selection: dict[Selection, list[Run]] = {}
     for run in runs:
         metric = run.candidate.rule.metric if "metric" in columns else None
-        router_id = run.candidate.router_id if "router_id" in columns else None
-        by_selection.setdefault((metric, router_id), []).append(run)
+        router_ids = sorted(run.candidate.router_ids) if "router_id" in columns else ()
+        by_selection.setdefault((metric, tuple(router_ids)), []).append(run)
     share = rows_max // len(by_selection)
     return [Stream(selection, those, share, window_samples_max) for selection, those in by_selection.items()]
 
 
 class Stream:
-    """The samples of one metric and router, and the breakers that take them."""
+    """The samples of one metric and some routers, and the breakers that take them."""
 
     def __init__(self, selection: Selection, runs: Sequence[Run], rows_max: int, window_samples_max: int) -> None:
         self._selection, self._runs = selection, runs
@@ -96,9 +97,11 @@ class Stream:
 
     def feed(self, batch: pl.DataFrame) -> None:
         """The next samples of the source."""
-        for name, value in zip(("metric", "router_id"), self._selection, strict=True):
-            if value is not None:
-                batch = batch.filter(pl.col(name) == value)
+        metric, router_ids = self._selection
+        if metric is not None:
+            batch = batch.filter(pl.col("metric") == metric)
+        if router_ids:
+            batch = batch.filter(pl.col("router_id").str.to_lowercase().is_in(router_ids))
         if not len(batch):
             return
         samples = samples_of(batch)
@@ -115,7 +118,7 @@ class Stream:
             self._engine.gap(item.from_ms, item.to_ms)
         elif self._first_ms is None:
             self._begin(item.at_ms)
-            self._engine.create(item.at_ms)
+            self._engine.create(item.at_ms, item.after_seq)
 
     def _begin(self, first_ms: int) -> None:
         self._first_ms = first_ms
@@ -154,14 +157,11 @@ class Seen:
             if name in batch.columns and len(known) < self.MOST:
                 known += [value for value in batch[name].unique(maintain_order=True) if value not in known]
 
-    def complaint(self, metric: str | None, router_id: str | None) -> str:
-        wanted = {"metric": metric, "router_id": router_id}
-        asked = " and ".join(f"{name} {value!r}" for name, value in wanted.items() if value is not None)
-        there = "; ".join(
-            f"{name}: {', '.join(map(repr, self._names[name][: self.MOST]))}"
-            for name, value in wanted.items()
-            if value is not None
-        )
+    def complaint(self, metric: str | None, router_ids: Sequence[str]) -> str:
+        given = {"metric": () if metric is None else (metric,), "router_id": router_ids}
+        wanted = {name: values for name, values in given.items() if values}
+        asked = " and ".join(f"{name} {' or '.join(map(repr, values))}" for name, values in wanted.items())
+        there = "; ".join(f"{name}: {', '.join(map(repr, self._names[name][: self.MOST]))}" for name in wanted)
         return f"no sample has {asked}; there are {there}"
 
 

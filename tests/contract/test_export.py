@@ -8,27 +8,34 @@ import numpy as np
 import polars as pl
 import pytest
 
-from breaker_actors.core.records import GAP, SAMPLES, Gap, encode_entry, encode_samples
+from breaker_actors.core.model import Batch, Transition
+from breaker_actors.core.records import GAP, SAMPLES, Gap, decode_samples, encode_entry, encode_samples
+from breaker_actors.core.rules import parse_rule
 from breaker_actors.messages import RouterAssignment
 from breaker_actors.stores.samplelog import Append, SampleLog
-from pipelines import export
-from pipelines.export import EVENTS, Span, export_events, export_log
+from pipelines import export, history
+from pipelines.backtest import backtest
+from pipelines.export import EVENTS, SAMPLES_SCHEMA, Span, export_events, export_history, export_log
 from pipelines.history import DAY_MS, SCHEMA
 from pipelines.places import Folder
+from pipelines.replay import replay
+from pipelines.sources import LATEST_MS
 from tests.contract.store_world import World, event
 
 SLOT = "r-0"
-ALL = Span("p", 0, 10**15)
+ALL = Span("p", 0, LATEST_MS)
 
 
-def record(offset: int, received_ms: int, values: list[float], traces: tuple[str, ...] = ()) -> Append:
+def record(
+    offset: int, received_ms: int, values: list[float], traces: tuple[str, ...] = (), router_id: str = "a"
+) -> Append:
     """Two metrics: the last value is of another one."""
     n = len(values)
     counts = [n - 1, 1] if n > 1 else [1]
     ts_ms = np.arange(n, dtype=np.int64) + received_ms - 5
     ok = np.arange(n) % 2 == 0
     payload = encode_samples(["latency", "load"][: len(counts)], counts, ts_ms, np.array(values), ok, None, traces)
-    return Append("a", 1, offset, received_ms, SAMPLES, 0, payload)
+    return Append(router_id, 1, offset, received_ms, SAMPLES, 0, payload)
 
 
 def read(folder: Path, what: str) -> pl.DataFrame:
@@ -57,15 +64,53 @@ async def test_samples_of_the_log(log: SampleLog, tmp_path: Path, monkeypatch: p
     assert await log.append(SLOT, records) == [True] * 5
     assert await exported(log, tmp_path / "whole") == [7, 0]
     found = read(tmp_path / "whole", "samples")
-    assert found.schema == SCHEMA
+    assert found.schema == SAMPLES_SCHEMA
     assert found["value"].to_list() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     assert found["metric"].to_list() == ["latency"] * 2 + ["load"] + ["latency"] * 2 + ["load", "latency"]
     assert found["received_ms"].to_list() == [1_000] * 3 + [1_100] + [1_300] * 2 + [DAY_MS + 5]
     assert found["ts_ms"].to_list() == [995, 996, 997, 1_095, 1_295, 1_296, DAY_MS]
     assert found["ok"].to_list() == [True, False, True, True, True, False, True]
     assert found["trace_id"].to_list() == ["t1", None, "t3", None, None, None, None]
+    assert found["record"].to_list() == [1] * 3 + [2] + [4] * 2 + [5]
     assert await exported(log, tmp_path / "part", Span("p", 1_100, 1_300)) == [1, 0]
     assert read(tmp_path / "part", "samples")["value"].to_list() == [4.0]
+
+
+RULE = {"metric": "latency", "kind": "avg", "op": "gt", "threshold": 100, "window_ms": 10, "min_state_duration_ms": 0,
+        "cooldown_ms": 3, "eval_interval_ms": 2}  # fmt: skip
+
+
+async def test_records_of_one_millisecond(log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backtest of an exported folder takes record by record, as the core does with the log: of one router, and of two
+    whose records have the same offsets. History beside it, or a folder from before records were named, changes nothing
+    of that."""
+    monkeypatch.setattr(export, "ROWS_OF_FILE", 3)
+    draw, place = np.random.default_rng(1), Folder(tmp_path / "store")
+    await log.take(SLOT, "o", [("a", 1), ("b", 1)], 0, 0)
+    at = np.sort(draw.integers(1_000, 1_040, 150)).tolist()
+    values = [[1_000.0 if draw.random() < 0.2 else 1.0] * 3 for _ in at]
+    logs = {
+        id_: [record(n, ms, v, router_id=id_) for n, (ms, v) in enumerate(those, 1)]
+        for id_, those in (("a", list(zip(at, values, strict=True))), ("b", list(zip(at, values[::-1], strict=True))))
+    }
+    for those in logs.values():
+        assert await log.append(SLOT, those) == [True] * len(those)
+    assert await exported(log, tmp_path / "out") == [450, 450]
+    before = {"router_id": "a", "metric": "latency", "ts_ms": [1, 2], "received_ms": [1, 2], "value": 1.0, "ok": True}
+    loaded = pl.DataFrame(before).with_columns(trace_id=pl.lit(None, pl.String)).select(*SCHEMA)
+    history.add(place, "p", loaded, "run-1.0")
+    assert list(export_history(place, ALL, Folder(tmp_path / "out"))) == [2]
+    assert read(tmp_path / "out", "samples").schema == SAMPLES_SCHEMA
+    loaded.write_parquet(tmp_path / "out/samples/0-old.parquet")
+    for routers in (["a"], ["a", "b"]):
+        found = backtest(RULE | {"router_ids": routers}, str(tmp_path / "out/samples/**/*.parquet"), sort=True)
+        merged = sorted((one for id_ in routers for one in logs[id_]), key=lambda one: one.received_ms)
+        old = [(ms, Batch(np.array([ms] * 2), np.array([1.0] * 2), np.array([True] * 2))) for ms in (1, 2)]
+        batches = [(one.received_ms, decode_samples(one.payload).of("latency")) for one in merged]
+        effects = replay(parse_rule(RULE), 1, [*old, *batches], merged[-1].received_ms)
+        moves = [(e.ts_ms, e.prev, e.curr, e.value) for e in effects if isinstance(e, Transition)]
+        assert len(moves) > 6
+        assert found.transitions.select("ts_ms", "prev", "curr", "value").rows() == moves
 
 
 async def test_events_of_both_sources(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

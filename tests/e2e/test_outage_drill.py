@@ -18,6 +18,7 @@ import pytest
 from breaker_actors.clock import SystemClock
 from breaker_actors.notify.model import Attempt, Destination, Message, Sender
 from breaker_actors.notify.notifier import NotifierHost
+from breaker_actors.notify.pace import Pace
 from breaker_actors.notify.sending import open_sender
 from breaker_actors.settings import Settings
 from breaker_actors.stores.opening import make_store
@@ -37,14 +38,22 @@ ATTEMPTS_MAX = OUTAGE_MS // (3 * SECOND) // 10
 BREAKERS, PAIRS_EACH, EVERY_MS = 40, 25, 720
 LIMITED, FLAKY, FINE = "limited", "flaky", "fine"
 
+HANGING, REFUSING, FLAPPING = 20, 6, 20
+PAIRS, BLOCK_S, PAUSE_S, AWAY_S = 4, 4.5, 0.02, 0.02
+TIMEOUT_MS = 1_000
+"""Long enough to fill a quarter of a block: until the circuits open, and again when they probe."""
+SLOWER_MAX = 1.2
+
 
 class Receiver(WebReceiver):
-    """A hook that takes everything, asks for pauses, or fails one request in twenty. `took`: what it answered 200."""
+    """A hook that takes everything, asks for pauses, or fails one request in twenty. `took`: what it answered 200;
+    `taking`: set whenever it does."""
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(port=port)
         self.mode = FINE
         self.took: list[Request] = []
+        self.taking = asyncio.Event()
         self.at: dict[tuple[str, int], float] = {}
         self._chance = random.Random(7)
 
@@ -54,8 +63,16 @@ class Receiver(WebReceiver):
         if self.mode == FLAKY and self._chance.random() < 0.05:
             return Reply(500)
         self.took.append(request)
+        self.taking.set()
         self.at.setdefault((request.json["breaker_id"], request.json["transition_seq"]), time.perf_counter())
         return super().answer(request)
+
+    async def arrival(self, breaker_id: str, seq: int) -> float:
+        """When that was taken for the first time."""
+        while (breaker_id, seq) not in self.at:
+            self.taking.clear()
+            await self.taking.wait()
+        return self.at[breaker_id, seq]
 
     def told(self) -> dict[str, list[tuple[str, int]]]:
         """Per breaker what was taken, repetitions left out."""
@@ -67,6 +84,10 @@ class Receiver(WebReceiver):
                 body = request.json
                 found.setdefault(body["breaker_id"], []).append((body["event"], body["transition_seq"]))
         return found
+
+    def times(self, key: str) -> int:
+        """How often a delivery was taken."""
+        return sum(request.headers["idempotency-key"] == key for request in self.took)
 
     @property
     def repeated(self) -> int:
@@ -90,9 +111,9 @@ class Counting(ScriptedSender):
 
 
 @asynccontextmanager
-async def opened(directory: Path) -> AsyncIterator[tuple[Told, Settings]]:
+async def opened(directory: Path, **fields: Any) -> AsyncIterator[tuple[Told, Settings]]:
     """A project on a store of its own."""
-    settings = Settings(data_dir=directory, allow_private_destinations=True)
+    settings = Settings(data_dir=directory, allow_private_destinations=True, **fields)
     store = make_store(settings)
     await store.open()
     try:
@@ -101,16 +122,20 @@ async def opened(directory: Path) -> AsyncIterator[tuple[Told, Settings]]:
         await store.close()
 
 
-async def killed_at_work(notifier: VirtualNotifier, receiver: Receiver) -> None:
-    """Goes on until a receiver takes something, and kills the Notifier before it can note that."""
+async def killed_at_work(notifier: VirtualNotifier, receiver: Receiver) -> str:
+    """Goes on until a receiver takes something, and kills the Notifier before it can note that; the id of that."""
     assert notifier.host is not None
-    running, before = asyncio.create_task(notifier.run_for(5 * MINUTE)), len(receiver.took)
-    while len(receiver.took) == before:
-        await asyncio.sleep(0)
+    before = len(receiver.took)
+    receiver.taking.clear()
+    running = asyncio.create_task(notifier.run_for(5 * MINUTE))
+    taking = asyncio.create_task(receiver.taking.wait())
+    await asyncio.wait((running, taking), return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done(), "nothing was taken"
     await notifier.kill()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await notifier.start()
+    return receiver.took[before].headers["idempotency-key"]
 
 
 def pairs(row_id: str) -> list[tuple[str, int]]:
@@ -141,7 +166,7 @@ async def test_a_thousand_outages_through_ten_minutes_without_a_receiver(tmp_pat
             notifier.at(later, lambda row=row, at=later: told.moves(row.id, "half_open", "closed", ts_ms=at))
 
         await notifier.run_until(start + 200 * SECOND)
-        await killed_at_work(notifier, fine[0])
+        first = await killed_at_work(notifier, fine[0])
         await notifier.run_until(start + OUTAGE_MS)
         attempts = sender.attempts(away.id)
         await stack.enter_async_context(broken)
@@ -151,7 +176,7 @@ async def test_a_thousand_outages_through_ten_minutes_without_a_receiver(tmp_pat
         broken.mode = FLAKY
         back = clock.ms
         await notifier.run_for(61 * SECOND)
-        await killed_at_work(notifier, broken)
+        second = await killed_at_work(notifier, broken)
         await notifier.run_until(start + BREAKERS * PAIRS_EACH * EVERY_MS + MINUTE)
         caught_up = (await told.store.waiting_channels()) == []
         await notifier.run_for(4 * MINUTE)
@@ -162,6 +187,7 @@ async def test_a_thousand_outages_through_ten_minutes_without_a_receiver(tmp_pat
         print(f"repeated {[one.repeated for one in (broken, *fine)]}")
         assert attempts <= ATTEMPTS_MAX
         assert limited <= 10
+        assert (fine[0].times(first), broken.times(second)) == (2, 2), "a kill came too late"
         for receiver in (broken, *fine):
             assert receiver.told() == {row.id: pairs(row.id) for row in rows}
             assert receiver.repeated <= 2 * notifier.pace.channel_max
@@ -169,45 +195,73 @@ async def test_a_thousand_outages_through_ten_minutes_without_a_receiver(tmp_pat
         assert await told.store.waiting_channels() == []
 
 
-async def block(directory: Path, dead: list[str], fine: Receiver, count: int) -> list[float]:
-    """Seconds from the commit of a trip to its arrival at a healthy receiver, beside dead ones."""
-    async with opened(directory) as (told, settings):
+class Distant(Receiver):
+    """Takes a request AWAY_S after it was sent, as one that is not on the same machine does."""
+
+    async def _converse(self, wire: Any) -> None:
+        while (request := await wire.request()) is not None:
+            await asyncio.sleep(AWAY_S)
+            if not await wire.reply(self.answer(request), request):
+                return
+
+
+async def block(directory: Path, fine: Receiver, dead: list[str]) -> tuple[list[float], list[int]]:
+    """Seconds from the commit of a move to when a healthy receiver has it. Whatever it is told, dead ones are, too; how
+    often each of these was tried."""
+    async with opened(directory, notify_timeout_ms=TIMEOUT_MS) as (told, settings):
         await told.channel(url=fine.url())
-        for url in dead:
-            await told.channel(url=url)
-        rows = [await told.breaker(f"b{i}") for i in range(count)]
+        silent = [await told.channel(url=url) for url in dead]
+        rows = [await told.breaker(f"b{i}") for i in range(FLAPPING)]
         sender = open_sender(settings, SystemClock())
         notifier = NotifierHost(told.store, sender, SystemClock(), settings)
         await notifier.start()
-        found = []
-        for row in rows:
-            await told.moves(row.id, "open")
-            begun = time.perf_counter()
+        begun: dict[tuple[str, int], float] = {}
+        ends = time.perf_counter() + BLOCK_S
+        while time.perf_counter() < ends:
+            row = rows[len(begun) % FLAPPING]
+            await told.moves(row.id, *(["half_open", "closed"] if told.states[row.id] == "open" else ["open"]))
+            begun[row.id, told.seqs[row.id]] = time.perf_counter()
             await notifier.nudge()
-            while (row.id, 1) not in fine.at:
-                await asyncio.sleep(0.0005)
-            found.append(fine.at[row.id, 1] - begun)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(PAUSE_S)
+        found = [await fine.arrival(*move) - at for move, at in begun.items()]
         await notifier.stop()
         await sender.close()
-        return found
+        return found, [sum(row.attempts for row in await told.rows(channel.id)) for channel in silent]
+
+
+async def beside(directory: Path, fine: Receiver, dead: list[str]) -> tuple[float, float]:
+    """How much slower a healthy channel is beside dead ones, and its 95th percentile there in seconds: blocks with and
+    without them in turns, the medians over all pairs."""
+    ratios: list[float] = []
+    late: list[float] = []
+    tries: list[int] = []
+    for turn in range(PAIRS):
+        found: dict[bool, list[float]] = {}
+        for outage in (turn % 2 == 0, turn % 2 == 1):
+            found[outage], tried = await block(directory / f"{turn}-{outage}", fine, dead if outage else [])
+            tries += tried
+        usual = statistics.median(found[False])
+        ratios.append(statistics.median(found[True]) / usual)
+        late.append(statistics.quantiles(found[True], n=20)[-1])
+        print(f"\nusually {usual * 1e3:.2f} ms, in the outage {ratios[-1]:.3f} x, 95 % in {late[-1] * 1e3:.0f} ms")
+    assert statistics.median(tries) > Pace().channel_max, f"few were probed: {tries}"
+    assert max(tries) < 10, f"not all circuits opened: {tries}"
+    return statistics.median(ratios), statistics.median(late)
 
 
 async def test_healthy_channels_do_not_wait_for_dead_ones(tmp_path: Path) -> None:
-    """Three that refuse and two that never answer, against none, in turns: the medians of all turns are compared."""
-    async with Receiver() as fine, Receiver() as silent, Receiver() as gone:
+    """Some refuse, more never answer: through their time limits and probes. The machine is given a second chance."""
+    async with Distant() as fine, Receiver() as silent, Receiver() as gone:
         silent.usual = Reply(how="hang")
         refusing = gone.url()
         await gone.__aexit__(None, None, None)
-        dead = [refusing] * 3 + [silent.url()] * 2
-        alone: list[float] = []
-        beside: list[float] = []
-        for turn in range(16):
-            alone += await block(tmp_path / f"alone-{turn}", [], fine, 15)
-            beside += await block(tmp_path / f"beside-{turn}", dead, fine, 15)
-        ratio = statistics.median(beside) / statistics.median(alone)
-        print(f"\nmedian alone {statistics.median(alone) * 1e3:.2f} ms, beside dead ones {ratio:.3f} x")
-        assert ratio <= 1.2
+        dead = [silent.url()] * HANGING + [refusing] * REFUSING
+        for chance in ("first", "second"):
+            ratio, late = await beside(tmp_path / chance, fine, dead)
+            print(f"{chance} chance: {ratio:.3f} x, 95 % in {late * 1e3:.0f} ms")
+            if good := ratio <= SLOWER_MAX and late * 1e3 < TIMEOUT_MS / 2:
+                break
+        assert good
         await gone.__aenter__()
 
 

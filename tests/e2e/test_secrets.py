@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from aiosmtpd.smtp import AuthResult, LoginPassword
 
-from tests.support.live import LiveService
-from tests.support.receivers import MailReceiver, Reply, WebReceiver
+from tests.support.live import LiveService, wait_for
+from tests.support.receivers import MailReceiver, Reply, Request, WebReceiver
 
 pytestmark = [pytest.mark.e2e]
 
@@ -33,6 +35,8 @@ SLACK, LEGACY, ROUTING, SIGNING, HEADER, QUERY, LOGIN, PASSWORD, HEALTH, SEALING
     "5eed" * 16,
 )
 PLANTED = (SLACK, LEGACY, ROUTING, SIGNING, HEADER, QUERY, LOGIN, PASSWORD, HEALTH, SEALING)
+ARRIVING = {SLACK, LEGACY, ROUTING, SIGNING, HEADER, QUERY, LOGIN, PASSWORD}
+"""What a receiver is sent, or can hold against what it is sent."""
 OURS = ("credentials.json", "secret.key")
 """Files that hold secrets on purpose, readable by their owner only."""
 ENOUGH_S = 60.0
@@ -51,6 +55,40 @@ def forms(secret: str) -> set[bytes]:
 
 def found_in(what: bytes, secrets: set[str]) -> set[str]:
     return {secret for secret in secrets if any(form in what for form in forms(secret))}
+
+
+class Worst(WebReceiver):
+    """Answers with all it was sent; at each address it refuses for now, then for good, and so on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries: Counter[str] = Counter()
+
+    def answer(self, request: Request) -> Reply:
+        self.tries[request.target] += 1
+        return Reply(500 if self.tries[request.target] % 2 else 400, how="echo")
+
+
+class Strict(MailReceiver):
+    """Takes no login; `offered`: what it was offered."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.offered: set[str] = set()
+
+    def _authenticate(self, *asked: Any) -> AuthResult:
+        login = asked[-1]
+        assert isinstance(login, LoginPassword)
+        self.offered |= {login.login.decode(), login.password.decode()}
+        return super()._authenticate(*asked)
+
+
+def arrived(web: Worst, mail: Strict) -> set[str]:
+    """The planted secrets that were used as they are meant to be."""
+    sent = "\n".join(f"{got.target} {got.headers} {got.body.decode()}" for got in web.requests)
+    signed = [got for got in web.requests if "x-eb-signature" in got.headers]
+    found = {secret for secret in PLANTED if secret in sent} | (mail.offered & set(PLANTED))
+    return found | ({SIGNING} if signed and all(got.is_signed_with(SIGNING) for got in signed) else set())
 
 
 class Outputs:
@@ -92,18 +130,21 @@ class Outputs:
 
 async def test_no_secret_comes_out_of_anything(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        web = await stack.enter_async_context(WebReceiver())
-        mail = await stack.enter_async_context(MailReceiver(login=("somebody", "else")))
-        web.usual = Reply(400, how="echo")  # the worst receiver: it answers with all it was sent
+        web = await stack.enter_async_context(Worst())
+        mail = await stack.enter_async_context(Strict(login=("somebody", "else")))
         live = await asyncio.to_thread(serving, tmp_path / "data", mail.port)
         try:
             outputs = Outputs(live)
             await asyncio.to_thread(provoke, outputs, web)
+            assert arrived(web, mail) == ARRIVING
             await asyncio.to_thread(look_at_everything, outputs)
             await asyncio.to_thread(outputs.check_disk)
         finally:
             await asyncio.to_thread(live.stop)
     outputs.seen.append(("what the process printed", "".join(live.output).encode()))
+    told = b"".join(text for _, text in outputs.seen)
+    assert b"answered 400" in told
+    assert b"answered 500" in told
     outputs.check()
 
 
@@ -121,7 +162,7 @@ def serving(data_dir: Path, mail_port: int) -> LiveService:
     return LiveService(data_dir, **{f"BREAKERS_{name}": value for name, value in environ.items()})
 
 
-def provoke(outputs: Outputs, web: WebReceiver) -> None:
+def provoke(outputs: Outputs, web: Worst) -> None:
     """Channels of each kind, with receivers that refuse or are not there, and callers that get things wrong."""
     live, path = outputs.live, outputs.live.project_path
     hook = {"url": web.url(f"/?token={QUERY}"), "secret": SIGNING, "headers": {"X-Token": HEADER}}
@@ -150,23 +191,27 @@ def provoke(outputs: Outputs, web: WebReceiver) -> None:
     outputs.call("POST", f"{path}/ingest", json={"samples": []}, headers=signed)
     outputs.call("GET", path, key=f"eb_wrong_{HEADER}")
     outputs.call("GET", f"/api/readyz?token={HEALTH}", key="none")
-    made = live.breaker(name="leaky", cooldown_ms=200, recovery_allow_rate_ramp_steps=1)
+    made = live.breaker(name="leaky", cooldown_ms=300_000)
     assert live.send(made["router_id"], [500.0] * 5).status_code == 202
     live.in_state(made["breaker"]["id"], "open")
-    deliveries = [f"{path}/notification-channels/{channel}/deliveries" for channel in channels]
-    until = time.monotonic() + ENOUGH_S
-    while not all(told(outputs, each) for each in deliveries):
-        assert time.monotonic() < until, "not every channel has tried"
-        time.sleep(0.2)
-    for each in deliveries:
-        for delivery in outputs.call("GET", each).json()["deliveries"]:
-            outputs.call("POST", f"{each}/{delivery['id']}/redrive")
+    # the last one is the project's own slack address
+    logs = [f"{path}/notification-channels/{id_}/deliveries" for id_ in (*channels, refused, live.project_id)]
+    for each in logs:
+        (trip,) = ended(outputs, each)
+        assert outputs.call("POST", f"{each}/{trip['id']}/redrive").status_code == 202
+    attempts = [trip["attempts"] for each in logs for trip in ended(outputs, each)]
+    assert attempts.count(2) == len(web.tries) == 4, "some address was not tried again"
 
 
-def told(outputs: Outputs, deliveries: str) -> bool:
-    """Whether a channel's log says why a delivery failed."""
-    rows = outputs.call("GET", deliveries).json()["deliveries"]
-    return any(row["last_error"] for row in rows)
+def ended(outputs: Outputs, log: str) -> list[dict[str, Any]]:
+    """The deliveries of a channel, once none of them could be sent and its log says why."""
+
+    def rows() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = outputs.call("GET", log).json()["deliveries"]
+        return found if all(row["state"] == "dead" and row["last_error"] for row in found) else []
+
+    answer: list[dict[str, Any]] = wait_for(rows, ENOUGH_S, every_s=0.2)
+    return answer
 
 
 def look_at_everything(outputs: Outputs) -> None:

@@ -143,10 +143,11 @@ def walked(
 
 @dataclass(frozen=True)
 class MadeUpLog:
-    """What a log says beside samples: when the breaker was created, and (row before which it ended, from, to) of each
-    gap."""
+    """What a log says beside samples: when the breaker was created, behind which transition of one before it, and (row
+    before which it ended, from, to) of each gap."""
 
     created_ms: int
+    after_seq: int
     gaps: list[tuple[int, int, int]]
 
 
@@ -162,12 +163,12 @@ def made_up_log(seed: int, samples: Samples) -> MadeUpLog:
         gaps.append((row, from_ms, chance.randint(from_ms + 1, high)))
     last_ms = int(samples.at[-1])
     gaps.append((len(samples), last_ms + 5, last_ms + 5 + chance.randrange(1, 5000)))
-    return MadeUpLog(created_ms, gaps)
+    return MadeUpLog(created_ms, seed % 3, gaps)
 
 
 def log_replayed(rule: Rule, samples: Samples, log: MadeUpLog) -> tuple[list[Effect], Record]:
     """What the core makes of samples and gaps."""
-    breaker, first = Breaker.create(rule, log.created_ms)
+    breaker, first = Breaker.create(rule, log.created_ms, after_seq=log.after_seq)
     effects, row = list(first), 0
     for until, from_ms, to_ms in log.gaps:
         for received_ms, batch in arrivals(samples.part(row, until)):
@@ -183,7 +184,7 @@ def log_walked(rule: Rule, samples: Samples, log: MadeUpLog, *, chunk_rows: int)
     effects: list[Effect] = []
     walk = Walk(rule, effects.extend)
     engine, row = FastReplay([walk], chunk_rows=chunk_rows), 0
-    engine.create(log.created_ms)
+    engine.create(log.created_ms, log.after_seq)
     for until, from_ms, to_ms in log.gaps:
         engine.feed(samples.part(row, until))
         engine.gap(from_ms, to_ms)

@@ -121,10 +121,11 @@ async def test_a_port_is_refused_before_the_name_is_looked_up() -> None:
     assert resolve.asked == 0
 
 
-async def test_an_unknown_name_is_a_connection_that_failed() -> None:
+async def test_an_unknown_name_is_a_connection_that_failed(unknown: list[str]) -> None:
     resolver = Resolver()
     with pytest.raises(httpcore.ConnectError):
         await GuardedBackend.for_policy(resolver, False).connect_tcp("nowhere.invalid", 443)
+    assert unknown == ["nowhere.invalid"]
     with pytest.raises(httpcore.ConnectError):
         await GuardedBackend.for_policy(resolver, False).connect_tcp("x" * 300, 443)
     resolver.close()

@@ -66,6 +66,18 @@ def test_what_was_exported_is_loaded_again(place: Folder, tmp_path: Path) -> Non
     assert len(again.events) > 3
 
 
+def test_records_are_not_loaded(place: Folder, tmp_path: Path, samples: pl.DataFrame) -> None:
+    """An export of a log says which samples came together; history has only their times."""
+    path = tmp_path / "logged.parquet"
+    samples.with_columns(record=pl.int_range(len(samples), dtype=pl.Int64)).write_parquet(path)
+    first, second = Folder(tmp_path / "one"), Folder(tmp_path / "two")
+    assert loaded(first, path).events == loaded(second, tmp_path / "samples.parquet").events
+    assert_frame_equal(stored(first), stored(place))
+    path.write_text("ts_ms,value,metric,router_id,record\n1,2,latency," + router_id(0) + ",x\n")
+    again = loaded(first, path.rename(path.with_suffix(".csv")), run_id="run-2")
+    assert (again.events, len(stored(first))) == ({}, 6_001)
+
+
 def test_what_was_exported_is_tried_by_a_backtest(place: Folder, tmp_path: Path, samples: pl.DataFrame) -> None:
     """Files of routers side by side, put in order: as over the samples themselves."""
     list(export_history(place, ALL, Folder(tmp_path / "out")))

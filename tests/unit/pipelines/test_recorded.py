@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from api.cli import app
-from breaker_actors.core.records import GAP
+from breaker_actors.core.records import GAP, share_of_trace
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import BreakerRow, EventRow, RouterDraft
+from breaker_actors.stores.base import BreakerDraft, BreakerRow, EventRow, RouterDraft
 from pipelines import history
 from pipelines.backtest import Backtest, backtest
 from pipelines.places import open_place
@@ -73,13 +73,13 @@ def replayed(settings: Settings, name: str) -> tuple[Recorded, Backtest]:
     return log, backtest(log.breaker, log)
 
 
-async def assert_live_equals_backtest(s: Service, row: BreakerRow) -> Backtest:
+async def assert_live_equals_backtest(s: Service, row: BreakerRow, after_seq: int = 0) -> Backtest:
     """Everything up to the last sample, to the last figure. (Stored events don't show their traces.)"""
     log, run = await asyncio.to_thread(replayed, s.cluster.settings, row.id)
     last_ms = run.summary["to_ms"][0]
 
     async def settled() -> list[EventRow]:
-        events = await s.events(row.id)
+        events = (await s.events(row.id))[after_seq:]
         return events if len(stored(events, last_ms)) >= len(run.transitions) else []
 
     events = await until(settled)
@@ -115,6 +115,22 @@ async def test_live_equals_backtest_on_postgresql(tmp_path: Path, postgres_url: 
         await crash(s, "breaker", await s.owner(row.id))
         await feed(s, row, 6)
         await assert_live_equals_backtest(s, row)
+
+
+async def test_a_breaker_that_was_created_again(tmp_path: Path) -> None:
+    """Under the id of a deleted one its transitions are numbered on, in the backtest too."""
+    async with service(tmp_path) as s:
+        first = await s.breaker("b", **RULE)
+        await feed(s, first, 3)
+        changes = await s.store.delete_breaker(s.project.id, first.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        before = len(await s.events(first.id))
+        draft = BreakerDraft(id=first.id, name="b", rule=first.rule)
+        row, changes = await s.store.create_breaker(s.project.id, draft, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await feed(s, row, before + 4)
+        run = await assert_live_equals_backtest(s, row, before)
+        assert run.transitions["transition_seq"][0] == before + 1
 
 
 async def test_a_router_that_was_away(tmp_path: Path) -> None:
@@ -193,6 +209,53 @@ async def test_history_comes_first(tmp_path: Path) -> None:
         assert (run.summary["samples"][0], run.summary["from_ms"][0]) == (92, at[0])
         assert pl.concat(list(log.batches()))["value"].to_list() == [7.0] * 90 + [1.0, 2.0]
         assert log.remarks == ["90 samples of history come first; the breaker is created with them"]
+
+
+async def linked(s: Service, row: BreakerRow, **fields: Any) -> str:
+    """A further router of a breaker."""
+    draft = RouterDraft(breaker_ids=(row.id,), **fields)
+    router, changes = await s.store.create_router(s.project.id, draft, s.clock.now_ms())
+    await s.gateway.configured(s.project.id, changes)
+    return router.id
+
+
+async def test_history_is_shared_out_as_routers_do(tmp_path: Path) -> None:
+    """By the hash of the trace, or the place where there is none, under the configuration of now; nothing comes from a
+    router that is disabled, or is no more the breaker's."""
+    async with service(tmp_path) as s:
+        row, other = await s.breaker("b", **RULE), await s.breaker("other", **RULE)
+        canary = await linked(s, row, mode="canary", metadata={f"canary:{row.id}": "30"})
+        off, left = await linked(s, row, enabled=False), await linked(s, row)
+        changes = await s.store.unlink_breaker(s.project.id, left, row.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await s.send(row.router_ids[0], [1.0])
+        start_ms, count = s.clock.now_ms() - 60_000, 4_000
+        value = pl.int_range(count, eager=True).cast(pl.Float64)
+        traces = pl.Series([f"t{i}" if i < 2_000 else None for i in range(count)])
+        ids = pl.Series([canary, off, left, row.router_ids[0], other.router_ids[0]])
+        frame = pl.DataFrame(
+            {
+                "router_id": ids.gather(pl.int_range(5 * count, eager=True) % 5),
+                "metric": "latency",
+                "ts_ms": start_ms,
+                "received_ms": start_ms + pl.int_range(5 * count, eager=True) // 500,
+                "value": value.gather(pl.int_range(5 * count, eager=True) // 5),
+                "ok": True,
+                "trace_id": traces.gather(pl.int_range(5 * count, eager=True) // 5),
+            }
+        )
+        history.add(open_place(s.cluster.settings.history), s.project.id, frame.cast(history.SCHEMA), "run.0")
+        log, run = await asyncio.to_thread(replayed, s.cluster.settings, "b")
+        got = pl.concat(list(log.batches()))[:-1]
+        assert len(got) + 1 == run.summary["samples"][0]
+        assert got["received_ms"].is_sorted()
+        counts = got.group_by("value").len().sort("value")
+        assert counts["value"].equals(value.alias("value"))  # those of its own router, all of them
+        shared = counts.filter(pl.col("len") == 2)["value"]
+        assert counts["len"].sum() == count + len(shared)
+        places = (share_of_trace(f"t{i}") % (1 << 64) / 2**64 for i in range(2_000))
+        assert shared.filter(shared < 2_000).to_list() == [i for i, place in enumerate(places) if place < 0.3]
+        assert 500 < len(shared.filter(shared >= 2_000)) < 700
 
 
 async def test_which_breaker(tmp_path: Path) -> None:

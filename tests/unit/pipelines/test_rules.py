@@ -38,8 +38,39 @@ def test_what_a_rule_may_be(tmp_path: Path) -> None:
     found = candidates([path, RULE, parse_rule(RULE)])
     assert [one.name for one in found] == ["slow", "slow (2)", "rule 3", "rule 4"]
     assert [one.rule.threshold for one in found] == [250, 300, 250, 250]
-    assert [(one.router_id, one.ignored) for one in found] == [("r1", ()), ("r1", ("colour",)), (None, ()), (None, ())]
+    assert [(one.router_ids, one.ignored) for one in found] == [
+        (("r1",), ()),
+        (("r1",), ("colour",)),
+        ((), ()),
+        ((), ()),
+    ]
     assert candidates(FULL)[0].rule == parse_rule(RULE)
+
+
+def test_names_are_unique_whatever_they_are() -> None:
+    """A name that looks like one made up for another rule, too."""
+    found = candidates([RULE | {"name": name} for name in ("a (2)", "a", "a", "a")])
+    assert [one.name for one in found] == ["a (2)", "a", "a (3)", "a (4)"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "routers"),
+    [
+        ({"router_ids": ["R1", "r2", "r1"], "router_id": "r1"}, ("r1", "r2")),
+        ({"router_ids": ["r2"]}, ("r2",)),
+        ({"router_ids": [], "router_id": "R1"}, ("r1",)),
+        ({"router_ids": None, "router_id": None}, ()),
+        ({"router_id": 7}, ("7",)),
+    ],
+)
+def test_routers_of_a_breaker(fields: dict[str, Any], routers: tuple[str, ...]) -> None:
+    """All that it names, in small letters."""
+    (one,) = candidates(RULE | fields)
+    assert one.router_ids == routers
+
+
+def test_routers_that_are_no_list() -> None:
+    assert refused(RULE | {"router_ids": "r1"}) == "rule 1: router_ids must be a list"
 
 
 def test_yaml(tmp_path: Path) -> None:
@@ -126,9 +157,9 @@ def test_variants() -> None:
     """Every combination, each a checked rule; parameters of the kind may be swept too."""
     (one,) = candidates(FULL)
     made = variants(one, {"threshold": [1, 2], "op": ["lt"]})
-    assert [(setting, v.name, v.rule.threshold, v.rule.op, v.router_id) for setting, v in made] == [
-        ({"threshold": 1, "op": "lt"}, "slow (threshold=1, op=lt)", 1, "lt", "r1"),
-        ({"threshold": 2, "op": "lt"}, "slow (threshold=2, op=lt)", 2, "lt", "r1"),
+    assert [(setting, v.name, v.rule.threshold, v.rule.op, v.router_ids) for setting, v in made] == [
+        ({"threshold": 1, "op": "lt"}, "slow (threshold=1, op=lt)", 1, "lt", ("r1",)),
+        ({"threshold": 2, "op": "lt"}, "slow (threshold=2, op=lt)", 2, "lt", ("r1",)),
     ]
     (delta,) = candidates(RULE | {"kind": "delta", "kind_params": {"delta_of": "p95"}})
     assert [v.rule.kind_params for _, v in variants(delta, {"alpha": [0.5]})] == [{"delta_of": "p95", "alpha": 0.5}]

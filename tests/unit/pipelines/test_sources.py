@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from breaker_actors.errors import Invalid
-from pipelines.sources import Files, Frames, Layout
+from pipelines.sources import WITH_RECORD, Files, Frames, Layout
 
 GOOD = {"ts_ms": [1000, 1000, 3000], "value": [1.5, 2.0, -300.0]}
 
@@ -69,6 +69,36 @@ def test_times(times: pl.Series) -> None:
     assert read(Frames(pl.DataFrame({"ts_ms": times, "value": [1, 2]}), Layout()))["ts_ms"].to_list() == [1000, 1000]
 
 
+FORMS = [
+    "1970-01-02T00:00:01Z",
+    "1970-01-02T00:00:01",
+    "86401000",
+    "1970-01-02 00:00:01",
+    " 1970-01-02T00:00:01.000 ",
+    "1970-01-02T02:00:01+02:00",
+    "1970-01-02 02:00:01+02",
+    "1970-01-02T02:00:01+0200",
+]
+
+
+@pytest.mark.parametrize("first", FORMS)
+def test_times_in_several_forms(first: str) -> None:
+    """Each row alone: how the rows before it are written does not matter."""
+    frame = pl.DataFrame({"ts_ms": [first, *FORMS], "value": 1})
+    assert read(Frames(frame, Layout()))["ts_ms"].to_list() == [86_401_000] * 9
+    short = pl.DataFrame({"ts_ms": ["1970-01-02", "1970-01-02T00:00", "1970-01-02T00:00Z", first], "value": 1})
+    assert read(Frames(short, Layout()))["ts_ms"].to_list() == [86_400_000] * 3 + [86_401_000]
+
+
+@pytest.mark.parametrize("time", ["01/02/2024", "2024/01/02", "01-02-2024", "2024-13-01", "2024-01-02T25:00"])
+def test_times_that_are_not_iso(tmp_path: Path, time: str) -> None:
+    """Which of its numbers is the day is not guessed."""
+    path = written(tmp_path, "a.csv", f"ts_ms,value\n2024-01-02,1\n{time},2\n")
+    assert f"row 2: ts_ms {time!r} is not a time" in complaint(path)
+    path = written(tmp_path, "b.csv", f"ts_ms,value\n{time},2\n")
+    assert f"row 1: ts_ms {time!r} is not a time" in complaint(path)
+
+
 def test_all_columns_under_other_names(tmp_path: Path) -> None:
     """Flags may be numbers or words, blank ones are true; what was not asked for is left out."""
     text = "when,ms,good,in,what,who,trace,more\n1,5,false,10,m,r,t1,x\n2,6,,10,m,r,,x\n3,7,1,12,n,r,,x\n"
@@ -84,6 +114,42 @@ def test_all_columns_under_other_names(tmp_path: Path) -> None:
         "router_id": ["r", "r", "r"],
         "trace_id": ["t1", None, None],
     }
+
+
+def arrivals(frame: pl.DataFrame) -> list[int]:
+    """How many rows came together, one arrival after the other."""
+    return frame["record"].rle().struct.field("len").to_list()
+
+
+RECORDS = Layout(wanted=WITH_RECORD)
+
+
+@pytest.mark.parametrize("kind", [pl.Int64, pl.UInt32, pl.String])
+def test_records(kind: pl.DataType) -> None:
+    """A record of a router is an arrival of its own, and so is each time; rows that name none come with their time."""
+    rows = [
+        *((1, "a", 7), (1, "a", 7), (1, "a", 8), (1, "b", 8)),
+        *((2, "b", 8), (3, "b", None), (3, "a", None), (3, "a", 9), (4, "a", 9)),
+    ]
+    frame = pl.DataFrame(rows, ("received_ms", "router_id", "record"), orient="row")
+    given = frame.with_columns(pl.col("record").cast(kind), ts_ms=0, value=1)
+    whole = read(Frames(given, RECORDS))
+    assert arrivals(whole) == [2, 1, 1, 1, 2, 1, 1]
+    assert whole["record"].to_list()[3:] == read(Frames(given[3:], RECORDS))["record"].to_list()
+    assert arrivals(read(Frames(given.drop("router_id", "received_ms"), RECORDS))) == [2, 3, 2, 2]
+    assert "record" not in read(Frames(given, Layout())).columns
+
+
+def test_files_with_and_without_records(tmp_path: Path) -> None:
+    """Exports of before have none: their samples come with their time."""
+    written(tmp_path, "a.parquet", {"ts_ms": [1, 1], "value": [1, 2]})
+    written(tmp_path, "b.parquet", {"ts_ms": [3, 3], "value": [1, 2], "record": [1, 2]})
+    written(tmp_path, "c.parquet", {"ts_ms": [4, 4], "value": [1, 2], "record": [None, None]})
+    assert arrivals(read(Files([tmp_path / "*.parquet"], RECORDS))) == [2, 1, 1, 2]
+    assert "record" not in read(Files([tmp_path / "a.parquet"], RECORDS)).columns
+    for content, words in (([1, 1.5], "is Float64, not whole numbers"), ([1, "x"], "row 2: record 'x' is not a whole")):
+        path = written(tmp_path, "d.parquet", {"ts_ms": [5, 5], "value": [1, 2], "record": content})
+        assert words in complaint(path, wanted=WITH_RECORD)
 
 
 def test_patterns_in_order_of_names(tmp_path: Path) -> None:

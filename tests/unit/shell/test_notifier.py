@@ -162,8 +162,8 @@ async def test_retries_back_off_with_jitter_and_keep_the_id(shop: Shop) -> None:
         found.append([b - a for (a, _), (b, _) in pairwise(tries)])
         assert len({id_ for _, id_ in tries}) == 1
     for pauses in found:
-        assert all(whole / 2 <= pause < whole for pause, whole in zip(pauses, wholes, strict=True))
-    assert all(pause != other for pause, other in zip(*found, strict=True))
+        assert all(whole / 2 <= pause < whole for pause, whole in zip(pauses, wholes, strict=True)), pauses
+    assert all(pause != other for pause, other in zip(*found, strict=True)), found
     ended = [(row.state, row.attempts, row.last_status, row.last_error) for row in await shop.rows(channel.id)]
     assert ended == [("sent", 9, 200, None)] * 2
 
