@@ -1,5 +1,5 @@
-"""What operators do on SQLite: copies of the database and the logs, of a running service or a stopped one, brought back
-to life elsewhere."""
+"""What operators do: copies of the database and the logs, of a running service or a stopped one, brought back to life
+elsewhere."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from breaker_actors.clock import SystemClock
 from breaker_actors.core.records import SAMPLES, decode_samples
+from breaker_actors.errors import Invalid
 from breaker_actors.local import LocalCluster
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import BreakerRow, ProjectRow
+from breaker_actors.stores.base import BreakerRow, EventQuery, EventRow, ProjectRow, Store
 from breaker_actors.stores.opening import DATABASE, KEY_FILE, make_log, make_store
 from tests.support.cluster import Service, service, until
+from tests.support.postgres import Postgres, Server
 
-RULE = {"window_ms": 300, "cooldown_ms": 100, "recovery_allow_rate_ramp_steps": 1}
+RULE: dict[str, Any] = {"window_ms": 300, "cooldown_ms": 100, "recovery_allow_rate_ramp_steps": 1}
 
 
 def copy_file(source: Path, target: Path) -> None:
@@ -38,9 +43,13 @@ def copy_logs(data_dir: Path, target: Path) -> None:
         copy_file(path, target / "log" / path.name)
 
 
+def settings_of(data_dir: Path, **place: Any) -> Settings:
+    return Settings(data_dir=data_dir, **{"breaker_actors": 2, "router_actors": 1, **place})
+
+
 @asynccontextmanager
-async def restored(data_dir: Path, project: ProjectRow) -> AsyncIterator[Service]:
-    settings = Settings(data_dir=data_dir, breaker_actors=2, router_actors=1)
+async def restored(data_dir: Path, project: ProjectRow, **place: Any) -> AsyncIterator[Service]:
+    settings = settings_of(data_dir, **place)
     store = make_store(settings)
     await store.open()
     async with LocalCluster(store, make_log(settings), SystemClock(), settings) as cluster:
@@ -64,6 +73,11 @@ class Load:
             assert {outcome.word for outcome in sent} == {"ok"}
             self.sent.append(value)
             await asyncio.sleep(0.01)
+
+
+async def events_of(store: Store, row: BreakerRow) -> list[EventRow]:
+    """Oldest first."""
+    return (await store.events(EventQuery(project_id=row.project_id, breaker_id=row.id, limit=200)))[::-1]
 
 
 async def logged(s: Service, row: BreakerRow) -> set[float]:
@@ -133,3 +147,43 @@ async def test_a_copy_of_a_stopped_service_lacks_nothing(tmp_path: Path) -> None
             assert set(load.sent) == await logged(s, row)
             assert (await s.events(row.id))[: len(told[row.id])] == told[row.id]
         await check_goes_on(s, rows[0])
+
+
+async def test_a_dump_of_a_running_service_is_of_one_instant(postgres_server: Server, tmp_path: Path) -> None:
+    """pg_dump, and pg_restore into an empty database: nothing of before is missing, and only the same key opens it."""
+    if not isinstance(postgres_server, Postgres):
+        pytest.skip("the programs of the existing server may not be here")
+    dump = tmp_path / "breakers.dump"
+    with postgres_server.database() as url, postgres_server.database(empty=True) as empty:
+        async with service(tmp_path / "a", database_url=url) as s:
+            rows = [await s.breaker(**RULE) for _ in range(3)]
+            load = Load(s, rows)
+            await load.run(0.7)
+            accepted, known = list(load.sent), {row.id: await s.events(row.id) for row in rows}
+            running = asyncio.create_task(load.run(1.0))
+            options = ("--format=custom", f"--file={dump}", url)
+            await asyncio.to_thread(postgres_server.run, "pg_dump", *options)
+            await running
+            project, told = await s.store.get_project(s.project.id), {row.id: await s.events(row.id) for row in rows}
+        assert project is not None
+        assert any(known.values())
+        postgres_server.run("pg_restore", "--no-owner", f"--dbname={empty}", str(dump))
+        with pytest.raises(Invalid):
+            await make_store(settings_of(tmp_path / "other", database_url=empty)).open()
+        (tmp_path / "b").mkdir()
+        shutil.copy2(tmp_path / "a" / KEY_FILE, tmp_path / "b")
+        copy = make_store(settings_of(tmp_path / "b", database_url=empty))
+        await copy.open()
+        assert await copy.get_project(project.id) == project
+        copied = {row.id: await events_of(copy, row) for row in rows}
+        await copy.close()
+        async with restored(tmp_path / "b", project, database_url=empty) as s:
+            for row in rows:
+                assert await s.store.get_breaker(project.id, row.id) == row
+                assert set(accepted) <= await logged(s, row) <= set(load.sent)
+                assert copied[row.id][: len(known[row.id])] == known[row.id]
+                assert copied[row.id] == told[row.id][: len(copied[row.id])]
+                await s.fresh(row.id)
+                events = await s.assert_events_equal_replay(row)
+                assert events[: len(copied[row.id])] == copied[row.id]
+            await check_goes_on(s, rows[0])

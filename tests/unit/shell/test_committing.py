@@ -15,6 +15,12 @@ from tests.support.cluster import Service, service, until
 STILL = {"breaker_actors": 1, "checkpoint_interval_ms": 3_600_000}
 
 
+@pytest.fixture(autouse=True)
+def _no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at breakers of their own accord: each look would make a record that changed."""
+    monkeypatch.setattr("breaker_actors.held.IDLE_MS", 1 << 50)
+
+
 class Watched:
     """A Journal whose calls are noted; the first of them takes as long as `meanwhile` does."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from breaker_actors.core.records import GAP, SAMPLES, decode_samples
 from breaker_actors.directory import DirectoryHost
 from breaker_actors.errors import BreakersError, Unavailable
-from breaker_actors.net import DIRECTORY
+from breaker_actors.net import DIRECTORY, ActorKind
 from breaker_actors.rebalance import Move, pace, plan
 from breaker_actors.stores.base import BreakerRow
 from tests.support.cluster import Service, service, until
@@ -240,6 +241,36 @@ async def test_it_goes_on_by_itself_when_the_budget_grew_at_its_pace(tmp_path: P
             return set((await loads(s, "breaker")).values()) == {2}
 
         await until(even)
+        for row in rows:
+            await s.fresh(row.id)
+
+
+async def test_by_itself_it_goes_step_by_step_with_a_pause_after_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much there is to move, of either kind: all that moves at once is one step's."""
+    pause_s = 0.3
+    monkeypatch.setattr("breaker_actors.moving.pace", {60: (pause_s, 1)}.__getitem__)
+    async with service(tmp_path, breaker_actors=1, router_actors=1, rebalance_moves_per_minute=60) as s:
+        rows = await some(s, 4)
+        steps: list[tuple[float, int]] = []
+        real = s.store.claim
+
+        async def claim(epoch: int, kind: ActorKind, owners: Mapping[str, str]) -> dict[str, int]:
+            steps.append((asyncio.get_running_loop().time(), len(owners)))
+            return await real(epoch, kind, owners)
+
+        s.store.claim = claim  # type: ignore[method-assign, assignment]
+        s.cluster.budgets |= {"breaker": 2, "router": 2}
+        await directory(s)._moving.fit_budget()
+
+        async def even() -> bool:
+            return all([set((await loads(s, kind)).values()) == {2} for kind in ("breaker", "router")])
+
+        await until(even)
+        assert [moves for _, moves in steps] == [1] * 4
+        times = [at for at, _ in steps]
+        assert min(b - a for a, b in pairwise(times)) >= pause_s, times
         for row in rows:
             await s.fresh(row.id)
 
