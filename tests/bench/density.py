@@ -27,7 +27,7 @@ from tests.support.fleet import Fleet, check_events, check_logged
 from tests.support.invariants import Evidence
 from tests.support.live import LiveService, serving
 from tests.support.scraping import Series, gained, quantile, scrape
-from tests.support.usage import cpu_s, private_kb
+from tests.support.usage import cpu_s, cpu_used, private_kb
 
 T = TypeVar("T")
 METRICS = 100
@@ -117,11 +117,11 @@ def until_applied(live: LiveService, samples: int) -> dict[str, Series]:
 
 def busy(live: LiveService, seconds: float, work: Callable[[], T]) -> tuple[T, dict[str, float]]:
     """Work that is to take so long, and the CPU by stage over that time, as shares of one core."""
-    before, began = cpu_s(live), time.monotonic()
+    before, began = cpu_used(live), time.monotonic()
     done = work()
     time.sleep(max(0.0, began + seconds - time.monotonic()))
-    after, took = cpu_s(live), time.monotonic() - began
-    return done, {stage: (used - before.get(stage, 0.0)) / took for stage, used in after.items()}
+    used, took = cpu_s(before, cpu_used(live)), time.monotonic() - began
+    return done, {stage: spent_s / took for stage, spent_s in used.items()}
 
 
 def lags_ms(counts: list[float]) -> dict[str, float]:

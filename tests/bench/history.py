@@ -2,7 +2,8 @@
 
 Each case runs in a process of its own, so that its peak memory is its own; rates are also given per second of processor
 time and as a ratio to the calibration loop of tests/bench/core.py, for machines that are not left alone. Outcomes are
-part of it: on stretches of the file the transitions are those of the core.
+part of it: on stretches of the file the transitions are those of the core, and so is what one setting of a sweep comes
+to.
 
 python -m tests.bench history [--rows N] [--file FILE] [--json FILE] [--smoke]
 """
@@ -23,8 +24,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from breaker_actors.core.model import Transition
-from pipelines.backtest import backtest
+from breaker_actors.core.model import Rule, Transition
+from pipelines.backtest import Backtest, backtest
 from pipelines.columns import Samples
 from pipelines.replay import replay_samples
 from pipelines.rules import candidates
@@ -33,32 +34,38 @@ from tests.bench.core import Figure, calibrate
 START_MS = 1_700_000_000_000
 PART_ROWS = 2_000_000
 WINDOW_MS = 60_000
+LEAST_MB = 250
+"""So little memory that a stretch is walked over in several chunks."""
+RuleFields = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Sizes:
+    """`rule`: fields of both rules. `stretches`: how many, of `core_rows` each, are held against the core."""
+
     rows: int
     settings: int
     core_rows: int
+    stretches: int
     polars_rows: int
     memory_mb: int
+    thresholds: dict[str, float]
+    rule: RuleFields
 
 
-FULL = Sizes(50_000_000, 100, 300_000, 1_000_000, 512)
-SMOKE = Sizes(200_000, 20, 20_000, 20_000, 512)
-RULES: dict[str, dict[str, Any]] = {
-    "avg": {"kind": "avg", "threshold": 140},
-    "p95": {"kind": "p95", "threshold": 260},
-}
+FULL = Sizes(50_000_000, 100, 300_000, 4, 1_000_000, 512, {"avg": 140, "p95": 260}, {})
+QUICK = {"min_state_duration_ms": 0, "eval_interval_ms": 1_000}
+SMOKE = Sizes(200_000, 20, 90_000, 1, 20_000, LEAST_MB, {"avg": 105, "p95": 195}, QUICK)
 
 
-def rule_of(kind: str) -> dict[str, Any]:
-    return {"name": kind, "metric": "latency", "op": "gt", "window_ms": WINDOW_MS} | RULES[kind]
+def rule_of(kind: str, sizes: Sizes) -> RuleFields:
+    fields = {"name": kind, "metric": "latency", "kind": kind, "op": "gt", "threshold": sizes.thresholds[kind]}
+    return fields | {"window_ms": WINDOW_MS} | sizes.rule
 
 
-def sweep_of(kind: str, settings: int) -> dict[str, list[float]]:
+def sweep_of(rule: RuleFields, settings: int) -> dict[str, list[float]]:
     """Thresholds from the middle of a calm hour to beyond the worst one."""
-    middle = RULES[kind]["threshold"]
+    middle = rule["threshold"]
     return {"threshold": [round(middle * (0.75 + 1.25 * i / settings), 3) for i in range(settings)]}
 
 
@@ -80,13 +87,13 @@ def write_samples(path: Path, rows: int) -> None:
 # -- one case, in a process of its own --------------------------------------------------------------------------------
 
 
-def case(kind: str, settings: int, path: str, memory_mb: int, rows: int) -> dict[str, Any]:
+def case(rule: RuleFields, settings: int, path: str, memory_mb: int, rows: int) -> dict[str, Any]:
     """One backtest of the first rows; with settings, a sweep of so many thresholds."""
-    sweep = sweep_of(kind, settings) if settings else None
+    sweep = sweep_of(rule, settings) if settings else None
     unit = calibrate()
     wall, cpu = time.perf_counter(), time.process_time()
     samples = pl.scan_parquet(path).head(rows) if rows else path
-    run = backtest(rule_of(kind), samples, sweep=sweep, memory_mb=memory_mb)
+    run = backtest(rule, samples, sweep=sweep, memory_mb=memory_mb)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     trips = [] if run.sweep is None else sorted(run.sweep.select("threshold", "trips").rows())
     return {
@@ -95,13 +102,13 @@ def case(kind: str, settings: int, path: str, memory_mb: int, rows: int) -> dict
         "cpu_s": cpu,
         "unit_s": min(unit, calibrate()),
         "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "moves": run.transitions.select("ts_ms", "curr", "value", "avg", "count", "p95").rows(),
+        "moves": moves_of(run),
         "trips": trips,
     }
 
 
-def in_a_process(kind: str, settings: int, path: Path, memory_mb: int, rows: int = 0) -> dict[str, Any]:
-    arguments = map(str, (kind, settings, path, memory_mb, rows))
+def in_a_process(rule: RuleFields, settings: int, path: Path, memory_mb: int, rows: int = 0) -> dict[str, Any]:
+    arguments = (json.dumps(rule), *map(str, (settings, path, memory_mb, rows)))
     command = [sys.executable, "-m", "tests.bench", "history", "--case", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -113,43 +120,82 @@ def in_a_process(kind: str, settings: int, path: Path, memory_mb: int, rows: int
 # -- outcomes and comparisons -----------------------------------------------------------------------------------------
 
 
-def check_against_core(path: Path, kind: str, moves: list[Any], rows: int, core_rows: int) -> int:
+def moves_of(run: Backtest) -> list[tuple[Any, ...]]:
+    return run.transitions.select("ts_ms", "curr", "value", "avg", "count", "p95").rows()
+
+
+def check_against_core(path: Path, rule: RuleFields, moves: list[Any], sizes: Sizes) -> int:
     """The core over the file's beginning, and over stretches around transitions; how many transitions were compared."""
-    rule = candidates(rule_of(kind))[0].rule
-    compared = len(_core_moves(rule, _columns(path, 0, core_rows), moves, None))
-    frame = pl.scan_parquet(path)
-    for ts_ms, *_ in moves[:: max(1, len(moves) // 4)][:4]:
-        row = int(frame.select((pl.col("ts_ms") <= ts_ms).sum()).collect().item())
-        first = max(0, min(row - core_rows // 2, rows - core_rows))
-        stretch = _columns(path, first, core_rows)
-        fast = backtest(rule_of(kind), pl.DataFrame({"ts_ms": stretch.at, "value": stretch.value}))
-        told = fast.transitions.select("ts_ms", "curr", "value", "avg", "count", "p95").rows()
-        compared += len(_core_moves(rule, stretch, told, int(stretch.at[-1])))
+    core = candidates(rule)[0].rule
+    beginning = columns(path, 0, sizes.core_rows)
+    compared = _compare(core, beginning, [move for move in moves if move[0] <= beginning.at[-1]])
+    for ts_ms in _drawn([move[0] for move in moves], sizes.stretches):
+        samples = stretch(path, ts_ms, sizes)
+        compared += _compare(core, samples, moves_of(backtest(rule, frame_of(samples), memory_mb=LEAST_MB)))
     return compared
 
 
-def _columns(path: Path, first: int, count: int) -> Samples:
+def columns(path: Path, first: int, count: int) -> Samples:
     frame = pl.scan_parquet(path).slice(first, count).collect()
     at = frame["ts_ms"].to_numpy()
     return Samples(at, at, frame["value"].to_numpy(), np.ones(len(at), np.bool_))
 
 
-def _core_moves(rule: Any, samples: Samples, told: list[Any], until_ms: int | None) -> list[Any]:
-    effects, _ = replay_samples(rule, samples)
-    expected = [
-        (e.ts_ms, e.curr, e.value, e.agg.avg, e.agg.count, e.agg.p95) for e in effects if isinstance(e, Transition)
-    ]
-    last = until_ms or int(samples.at[-1])
-    found = [tuple(move) for move in told if move[0] <= last]
+def stretch(path: Path, ts_ms: int, sizes: Sizes) -> Samples:
+    """Samples with a time in their middle, or as near to it as the ends of the file allow."""
+    row = int(pl.scan_parquet(path).select((pl.col("ts_ms") <= ts_ms).sum()).collect().item())
+    return columns(path, max(0, min(row - sizes.core_rows // 2, sizes.rows - sizes.core_rows)), sizes.core_rows)
+
+
+def frame_of(samples: Samples) -> pl.DataFrame:
+    return pl.DataFrame({"ts_ms": samples.at, "value": samples.value})
+
+
+def _drawn(items: list[Any], count: int) -> list[Any]:
+    """So many of them, evenly; the first is one."""
+    return items[:: max(1, len(items) // count)][:count]
+
+
+def _compare(core: Rule, samples: Samples, told: list[Any]) -> int:
+    """How many transitions the core makes; they are those told."""
+    expected = [(e.ts_ms, e.curr, e.value, e.agg.avg, e.agg.count, e.agg.p95) for e in core_moves(core, samples)]
+    found = [tuple(move) for move in told]
     assert found == expected, (found[:3], expected[:3])
-    return expected
+    return len(expected)
 
 
-def check_sweep(path: Path, kind: str, trips: list[Any], memory_mb: int) -> None:
-    """Single runs of three settings find as many trips as the sweep did."""
-    for threshold, count in trips[:: max(1, len(trips) // 2)]:
-        single = backtest(rule_of(kind) | {"threshold": threshold}, path, memory_mb=memory_mb)
+def core_moves(core: Rule, samples: Samples) -> list[Transition]:
+    effects, _ = replay_samples(core, samples)
+    return [effect for effect in effects if isinstance(effect, Transition)]
+
+
+def check_sweep(path: Path, rule: RuleFields, trips: list[Any], moves: list[Any], sizes: Sizes) -> None:
+    """Single runs of three settings find as many trips as the sweep did. Of the other settings that trip on a stretch
+    around a transition, the one nearest to the rule comes to what the core does."""
+    for threshold, count in _drawn(trips, 3):
+        single = backtest(rule | {"threshold": threshold}, path, memory_mb=sizes.memory_mb)
         assert single.summary["trips"][0] == count, (threshold, count)
+    samples = stretch(path, moves[0][0], sizes)
+    swept = backtest(rule, frame_of(samples), sweep=sweep_of(rule, sizes.settings), memory_mb=LEAST_MB).sweep
+    assert swept is not None
+    tripped = [row for row in swept.iter_rows(named=True) if row["trips"] and row["threshold"] != rule["threshold"]]
+    assert tripped, "no other setting of the sweep trips"
+    row = min(tripped, key=lambda row: abs(row["threshold"] - rule["threshold"]))
+    told = {name: row[name] for name in ("transitions", "trips", "recoveries", "closed_ms", "half_open_ms", "open_ms")}
+    expected = outcome(core_moves(candidates(rule | {"threshold": row["threshold"]})[0].rule, samples), samples)
+    assert told == expected, (row["threshold"], told, expected)
+
+
+def outcome(moves: list[Transition], samples: Samples) -> dict[str, int]:
+    """What a row of a sweep says of these transitions."""
+    words = [move.curr for move in moves]
+    found = {"transitions": len(words), "trips": words.count("open"), "recoveries": words.count("closed")}
+    ends = [int(samples.at[0]), *(move.ts_ms for move in moves), int(samples.at[-1])]
+    stays = [*zip(["closed", *words], ends, ends[1:], strict=False)]
+    return found | {
+        f"{word}_ms": sum(end - begin for at, begin, end in stays if at == word)
+        for word in ("closed", "half_open", "open")
+    }
 
 
 def polars_p95(path: Path, rows: int) -> tuple[float, float]:
@@ -169,13 +215,14 @@ def polars_p95(path: Path, rows: int) -> tuple[float, float]:
 def run(path: Path, sizes: Sizes) -> list[Figure]:
     figures, singles = [], {}
     for kind, target in (("avg", 10_000_000.0), ("p95", 5_000_000.0)):
-        told = singles[kind] = in_a_process(kind, 0, path, sizes.memory_mb)
-        compared = check_against_core(path, kind, told["moves"], sizes.rows, sizes.core_rows)
+        told = singles[kind] = in_a_process(rule_of(kind, sizes), 0, path, sizes.memory_mb)
+        compared = check_against_core(path, rule_of(kind, sizes), told["moves"], sizes)
+        assert compared > 0, f"{kind}: there is no transition to compare"
         name = f"{kind} over {told['rows']:,} samples in Parquet, end to end ({compared} transitions checked)"
         figures += _rates(name, told, target)
         figures.append(Figure(f"{kind}: peak memory, {sizes.memory_mb} MB allowed", told["rss_mb"], "MB",
                               sizes.memory_mb, False))  # fmt: skip
-    fifth = in_a_process("avg", 0, path, sizes.memory_mb, sizes.rows // 5)
+    fifth = in_a_process(rule_of("avg", sizes), 0, path, sizes.memory_mb, sizes.rows // 5)
     ratio = singles["avg"]["rss_mb"] / fifth["rss_mb"]
     figures.append(Figure("avg: peak memory against that of a fifth of the samples", ratio, "x", 1.25, False))
     wall, cpu = polars_p95(path, sizes.polars_rows)
@@ -185,8 +232,8 @@ def run(path: Path, sizes: Sizes) -> list[Figure]:
         Figure("the same, by processor time", p95["rows"] / p95["cpu_s"] / cpu, "x", 3, True),
     ]
     for kind, single in singles.items():
-        told = in_a_process(kind, sizes.settings, path, sizes.memory_mb)
-        check_sweep(path, kind, told["trips"], sizes.memory_mb)
+        told = in_a_process(rule_of(kind, sizes), sizes.settings, path, sizes.memory_mb)
+        check_sweep(path, rule_of(kind, sizes), told["trips"], single["moves"], sizes)
         name = f"sweep of {sizes.settings} thresholds against one rule, {kind}"
         figures += [
             Figure(name, told["wall_s"] / single["wall_s"], "x", 3, False),
@@ -215,8 +262,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--case", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.case:
-        kind, settings, file, memory_mb, rows = options.case
-        print(json.dumps(case(kind, int(settings), file, int(memory_mb), int(rows))))
+        rule, settings, file, memory_mb, rows = options.case
+        print(json.dumps(case(json.loads(rule), int(settings), file, int(memory_mb), int(rows))))
         return 0
     sizes = SMOKE if options.smoke else FULL
     if options.rows:

@@ -17,10 +17,10 @@ from pathlib import Path
 from tests.bench.core import calibrate
 from tests.support import load
 from tests.support.figures import options_of, show
-from tests.support.fleet import CONNECTIONS, Fleet, check_events, check_logged
+from tests.support.fleet import CONNECTIONS, Fleet, check_fleet
 from tests.support.invariants import Evidence
 from tests.support.live import serving
-from tests.support.usage import cpu_s
+from tests.support.usage import cpu_s, cpu_used
 
 SHARE, WARM_PER_S = 0.7, 200.0
 
@@ -53,9 +53,9 @@ def measure(fleet: Fleet, samples: int, seconds: float) -> dict[str, float]:
     warm_s = min(5.0, seconds)
     warm = load.run(target, fleet.bodies(samples, 1, WARM_PER_S, warm_s), CONNECTIONS, warm_s, None)
     bodies = fleet.bodies(samples, 2, warm.accepted / samples / warm.seconds, seconds)
-    before, loop_s = cpu_s(fleet.live), calibrate()
+    before, loop_s = cpu_used(fleet.live), calibrate()
     full = load.run(target, bodies, CONNECTIONS, seconds, None)
-    after = cpu_s(fleet.live)
+    used = cpu_s(before, cpu_used(fleet.live))
     rate = full.accepted / full.seconds
     per_s = SHARE * rate / samples
     eased = load.run(target, fleet.bodies(samples, 3, per_s, seconds), CONNECTIONS, seconds, per_s)
@@ -71,8 +71,8 @@ def measure(fleet: Fleet, samples: int, seconds: float) -> dict[str, float]:
         "eased_request_ms_p50": eased.percentile(50),
         "eased_request_ms_p99": eased.percentile(99),
     }
-    for stage, used in sorted(after.items()):
-        figures[f"cpu_us_per_sample {stage}"] = (used - before.get(stage, 0.0)) / full.accepted * 1e6
+    for stage, spent_s in sorted(used.items()):
+        figures[f"cpu_us_per_sample {stage}"] = spent_s / full.accepted * 1e6
     figures["cpu_us_per_sample generator"] = full.cpu_s / full.accepted * 1e6
     return figures
 
@@ -81,7 +81,4 @@ def check(fleet: Fleet, reports: Sequence[load.Report], accepted: int) -> None:
     """A wrong run fails: other answers, a sample more or less in the log, a breaker elsewhere than its log says."""
     answers = {status for report in reports for status in report.statuses}
     assert answers <= {202, 429}, [dict(report.statuses) for report in reports]
-    evidence = Evidence(fleet.live.data_dir)
-    check_logged(fleet, evidence, accepted)
-    check_events(fleet, evidence, fleet.homes)
-    assert {state["state"] for state in fleet.states().values()} <= {"closed", "open"}
+    check_fleet(fleet, Evidence(fleet.live.data_dir), accepted)

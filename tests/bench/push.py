@@ -2,7 +2,8 @@
 
 python -m tests.bench push [--json FILE] [--smoke] [--trips 300] [--beside 0]
 
-The service is idle otherwise, or takes `--beside` samples a second for 1,000 other breakers.
+The service is idle otherwise, or takes `--beside` samples a second for 1,000 other breakers. Afterwards every accepted
+sample is in the log, and each breaker, those beside among them, is where the core comes to with its log.
 
 The calibration in the same run, between the trips: a request that does nothing over the same way, and a chain of
 actors that do nothing but the same hops and commits (a call that commits a row, from there a call, from there a call
@@ -16,9 +17,11 @@ import json
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,12 @@ import httpx
 from tests.support import load
 from tests.support.driver import Driver
 from tests.support.figures import options_of, show
-from tests.support.fleet import CONNECTIONS, Fleet
+from tests.support.fleet import CONNECTIONS, Fleet, check_counts, check_fleet, check_replays
+from tests.support.invariants import Evidence
 from tests.support.live import LiveService, serving
 from tests.support.receivers import Reply, Request, WebReceiver
 
-PAUSE_S, SETTLE_S, SLOWEST_S = 0.05, 3.0, 0.5
+PAUSE_S, SLOWEST_S = 0.05, 0.5
 SAMPLES = 500
 WITHIN_S = 10.0
 CHAIN = """
@@ -92,6 +96,30 @@ for _ in sys.stdin:
 """
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A load beside the trips: routers and metrics of its breakers, how long it runs, how much of that before the
+    first trip. `outlasts`: whether it has to run for as long as there are trips."""
+
+    samples_per_s: float
+    routers: int
+    metrics: int
+    seconds: float
+    settle_s: float
+    outlasts: bool = True
+
+
+@dataclass
+class Trips:
+    """Breakers that trip, each with the router that was made with it, and how many samples each router took."""
+
+    homes: dict[str, str]
+    accepted: Counter[str]
+
+
+SMOKE_TRIPS, SMOKE_BESIDE = 10, Beside(1_000, 2, 4, 3.0, 0.5, outlasts=False)
+
+
 class Hook(WebReceiver):
     """Notes when each breaker's notification came."""
 
@@ -130,7 +158,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--trips", type=int, default=300)
     parser.add_argument("--beside", type=float, default=0.0)
     options = parser.parse_args(argv)
-    count = 10 if options.smoke else options.trips
+    count = SMOKE_TRIPS if options.smoke else options.trips
+    beside = Beside(options.beside, 50, 20, count * SLOWEST_S, 3.0) if options.beside else None
+    if options.smoke:
+        beside = SMOKE_BESIDE
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(Path(folder) / "data", BREAKERS_ALLOW_PRIVATE_DESTINATIONS="true") as live,
@@ -138,36 +169,39 @@ def main(argv: list[str]) -> None:
         chain = Driver(live, CHAIN)
         try:
             chain.ask(folder)
-            if options.beside:
-                with busy(live, options.beside, count * SLOWEST_S) as figures:
-                    figures |= asyncio.run(measure(live, count, chain))
-            else:
-                figures = asyncio.run(measure(live, count, chain))
+            with busy(live, beside) as figures:
+                found, trips = asyncio.run(measure(live, count, chain))
+                figures |= found
         finally:
             chain.close()
+        check(Evidence(live.data_dir), trips)
     show(figures, options.json)
 
 
 @contextmanager
-def busy(live: LiveService, samples_per_s: float, seconds: float) -> Iterator[dict[str, float]]:
-    """The service takes samples of others as long as the block runs, and answers all of them."""
-    fleet = Fleet(live, 50, 20)
-    per_s = samples_per_s / SAMPLES
-    bodies = fleet.bodies(SAMPLES, 1, per_s, seconds)
+def busy(live: LiveService, beside: Beside | None) -> Iterator[dict[str, float]]:
+    """If it is to, the service takes samples of others as long as the block runs, and answers all of them."""
     figures: dict[str, float] = {}
-    with ThreadPoolExecutor(1) as thread:
-        loading = thread.submit(load.run, fleet.target(), bodies, CONNECTIONS, seconds, per_s)
-        time.sleep(SETTLE_S)
+    if beside is None:
         yield figures
-        assert not loading.done(), "the load ended before the trips did"
+        return
+    fleet = Fleet(live, beside.routers, beside.metrics)
+    per_s = beside.samples_per_s / SAMPLES
+    bodies = fleet.bodies(SAMPLES, 1, per_s, beside.seconds)
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(load.run, fleet.target(), bodies, CONNECTIONS, beside.seconds, per_s)
+        time.sleep(beside.settle_s)
+        yield figures
+        assert not (beside.outlasts and loading.done()), "the load ended before the trips did"
         report = loading.result()
     assert set(report.statuses) == {202}, dict(report.statuses)
+    check_fleet(fleet, Evidence(live.data_dir), report.accepted)
     figures |= {"beside_samples_per_s": report.accepted / report.seconds}
 
 
-async def measure(live: LiveService, count: int, chain: Driver) -> dict[str, float]:
+async def measure(live: LiveService, count: int, chain: Driver) -> tuple[dict[str, float], Trips]:
     made = [live.breaker(name=f"push-{i}", cooldown_ms=3_600_000) for i in range(count)]
-    stream = Stream()
+    stream, trips = Stream(), Trips({one["breaker"]["id"]: one["router_id"] for one in made}, Counter())
     async with Hook() as hook, httpx.AsyncClient(base_url=live.base_url, trust_env=False) as http:
         config = {"url": hook.url("/"), "secret": "for the bench"}
         body = {"name": "hook", "channel": "webhook", "config": config, "events": ["trip"]}
@@ -177,10 +211,10 @@ async def measure(live: LiveService, count: int, chain: Driver) -> dict[str, flo
         following = asyncio.create_task(stream.follow(http, path, live.credentials["project_key"]))
         await stream.opened.wait()
         for one in made:  # as in use: who owns its router is known
-            assert (await post(live, http, one["router_id"], 1.0)).status_code == 202
+            trips.accepted[one["router_id"]] += taken(await post(live, http, one["router_id"], 1.0))
         rounds, no_ops, chains = [], list[float](), list[float]()
         for one in made:
-            rounds.append(await trip(live, http, one, stream, hook))
+            rounds.append(await trip(live, http, one, stream, hook, trips))
             no_ops.append(await no_op_ms(http))
             chains.append(await asyncio.to_thread(chain.ask))
         following.cancel()
@@ -193,7 +227,7 @@ async def measure(live: LiveService, count: int, chain: Driver) -> dict[str, flo
         figures[f"{name}_ms_median"] = statistics.median(ordered)
         figures[f"{name}_ms_p99"] = ordered[max(0, int(len(ordered) * 0.99) - 1)]
     figures["stream_per_no_op"] = figures["stream_ms_median"] / (no_op + hops)
-    return figures
+    return figures, trips
 
 
 async def no_op_ms(http: httpx.AsyncClient) -> float:
@@ -207,8 +241,14 @@ async def post(live: LiveService, http: httpx.AsyncClient, router_id: str, value
     return await http.post(f"{live.project_path}/ingest", json={"samples": [sample] * 10})
 
 
+def taken(answer: httpx.Response) -> int:
+    """How many samples a request brought in."""
+    assert answer.status_code == 202, answer.text
+    return int(answer.json()["accepted"])
+
+
 async def trip(
-    live: LiveService, http: httpx.AsyncClient, made: dict[str, Any], stream: Stream, hook: Hook
+    live: LiveService, http: httpx.AsyncClient, made: dict[str, Any], stream: Stream, hook: Hook, trips: Trips
 ) -> tuple[float, float, float]:
     """Milliseconds from the POST of a bad batch to its answer, its message and its notification."""
     await asyncio.sleep(PAUSE_S)
@@ -218,7 +258,16 @@ async def trip(
     start = time.perf_counter()
     answer = await post(live, http, made["router_id"], 500.0)
     answered = time.perf_counter()
-    assert answer.status_code == 202, answer.text
+    trips.accepted[made["router_id"]] += taken(answer)
     async with asyncio.timeout(WITHIN_S):
         came = await asyncio.gather(shown, told)
     return (answered - start) * 1000, (came[0] - start) * 1000, (came[1] - start) * 1000
+
+
+def check(evidence: Evidence, trips: Trips) -> None:
+    """A wrong run fails: a sample more or less in the log, a history that is not its log's, or not one trip."""
+    check_counts(evidence, trips.accepted)
+    check_replays(evidence, trips.homes)
+    for breaker_id in trips.homes:
+        events = evidence.history(breaker_id)
+        assert [event.curr for event in events] == ["open"], events

@@ -6,15 +6,18 @@ Seconds, medians of three rounds. Cold start: until a service on an empty folder
 are killed at once; from the new start until it is ready, and until every breaker is told by its owner to be as it was.
 Then one process after another is killed, and what is waited for is: BreakerActor: states of all its breakers, told by
 an owner. RouterActor: the answer 202 for one of its routers. Journal: a breaker that is sent bad samples is open.
-Directory: a breaker can be made, and its owner answers. API replica: any state. Notifier: the webhook of a trip.
+Directory: a breaker can be made, and its owner answers. API replica: any state. Notifier: the webhook of a trip. Right
+before each of these kills, and when what is waited for has come, some samples are sent.
 
 Afterwards all breakers are as they were before the first kill, and the only new events are the bench's own trips, once
-each, and told.
+each, and told. All accepted samples are in the log, those sent around kills exactly once by their values, and the
+histories of the breakers that took these and of a draw of the others are what the core comes to with the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -30,15 +33,17 @@ import httpx
 
 from breaker_actors.net import DIRECTORY, NOTIFIER, journal_name
 from tests.support.figures import options_of, show
-from tests.support.fleet import Fleet
-from tests.support.invariants import Evidence, assert_in_sequence, assert_records_agree
+from tests.support.fleet import Fleet, check_events, check_logged, check_replays
+from tests.support.invariants import Evidence, assert_in_sequence, assert_logged_once, assert_records_agree
 from tests.support.live import LiveService, wait_for
 from tests.support.receivers import WebReceiver
 
 METRICS, ROUNDS = 100, 3
 TURNS, TURN_S, PER_REQUEST = 2, 10.0, 500
 BACK_S = 120.0
-GOOD, BAD = 10.0, 500.0
+GOOD, BAD, NUMBERS = 10.0, 500.0, 1 << 20
+"""Values of samples; each has a number of its own, in units of 1 / NUMBERS."""
+DRAWN = 200
 SHOWN = ("state", "state_since_ms", "allow_rate", "transition_seq")
 States = dict[str, dict[str, Any]]
 
@@ -97,6 +102,11 @@ class Recovery:
         self._chance = random.Random(1)
         self._before: States = {}
         self._tripped: set[str] = set()
+        self._filled = 0
+        self._probes: dict[str, str] = {}
+        self._witness: dict[str, Any] = {}
+        self._numbers = itertools.count(1)
+        self._accepted: dict[float, str] = {}
         self._pids: dict[str, int] = {}
 
     # -- all at once
@@ -118,7 +128,7 @@ class Recovery:
         """Breakers with windows, some of them open, all at rest."""
         self.fleet = Fleet(self.live, routers, metrics)
         bodies = self.fleet.turns(TURNS, PER_REQUEST, TURN_S, 1.0, 2)
-        self.fleet.send(bodies, 10.0)
+        self._filled = self.fleet.send(bodies, 10.0).accepted
         tripping = self.fleet.tripping
 
         def at_rest() -> States | None:
@@ -157,6 +167,7 @@ class Recovery:
         body = {"name": "hook", "channel": "webhook", "config": config, "events": ["trip"]}
         answer = self.live.user.post(f"{self.live.project_path}/notification-channels", json=body)
         assert answer.status_code == 201, answer.text
+        self._witness = self._probe("witness")
         self._settle()
 
     def _breaker_actor(self, n: int) -> None:
@@ -191,6 +202,7 @@ class Recovery:
     def _replica(self, n: int) -> None:
         path = f"{self.fleet.path}/breakers/{self._chance.choice(sorted(self.fleet.homes))}/state"
         pid = self.live.pids("ServeReplica")[0]
+        self._send(self._witness, GOOD)
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: answered(self.live.user, path), BACK_S)
@@ -207,6 +219,7 @@ class Recovery:
 
     def _note(self, part: str, began: float) -> None:
         self.times[f"back_s {part}"].append(time.monotonic() - began)
+        self._send(self._witness, GOOD)
         self._settle()
 
     def _settle(self) -> None:
@@ -224,21 +237,26 @@ class Recovery:
         return None if None in found.values() else found
 
     def _kill(self, name: str) -> float:
-        """When one actor was killed."""
+        """When one actor was killed, just after some samples were accepted."""
+        self._send(self._witness, GOOD)
         began = time.monotonic()
         os.kill(self._pids[name], signal.SIGKILL)
         return began
 
     def _probe(self, name: str) -> dict[str, Any]:
         """A breaker more, in another project, whose owner answers."""
-        made: dict[str, Any] = self.live.breaker(name=name, cooldown_ms=3_600_000)["breaker"]
+        answer = self.live.breaker(name=name, cooldown_ms=3_600_000)
+        made: dict[str, Any] = answer["breaker"]
+        self._probes[made["id"]] = answer["router_id"]
         path = f"{self.live.project_path}/breakers/{made['id']}/state"
         wait_for(lambda: (state := answered(self.live.user, path)) and not state.get("stale"), BACK_S)
         return made
 
     def _send(self, made: dict[str, Any], value: float) -> None:
-        answer = self.live.send(made["router_id"], [value] * 10)
-        assert answer.status_code == 202, answer.text
+        values = [value + number / NUMBERS for number in itertools.islice(self._numbers, 10)]
+        answer = self.live.send(made["router_id"], values)
+        assert (answer.status_code, answer.json().get("accepted")) == (202, len(values)), answer.text
+        self._accepted |= dict.fromkeys(values, made["router_id"])
 
     def _trip(self, made: dict[str, Any]) -> None:
         self._tripped.add(made["id"])
@@ -255,10 +273,14 @@ class Recovery:
             assert state == self._before[breaker_id], f"breaker {breaker_id}: {state}, was {self._before[breaker_id]}"
 
     def check(self) -> None:
-        """A wrong run fails: a breaker that is not as it was, an event more, less or twice, a trip that was not told
-        or told as two."""
+        """A wrong run fails: a sample lost or twice in the log, a breaker that is not as it was, an event more, less or
+        twice or other than the log says, a trip that was not told or told as two."""
         self._compare(self.fleet.until_fresh())
         evidence = Evidence(self.live.data_dir)
+        self._check_samples(evidence)
+        drawn = self._chance.sample(sorted(self.fleet.homes), min(DRAWN, len(self.fleet.homes)))
+        check_events(self.fleet, evidence, drawn)
+        check_replays(evidence, self._probes)
         histories = evidence.histories()
         assert histories.keys() == self.fleet.tripping | self._tripped
         for breaker_id, history in histories.items():
@@ -267,6 +289,12 @@ class Recovery:
         assert_records_agree(evidence)
         assert self._told() == self._tripped
         assert len(self._hook.by_key()) == len(self._tripped)
+
+    def _check_samples(self, evidence: Evidence) -> None:
+        """Each breaker of the fleet has its samples of every turn; those of the probes are known by their values."""
+        for router, counts in check_logged(self.fleet, evidence, self._filled).items():
+            assert counts == dict.fromkeys(self.fleet.metrics, TURNS), f"router {router}: {counts}"
+        assert_logged_once(evidence, self._accepted, self._probes.values())
 
 
 def shown(states: States) -> States:

@@ -1,6 +1,9 @@
 """Creating breakers on a running service: how long POST takes while actors start, and what two hundred of them cost.
 
 python -m tests.bench service [--json FILE] [--smoke]
+
+Every one of them is sent a sample that trips it. Afterwards all these samples are in the log, and the history of each
+breaker is what the core comes to with its log.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.figures import options_of, show
-from tests.support.live import LiveService, serving, tree_of, wait_for
+from tests.support.fleet import check_counts, check_replays
+from tests.support.invariants import Evidence
+from tests.support.live import LiveService, serving, tree_of
 
 
 def memory_mb(pids: list[int]) -> float:
@@ -57,11 +62,17 @@ def measure(live: LiveService, count: int) -> dict[str, float]:
     calibration = no_op_ms(live, 50)
     before = memory_mb([live.process.pid, *tree_of(live.process.pid)])
     made, times = create(live, count)
+    accepted = {}
     for one in made:
-        assert live.send(one["router_id"], [500.0]).status_code == 202
+        answer = live.send(one["router_id"], [500.0])
+        assert answer.status_code == 202, answer.text
+        accepted[one["router_id"]] = answer.json()["accepted"]
     for one in made:  # every one of them works
-        wait_for(lambda one=one: live.state(one["breaker"]["id"])["state"] == "open", 60)
+        live.in_state(one["breaker"]["id"], "open", 60)
     after = memory_mb([live.process.pid, *tree_of(live.process.pid)])
+    evidence = Evidence(live.data_dir)
+    check_counts(evidence, accepted)
+    check_replays(evidence, {one["breaker"]["id"]: one["router_id"] for one in made})
     median = statistics.median(times)
     return {
         "breakers": float(count),

@@ -1,6 +1,9 @@
 """Steady load for minutes, with logs trimmed all along: which process or file grows?
 
 python -m tests.bench soak [--minutes 10] [--json FILE] [--smoke]
+
+The log is copied all along, before it is trimmed: in the end every accepted sample was in it, and the histories of some
+breakers, all those that trip among them, are what the core comes to with it.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ import re
 import sqlite3
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from breaker_actors.stores import slotfile
 from tests.support.campaign import Caller, Follower, Project, Watch
 from tests.support.cluster import until
+from tests.support.fleet import check_counts, check_replays
+from tests.support.invariants import Evidence, assert_dense
 from tests.support.live import LiveService, serving, tree_of
 from tests.support.usage import memory_kb
 
@@ -29,6 +36,9 @@ SENDERS, FOLLOWERS = 4, 5
 PER_REQUEST = 50
 SEND_EVERY_S = 0.2
 READ_EVERY_S = 0.5
+COPY_EVERY_S = 2.0
+REPLAYED = 20
+"""Breakers whose histories are held against the log; those that flip among them."""
 GROWTH_MAX = 0.10
 COMPARED_WITH = 3
 EVENT_BYTES_MAX = 2_000
@@ -75,7 +85,7 @@ def main(argv: list[str]) -> int:
 
 
 async def make_breakers(caller: Caller, live: LiveService) -> Project:
-    """A project with BREAKERS of them, made by one PUT, each with its router; all of them answer."""
+    """A project with BREAKERS of them, made by one PUT, each with its router."""
     body = {"name": "soak", "workspace_id": live.credentials["workspace_id"]}
     project_id = (await caller.ask("POST", "/v1/projects", json=body)).json()["project_id"]
     key = (await caller.ask("POST", f"/v1/projects/{project_id}/keys", json={"name": "streams"})).json()["key"]
@@ -83,7 +93,6 @@ async def make_breakers(caller: Caller, live: LiveService) -> Project:
     breakers = [{**RULE, "name": f"soak-{i}"} for i in range(BREAKERS)]
     answer = await caller.ask("PUT", f"{project.path}/breakers", json={"breakers": breakers})
     project.breakers.update((breaker["id"], breaker["router_id"]) for breaker in answer.json()["breakers"])
-    await until(Watch(caller, project).all_fresh, STARTED_S)
     return project
 
 
@@ -92,9 +101,10 @@ class Flow:
 
     def __init__(self, caller: Caller, project: Project) -> None:
         self._caller = caller
-        self._project = project
+        self.project = project
         self._at = 0
-        self.samples = 0
+        self.accepted: Counter[str] = Counter()
+        """Samples by router."""
         self.reads = 0
 
     async def send(self) -> None:
@@ -104,7 +114,7 @@ class Flow:
         self._at = (self._at + PER_REQUEST) % BREAKERS
         samples = [
             {
-                "router_id": self._project.routers[i],
+                "router_id": self.project.routers[i],
                 "metric": "latency",
                 "ts_ms": now_ms,
                 "value": 5_000.0 if bad and i < FLIPPING else random.uniform(5, 50),
@@ -112,33 +122,46 @@ class Flow:
             for i in chosen
         ]
         headers = {"Idempotency-Key": f"{random.getrandbits(96):x}"}
-        answer = await self._caller.ask("POST", f"{self._project.path}/ingest", json=samples, headers=headers)
+        answer = await self._caller.ask("POST", f"{self.project.path}/ingest", json=samples, headers=headers)
         assert (answer.status_code, answer.json()["accepted"]) == (202, PER_REQUEST), answer.text
-        self.samples += PER_REQUEST
+        self.accepted.update(self.project.routers[i] for i in chosen)
 
     async def read(self) -> None:
-        body = {"breaker_ids": list(self._project.breakers)}
-        answer = await self._caller.ask("POST", f"{self._project.path}/breakers/state:batch", json=body)
+        body = {"breaker_ids": list(self.project.breakers)}
+        answer = await self._caller.ask("POST", f"{self.project.path}/breakers/state:batch", json=body)
         assert len(answer.json()["states"]) == BREAKERS
         self.reads += 1
 
 
-async def again(work: Callable[[], Awaitable[None]], every_s: float) -> None:
-    while True:
+async def again(work: Callable[[], Awaitable[None]], every_s: float, stop: asyncio.Event) -> None:
+    """Until it is told to stop; what it has begun it brings to its end."""
+    while not stop.is_set():
         await work()
         await asyncio.sleep(every_s)
 
 
 async def measure(live: LiveService, seconds: float, every_s: float) -> list[dict[str, Any]]:
-    """Looks at everything, every so many seconds, under steady load."""
+    """Looks at everything, every so many seconds, under steady load; then checks what came of it."""
     caller = Caller(live, live.credentials["user_key"])
-    project = await make_breakers(caller, live)
-    flow = Flow(caller, project)
-    followers = [Follower(live, project) for _ in range(FOLLOWERS)]
-    works = [follower.run() for follower in followers]
-    works += [again(flow.send, SEND_EVERY_S) for _ in range(SENDERS)]
-    works.append(again(flow.read, READ_EVERY_S))
-    running = [asyncio.ensure_future(work) for work in works]
+    async with caller.http:
+        project = await make_breakers(caller, live)
+        flow = Flow(caller, project)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Copy(live.data_dir, Path(folder), project.routers)
+            await copy.keep()
+            await until(Watch(caller, project).all_fresh, STARTED_S)
+            looks = await load(live, flow, copy, seconds, every_s)
+            await asyncio.to_thread(check, copy, project, flow.accepted)
+    return looks
+
+
+async def load(live: LiveService, flow: Flow, copy: Copy, seconds: float, every_s: float) -> list[dict[str, Any]]:
+    stop = asyncio.Event()
+    followers = [Follower(live, flow.project) for _ in range(FOLLOWERS)]
+    works = [again(flow.send, SEND_EVERY_S, stop) for _ in range(SENDERS)]
+    works += [again(flow.read, READ_EVERY_S, stop), again(copy.keep, COPY_EVERY_S, stop)]
+    working = [asyncio.ensure_future(work) for work in works]
+    running = [*working, *(asyncio.ensure_future(follower.run()) for follower in followers)]
     looks = []
     begun = time.monotonic()
     try:
@@ -149,16 +172,55 @@ async def measure(live: LiveService, seconds: float, every_s: float) -> list[dic
             looks.append(await asyncio.to_thread(look, live))
             looks[-1] |= {
                 "at_s": round(time.monotonic() - begun, 1),
-                "samples": flow.samples,
+                "samples": flow.accepted.total(),
                 "reads": flow.reads,
                 "messages": [follower.messages for follower in followers],
             }
+        stop.set()
+        await asyncio.gather(*working)
     finally:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        await caller.http.aclose()
     return looks
+
+
+# -- what must hold
+
+
+class Copy(Evidence):
+    """Evidence whose logs are a copy that nothing is trimmed of, for some routers."""
+
+    def __init__(self, data_dir: Path, folder: Path, routers: Sequence[str]) -> None:
+        super().__init__(data_dir)
+        self._from, self._logs = self._logs.absolute(), folder
+        self._routers = routers
+
+    def read_on(self) -> None:
+        """What is new since the last time; to be called before it is trimmed."""
+        slots = self.slots()
+        for slot in {slots[router_id] for router_id in self._routers}:
+            name = slotfile.file_name(slot)
+            with closing(slotfile.open_writer(self._logs / name, False)) as connection:
+                connection.execute("ATTACH ? AS service", (f"{(self._from / name).as_uri()}?mode=ro",))
+                connection.execute(
+                    "INSERT OR IGNORE INTO main.records SELECT * FROM service.records"
+                    " WHERE router_id IN (SELECT value FROM json_each(?))",
+                    (json.dumps(self._routers),),
+                )
+
+    async def keep(self) -> None:
+        await asyncio.to_thread(self.read_on)
+
+
+def check(copy: Copy, project: Project, accepted: Counter[str]) -> None:
+    """A wrong run fails: a sample more or less in the log, a history that is not its log's."""
+    copy.read_on()
+    assert_dense(copy, project.routers)
+    check_counts(copy, accepted)
+    check_replays(copy, dict(list(project.breakers.items())[:REPLAYED]))
+    moved = copy.histories().keys() & set(list(project.breakers)[FLIPPING:])
+    assert not moved, f"breakers that got no bad samples have moved: {sorted(moved)}"
 
 
 # -- looking
@@ -207,7 +269,7 @@ def trimmed(path: Path) -> int:
 
 
 def problems(looks: list[dict[str, Any]]) -> list[str]:
-    """What grew between the third look and the last one by more than it may."""
+    """What grew between the third look and the last one by more than it may, and processes that ended or came."""
     early, late = looks[min(COMPARED_WITH, len(looks)) - 1], looks[-1]
     found = []
     for name, before in early["memory_kb"].items():
@@ -216,6 +278,7 @@ def problems(looks: list[dict[str, Any]]) -> list[str]:
             found.append(f"{name} has ended")
         elif after["Rss"] > (1 + GROWTH_MAX) * before["Rss"]:
             found.append(f"{name} grew from {before['Rss']} to {after['Rss']} kB")
+    found += [f"{name} has come" for name in late["memory_kb"] if name not in early["memory_kb"]]
     allowed = {
         "log_bytes": early["log_bytes"] + FILE_SLACK,
         "store_bytes": early["store_bytes"] + FILE_SLACK + EVENT_BYTES_MAX * (late["events"] - early["events"]),

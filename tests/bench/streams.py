@@ -3,9 +3,10 @@
 python -m tests.bench streams [--json FILE] [--smoke] [--clients 4000] [--projects 40] [--seconds 60]
 
 Two changes of state a second in each project; one client of 20 reads slowly, one of ten is replaced each minute. In the
-end every client must show for every breaker what a REST read of its state says. Latencies count from the POST of a
-tripping batch to its `open` at each client that reads promptly and was there from the start. A batch that meets a
-breaker which has not recovered yet trips nothing; it counts as lost. Memory is set against a bare Quart stream.
+end every client must show for every breaker what a REST read of its state says, every accepted sample must be in the
+log, and each breaker's history what the core comes to with its log. Latencies count from the POST of a tripping batch
+to its `open` at each client that reads promptly and was there from the start. A batch that meets a breaker which has
+not recovered yet trips nothing; it counts as lost. Memory is set against a bare Quart stream.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,11 @@ import numpy as np
 from tests.support.audience import Ask, Audience, Report, Shown
 from tests.support.bare_stream import PATH, bare_stream
 from tests.support.figures import options_of, show
+from tests.support.fleet import check_counts, check_replays
 from tests.support.invariants import Evidence, assert_in_sequence
 from tests.support.live import LiveService, serving, wait_for
 from tests.support.load import answer_of
-from tests.support.usage import connections_max, cpu_s, memory_kb, private_kb
+from tests.support.usage import connections_max, cpu_s, cpu_used, memory_kb, private_kb
 
 P99_MS_MAX, BEYOND_BARE_KB_MAX = 250, 40
 SLOW_EVERY, REPLACED_PER_MINUTE = 20, 0.1
@@ -110,6 +112,8 @@ class Trips:
         self._host, self._port = host, port
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self.sent: dict[str, list[Post]] = defaultdict(list)
+        self.accepted: Counter[str] = Counter()
+        """Samples by router."""
 
     async def flicker(self, crowds: Sequence[Crowd], seconds: float) -> None:
         """At fixed times, however long answers take: the projects one after another, their breakers in turn."""
@@ -143,6 +147,7 @@ class Trips:
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         status, answer = await answer_of(reader)
         assert (status, json.loads(answer).get("accepted")) == (202, len(samples)), answer
+        self.accepted.update(one["router_id"] for one in samples)
         self._idle.append((reader, writer))
 
     def close(self) -> None:
@@ -243,12 +248,12 @@ async def run(live: LiveService, crowds: Sequence[Crowd], audience: Audience, si
     address = httpx.URL(live.base_url)
     trips = Trips(address.host, address.port or 80)
     await trips.warm(crowds)
-    before, used = audience.tell("replace", size.replaced_per_s), cpu_s(live)
+    before, looked = audience.tell("replace", size.replaced_per_s), cpu_used(live)
     begun, sending = time.perf_counter(), time.process_time()
     await trips.flicker(crowds, size.seconds)
     took = time.perf_counter() - begun
     await asyncio.sleep(TRIP_ENDS_S)
-    after, used_then = audience.tell("count"), cpu_s(live)
+    after, used = audience.tell("count"), cpu_s(looked, cpu_used(live))
     sending = time.process_time() - sending
     await trips.last(crowds)
     trips.close()
@@ -257,7 +262,7 @@ async def run(live: LiveService, crowds: Sequence[Crowd], audience: Audience, si
     missed = "\n".join([f"{len(report.wrong)} of {size.clients} clients missed a final state:", *report.wrong[:20]])
     assert not report.wrong, missed
     assert not report.counts["malformed"], "clients could not read what was sent to them"
-    changes, starts = check(live, crowds, trips)
+    changes, starts = await asyncio.to_thread(check, live, crowds, trips)
     messages = after.counts["messages"] - before.counts["messages"]
     figures = {
         "seconds": took,
@@ -267,7 +272,7 @@ async def run(live: LiveService, crowds: Sequence[Crowd], audience: Audience, si
         "messages_per_s": messages / took,
     }
     for stage in ("API replicas", "HAProxy", "RouterActors", "BreakerActors", "Journal", "Ray"):
-        figures[f"cpu_us_per_message {stage}"] = (used_then[stage] - used[stage]) / messages * 1e6
+        figures[f"cpu_us_per_message {stage}"] = used[stage] / messages * 1e6
     figures["cpu_us_per_message sender"] = sending / messages * 1e6
     figures["cpu_us_per_message clients"] = (after.cpu_s - before.cpu_s) / messages * 1e6
     return figures | told(report, trips, starts, crowds, size.clients)
@@ -327,9 +332,13 @@ def final(live: LiveService, crowd: Crowd) -> dict[str, Shown]:
 
 
 def check(live: LiveService, crowds: Sequence[Crowd], trips: Trips) -> tuple[int, dict[str, list[float]]]:
-    """Every breaker moved as it may, and opened because of a POST; answers how often those that flicker changed, and
-    when the POST of each opening was sent."""
-    histories, changes, starts = Evidence(live.data_dir).histories(), 0, {}
+    """Every accepted sample is in the log, every breaker moved as its log says, and opened because of a POST; answers
+    how often those that flicker changed, and when the POST of each opening was sent."""
+    evidence = Evidence(live.data_dir)
+    check_counts(evidence, {router: trips.accepted[router] for crowd in crowds for router in crowd.routers.values()})
+    for crowd in crowds:
+        check_replays(evidence, {crowd.ids[name]: crowd.routers[name] for name in crowd.ids})
+    histories, changes, starts = evidence.histories(), 0, {}
     for crowd in crowds:
         for name, breaker_id in crowd.ids.items():
             events = histories.get(breaker_id, [])

@@ -11,6 +11,7 @@ import pytest
 from tests.bench import density, ingest, push, recovery, soak, streams
 from tests.bench.service import measure
 from tests.support.live import LiveService
+from tests.support.usage import TICKS, Used, cpu_s
 
 pytestmark = pytest.mark.e2e
 
@@ -40,3 +41,10 @@ def test_a_bench_with_a_service_of_its_own(bench: ModuleType, tmp_path: Path) ->
     """Each checks what came of its load before it shows a figure."""
     bench.main(["--smoke", "--json", str(tmp_path / "figures.json")])
     assert all(value >= 0 for value in json.loads((tmp_path / "figures.json").read_text()).values())
+
+
+def test_cpu_of_processes_that_come_and_go() -> None:
+    """One that has ended takes nothing back, a new one counts whole, also under an id that was another's."""
+    before = {(1, 10): Used("Ray", 500), (2, 20): Used("Ray", 100)}
+    after = {(2, 20): Used("RouterActors", 150), (3, 30): Used("Ray", 25), (1, 40): Used("Ray", 5)}
+    assert cpu_s(before, after) == {"RouterActors": 50 / TICKS, "Ray": 30 / TICKS}

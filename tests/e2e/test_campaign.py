@@ -11,8 +11,8 @@ import os
 import random
 import secrets
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -27,18 +27,25 @@ from tests.support.invariants import (
     assert_in_sequence,
     assert_logged_once,
     assert_records_agree,
+    assert_replayed,
     assert_told_once,
 )
 from tests.support.killing import ACTORS, Killer, plan, table
 from tests.support.live import LiveService, serving
-from tests.support.receivers import Reply
+from tests.support.receivers import Reply, Request
 
 SECONDS = float(os.environ.get("CAMPAIGN_SECONDS", "300"))
 KILLS_PER_MINUTE = float(os.environ.get("CAMPAIGN_KILLS_PER_MINUTE", "7.2"))
+KILLS = max(4, round(SECONDS / 60 * KILLS_PER_MINUTE))
+"""36 in five minutes."""
 CLIENTS = 4
 FOLLOWERS = 3
 SETTLED_S = 60.0
 NOTIFY_TIMEOUT_S = 10.0
+LEASE_S = 12.0
+"""So long nobody else sends what a Notifier has begun to send."""
+UNSEEN_MAX = 1
+"""Deliveries that may have come again, later than the Notifier waits for an answer, though nothing else tells why."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(SECONDS + 600)]
 
@@ -53,9 +60,9 @@ def service(tmp_path: Path) -> Iterator[LiveService]:
 async def test_nothing_is_lost_repeated_or_made_up(service: LiveService) -> None:
     seed = os.environ.get("CAMPAIGN_SEED") or secrets.token_hex(4)
     print(f"CAMPAIGN_SEED={seed} CAMPAIGN_SECONDS={SECONDS:.0f}")
-    async with Hook() as hook:
+    async with Witness() as hook:
         campaign = await prepare(service, seed, hook)
-        following = [asyncio.create_task(follower.run()) for _, follower in campaign.followers]
+        following = [asyncio.create_task(follower.run()) for follower in campaign.followers]
         try:
             await fight(campaign, seed)
             await settle(campaign)
@@ -69,6 +76,36 @@ async def test_nothing_is_lost_repeated_or_made_up(service: LiveService) -> None
                 await caller.http.aclose()
 
 
+class Witness(Hook):
+    """Sees which of its answers was the last one on a connection, and when the other side ended that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        """Idempotency-Key -> (when it was answered, when the connection ended after that)."""
+        self._last: dict[asyncio.Task[None] | None, tuple[str, float]] = {}
+
+    def answer(self, request: Request) -> Reply:
+        reply = super().answer(request)
+        key = request.headers["idempotency-key"]
+        self._last[asyncio.current_task()] = key, self.got[key][-1][0]
+        return reply
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await super()._connected(reader, writer)
+        if (last := self._last.pop(asyncio.current_task(), None)) is not None:
+            self.ended[last[0]].append((last[1], time.monotonic()))
+
+    def given_up(self, key: str, first: float, second: float) -> bool:
+        """Whether the other side hung up after that answer as late as if it had not got it, and before it came again.
+
+        A connection that is kept for the next request is dropped at once, or after a longer time."""
+        return any(
+            at == first and first + NOTIFY_TIMEOUT_S - 1 < end < min(second, first + LEASE_S) + 1
+            for at, end in self.ended[key]
+        )
+
+
 @dataclass
 class Campaign:
     """One run: who sends, edits, follows, watches, kills and is told."""
@@ -77,10 +114,10 @@ class Campaign:
     evidence: Evidence
     load: Load
     edits: Edits
-    followers: list[tuple[Project, Follower]]
+    followers: list[Follower]
     watch: Watch
     killer: Killer
-    hook: Hook
+    hook: Witness
     callers: list[Caller]
 
     @property
@@ -88,7 +125,7 @@ class Campaign:
         return [router_id for project in self.projects for router_id in project.routers]
 
 
-async def prepare(live: LiveService, seed: str, hook: Hook) -> Campaign:
+async def prepare(live: LiveService, seed: str, hook: Witness) -> Campaign:
     callers = [sending, editing, watching] = [Caller(live, live.credentials["user_key"]) for _ in range(3)]
     projects = [
         await make_project(editing, live, hook, 20, signed=False, shared=3),
@@ -99,7 +136,7 @@ async def prepare(live: LiveService, seed: str, hook: Hook) -> Campaign:
         evidence=Evidence(live.data_dir),
         load=Load(sending, seed),
         edits=Edits(editing, random.Random(f"{seed}:edits")),
-        followers=[(project, Follower(live, project)) for project in projects for _ in range(FOLLOWERS)],
+        followers=[Follower(live, project) for project in projects for _ in range(FOLLOWERS)],
         watch=Watch(watching, projects[0]),
         killer=Killer(live, random.Random(f"{seed}:kills")),
         hook=hook,
@@ -110,9 +147,7 @@ async def prepare(live: LiveService, seed: str, hook: Hook) -> Campaign:
 async def fight(campaign: Campaign, seed: str) -> None:
     """Everything at once for SECONDS; then what was begun is brought to its end."""
     stop = asyncio.Event()
-    kinds = [kind for kind in ACTORS if campaign.killer.alive(kind)]
-    count = max(4, round(SECONDS / 60 * KILLS_PER_MINUTE))
-    planned = plan(random.Random(f"{seed}:plan"), kinds, count, SECONDS)
+    planned = plan(random.Random(f"{seed}:plan"), list(ACTORS), KILLS, SECONDS)
     async with asyncio.TaskGroup() as group:
         for project in campaign.projects:
             group.create_task(campaign.edits.run(project, stop))
@@ -134,6 +169,7 @@ async def settle(campaign: Campaign) -> None:
 
 async def check(campaign: Campaign) -> None:
     evidence = campaign.evidence
+    check_trouble(campaign)
     assert campaign.load.refused == []
     assert_logged_once(evidence, campaign.load.accepted, campaign.routers)
     await check_replays(campaign, time.time_ns() // 1_000_000)
@@ -141,20 +177,30 @@ async def check(campaign: Campaign) -> None:
         assert_in_sequence(breaker_id, events)
     assert_records_agree(evidence)
     await check_notifications(campaign)
-    for project, follower in campaign.followers:
-        await until(partial(shown, campaign, project, follower), SETTLED_S)
+    for follower in campaign.followers:
+        await until(partial(follower.shows_all, campaign.watch.caller), SETTLED_S)
+
+
+def check_trouble(campaign: Campaign) -> None:
+    """All that was planned was killed, and there was something to lose: only then does it mean anything that nothing
+    was."""
+    killed = {kind for kill in campaign.killer.kills for kind in kill.victims}
+    assert len(campaign.killer.kills) == KILLS
+    assert killed == set(ACTORS) or KILLS < len(ACTORS)
+    histories = campaign.evidence.histories()
+    for project in campaign.projects:
+        assert set(project.routers) <= set(campaign.load.accepted.values())
+        assert histories.keys() & project.breakers.keys()
+    assert campaign.hook.got
+    reconnects = sum(follower.connections - 1 for follower in campaign.followers)
+    assert reconnects > 0 or "HAProxy" not in killed
 
 
 async def check_replays(campaign: Campaign, until_ms: int) -> None:
     """The events of every breaker with one router are those of its log: all that were due by then, and no others."""
     for project in campaign.projects:
         for breaker_id in project.breakers.keys() - project.shared:
-            # on a thread: the receiver of webhooks has to go on answering
-            replay = campaign.evidence.replay(project.breakers[breaker_id], breaker_id, until_ms)
-            expected = await asyncio.to_thread(asyncio.run, replay)
-            await until(partial(stored, campaign, breaker_id, len(expected)), SETTLED_S)
-            got = [event for event in campaign.evidence.history(breaker_id) if event.ts_ms <= until_ms]
-            assert got == expected, f"breaker {breaker_id} of router {project.breakers[breaker_id]}"
+            await assert_replayed(campaign.evidence, project.breakers[breaker_id], breaker_id, until_ms, SETTLED_S)
 
 
 async def check_notifications(campaign: Campaign) -> None:
@@ -162,32 +208,29 @@ async def check_notifications(campaign: Campaign) -> None:
     waited for the answer as long as it ever does."""
     await until(partial(all_ended, campaign.evidence), SETTLED_S)
     deaths = [kill.at for kill in campaign.killer.kills if "Notifier" in kill.victims]
+    unseen = []
     for project in campaign.projects:
         for delivery_id in assert_told_once(campaign.evidence, project.id, project.channels):
             taken = [at for at, reply in campaign.hook.got[delivery_id] if reply == Reply()]
             assert taken, f"delivery {delivery_id} never arrived"
-            for first, second in pairwise(taken):
-                lost = second - first > NOTIFY_TIMEOUT_S or any(first - 1 < death < second for death in deaths)
-                assert lost, f"delivery {delivery_id} came again"
+            unseen += [delivery_id] * unexplained(campaign.hook, delivery_id, taken, deaths)
+    assert len(unseen) <= UNSEEN_MAX, f"deliveries came again and nobody died or hung up: {unseen}"
+
+
+def unexplained(hook: Witness, delivery_id: str, taken: Sequence[float], deaths: Sequence[float]) -> int:
+    """How often a delivery came again without a reason that was seen. Only the Notifier itself is killed with what it
+    was sending: it is a process of its own, and nothing else that is killed takes it along."""
+    count = 0
+    for first, second in pairwise(taken):
+        if any(first - 1 < death < min(second, first + LEASE_S) for death in deaths):
+            continue
+        assert second - first > NOTIFY_TIMEOUT_S, f"delivery {delivery_id} came again after {second - first:.1f} s"
+        count += not hook.given_up(delivery_id, first, second)
+    return count
 
 
 async def all_ended(evidence: Evidence) -> bool:
     return not evidence.rows("SELECT 1 FROM outbox WHERE state = 'pending' LIMIT 1")
-
-
-async def stored(campaign: Campaign, breaker_id: str, count: int) -> bool:
-    return len(campaign.evidence.history(breaker_id)) >= count
-
-
-async def shown(campaign: Campaign, project: Project, follower: Follower) -> bool:
-    """The stream client shows every breaker as it is, and every name that is gone as closed."""
-    caller = campaign.watch.caller
-    listed = (await caller.ask("GET", f"{project.path}/breakers")).json()["breakers"]
-    body = {"breaker_ids": [breaker["id"] for breaker in listed]}
-    states = (await caller.ask("POST", f"{project.path}/breakers/state:batch", json=body)).json()["states"]
-    rates = {s["name"]: (s["state"], s["allow_rate"] if s["state"] == "half_open" else None) for s in states}
-    gone = {name: ("closed", None) for name in follower.states.keys() - rates.keys()}
-    return len(states) == len(listed) and follower.states == rates | gone
 
 
 # -- what is told
@@ -209,7 +252,7 @@ def summary(campaign: Campaign) -> str:
             f"events {sum(map(len, histories.values()))} of {len(histories)} breakers",
             f"edits {dict(campaign.edits.done)}",
             f"requests sent again: {dict(retries)}",
-            f"stream connections {[f.connections for _, f in campaign.followers]}",
+            f"stream connections {[f.connections for f in campaign.followers]}",
             f"webhooks {len(campaign.hook.requests)} for {len(campaign.hook.got)} deliveries",
             table(kills, columns),
         )

@@ -1,4 +1,8 @@
-"""A thousand breakers, everything killed with SIGKILL at once, started again: each is as it was, and soon."""
+"""A thousand breakers, everything killed with SIGKILL at once, started again: each is as it was, and soon.
+
+How soon is printed, not asserted. They are to add at most 10 s to the start of an empty service: 6 s on a machine with
+two cores, but 18 s on one that has seven times as much to do, where the empty start takes 23 s instead of 11.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,8 @@ RULES = {
     "due": {**RULE, **SHORT, "cooldown_ms": 8_000},
 }
 SHOWN = ("state", "state_since_ms", "allow_rate", "transition_seq", "sample_count", "passes")
-EARLIEST_MS = 3_500
-"""A heartbeat is at most so old: one every second, on a busy machine."""
+BEAT_MS = 3_500
+"""Heartbeats of a router, and knocks at it, are at most so far apart: one every second, on a busy machine."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -139,14 +143,14 @@ def report(live: LiveService, empty_s: float, ready_s: float, fresh_s: float) ->
 
 
 def check_gaps(world: World, evidence: Evidence, crashed_ms: int, restored_ms: int) -> dict[str, Gap]:
-    """Each router's log has a gap from about the crash to when somebody got through to its new owner; it may be told in
-    pieces, and a busy machine adds short ones of its own before and behind it. Answers the first pieces."""
+    """Each router's log has a gap from about the crash to when somebody got through to its new owner. It may be told in
+    pieces; what a busy machine adds before and behind it is not looked at. Answers the first pieces."""
     found = {}
     for name, router_id in world.routers.items():
-        gaps = [gap for gap in evidence.gaps(router_id) if gap.to_ms > crashed_ms and gap.from_ms < restored_ms]
-        assert crashed_ms - EARLIEST_MS <= gaps[0].from_ms <= crashed_ms, name
-        assert crashed_ms < gaps[-1].to_ms <= restored_ms, name
-        found[name] = gaps[0]
+        gap = next(gap for gap in evidence.outages(router_id) if gap.to_ms > crashed_ms)
+        assert crashed_ms - BEAT_MS <= gap.from_ms <= crashed_ms, name
+        assert gap.to_ms <= restored_ms + BEAT_MS, name
+        found[name] = next(piece for piece in evidence.gaps(router_id) if piece.from_ms == gap.from_ms)
     return found
 
 

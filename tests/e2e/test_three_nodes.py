@@ -1,35 +1,52 @@
-"""Three nodes on PostgreSQL: a machine is lost under load and another one comes. Nothing that was accepted is lost or
-counted twice, every event is what the core says, and breakers move to the new machine by themselves."""
+"""Three nodes on PostgreSQL: machines are lost under load and others come. Every request is answered within two
+repetitions; nothing that was accepted is lost or counted twice; events are what the core says, each is told, and
+breakers move to new machines by themselves."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
 from api import processes
-from breaker_actors.core.model import Transition
-from breaker_actors.core.records import SAMPLES, decode_samples
-from breaker_actors.settings import Settings
-from breaker_actors.stores.opening import make_log, make_store
-from tests.support.cluster import replay_log
+from tests.support.campaign import RULES, Caller, Follower, Hook, Load, Project, Watch, make_project
+from tests.support.cluster import until
+from tests.support.invariants import (
+    PostgresEvidence,
+    assert_dense,
+    assert_in_sequence,
+    assert_logged_once,
+    assert_records_agree,
+    assert_replayed,
+    assert_told_once,
+)
+from tests.support.killing import Kill, table
 from tests.support.live import wait_for
 from tests.support.nodes import Deployed, Node, Nodes, breakers, nodes
 from tests.support.postgres import own_server
+from tests.support.receivers import Reply
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
-BREAKERS = 12
-TRIES = 3
-"""Of each request: it is repeated at most twice."""
-RULE = {"window_ms": 2_000, "eval_interval_ms": 200, "min_state_duration_ms": 0, "cooldown_ms": 500}
+PAUSES_S = (0.5, 0.5)
+"""Before each repetition of a request: there are two at most."""
+BREAKERS = 8
+SPELLS = [rule for rule in RULES if rule["kind"] not in ("count", "delta", "percentile")]
+"""Rules by which a breaker trips in a bad spell and recovers in a good one."""
+CLIENTS = 3
+FOLLOWERS = 3
+UP_S = 90.0
+BACK_S = 180.0
+SETTLED_S = 120.0
+NOTIFY_TIMEOUT_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -41,183 +58,203 @@ def database() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Nodes]:
     with nodes(many=True) as found:
-        found.start_head(cpus=2)
-        found.add(cpus=1)
-        found.add(cpus=1)
+        for _ in range(3):
+            found.add(cpus=1) if found.members else found.start_head(cpus=1)
         yield found
 
 
-class Load:
-    """Samples for every breaker from threads, each request repeated under its key at most twice; and reads."""
+@dataclass(frozen=True)
+class Loss:
+    """By the monotonic clock; `back`: all actors are up again."""
 
-    def __init__(self, live: Deployed, made: list[dict[str, Any]]) -> None:
+    at: float
+    back: float
+
+
+class Story:
+    """What becomes of the nodes."""
+
+    def __init__(self, cluster: Nodes, live: Deployed, evidence: PostgresEvidence, project: Project) -> None:
+        self._cluster = cluster
         self._live = live
-        self._made = made
-        self._stop = threading.Event()
-        self.accepted: dict[str, int] = {one["breaker"]["id"]: 0 for one in made}
-        self.repeated = 0
-        self.lost: list[str] = []
-        self.reads: list[int] = []
-        self.slowest_s = 0.0
-        self._threads = [threading.Thread(target=self._send, args=(made[i::3],)) for i in range(3)]
-        self._threads.append(threading.Thread(target=self._read))
+        self._evidence = evidence
+        self._breakers = project.breakers
+        self.losses: list[Loss] = []
 
-    def _send(self, made: list[dict[str, Any]]) -> None:
-        with self._live.client(self._live.credentials["user_key"]) as client:
-            spell = 0
-            while not self._stop.is_set():
-                spell += 1
-                for one in made * 4:
-                    values = [500.0 if spell % 3 == 1 else 10.0] * 3
-                    if self._post(client, one["router_id"], values):
-                        self.accepted[one["breaker"]["id"]] += len(values)
-                    time.sleep(0.01)
+    def begin(self) -> None:
+        wait_for(lambda: len(self._live.actors("breaker")) == 6 and len(self._live.actors("router")) == 3, UP_S, 0.5)
+        self._serves_everywhere()
 
-    def _post(self, client: httpx.Client, router_id: str, values: list[float]) -> bool:
-        now = int(time.time() * 1000)
-        body = {"samples": [{"router_id": router_id, "metric": "latency", "ts_ms": now, "value": v} for v in values]}
-        key, said = f"{random.getrandbits(96):x}", "nothing"
-        begun = time.monotonic()
-        for attempt in range(TRIES):
-            self.repeated += attempt > 0
-            try:
-                answer = client.post(
-                    f"{self._live.project_path}/ingest", json=body, headers={"Idempotency-Key": key}, timeout=30
-                )
-                if answer.status_code == 202:
-                    self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
-                    return True
-                said = f"{answer.status_code} {answer.text[:200]}"
-            except httpx.TransportError as error:
-                said = repr(error)
-            time.sleep(0.5)
-        self.lost.append(said)
+    def go_on(self) -> None:
+        """Lost are, one after the other, both nodes beside the head, and the one that came last: as a whole, or
+        beginning with the raylet."""
+        beside = sorted(self._cluster.members[1:], key=lambda node: len(self._on(node)))
+        assert self._on(beside[1]), "actors are spread over the nodes"
+        self._moves()
+        self._lose(beside[1], Node.kill)
+        self._add(cpus=1)
+        self._lose(beside[0], Node.kill_raylet)
+        self._add(cpus=2)
+        # it has grown: each breaker has an actor of its own
+        wait_for(lambda: [actor["holds"] for actor in self._live.actors("breaker")] == [1] * BREAKERS, BACK_S, 0.5)
+        self._moves()
+        self._lose(self._cluster.members[-1], Node.kill)
+        self._add(cpus=2)
+
+    def _lose(self, lost: Node, how: Callable[[Node], None]) -> None:
+        gone = self._on(lost)
+        at = time.monotonic()
+        how(lost)
+        wait_for(lambda: len(self._live.status()["nodes"]) == 2, UP_S, 0.5)
+        wait_for(lambda: all(actor["state"] == "up" for actor in self._live.status()["actors"]), BACK_S, 0.5)
+        self.losses.append(Loss(at, time.monotonic()))
+        wait_for(lambda: not lost.pids("ray::"), UP_S, 0.5)
+        self._cluster.remove(lost)
+        print(f"{how.__name__} with {' '.join(gone)}: all up after {self.losses[-1].back - at:.1f} s")
+        wait_for(self._is_budgeted, UP_S, 0.5)
+        self._moves()
+
+    def _add(self, cpus: int) -> None:
+        self._cluster.add(cpus)
+        wait_for(lambda: len(self._live.status()["nodes"]) == 3, UP_S, 0.5)
+        wait_for(self._is_budgeted, UP_S, 0.5)
+        self._serves_everywhere()
+        self._moves()
+
+    def _on(self, node: Node) -> list[str]:
+        """Names of our actors there."""
+        pids = set(node.pids())
+        return [actor["name"] for actor in self._live.status()["actors"] if actor["pid"] in pids]
+
+    def _is_budgeted(self) -> bool:
+        status = self._live.status()
+        cpus = sum(node["cpus"] for node in status["nodes"])
+        return bool(status["budgets"].get("breaker") == 2 * cpus)
+
+    def _moves(self) -> None:
+        """Waits until every breaker has made two more events."""
+        before = self._counts()
+        wait_for(lambda: all(self._counts()[i] >= before[i] + 2 for i in self._breakers), BACK_S, 0.5)
+
+    def _counts(self) -> Counter[str]:
+        return Counter(dict(self._evidence.rows("SELECT breaker_id, count(*) FROM events GROUP BY breaker_id")))
+
+    def _serves_everywhere(self) -> None:
+        """Each node's own proxy does."""
+        for node in self._cluster.members:
+            url = httpx.URL(self._live.base_url).join("/api/readyz")
+            if node.proxy_port is not None:
+                url = url.copy_with(port=node.proxy_port)
+            wait_for(partial(_is_ready, url), UP_S, 0.5)
+
+
+def _is_ready(url: httpx.URL) -> bool:
+    try:
+        return httpx.get(url, timeout=20, trust_env=False).status_code == 200
+    except httpx.TransportError:
         return False
 
-    def _read(self) -> None:
-        ids = [one["breaker"]["id"] for one in self._made]
-        with self._live.client(self._live.credentials["user_key"]) as client:
-            while not self._stop.is_set():
-                try:
-                    path = f"{self._live.project_path}/breakers/state:batch"
-                    answer = client.post(path, json={"breaker_ids": ids})
-                    self.reads.append(answer.status_code if len(answer.json()["states"]) == len(ids) else 0)
-                except httpx.TransportError:
-                    self.reads.append(0)
-                time.sleep(0.2)
 
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-
-def events(database: str) -> dict[str, list[tuple[int, str, str, int]]]:
-    """All events by breaker: number, from where, to where, when."""
-    found: dict[str, list[tuple[int, str, str, int]]] = {}
-    with psycopg.connect(database) as connection:
-        query = "SELECT breaker_id, transition_seq, prev, curr, ts_ms FROM events ORDER BY breaker_id, transition_seq"
-        for breaker_id, *event in connection.execute(query):
-            found.setdefault(breaker_id, []).append(tuple(event))
-    return found
-
-
-def go_on(database: str, more: int, timeout_s: float = 180.0) -> None:
-    """Waits until every breaker has made `more` events."""
-    before = {breaker_id: len(some) for breaker_id, some in events(database).items()}
-
-    def went_on() -> bool:
-        now = events(database)
-        return len(now) == BREAKERS and all(len(some) >= before.get(i, 0) + more for i, some in now.items())
-
-    wait_for(went_on, timeout_s, 0.5)
+async def test_machines_are_lost_and_others_come(cluster: Nodes, database: str, tmp_path: Path) -> None:
+    live = await asyncio.to_thread(deploy, cluster, database, tmp_path / "data")
+    evidence = PostgresEvidence(database)
+    callers = [sending, watching] = [Caller(live, live.credentials["user_key"], PAUSES_S) for _ in range(2)]
+    async with Hook() as hook:
+        project = await make_project(watching, live, hook, BREAKERS, rules=SPELLS)
+        story = Story(cluster, live, evidence, project)
+        await asyncio.to_thread(story.begin)
+        load, watch = Load(sending, "three nodes"), Watch(watching, project)
+        followers = [Follower(live, project) for _ in range(FOLLOWERS)]
+        following = [asyncio.create_task(follower.run()) for follower in followers]
+        stop = asyncio.Event()
+        using = [asyncio.create_task(load.run(project, stop, random.Random(i))) for i in range(CLIENTS)]
+        using.append(asyncio.create_task(watch.run(stop)))
+        try:
+            try:
+                await asyncio.to_thread(story.go_on)
+            finally:
+                stop.set()
+                await asyncio.gather(*using)
+            print(summary(callers, load, watch, followers, story.losses))
+            await until(watch.all_fresh, SETTLED_S)
+            await check(evidence, project, load)
+            await check_told(evidence, project, hook, story.losses)
+            for follower in followers:
+                await until(partial(follower.shows_all, watching), SETTLED_S)
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+            for caller in callers:
+                await caller.http.aclose()
+    await asyncio.to_thread(take_down, cluster, live)
 
 
-def by_node(live: Deployed) -> dict[str, list[str]]:
-    """Names of our actors on each node."""
-    found: dict[str, list[str]] = {node["id"]: [] for node in live.status()["nodes"]}
-    for actor in live.status()["actors"]:
-        found.setdefault(actor["node_id"], []).append(actor["name"])
-    return found
-
-
-def victim(cluster: Nodes) -> Node:
-    """The node beside the head that holds most: a RouterActor if possible."""
-    beside = cluster.members[1:3]
-    return max(beside, key=lambda node: (len(node.pids("ray::RouterActor")), len(node.pids("ray::BreakerActor"))))
-
-
-async def of_the_log(settings: Settings, one: dict[str, Any], until_ms: int) -> tuple[int, list[int], list[Transition]]:
-    """Samples in a breaker's log, the log's offsets, and the transitions of its replay."""
-    store, log = make_store(settings), make_log(settings)
-    await store.open()
-    router_id = one["router_id"]
-    slot = next(p.log_slot for p in await store.placements("router") if p.id == router_id) or ""
-    records, after = [], 0
-    while some := await log.read(slot, router_id, after, 1 << 60, 1_000):
-        records += some
-        after = some[-1].offset
-    count = sum(len(decode_samples(r.payload).batch) for r in records if r.kind == SAMPLES)
-    effects = await replay_log(log, slot, router_id, one["breaker"]["id"], until_ms)
-    await log.close()
-    await store.close()
-    return count, [r.offset for r in records], [e for e in effects if isinstance(e, Transition)]
-
-
-def check(database: str, settings: Settings, made: list[dict[str, Any]], load: Load) -> None:
-    """What was accepted is in the log once; events are numbered without a gap and are those of the replay."""
-    stored = events(database)
-    for one in made:
-        breaker_id = one["breaker"]["id"]
-        mine = stored[breaker_id]
-        assert [number for number, *_ in mine] == list(range(1, len(mine) + 1))
-        logged, offsets, replayed = asyncio.run(of_the_log(settings, one, mine[-1][-1]))
-        assert logged == load.accepted[breaker_id], breaker_id
-        assert offsets == list(range(1, len(offsets) + 1))
-        moves = [(move.transition_seq, move.prev, move.curr, move.ts_ms) for move in replayed]
-        assert mine == moves[: len(mine)], breaker_id
-
-
-def test_a_machine_is_lost_and_another_one_comes(cluster: Nodes, database: str, tmp_path: Path) -> None:
-    data_dir, port = tmp_path / "data", str(processes.free_port())
-    environ = {**cluster.driver, "BREAKERS_DATABASE_URL": database, "BREAKERS_ROUTER_ACTORS": "3"}
-    options = ("--address", cluster.address, "--data-dir", str(data_dir), "--port", port, "--replicas-min", "2")
-    deployed = breakers("deploy", *options, **environ)
+def deploy(cluster: Nodes, database: str, data_dir: Path) -> Deployed:
+    environ = {
+        **cluster.driver,
+        "BREAKERS_DATABASE_URL": database,
+        "BREAKERS_ROUTER_ACTORS": "3",
+        "BREAKERS_ALLOW_PRIVATE_DESTINATIONS": "true",
+    }
+    options = ("--address", cluster.address, "--data-dir", str(data_dir), "--port", str(processes.free_port()))
+    # as many as may become more: then each asks for a core, and there is one on each node
+    deployed = breakers("deploy", *options, "--replicas-min", "3", "--replicas-max", "4", **environ)
     assert deployed.returncode == 0, deployed
-    live = Deployed(data_dir)
-    settings = Settings(data_dir=data_dir, database_url=database)  # type: ignore[arg-type]
-    made = [live.breaker(name=f"b{i}", **RULE) for i in range(BREAKERS)]
-    wait_for(lambda: len(live.actors("breaker")) == 8 and len(live.actors("router")) == 3, 120, 0.5)
-    assert all(by_node(live).values()), "actors are on all nodes"
-    with Load(live, made) as load:
-        go_on(database, 2)
-        lost = victim(cluster)
-        gone = len(lost.pids("ray::"))
-        assert gone
-        killed = time.monotonic()
-        lost.kill()
-        wait_for(lambda: len(live.status()["nodes"]) == 2, 60, 0.5)
-        wait_for(lambda: all(actor["state"] == "up" for actor in live.status()["actors"]), 180, 0.5)
-        back_s = time.monotonic() - killed
-        go_on(database, 2)
-        # it has become smaller: nothing moves, and the actors of the lost node run on the others
-        assert live.status()["budgets"]["breaker"] == 6
-        assert all(by_node(live).values())
-        cluster.add(cpus=3)
-        wait_for(lambda: live.status()["budgets"]["breaker"] == 12, 90, 0.5)
-        wait_for(lambda: sorted(a["holds"] for a in live.actors("breaker")) == [1] * BREAKERS, 180, 0.5)
-        go_on(database, 2)
-    print(f"back after {back_s:.1f} s, slowest request {load.slowest_s:.1f} s, {load.repeated} repeated")
-    assert load.lost == []
-    assert set(load.reads) == {200}
-    wait_for(lambda: all(a["behind"] in (None, 0) for a in live.status()["actors"]), 60, 0.5)
-    check(database, settings, made, load)
+    return Deployed(data_dir)
+
+
+def take_down(cluster: Nodes, live: Deployed) -> None:
     live.stop()
     removed = breakers("deploy", "--remove", "--address", cluster.address, **cluster.driver)
     assert removed.returncode == 0, removed
     wait_for(lambda: not cluster.pids("ray::BreakerActor") and not cluster.pids("ray::ServeReplica"), 60, 0.5)
+
+
+# -- what must hold
+
+
+async def check(evidence: PostgresEvidence, project: Project, load: Load) -> None:
+    assert load.refused == []
+    assert_logged_once(evidence, load.accepted, project.routers)
+    assert_dense(evidence, project.routers)
+    until_ms = time.time_ns() // 1_000_000
+    for breaker_id, router_id in project.breakers.items():
+        await assert_replayed(evidence, router_id, breaker_id, until_ms, SETTLED_S)
+        assert_in_sequence(breaker_id, evidence.history(breaker_id))
+    assert_records_agree(evidence)
+
+
+async def check_told(evidence: PostgresEvidence, project: Project, hook: Hook, losses: list[Loss]) -> None:
+    """Every event was told once to each channel, and nothing else was; again only if a node was lost meanwhile, which
+    may have been the Notifier's, or the answer came too late."""
+
+    async def all_ended() -> bool:
+        return not evidence.rows("SELECT 1 FROM outbox WHERE state = 'pending' LIMIT 1")
+
+    await until(all_ended, SETTLED_S)
+    assert hook.got.keys() == assert_told_once(evidence, project.id, project.channels)
+    for delivery_id, replies in hook.got.items():
+        taken = [at for at, reply in replies if reply == Reply()]
+        assert taken, f"delivery {delivery_id} never arrived"
+        for first, second in pairwise(taken):
+            lost = any(first < loss.back and loss.at < second for loss in losses)
+            assert lost or second - first > NOTIFY_TIMEOUT_S, f"delivery {delivery_id} came again"
+
+
+def summary(callers: list[Caller], load: Load, watch: Watch, followers: list[Follower], losses: list[Loss]) -> str:
+    kills = [Kill(loss.at, ("node",)) for loss in losses]
+    columns = {
+        "samples taken again": load.caller.answered,
+        "states fresh again": watch.fresh,
+        "moves shown again": watch.moved,
+    }
+    return "\n".join(
+        (
+            f"samples {len(load.accepted)} in {len(load.caller.answered)} requests",
+            f"requests sent again: {dict(sum((caller.retries for caller in callers), Counter()))}",
+            f"slowest request {max(caller.slowest_s for caller in callers):.1f} s",
+            f"stream connections {[follower.connections for follower in followers]}",
+            table(kills, columns),
+        )
+    )

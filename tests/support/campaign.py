@@ -16,6 +16,7 @@ import json
 import random
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -35,33 +36,48 @@ STREAM_SILENCE_S = 15.0
 
 
 class Caller:
-    """Sends a request again, unchanged, until its answer is one that no repetition would change."""
+    """Sends a request again, unchanged, until its answer is one that no repetition would change. `pauses_s`: before
+    each repetition there may be; None: for PATIENCE_S."""
 
-    def __init__(self, live: LiveService, key: str | None = None) -> None:
+    def __init__(self, live: LiveService, key: str | None = None, pauses_s: Sequence[float] | None = None) -> None:
+        self._pauses_s = pauses_s
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
         self.http = httpx.AsyncClient(base_url=live.base_url, headers=headers, timeout=20, limits=limits)
         self.retries: Counter[str] = Counter()
         self.answered: list[tuple[float, float]] = []
         """(sent, answered) of each attempt that got its final answer, by the monotonic clock."""
+        self.slowest_s = 0.0
 
     async def ask(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Raises AssertionError when PATIENCE_S is over."""
-        deadline = time.monotonic() + PATIENCE_S
-        for attempt in itertools.count():
+        """Raises AssertionError when there is to be no repetition any more."""
+        begun = time.monotonic()
+        for pause_s in self._pauses(begun + PATIENCE_S):
             sent = time.monotonic()
             try:
                 answer = await self.http.request(method, path, **request)
                 if answer.status_code < 500 and answer.status_code != 429:
                     self.answered.append((sent, time.monotonic()))
+                    self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
                     return answer
                 said = str(answer.status_code)
             except httpx.TransportError as error:
                 said = type(error).__name__
             self.retries[said] += 1
-            assert time.monotonic() < deadline, f"{method} {path} was not answered within {PATIENCE_S} s: {said}"
-            await asyncio.sleep(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
-        raise AssertionError
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        raise AssertionError(f"{method} {path} was not answered within {time.monotonic() - begun:.1f} s: {said}")
+
+    def _pauses(self, deadline: float) -> Iterator[float | None]:
+        """What comes after each attempt; None: nothing, it is the last one."""
+        if self._pauses_s is not None:
+            yield from self._pauses_s
+        else:
+            for pause_s in itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1])):
+                if time.monotonic() > deadline:
+                    break
+                yield pause_s
+        yield None
 
 
 @dataclass
@@ -253,9 +269,16 @@ async def _add_channel(caller: Caller, project: Project, hook: Hook, *kinds: str
 
 
 async def make_project(
-    caller: Caller, live: LiveService, hook: Hook, count: int, *, signed: bool, shared: int
+    caller: Caller,
+    live: LiveService,
+    hook: Hook,
+    count: int,
+    *,
+    signed: bool = False,
+    shared: int = 0,
+    rules: Sequence[dict[str, Any]] = RULES,
 ) -> Project:
-    """A project that tells a webhook everything and another one of trips, with `count` breakers of all rules in turn;
+    """A project that tells a webhook everything and another one of trips, with `count` breakers of these rules in turn;
     `shared` more hang on the first one's router as well, which splits between all of them."""
     body = {"name": "campaign", "workspace_id": live.credentials["workspace_id"]}
     made = (await caller.ask("POST", "/v1/projects", json=body)).json()
@@ -266,7 +289,7 @@ async def make_project(
     await _add_channel(caller, project, hook, "trip", "recover")
     await _add_channel(caller, project, hook, "trip")
     for i in range(count + shared):
-        rule = RULES[i % len(RULES)] if i < count else RULES[0]
+        rule = rules[i % len(rules)] if i < count else rules[0]
         answer = (await caller.ask("POST", f"{project.path}/breakers", json={**BASE, **rule, "name": f"b{i}"})).json()
         project.breakers[answer["breaker"]["id"]] = answer["router_id"]
         if i >= count:
@@ -288,6 +311,7 @@ class Follower:
 
     def __init__(self, live: LiveService, project: Project) -> None:
         headers = {"Authorization": f"Bearer {project.key}"}
+        self._project = project
         self._http = httpx.AsyncClient(base_url=live.base_url, headers=headers, timeout=STREAM_SILENCE_S)
         self._path = f"{project.path}/breakers/state:stream"
         self.states: dict[str, tuple[str, float | None]] = {}
@@ -313,10 +337,21 @@ class Follower:
                     self.states[told["breaker"]] = (told["state"], told["allow_rate"])
                     self.messages += 1
 
+    async def shows_all(self, caller: Caller) -> bool:
+        """Whether it knows every breaker as it is, and every name that is gone as closed."""
+        listed = (await caller.ask("GET", f"{self._project.path}/breakers")).json()["breakers"]
+        body = {"breaker_ids": [breaker["id"] for breaker in listed]}
+        answer = await caller.ask("POST", f"{self._project.path}/breakers/state:batch", json=body)
+        states = answer.json()["states"]
+        rates = {s["name"]: (s["state"], s["allow_rate"] if s["state"] == "half_open" else None) for s in states}
+        gone = {name: ("closed", None) for name in self.states.keys() - rates.keys()}
+        return len(states) == len(listed) and self.states == rates | gone
+
 
 @dataclass
 class Watch:
-    """How long users wait: asks, again and again, for fresh states and for the newest change of state."""
+    """How long users wait: asks, again and again, for fresh states and for the newest change of state. All breakers
+    have a state at any time, if not a fresh one."""
 
     caller: Caller
     project: Project
@@ -340,4 +375,5 @@ class Watch:
         ids = list(self.project.breakers)
         answer = await self.caller.ask("POST", f"{self.project.path}/breakers/state:batch", json={"breaker_ids": ids})
         states = answer.json()["states"]
-        return len(states) == len(ids) and not any(state.get("stale") for state in states)
+        assert {state["breaker_id"] for state in states} == set(ids)
+        return not any(state.get("stale") for state in states)

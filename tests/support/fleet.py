@@ -1,26 +1,39 @@
-"""Many breakers on few routers: one project for benches, its samples, and whether its events are what its log says."""
+"""Many breakers on few routers: one project for benches, and its samples. And what has to come of them and of other
+breakers: as many samples in the log as were accepted, and the events and states that the core comes to with their log.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Rule, Transition
-from breaker_actors.core.records import BREAKER, GAP, SAMPLES, SampleColumns, decode_breaker, decode_gap
+from breaker_actors.core.records import (
+    BREAKER,
+    GAP,
+    SAMPLES,
+    SampleColumns,
+    decode_breaker,
+    decode_gap,
+    decode_samples,
+)
 from breaker_actors.logreader import LogReader, concerned
 from breaker_actors.messages import RouterRef
 from tests.support import load
-from tests.support.invariants import Evidence
-from tests.support.live import LiveService, wait_for
+from tests.support.invariants import Evidence, assert_replayed
+from tests.support.live import LiveService
 
 FORMS, CONNECTIONS = 64, 8
 READ_MAX = 1_000
 """States asked for at once: many more are not told within BREAKERS_OWNER_TIMEOUT_MS by a busy service."""
-MADE_S = 600.0
+MADE_S, STORED_S = 600.0, 30.0
+Move = tuple[str, str, int]
+"""From which state to which, and when."""
 
 
 def rule_of(i: int, metric: str) -> dict[str, Any]:
@@ -168,15 +181,74 @@ def sample(router: str, metric: str, ts_ms: int, chance: random.Random, ok_share
 # -- what must have come of them
 
 
-def check_logged(fleet: Fleet, evidence: Evidence, accepted: int) -> None:
-    """The log has as many samples as were accepted."""
-    logged = sum(len(evidence.values(router)) for router in fleet.routers)
-    assert logged == accepted, f"{accepted} samples were accepted, {logged} are in the log"
+def counted(evidence: Evidence, router: str) -> Counter[str]:
+    """How many samples of each metric a router's log has."""
+    found: Counter[str] = Counter()
+    for record in evidence.records(router, SAMPLES):
+        columns = decode_samples(record.payload)
+        for metric, start, stop in zip(columns.metrics, columns.starts, columns.starts[1:], strict=False):
+            found[metric] += stop - start
+    return found
 
 
-def check_events(fleet: Fleet, evidence: Evidence, chosen: Iterable[str]) -> None:
-    """What was stored of these breakers up to now is what the core comes to with their log."""
+def check_counts(evidence: Evidence, accepted: Mapping[str, int]) -> None:
+    """The log of each router (router -> samples accepted for it) has as many samples as were accepted."""
+    for router, count in accepted.items():
+        logged = counted(evidence, router).total()
+        assert logged == count, f"router {router}: {count} samples were accepted, {logged} are in its log"
+
+
+def check_replays(evidence: Evidence, homes: Mapping[str, str]) -> None:
+    """What was stored up to now of these breakers (breaker -> its only router) is what the core comes to with their
+    log."""
     until_ms = time.time_ns() // 1_000_000
+
+    async def replay() -> None:
+        for breaker_id, router in homes.items():
+            await assert_replayed(evidence, router, breaker_id, until_ms, STORED_S)
+
+    asyncio.run(replay())
+
+
+def check_fleet(fleet: Fleet, evidence: Evidence, accepted: int) -> None:
+    """Nothing is lost or made up: every sample is in the log, every breaker where its log leads, and what had to trip
+    has tripped."""
+    logged = check_logged(fleet, evidence, accepted)
+    check_states(fleet, evidence)
+    tripped, must = evidence.histories().keys(), fleet.tripping
+    for router, breakers in zip(fleet.routers, fleet.breakers.values(), strict=True):
+        for metric in logged[router]:
+            breaker_id = breakers[metric]
+            assert breaker_id in tripped or breaker_id not in must, f"breaker {breaker_id} did not trip"
+
+
+def check_logged(fleet: Fleet, evidence: Evidence, accepted: int) -> dict[str, Counter[str]]:
+    """The log has as many samples as were accepted; answers how many of each metric by router."""
+    found = {router: counted(evidence, router) for router in fleet.routers}
+    logged = sum(counts.total() for counts in found.values())
+    assert logged == accepted, f"{accepted} samples were accepted, {logged} are in the log"
+    return found
+
+
+def check_states(fleet: Fleet, evidence: Evidence) -> None:
+    """What was stored is what the core comes to, and where that leads is what owners tell. Breakers that move while
+    this is found out are looked at again."""
+    moving = set(fleet.homes)
+    while moving:
+        began_ms = time.time_ns() // 1_000_000
+        expected = check_events(fleet, evidence, moving)
+        states = fleet.until_fresh(moving)
+        moving = {breaker_id for breaker_id, state in states.items() if state["state_since_ms"] > began_ms}
+        for breaker_id in states.keys() - moving:
+            told = states[breaker_id]["state"], states[breaker_id]["transition_seq"]
+            moves = expected[breaker_id]
+            due = (moves[-1][1] if moves else "closed"), len(moves)
+            assert told == due, f"breaker {breaker_id}: its owner tells {told}, its log says {due}"
+
+
+def check_events(fleet: Fleet, evidence: Evidence, chosen: Iterable[str]) -> dict[str, list[Move]]:
+    """What was stored of these breakers up to now is what the core comes to with their log; answers that."""
+    until_ms, found = time.time_ns() // 1_000_000, dict[str, list[Move]]()
     born = births(evidence, {breaker_id: fleet.homes[breaker_id] for breaker_id in chosen})
     for router, breakers in zip(fleet.routers, fleet.breakers.values(), strict=True):
         mine = {breaker_id: born[breaker_id] for breaker_id in breakers.values() if breaker_id in born}
@@ -184,17 +256,20 @@ def check_events(fleet: Fleet, evidence: Evidence, chosen: Iterable[str]) -> Non
         for breaker_id, moves in expected.items():
             got = stored(evidence, breaker_id, until_ms, len(moves))
             assert got == moves, f"breaker {breaker_id}: stored {got}, its log says {moves}"
+        found |= expected
+    return found
 
 
-def stored(evidence: Evidence, breaker_id: str, until_ms: int, count: int) -> list[tuple[str, str, int]]:
-    """A breaker's stored events up to a time, once there are so many."""
-
-    def found() -> list[tuple[str, str, int]]:
+def stored(evidence: Evidence, breaker_id: str, until_ms: int, count: int) -> list[Move]:
+    """A breaker's stored events up to a time, once there are so many, or when there has been time enough for them."""
+    deadline = time.monotonic() + STORED_S
+    while True:
+        over = time.monotonic() > deadline
         events = evidence.history(breaker_id)
-        return [(event.prev, event.curr, event.ts_ms) for event in events if event.ts_ms <= until_ms]
-
-    wait_for(lambda: len(found()) >= count, 30)
-    return found()
+        found = [(event.prev, event.curr, event.ts_ms) for event in events if event.ts_ms <= until_ms]
+        if over or len(found) >= count:
+            return found
+        time.sleep(0.02)
 
 
 def births(evidence: Evidence, homes: Mapping[str, str]) -> dict[str, tuple[Rule, int]]:
@@ -211,7 +286,7 @@ def births(evidence: Evidence, homes: Mapping[str, str]) -> dict[str, tuple[Rule
 
 async def replayed(
     evidence: Evidence, router: str, born: dict[str, tuple[Rule, int]], until_ms: int
-) -> dict[str, list[tuple[str, str, int]]]:
+) -> dict[str, list[Move]]:
     """What a router's log says these breakers did up to a time, read once for all of them."""
     log = evidence.log()
     cores: dict[str, Breaker] = {}

@@ -5,20 +5,26 @@ Reads the database and the logs by connections of its own, while the service run
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import re
 import sqlite3
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import psycopg
 
 from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import Transition
 from breaker_actors.core.records import GAP, SAMPLES, Gap, LogRecord, decode_gap, decode_samples
 from breaker_actors.stores.opening import DATABASE
+from breaker_actors.stores.pglog import PgLog
 from breaker_actors.stores.rows import alert_of
 from breaker_actors.stores.samplelog import SampleLog
 from breaker_actors.stores.sqlitelog import SqliteLog
@@ -56,16 +62,25 @@ class Evidence:
     def slots(self) -> dict[str, str]:
         return dict(self.rows("SELECT id, log_slot FROM routers WHERE log_slot IS NOT NULL"))
 
-    def records(self, router_id: str, kind: int) -> list[LogRecord]:
-        """What a router's log holds of one kind, in order."""
+    def records(self, router_id: str, kind: int | None = None) -> list[LogRecord]:
+        """What a router's log holds (of one kind), in order."""
         slot = self.slots()[router_id]
         query = "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records WHERE router_id = ?"
         with closing(sqlite3.connect(self._logs / f"{slot}.sqlite", timeout=30)) as connection:
-            rows = connection.execute(f"{query} AND kind = ? ORDER BY offset", (router_id, kind))
+            rows = connection.execute(f"{query} AND kind = coalesce(?, kind) ORDER BY offset", (router_id, kind))
             return [LogRecord(*row) for row in rows]
 
     def gaps(self, router_id: str) -> list[Gap]:
         return [decode_gap(record.payload) for record in self.records(router_id, GAP)]
+
+    def outages(self, router_id: str) -> list[Gap]:
+        """Its gaps; those that follow each other without a sample between them are one."""
+        found: list[Gap] = []
+        for gap in self.gaps(router_id):
+            if found and found[-1].to_ms == gap.from_ms:
+                gap = Gap(found.pop().from_ms, gap.to_ms)
+            found.append(gap)
+        return found
 
     def values(self, router_id: str) -> list[float]:
         """Values of all samples in a router's log."""
@@ -98,6 +113,34 @@ class Evidence:
         return [_moved(move) for move in moves if move.ts_ms <= until_ms]
 
 
+class PostgresEvidence(Evidence):
+    """The same in a PostgreSQL database, where the logs lie as well."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        numbers = itertools.count(1)
+        named = re.sub(r"\?(\d*)", lambda found: f"%({found[1] or next(numbers)})s", sql)
+        with psycopg.connect(self._url) as connection:
+            return connection.execute(
+                named.encode(), {str(i): value for i, value in enumerate(values, start=1)}
+            ).fetchall()
+
+    def log(self) -> SampleLog:
+        return PgLog(self._url)
+
+    def records(self, router_id: str, kind: int | None = None) -> list[LogRecord]:
+        rows = self.rows(
+            'SELECT router_id, "offset", received_ms, kind, view_offset, payload FROM log_records'
+            ' WHERE slot = ? AND router_id = ? AND kind = coalesce(?, kind) ORDER BY "offset"',
+            self.slots()[router_id],
+            router_id,
+            kind,
+        )
+        return [LogRecord(*row) for row in rows]
+
+
 def _moved(move: Transition) -> Moved:
     agg = msgspec.to_builtins(move.agg)
     return Moved(move.transition_seq, move.prev, move.curr, move.ts_ms, move.reason, move.allow_rate, move.value, agg)
@@ -112,6 +155,26 @@ def assert_in_sequence(breaker_id: str, events: Iterable[Moved]) -> None:
         assert (event.prev, event.curr) in TRANSITIONS, f"breaker {breaker_id}: {event}"
         assert event.ts_ms >= ts_ms, f"breaker {breaker_id}: {event} goes back in time from {ts_ms}"
         state, seq, ts_ms = event.curr, event.transition_seq, event.ts_ms
+
+
+async def assert_replayed(evidence: Evidence, router_id: str, breaker_id: str, until_ms: int, within_s: float) -> None:
+    """The events of a breaker with one router are those of its log: all that were due by then, and no others. What is
+    yet to be stored, a gap that is yet to be noted among it, comes within that time."""
+    deadline = time.monotonic() + within_s
+    while True:
+        over = time.monotonic() > deadline
+        # on a thread: the loop has others to serve
+        expected = await asyncio.to_thread(asyncio.run, evidence.replay(router_id, breaker_id, until_ms))
+        got = [event for event in evidence.history(breaker_id) if event.ts_ms <= until_ms]
+        if got == expected:
+            return
+        assert not over, f"breaker {breaker_id} of router {router_id}: {first_difference(got, expected)}"
+        await asyncio.sleep(0.2)
+
+
+def first_difference(got: Sequence[Moved], expected: Sequence[Moved]) -> str:
+    alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(got, expected, strict=False)))
+    return f"{len(got)} events, {len(expected)} by its log; after {alike}: {got[alike:][:2]}, {expected[alike:][:2]}"
 
 
 def assert_records_agree(evidence: Evidence) -> None:
@@ -148,6 +211,13 @@ def assert_told_once(evidence: Evidence, project_id: str, channels: Mapping[str,
         assert states.keys() <= {"sent", "pending"}, f"channel {channel_id}: {states}"
         ids |= {id_ for _, _, state, id_ in told if state == "sent"}
     return ids
+
+
+def assert_dense(evidence: Evidence, routers: Iterable[str]) -> None:
+    """Logs of which nothing was trimmed are numbered 1, 2, 3..."""
+    for router_id in routers:
+        offsets = [record.offset for record in evidence.records(router_id)]
+        assert offsets == list(range(1, len(offsets) + 1)), f"router {router_id}"
 
 
 def assert_logged_once(evidence: Evidence, accepted: Mapping[float, str], routers: Iterable[str]) -> None:

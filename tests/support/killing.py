@@ -15,7 +15,7 @@ import signal
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from api import processes
@@ -69,7 +69,7 @@ class Killer:
     def alive(self, kind: str) -> list[int]:
         tree = tree_of(self._live.process.pid)
         if kind == "HAProxy":
-            return processes.named(list(tree), "haproxy")
+            return [pid for pid in processes.named(list(tree), "haproxy") if processes.alive(pid)]
         return [pid for pid, line in tree.items() if line.startswith(ACTORS[kind])]
 
     async def run(self, planned: Sequence[tuple[float, tuple[str, ...]]]) -> None:
@@ -77,10 +77,17 @@ class Killer:
         for at, kinds in planned:
             await asyncio.sleep(max(0.0, start + at - time.monotonic()))
             pids = [self._rng.choice(await self._wait_alive(kind)) for kind in kinds]
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            for kind, pid in zip(kinds, pids, strict=True):
+                await self._kill(kind, pid)
             self.kills.append(Kill(time.monotonic(), kinds))
+
+    async def _kill(self, kind: str, pid: int) -> None:
+        """This process, or if it has ended by itself meanwhile another one of the kind."""
+        while True:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return
+            pid = self._rng.choice(await self._wait_alive(kind))
 
     async def _wait_alive(self, kind: str) -> list[int]:
         """It may have been killed a moment ago and not be back yet."""
@@ -104,7 +111,7 @@ def waits(kills: Sequence[Kill], answered: Sequence[tuple[float, float]]) -> dic
     return found
 
 
-def table(kills: Sequence[Kill], columns: dict[str, Sequence[tuple[float, float]]]) -> str:
+def table(kills: Sequence[Kill], columns: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Seconds to the first answer after each kind of kill, median and longest."""
     measured = {name: waits(kills, answered) for name, answered in columns.items()}
     lines = [f"{'killed':20} {'times':>5}" + "".join(f" {name:>20}" for name in columns)]

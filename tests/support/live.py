@@ -154,14 +154,20 @@ class LiveService:
         return found
 
     def events(self, breaker_id: str) -> list[dict[str, Any]]:
-        """Oldest first. The list is rate limited, and says for how long."""
+        """All of them, oldest first. The list is rate limited, and says for how long."""
+        found: list[dict[str, Any]] = []
+        wanted: dict[str, Any] = {"breaker_id": breaker_id, "limit": 200}
         while True:
-            answer = self.user.get(f"{self.project_path}/events", params={"breaker_id": breaker_id, "limit": 200})
-            if answer.status_code != 429:
-                break
-            time.sleep(int(answer.headers["Retry-After"]))
-        assert answer.status_code == 200, answer.text
-        return list(reversed(answer.json()["events"]))
+            answer = self.user.get(f"{self.project_path}/events", params=wanted)
+            if answer.status_code == 429:
+                time.sleep(int(answer.headers["Retry-After"]))
+                continue
+            assert answer.status_code == 200, answer.text
+            page = answer.json()
+            found += page["events"]
+            if page["next_cursor"] is None:
+                return found[::-1]
+            wanted["cursor"] = page["next_cursor"]
 
     def pids(self, name: str) -> list[int]:
         """Processes of an actor class, e.g. "BreakerActor"."""

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ NO_TOKEN = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "300"}
 # Addresses of this machine are loopback's, nothing of it can be reached from outside; Ray has no second node like that.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 MARK = "NODE_TEST_MARK"
-TRIES = 3
+PROXY_PORT = "RAY_SERVE_WORKER_PROXY_HTTP_PORT"
+TRIES, PAUSE_S = 3, 0.5
 BIN = Path(sys.executable).parent
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _LOCAL_IP = re.compile(r"Local node IP: (\S+)")
@@ -84,6 +86,12 @@ class Node:
         assert self.starter.poll() in (None, 0), self.log()
         return "Ray runtime started" in self.log()
 
+    @property
+    def proxy_port(self) -> int | None:
+        """Where its proxy listens, if not where the service was deployed to."""
+        port = self.environment.get(PROXY_PORT)
+        return None if port is None else int(port)
+
     def log(self) -> str:
         return _COLOUR.sub("", self._log.read_text(errors="replace"))
 
@@ -96,6 +104,10 @@ class Node:
                 if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted) and processes.alive(pid):
                     found.append(pid)
         return found
+
+    def kill_raylet(self) -> None:
+        """Alone: what else runs on the node ends when it notices, in its own time."""
+        processes.send(processes.named(self.pids(), "raylet"), signal.SIGKILL)
 
     def kill(self) -> None:
         """As when the machine is lost: everything at once, until nothing is left."""
@@ -139,7 +151,7 @@ class Nodes:
 
     def add(self, cpus: int = 2) -> Node:
         # on one machine the proxies of two nodes can't listen on the same port
-        own = {"RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(processes.free_port())}
+        own = {PROXY_PORT: str(processes.free_port())}
         return self._start(own, f"--address={self.address}", f"--num-cpus={cpus}")
 
     def _start(self, own: dict[str, str], *options: str) -> Node:
@@ -148,6 +160,11 @@ class Nodes:
         self.members.append(node)
         node.wait_up()
         return node
+
+    def remove(self, node: Node) -> None:
+        """Kills what is left of it."""
+        node.kill()
+        self.members.remove(node)
 
     def pids(self, beginning: str = "") -> list[int]:
         return [pid for node in self.members for pid in node.pids(beginning)]
@@ -199,6 +216,7 @@ class Deployed(LiveService):
                 said = answer.text
             except httpx.TransportError as error:
                 said = error
+            time.sleep(PAUSE_S)
         raise AssertionError(said)
 
     def actors(self, kind: str, state: str = "up") -> list[dict[str, Any]]:

@@ -9,7 +9,9 @@ import os
 import re
 import resource
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.live import LiveService, tree_of
 
@@ -32,16 +34,33 @@ def stage_of(line: str) -> str:
     return next((name for prefix, name in STAGES if prefix in line.split(" -")[0]), "Ray")
 
 
-def cpu_s(live: LiveService) -> dict[str, float]:
-    """CPU seconds used so far, by stage."""
-    used: dict[str, float] = defaultdict(float)
+class Used(NamedTuple):
+    """A process's stage and the CPU time it has used so far, in ticks."""
+
+    stage: str
+    ticks: int
+
+
+def cpu_used(live: LiveService) -> dict[tuple[int, int], Used]:
+    """What each process has used, by its id and its time of start: ids are given again."""
+    found = {}
     for pid, line in tree_of(live.process.pid).items():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        used[stage_of(line)] += (int(fields[11]) + int(fields[12])) / TICKS
-    return used
+        found[pid, int(fields[19])] = Used(stage_of(line), int(fields[11]) + int(fields[12]))
+    return found
+
+
+def cpu_s(before: Mapping[tuple[int, int], Used], after: Mapping[tuple[int, int], Used]) -> dict[str, float]:
+    """CPU seconds by stage from one look to a later one. A process that was not there at the first counts from its
+    start; one that is gone at the second doesn't count, as what it used in between is not known."""
+    found: dict[str, float] = defaultdict(float)
+    for process, (stage, ticks) in after.items():
+        begun = before[process].ticks if process in before else 0
+        found[stage] += (ticks - begun) / TICKS
+    return found
 
 
 def memory_kb(pid: int) -> dict[str, int]:
