@@ -32,18 +32,18 @@ FULL_S, PATIENCE_S = 0.2, 60.0
 class Tasks:
     """Ray tasks, so many at a time; they ask for no core of the cluster, but give way to whoever wants one.
 
-    `here`: on this node only, where the files are. A task whose process dies is done again: every step may be."""
+    `here`: on this node only. A task whose process dies is done again: every step may be."""
 
     def __init__(self, parallel: int, *, here: bool) -> None:
         self._parallel, self._here = parallel, here
 
-    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item], *, here: bool = False) -> Iterator[Result]:
         import ray
         from ray.exceptions import RayError, RayTaskError
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         node = ray.get_runtime_context().get_node_id()
-        strategy: Any = NodeAffinitySchedulingStrategy(node, soft=False) if self._here else "SPREAD"
+        strategy: Any = NodeAffinitySchedulingStrategy(node, soft=False) if here or self._here else "SPREAD"
         task = ray.remote(_carry).options(num_cpus=0, max_retries=3, scheduling_strategy=strategy)
         shared, waiting = ray.put(work), iter(items)
         running = [task.remote(shared, item) for _, item in zip(range(self._parallel), waiting, strict=False)]

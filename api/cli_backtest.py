@@ -89,7 +89,7 @@ def backtest(
         if from_service:
             source, tried, most = _from_service(samples or [], rule, data_dir, column, sort)
         else:
-            source, tried, most = _from_files(samples, rule, column, sort)
+            source, tried, most = _from_files(samples, rule, column, sort, memory_mb)
         for one in tried:
             if one.ignored:
                 _say(f"{one.name}: ignored {', '.join(one.ignored)}")
@@ -112,7 +112,9 @@ Taken = tuple["Source", list["Candidate"], int]
 """Samples, breakers, and how many samples a window holds at most."""
 
 
-def _from_files(samples: list[str] | None, rule: list[Path] | None, column: list[str] | None, sort: bool) -> Taken:
+def _from_files(
+    samples: list[str] | None, rule: list[Path] | None, column: list[str] | None, sort: bool, memory_mb: int
+) -> Taken:
     from breaker_actors.core.machine import SAMPLES_MAX
     from pipelines.backtest import source_of
     from pipelines.rules import candidates
@@ -120,7 +122,7 @@ def _from_files(samples: list[str] | None, rule: list[Path] | None, column: list
     if not samples or not rule:
         raise Invalid("give a --rule and files of samples, or --from-service and a breaker")
     tried = candidates(list(rule))
-    return source_of(samples, renamed(column), sort=sort), tried, SAMPLES_MAX
+    return source_of(samples, renamed(column), sort=sort, memory_mb=memory_mb), tried, SAMPLES_MAX
 
 
 def _from_service(

@@ -33,7 +33,7 @@ from pipelines.runs import Chunk, Counts, Manifest, Request, Summary, is_marked,
 from pipelines.sorting import Sorted
 from pipelines.sources import PARQUET, Layout, Part, Shape, bad_row, scan
 
-ROWS_SORTED, EVENTS_AT_ONCE = 1 << 19, 500
+EVENTS_AT_ONCE = 500
 Tell = Callable[[int], None]
 _events_decoder = msgspec.msgpack.Decoder(list[Told])
 
@@ -123,22 +123,40 @@ def _read(manifest: Manifest, chunk: Chunk) -> Judged:
 
 
 def replay(url: str, manifest: Manifest, group: Sequence[str]) -> int:
-    """Evaluates the run's samples of some routers and keeps the events beside the manifest; how many there are."""
-    place = open_place(url)
-    name = f"{manifest.folder}/events/{group[0]}.msgpack"
-    done = place.read(name)
-    if done is not None:
-        return len(_events_decoder.decode(done))
+    """Evaluates the run's samples of some routers and keeps the events beside the manifest, in files of so many, and
+    last how many each file has; how many there are."""
+    place, name = open_place(url), _events_name(manifest, group)
+    counts = _counts_of(place, manifest, group)
+    if counts is not None:
+        return sum(counts)
+    counts = []
+
+    def keep(events: list[Told]) -> None:
+        place.write(f"{name}.{len(counts):06}.msgpack", msgspec.msgpack.encode(events))
+        counts.append(len(events))
+
     source = history.History(place, history.files(place, manifest.request.project_id, group, run=manifest.run_id))
-    events = evaluated(manifest, group, Sorted(source, run_rows=ROWS_SORTED).batches())
-    place.write(name, msgspec.msgpack.encode(events))
-    return len(events)
+    evaluated(manifest, group, Sorted(source).batches(), keep)
+    place.write(f"{name}.json", msgspec.json.encode(counts))
+    return sum(counts)
 
 
-def events_of(place: Place, manifest: Manifest, group: Sequence[str]) -> list[Told]:
-    """What `replay` kept."""
-    content = place.read(f"{manifest.folder}/events/{group[0]}.msgpack")
-    return [] if content is None else _events_decoder.decode(content)
+def _events_name(manifest: Manifest, group: Sequence[str]) -> str:
+    return f"{manifest.folder}/events/{group[0]}"
+
+
+def _counts_of(place: Place, manifest: Manifest, group: Sequence[str]) -> list[int] | None:
+    """How many events each file of a group has; None when it was not evaluated yet."""
+    content = place.read(f"{_events_name(manifest, group)}.json")
+    return None if content is None else msgspec.json.decode(content, type=list[int])
+
+
+def events_of(place: Place, manifest: Manifest, group: Sequence[str]) -> Iterator[list[Told]]:
+    """What `replay` kept, a file at a time."""
+    for number in range(len(_counts_of(place, manifest, group) or ())):
+        content = place.read(f"{_events_name(manifest, group)}.{number:06}.msgpack")
+        assert content is not None, "how many files there are is written last"
+        yield _events_decoder.decode(content)
 
 
 # -- 5: the service, and the end of a run -----------------------------------------------------------------------------
@@ -150,15 +168,15 @@ Result = TypeVar("Result")
 class Workers(Protocol):
     """Who carries out steps: in this process, or as tasks of a cluster."""
 
-    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """The results, in whatever order."""
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item], *, here: bool = False) -> Iterator[Result]:
+        """The results, in whatever order. `here`: the work reads files of this machine."""
         ...
 
 
 class InProcess:
     """One after the other, here."""
 
-    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item], *, here: bool = False) -> Iterator[Result]:
         return map(work, items)
 
 
@@ -187,7 +205,7 @@ def carry_out(
     say = tell or (lambda words, done, total: None)
     counts, chunks = Counts(), manifest.chunks()
     rows = sum(given.rows for given in manifest.request.inputs)
-    for found in workers.map(partial(stage, place.url, manifest), chunks):
+    for found in workers.map(partial(stage, place.url, manifest), chunks, here=True):
         counts.add(found)
         say("writing history", counts.rows, rows)
     them, events = groups(manifest, counts.routers), 0
@@ -204,9 +222,9 @@ def _store_events(
 ) -> None:
     for done, group in enumerate(them, 1):
         if not is_marked(place, manifest, f"events.{group[0]}"):
-            told = events_of(place, manifest, group)
-            for start in range(0, len(told), EVENTS_AT_ONCE):
-                service.store(manifest.run_id, told[start : start + EVENTS_AT_ONCE])
+            for told in events_of(place, manifest, group):
+                for start in range(0, len(told), EVENTS_AT_ONCE):
+                    service.store(manifest.run_id, told[start : start + EVENTS_AT_ONCE])
             mark(place, manifest, f"events.{group[0]}")
         say("storing events", done, len(them))
 

@@ -29,14 +29,18 @@ from pipelines.fast.engine import WindowsTooLarge
 from pipelines.frames import from_pandas, to_pandas
 from pipelines.rules import RuleLike, Value, candidates, checked_sweep, variants
 from pipelines.sorting import Sorted
-from pipelines.sources import Files, Frames, Layout, Source
+from pipelines.sources import WITH_RECORD, Files, Frames, Layout, Source
 from pipelines.streams import Progress, Run, replayed
-from pipelines.tally import Labelled, Tally, labelled
+from pipelines.tally import Labelled, Room, Tally, labelled
 
 MEMORY_MB = 1024
-BASE_MB, BYTES_PER_ROW = 200, 640
-"""Measured: what a run needs beside its chunk, and what a row of a chunk takes at most while it is walked over."""
+BASE_MB, BYTES_PER_ROW, BYTES_PER_EFFECT = 200, 640, 2048
+"""Measured: what a run needs beside its chunk, what a row of a chunk takes at most while it is walked over, and what a
+transition takes until it is told, as JSON at most, when there is no chunk any more."""
 ROWS_MIN = 1 << 16
+SORTED_PARTS = 4
+"""What is sorted at a time is such a part of the memory for rows: it lies there twice, in the buffers of its files, and
+half as much beside a chunk while it is merged."""
 
 
 @dataclass(slots=True)
@@ -116,14 +120,14 @@ def backtest(
     - memory_mb: what the process may take.
     - progress: called with the number of samples read so far.
     """
-    source = source_of(samples, columns, sort=sort)
+    source = source_of(samples, columns, sort=sort, memory_mb=memory_mb)
     labels = None if windows is None else labelled(windows, source.names)
     grid = checked_sweep(sweep or {})
-    runs = []
+    runs, room = [], Room(_beyond_base(memory_mb) // BYTES_PER_EFFECT)
     for one in candidates(rule):
-        runs.append(Run(one, Tally(labels or (), grace_ms)))
+        runs.append(Run(one, Tally(labels or (), grace_ms, room=room)))
         for setting, variant in variants(one, grid) if grid else ():
-            runs.append(Run(variant, Tally(labels or (), grace_ms, kept=False), setting))
+            runs.append(Run(variant, Tally(labels or (), grace_ms, kept=False), setting, one.name))
     try:
         replayed(runs, source, rows_within(memory_mb), window_samples_max, progress)
     except WindowsTooLarge as error:
@@ -132,9 +136,11 @@ def backtest(
     return Backtest.of(runs, labels)
 
 
-def source_of(samples: Any, columns: Mapping[str, str] | None = None, *, sort: bool = False) -> Source:
-    """Whatever samples were given as, as a source."""
-    layout = Layout(dict(columns or {}))
+def source_of(
+    samples: Any, columns: Mapping[str, str] | None = None, *, sort: bool = False, memory_mb: int = MEMORY_MB
+) -> Source:
+    """Whatever samples were given as, as a source; sorted within the memory."""
+    layout = Layout(dict(columns or {}), WITH_RECORD)
     if isinstance(samples, str | Path):
         samples = [samples]
     source: Source
@@ -146,12 +152,17 @@ def source_of(samples: Any, columns: Mapping[str, str] | None = None, *, sort: b
         source = Files(samples, layout, ordered=not sort)
     else:
         source = samples
-    return Sorted(source) if sort else source
+    return Sorted(source, run_bytes=rows_within(memory_mb) * BYTES_PER_ROW // SORTED_PARTS) if sort else source
 
 
 def rows_within(memory_mb: int) -> int:
     """How many rows may be walked over at a time, so that the process stays within the memory."""
-    rows = (memory_mb - BASE_MB) * (1 << 20) // BYTES_PER_ROW
+    rows = _beyond_base(memory_mb) // BYTES_PER_ROW
     if rows < ROWS_MIN:
         raise Invalid(f"{memory_mb} MB are too few; {BASE_MB + ROWS_MIN * BYTES_PER_ROW // (1 << 20) + 1} are needed")
-    return int(rows)
+    return rows
+
+
+def _beyond_base(memory_mb: int) -> int:
+    """Bytes for what grows with samples and transitions."""
+    return (memory_mb - BASE_MB) << 20

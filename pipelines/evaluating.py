@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,10 +18,11 @@ from pipelines.fast.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.runs import BreakerPlan, Manifest
 
 ROWS_WALKED_MIN = 1 << 14
-EVENTS_MAX = 1_000_000
-"""Events of one group of routers, which are held together."""
+EVENTS_MAX, EVENTS_HELD = 1_000_000, 1 << 14
+"""Events of one group of routers, and how many of them lie in memory."""
 Told = tuple[str, EventDraft]
 """A breaker's id, and what happened to it."""
+Keep = Callable[[list[Told]], None]
 
 
 def groups(manifest: Manifest, routers: Mapping[str, int]) -> list[tuple[str, ...]]:
@@ -44,10 +45,10 @@ def groups(manifest: Manifest, routers: Mapping[str, int]) -> list[tuple[str, ..
     return [tuple(ids) for ids in found.values()]
 
 
-def evaluated(manifest: Manifest, group: Sequence[str], batches: Iterator[pl.DataFrame]) -> list[Told]:
-    """The events of the breakers of some routers, over samples of these in order of arrival. Each breaker is created
-    with its first sample; timers run up to its last one."""
-    wanted, events = frozenset(group), list[Told]()
+def evaluated(manifest: Manifest, group: Sequence[str], batches: Iterator[pl.DataFrame], keep: Keep) -> int:
+    """How many events the breakers of some routers have, over samples of these in order of arrival; `keep` gets them,
+    EVENTS_HELD at a time. Each breaker is created with its first sample; timers run up to its last one."""
+    wanted, events = frozenset(group), Events(keep)
     routers = {router.id: Splitter(router.view) for router in manifest.routers if router.id in wanted}
     lanes = _lanes(manifest, routers, events)
     for number, batch in enumerate(batches, 1):
@@ -55,27 +56,47 @@ def evaluated(manifest: Manifest, group: Sequence[str], batches: Iterator[pl.Dat
             lane.engine.feed(_samples(batch, rows))
     for lane in dict.fromkeys(lanes.values()):
         lane.engine.finish()
-    return sorted(events, key=lambda told: (told[1].ts_ms, told[0], told[1].transition_seq))
+    events.flush()
+    return events.count
+
+
+class Events:
+    """What happens to breakers, handed on so much at a time: each lot by time, a breaker's events in their order."""
+
+    def __init__(self, keep: Keep) -> None:
+        self.count = 0
+        self._keep, self._held = keep, list[Told]()
+
+    def add(self, breaker: BreakerPlan, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if not isinstance(effect, Transition):
+                continue
+            if self.count == EVENTS_MAX:
+                told = f"{breaker.name} and its like move more than {EVENTS_MAX} times"
+                raise Invalid(f"{told}; give them minimum durations")
+            self.count += 1
+            self._held.append((breaker.id, EventDraft.of(breaker.name, breaker.rule, effect)))
+            if len(self._held) == EVENTS_HELD:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hands on what is held."""
+        if self._held:
+            self._keep(sorted(self._held, key=lambda told: (told[1].ts_ms, told[0], told[1].transition_seq)))
+            self._held = []
 
 
 class Lane:
     """Breakers that take the same samples. What happens to them is added to `events`."""
 
     def __init__(
-        self, breakers: Sequence[BreakerPlan], chunk_rows: int, window_samples_max: int, events: list[Told]
+        self, breakers: Sequence[BreakerPlan], chunk_rows: int, window_samples_max: int, events: Events
     ) -> None:
-        self._events = events
-        walks = [Walk(breaker.rule, partial(self._note, breaker)) for breaker in breakers]
+        walks = [Walk(breaker.rule, partial(events.add, breaker)) for breaker in breakers]
         self.engine = FastReplay(walks, chunk_rows=chunk_rows, window_samples_max=window_samples_max)
 
-    def _note(self, breaker: BreakerPlan, effects: Iterable[Effect]) -> None:
-        moves = (effect for effect in effects if isinstance(effect, Transition))
-        self._events += [(breaker.id, EventDraft.of(breaker.name, breaker.rule, move)) for move in moves]
-        if len(self._events) > EVENTS_MAX:
-            raise Invalid(f"{breaker.name} and its like move more than {EVENTS_MAX} times; give them minimum durations")
 
-
-def _lanes(manifest: Manifest, routers: Mapping[str, Splitter], events: list[Told]) -> dict[str, Lane]:
+def _lanes(manifest: Manifest, routers: Mapping[str, Splitter], events: Events) -> dict[str, Lane]:
     """A lane per breaker id. Where routers don't share samples out, breakers of one metric and the same routers have
     one in common."""
     alike: dict[tuple[str, ...], list[BreakerPlan]] = {}

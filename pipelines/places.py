@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -102,29 +103,37 @@ class Remote:
         return sorted(name for name in self._walk(under) if not name.rpartition("/")[2].startswith("."))
 
     def _walk(self, under: str) -> list[str]:
-        found: Any = self._told(self._fs.find, f"{self._root}/{under}")
+        found = self._if_there(self._fs.find, f"{self._root}/{under}")
         return [str(path)[len(self._root) + 1 :] for path in found or ()]
 
     def read(self, name: str) -> bytes | None:
-        found: bytes | None = self._told(self._fs.cat_file, f"{self._root}/{name}")
+        found: bytes | None = self._if_there(self._fs.cat_file, f"{self._root}/{name}")
         return found
 
     def write(self, name: str, content: bytes) -> None:
         folder, _, file = f"{self._root}/{name}".rpartition("/")
         beside = f"{folder}/.{file}.{uuid4().hex}"
-        self._told(self._fs.makedirs, folder, exist_ok=True)
-        self._told(self._fs.pipe_file, beside, content)
-        self._told(self._fs.mv, beside, f"{folder}/{file}")
+        with self._told():
+            self._fs.makedirs(folder, exist_ok=True)
+            self._fs.pipe_file(beside, content)
+            self._fs.mv(beside, f"{folder}/{file}")
 
     def sweep(self, under: str, prefix: str) -> None:
         for name in self._walk(under):
             if name.rpartition("/")[2].startswith(f".{prefix}"):
-                self._told(self._fs.rm_file, f"{self._root}/{name}")
+                self._if_there(self._fs.rm_file, f"{self._root}/{name}")
 
-    def _told(self, work: Any, *args: Any, **options: Any) -> Any:
+    def _if_there(self, work: Callable[[str], Any], path: str) -> Any:
+        """What it gives; None when there is no such file."""
+        with self._told():
+            try:
+                return work(path)
+            except FileNotFoundError:
+                return None
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
         try:
-            return work(*args, **options)
-        except FileNotFoundError:
-            return None
+            yield
         except OSError as error:
-            raise Invalid(f"{self.url} does not work: {error}") from None
+            raise Invalid(f"{self.url} does not work: {error or type(error).__name__}") from None

@@ -17,8 +17,8 @@ from typing import Any
 from breaker_actors.core.model import Effect, StateWord, Transition
 from breaker_actors.errors import Invalid
 
-EFFECTS_MAX = 1_000_000
-"""Transitions and changes of rate that are kept of one rule."""
+EFFECTS_MAX = 400_000
+"""Transitions and changes of rate that are kept, unless another number is given."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,13 +29,28 @@ class Labelled:
     end_ms: int
 
 
+class Room:
+    """For so many effects of all breakers that share it."""
+
+    def __init__(self, most: int = EFFECTS_MAX) -> None:
+        self._most, self._taken = most, 0
+
+    def take(self) -> None:
+        """Another one is kept."""
+        if self._taken == self._most:
+            told = f"what is tried moves more than {self._most} times"
+            raise Invalid(f"{told}; give the rules minimum durations, or allow more memory")
+        self._taken += 1
+
+
 @dataclass(slots=True)
 class Tally:
-    """Follows one breaker. `kept`: whether its effects are wanted, not only what they come to."""
+    """Follows one breaker. `kept`: whether its effects are wanted, not only what they come to; `room`: for these."""
 
     windows: Sequence[Labelled] = ()
     grace_ms: int = 0
     kept: bool = True
+    room: Room = field(default_factory=Room)
     effects: list[Effect] = field(default_factory=list)
     transitions: int = 0
     trips: int = 0
@@ -51,8 +66,7 @@ class Tally:
         """What the breaker did next."""
         for effect in effects:
             if self.kept:
-                if len(self.effects) == EFFECTS_MAX:
-                    raise Invalid(f"a rule moves more than {EFFECTS_MAX} times; give it a minimum duration")
+                self.room.take()
                 self.effects.append(effect)
             if isinstance(effect, Transition):
                 self._move(effect)

@@ -79,11 +79,12 @@ class FastReplay:
         self._window_ms = max(self._by_window, default=0)
         self._cuts = _cuts_by_family([walk.rule for walk in walks])
 
-    def create(self, created_ms: int) -> None:
-        """Creates the breakers; to be called before the first sample, whose time it is otherwise."""
+    def create(self, created_ms: int, after_seq: int = 0) -> None:
+        """Creates the breakers; to be called before the first sample, whose time it is otherwise. Their transitions are
+        numbered from `after_seq` + 1."""
         self._last_ms = created_ms
         for walk in self._walks:
-            walker, effects = Walker.create(walk.rule, created_ms, window_samples_max=self._max)
+            walker, effects = Walker.create(walk.rule, created_ms, after_seq=after_seq, window_samples_max=self._max)
             assert isinstance(walker, Walker)
             walker.bind(walk.tell, walk.figures)
             walk.walker = walker
@@ -150,10 +151,14 @@ class FastReplay:
         self._last_ms = int(chunk.times[-1])
         flow = Flow(chunk.eff, chunk.value, chunk.ok, chunk.in_order)
         for window_ms, walks in self._by_window.items():
-            track = self._track(chunk, window_ms, flow)
-            for walk in walks:
-                self._walk_one(walk, chunk, track)
+            self._walk_windows(chunk, window_ms, walks, flow)
         self._held = chunk.still_held(self._window_ms, self._max)
+
+    def _walk_windows(self, chunk: Chunk, window_ms: int, walks: Sequence[Walk], flow: Flow) -> None:
+        """All rules with windows of this length; what is worked out for them alone is gone afterwards."""
+        track = self._track(chunk, window_ms, flow)
+        for walk in walks:
+            self._walk_one(walk, chunk, track)
 
     def _track(self, chunk: Chunk, window_ms: int, flow: Flow) -> Track | None:
         """The windows of one length; None where they can't be told so."""
@@ -184,15 +189,15 @@ class FastReplay:
 
 
 def _by_window(walks: Sequence[Walk]) -> dict[int, list[Walk]]:
-    """Rules by the length of their windows; 0 stands for none."""
+    """Rules by the length of their windows; 0 stands for none. Those that share figures are neighbours."""
     groups: dict[int, list[Walk]] = {}
-    for walk in walks:
+    for walk in sorted(walks, key=lambda walk: (_family(walk.rule), walk.rule.eval_interval_ms, walk.rule.min_count)):
         length = 0 if walk.rule.kind == "consecutive_failures" else walk.rule.window_ms
         groups.setdefault(length, []).append(walk)
     return groups
 
 
-def _family(rule: Rule) -> object:
+def _family(rule: Rule) -> tuple[int, str, str]:
     """Rules whose order statistics are worked out together."""
     return rule.window_ms, rule.kind, str(rule.kind_params)
 

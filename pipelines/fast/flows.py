@@ -23,12 +23,13 @@ class Flow:
     What figures need of them is worked out once, on demand. `part`: of a flow whose sums are known to fit.
     """
 
-    __slots__ = ("_known", "eff", "gone_eff", "gone_ok", "gone_value", "ok", "ordered", "part", "value")
+    __slots__ = ("_known", "_ranks", "eff", "gone_eff", "gone_ok", "gone_value", "ok", "ordered", "part", "value")
 
     def __init__(self, eff: Int64, value: Float64, ok: Flags, ordered: bool, part: bool = False) -> None:
         self.part = part
         self.eff, self.value, self.ok, self.ordered = eff, value, ok, ordered
         self._known: dict[object, Any] = {}
+        self._ranks: tuple[Cuts, Ranks] | None = None
         self.gone_eff, self.gone_value, self.gone_ok = eff, value, ok
         if not ordered:
             order = np.argsort(eff, kind="stable")
@@ -56,10 +57,11 @@ class Flow:
         return sums
 
     def ranks(self, cuts: Cuts) -> Ranks:
-        """Order statistics by class."""
-        gone = None if self.ordered else self.gone_value
-        ranks: Ranks = self.known(cuts, lambda: Ranks(cuts, self.value, gone))
-        return ranks
+        """Order statistics by class, under the cuts last asked for: a sweep has many, each as large as the columns."""
+        if self._ranks is None or self._ranks[0] is not cuts:
+            self._ranks = None
+            self._ranks = cuts, Ranks(cuts, self.value, None if self.ordered else self.gone_value)
+        return self._ranks[1]
 
     def values(self, entered: int, left: int) -> tuple[Float64, Flags]:
         """The values and flags in one window."""

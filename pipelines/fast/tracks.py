@@ -8,6 +8,7 @@ orders are one, and a window is a slice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,25 @@ from pipelines.fast.flows import Flow, running
 Make = Callable[[Int64, Int64], tuple[Any, Any]]
 BLOCK = 1 << 14
 """Windows worked on at a time: temporary arrays then stay in the cache."""
+FIGURES_MAX, GRIDS_MAX = 4, 2
+"""Kept of one track, each as large as a column; what was made first goes first. Rules that share one are neighbours."""
 
 
 class Unfit(Exception):
     """This stretch can't be told by prefix sums: late samples in a window that overflows."""
 
 
+def kept(known: dict[object, Any], most: int, key: object, make: Callable[[], Any]) -> Any:
+    """What `make` gave for the key, as long as it is among the last `most`."""
+    if key not in known:
+        while len(known) >= most:
+            del known[next(iter(known))]
+        known[key] = make()
+    return known[key]
+
+
 class Points:
-    """The windows at ascending instants, and figures over them, each worked out once."""
+    """The windows at ascending instants, and the last figures over them."""
 
     __slots__ = ("_known", "entered", "left", "times")
 
@@ -39,22 +51,24 @@ class Points:
 
     def figures(self, key: object, make: Make, width: int, kind: Any = float) -> tuple[Any, Any]:
         """`make(entered, left)`, block by block: two arrays, of width 1 the same one twice."""
-        if key not in self._known:
-            out = np.empty((width, len(self)), kind)
-            for start in range(0, len(self), BLOCK):
-                block = slice(start, start + BLOCK)
-                out[:, block] = make(self.entered[block], self.left[block])[:width]
-            self._known[key] = (out[0], out[1]) if width > 1 else (out[0],) * 2
-        figures: tuple[Any, Any] = self._known[key]
+        figures: tuple[Any, Any] = kept(self._known, FIGURES_MAX, key, lambda: self._made(make, width, kind))
         return figures
+
+    def _made(self, make: Make, width: int, kind: Any) -> tuple[Any, Any]:
+        out = np.empty((width, len(self)), kind)
+        for start in range(0, len(self), BLOCK):
+            block = slice(start, start + BLOCK)
+            out[:, block] = make(self.entered[block], self.left[block])[:width]
+        return (out[0], out[1]) if width > 1 else (out[0],) * 2
 
     def enough(self, need: int) -> Flags | None:
         """Where at least `need` samples are held; None: everywhere."""
-        if ("enough", need) not in self._known:
-            held = self.entered - self.left >= need
-            self._known["enough", need] = None if held.all() else held
-        flags: Flags | None = self._known["enough", need]
+        flags: Flags | None = kept(self._known, FIGURES_MAX, ("enough", need), lambda: self._enough(need))
         return flags
+
+    def _enough(self, need: int) -> Flags | None:
+        held = self.entered - self.left >= need
+        return None if held.all() else held
 
 
 class Track:
@@ -65,7 +79,7 @@ class Track:
     def __init__(self, chunk: Chunk, window_ms: int, samples_max: int, flow: Flow | None) -> None:
         """`flow`: of the whole chunk, shared by tracks for which no sample is late. Raises Unfit."""
         self.chunk, self.window_ms, self.max = chunk, window_ms, samples_max
-        self._grids: dict[object, Points] = {}
+        self._grids: dict[object, Any] = {}
         late = self._late_rows()
         self._arrived: Int64 | None = None
         if flow is None or (len(late) and not chunk.in_order):
@@ -116,10 +130,9 @@ class Track:
 
     def on_grid(self, first_ms: int, interval_ms: int) -> Points:
         """The windows at first_ms and from there on at every interval, before the chunk's last arrival; kept."""
-        if (first_ms, interval_ms) not in self._grids:
-            times = np.arange(first_ms, int(self.chunk.times[-1]), interval_ms)
-            self._grids[first_ms, interval_ms] = self.at(times)
-        return self._grids[first_ms, interval_ms]
+        times = partial(np.arange, first_ms, int(self.chunk.times[-1]), interval_ms)
+        points: Points = kept(self._grids, GRIDS_MAX, (first_ms, interval_ms), lambda: self.at(times()))
+        return points
 
     def truncated_between(self, start: int, stop: int, floor_ms: int) -> int:
         """How many samples left early with the arrivals of rows start..stop-1; for a flow in order."""

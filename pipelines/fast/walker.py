@@ -81,6 +81,7 @@ class Walker(Breaker):
         self._walk_to(len(chunk.times), arrival, track)
         self._count_lost(len(chunk.at), track)
         self._looks = []
+        del self._outlook  # with all that was worked out for the windows of this chunk
 
     def _walk_to(self, stop: int, arrival: int, track: Track | None) -> int:
         """Takes the arrivals up to `stop`."""

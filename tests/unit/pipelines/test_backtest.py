@@ -14,6 +14,7 @@ import pytest
 from breaker_actors.core.model import Transition
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Invalid
+from pipelines import backtest as module
 from pipelines.backtest import Backtest, backtest, source_of
 from pipelines.columns import Samples
 from pipelines.replay import replay_samples
@@ -114,6 +115,21 @@ def test_metrics_and_routers() -> None:
         backtest(RULE | {"router_id": "r3"}, frame)
 
 
+def test_a_breaker_on_several_routers() -> None:
+    """It takes the samples of all of them, in whatever case ids are written."""
+    one, other, third = recorded(1000, 1), recorded(1000, 2), recorded(1000, 3)
+    frame = pl.concat(
+        [piece.with_columns(router_id=pl.lit(name)) for piece, name in ((one, "A"), (other, "b"), (third, "c"))]
+    ).sort("ts_ms", maintain_order=True)
+    both = pl.concat([one, other]).sort("ts_ms", maintain_order=True)
+    run = backtest([RULE | {"router_ids": ["a", "B"]}, RULE | {"router_ids": ["b", "a"], "router_id": "b"}], frame)
+    assert run.summary["samples"].to_list() == [2000, 2000]
+    assert [moves(Backtest.of([r], None)) for r in run.runs] == [core_moves(both)] * 2
+    words = "no sample has metric 'latency' and router_id 'd' or 'e'; there are metric: 'latency'; router_id: 'A', 'b'"
+    with pytest.raises(Invalid, match=words):
+        backtest(RULE | {"router_ids": ["d", "e"]}, frame.with_columns(metric=pl.lit("latency")))
+
+
 def test_arrival_times_and_traces() -> None:
     """With received_ms that is the order, late samples are counted, and events name the newest trace."""
     draw = np.random.default_rng(3)
@@ -160,6 +176,18 @@ def test_memory() -> None:
     assert len(backtest(RULE | {"window_ms": 80_000_000}, frame, memory_mb=963).states) == 1
 
 
+def test_transitions_within_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all rules together: more than can be held are refused; a sweep's settings hold none."""
+    frame = recorded()
+    effects = len(backtest(RULE, frame).runs[0].tally.effects)
+    monkeypatch.setattr(module, "BYTES_PER_EFFECT", (100 << 20) // (2 * effects))
+    told = backtest([RULE, RULE], frame, memory_mb=300, sweep={"threshold": [9, 10, 11]})
+    assert told.summary["transitions"].to_list() == [told.runs[0].tally.transitions] * 2
+    with pytest.raises(Invalid, match=f"moves more than {2 * effects} times; give the rules minimum durations"):
+        backtest([RULE, RULE, RULE], frame, memory_mb=300)
+    assert len(backtest([RULE, RULE, RULE], frame, memory_mb=350).summary) == 3
+
+
 def test_no_samples() -> None:
     with pytest.raises(Invalid, match="frame: there is no sample in it"):
         backtest(RULE, recorded(0))
@@ -186,6 +214,15 @@ def test_sweep_equals_single_runs() -> None:
     assert moves(run) == core_moves(frame)
     ranks = [(-row["caught"], row["false_trips"]) for row in run.sweep.iter_rows(named=True)]
     assert ranks == sorted(ranks)
+
+
+@pytest.mark.parametrize("names", [("latency (eu)", "latency (us)"), ("slow", "slow")])
+def test_a_sweep_tells_its_rules_apart(names: tuple[str, str]) -> None:
+    """By the names they were given, brackets included, and made unique."""
+    run = backtest([RULE | {"name": name} for name in names], recorded(500), sweep={"threshold": [9, 10]})
+    assert run.sweep is not None
+    told = run.sweep.select("breaker", "threshold").sort("breaker", "threshold").rows()
+    assert told == [(name, threshold) for name in run.summary["breaker"] for threshold in (9, 10)]
 
 
 def test_sweep_on_real_latencies() -> None:

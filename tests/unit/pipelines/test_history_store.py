@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pandas
 import polars as pl
 import pytest
+from fsspec import AbstractFileSystem
 from polars.testing import assert_frame_equal
 
 from breaker_actors.errors import Invalid
@@ -132,6 +135,60 @@ def test_a_url_that_cant_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
     with pytest.raises(Invalid, match="needs the package fsspec"):
         open_place("s3://bucket/history")
+
+
+class NoBucket(AbstractFileSystem):  # type: ignore[misc]
+    """A file system without the folder that is asked for. `works`: what of it does all the same."""
+
+    protocol = "nobucket"
+    cachable = False
+    works: frozenset[str] = frozenset()
+
+    def _asked(self, what: str) -> None:
+        if what not in self.works:
+            raise FileNotFoundError(2, "The specified bucket does not exist", "bucket")
+
+    def find(self, path: str, **_: Any) -> list[str]:
+        self._asked("find")
+        return ["bucket/history/x/.a.1"]
+
+    def cat_file(self, path: str, **_: Any) -> bytes:
+        self._asked("cat_file")
+        return b""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        self._asked("makedirs")
+
+    def pipe_file(self, path: str, value: bytes, **_: Any) -> None:
+        self._asked("pipe_file")
+
+    def mv(self, path1: str, path2: str, **_: Any) -> None:
+        self._asked("mv")
+
+    def rm_file(self, path: str) -> None:
+        self._asked("rm_file")
+
+
+@pytest.fixture
+def no_bucket() -> Place:
+    fsspec.register_implementation("nobucket", NoBucket, clobber=True)
+    return open_place("nobucket://bucket/history")
+
+
+@pytest.mark.parametrize("works", [(), ("makedirs",), ("makedirs", "pipe_file")])
+def test_a_write_to_nowhere_fails(no_bucket: Place, works: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of its steps finds nothing to write to."""
+    monkeypatch.setattr(NoBucket, "works", frozenset(works))
+    with pytest.raises(Invalid, match=r"nobucket://bucket/history does not work: .*The specified bucket does not"):
+        no_bucket.write("x/a", b"content")
+
+
+def test_what_is_nowhere_is_no_file(no_bucket: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing to list and to read; what is gone when it is to be removed is removed."""
+    assert no_bucket.names("x") == []
+    assert no_bucket.read("x/a") is None
+    monkeypatch.setattr(NoBucket, "works", frozenset({"find"}))
+    no_bucket.sweep("x", "a.")
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

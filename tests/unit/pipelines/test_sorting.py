@@ -8,19 +8,33 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.sorting import Sorted
+from pipelines import sorting
+from pipelines.sorting import Sorted, in_pieces
 from pipelines.sources import Files, Frames, Layout
 
 
 @pytest.mark.parametrize("latest", [1_000_000, 60, 1])
-def test_equals_a_stable_sort(latest: int) -> None:
-    """Few and many equal times, over many stretches."""
+@pytest.mark.parametrize("run_bytes", [16_000, 2_000, 1 << 20])
+def test_equals_a_stable_sort(latest: int, run_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and many equal times, over several stretches, over so many that they are merged more than once, over one.
+    Batches stay small, whatever the times."""
+    monkeypatch.setattr(sorting, "FANIN", 4)
+    monkeypatch.setattr(sorting, "PIECES", 8)
     draw = np.random.default_rng(3)
-    frame = pl.DataFrame({"ts_ms": draw.integers(1, latest + 1, 20_000), "value": draw.random(20_000)})
-    source = Sorted(Frames(frame, Layout(), ordered=False), run_rows=3000, read_rows=500)
-    batches = list(source.batches())
-    assert len(batches) > 1 or latest == 1
+    frame = pl.DataFrame({"ts_ms": draw.integers(1, latest + 1, 4_000), "value": draw.random(4_000)})
+    batches = list(Sorted(Frames(frame, Layout(), ordered=False), run_bytes=run_bytes).batches())
     assert pl.concat(batches).equals(frame.sort("ts_ms", maintain_order=True))
+    assert max(batch.estimated_size() for batch in batches) <= run_bytes
+
+
+def test_as_much_as_allowed_is_sorted_at_a_time() -> None:
+    """In bytes: the wider the rows, the fewer."""
+    narrow = pl.DataFrame({"ts_ms": range(10_000), "value": 1.0})
+    wide = narrow.with_columns(trace_id=pl.lit("t" * 100))
+    for frame in (narrow, wide):
+        sizes = [piece.estimated_size() for piece in in_pieces([frame[:4_000], frame[4_000:]], 20_000)]
+        assert 10_000 < sum(sizes) / len(sizes) < 30_000
+    assert pl.concat(in_pieces([narrow[:3], narrow[3:3], narrow[3:]], 1)).equals(narrow)
 
 
 def test_by_arrival(tmp_path: Path) -> None:

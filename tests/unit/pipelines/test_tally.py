@@ -10,8 +10,7 @@ import pytest
 
 from breaker_actors.core.model import Agg, RateChange, StateWord, Transition
 from breaker_actors.errors import Invalid
-from pipelines import tally as module
-from pipelines.tally import Labelled, Tally, labelled
+from pipelines.tally import Labelled, Room, Tally, labelled
 
 
 def move(ts_ms: int, prev: StateWord, curr: StateWord) -> Transition:
@@ -49,13 +48,15 @@ def test_grace() -> None:
     assert (tally.false_trips, tally.first_trips) == (0, {0: 100, 1: 500})
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EFFECTS_MAX", 3)
-    kept, counted = Tally(), Tally(kept=False)
-    with pytest.raises(Invalid, match="moves more than 3 times"):
-        kept.tell(COURSE)
+def test_what_is_kept_is_bounded() -> None:
+    """For all breakers together; what is only counted takes no room."""
+    room = Room(10)
+    one, other, counted = Tally(room=room), Tally(room=room), Tally(kept=False, room=room)
+    one.tell(COURSE)
     counted.tell(COURSE)
-    assert (len(kept.effects), len(counted.effects), counted.transitions) == (3, 0, 6)
+    with pytest.raises(Invalid, match="what is tried moves more than 10 times"):
+        other.tell(COURSE)
+    assert (len(one.effects), len(other.effects), len(counted.effects), counted.transitions) == (7, 3, 0, 6)
 
 
 def test_labelled_windows(tmp_path: Path) -> None:
