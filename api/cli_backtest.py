@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +80,7 @@ def backtest(
     """
     with one_line_errors():
         from pipelines.backtest import backtest as run_backtest
+        from pipelines.files import replacing
         from pipelines.rules import parse_sweep
 
         for path in filter(None, (out, report)):
@@ -98,10 +99,12 @@ def backtest(
             run = run_backtest(tried, source, windows=windows, grace_ms=grace_ms, sweep=grid, progress=tell, **limits)
         for remark in getattr(source, "remarks", ()):
             _say(remark)
-        if out is not None and write is not None:
-            write(run, out)
-        if report is not None:
-            _report(report, run, source, limits)
+        page = None if report is None else _page(run, source, limits)
+        with ExitStack() as files:  # what fails leaves none of them behind
+            if out is not None and write is not None:
+                write(run, files.enter_context(replacing(out)))
+            if report is not None and page is not None:
+                files.enter_context(replacing(report)).write_text(page, encoding="utf-8")
         if json:
             typer.echo(jsons.dumps(run.to_dict()))
         else:
@@ -146,25 +149,22 @@ def _say(line: str) -> None:
 
 def writer_for(path: Path) -> Any:
     """What writes the transitions in the format of the path's suffix."""
-    from pipelines.files import replacing
-
     methods = {".parquet": "write_parquet", ".csv": "write_csv", ".ndjson": "write_ndjson"}
     method = methods.get(path.suffix.lower())
     if method is None:
         raise Invalid(f"{path}: transitions are written as {', '.join(methods)}")
 
     def write(run: Backtest, path: Path) -> None:
-        with replacing(path) as beside:
-            getattr(run.transitions, method)(beside)
+        getattr(run.transitions, method)(path)
 
     return write
 
 
-def _report(path: Path, run: Backtest, source: Source, limits: dict[str, Any]) -> None:
-    from pipelines.report import write_report
+def _page(run: Backtest, source: Source, limits: dict[str, Any]) -> str:
+    from pipelines.report import page_of
 
     with progress(source, "drawing") as tell:
-        write_report(path, run, source, progress=tell, **limits)
+        return page_of(run, source, progress=tell, **limits)
 
 
 @contextmanager

@@ -23,16 +23,22 @@ RULES_MAX, ROWS_MAX, CELLS_MAX = 8, 500, 4000
 """How much of it is shown; the page says what is left out."""
 
 
-def write_report(
-    path: Path,
+def write_report(path: Path, run: Backtest, source: Source, **limits: Any) -> None:
+    """`page_of` as a file; nothing is half-written. Raises Invalid."""
+    page = page_of(run, source, **limits)
+    with replacing(path) as beside:
+        beside.write_text(page, encoding="utf-8")
+
+
+def page_of(
     run: Backtest,
     source: Source,
     *,
     memory_mb: int = MEMORY_MB,
     window_samples_max: int = SAMPLES_MAX,
     progress: Progress | None = None,
-) -> None:
-    """Reads the source of a backtest once more and writes its page; nothing is half-written. Raises Invalid."""
+) -> str:
+    """The page of a backtest, whose source is read once more. Raises Invalid."""
     shown = run.given[:RULES_MAX]
     again = [Run(one.candidate, Tally(kept=False), sketch=Sketch(one.first_ms, one.last_ms)) for one in shown]
     replayed(again, source, rows_within(memory_mb), window_samples_max, progress)
@@ -42,9 +48,7 @@ def write_report(
         "rules": [_chart(one, drawn.sketch, run.windows) for one, drawn in zip(shown, again, strict=True)],
         "sweep": _sweep(run),
     }
-    with replacing(path) as beside:
-        page = PAGE.read_text(encoding="utf-8")
-        beside.write_text(page.replace("{{content}}", _script_safe(content)), encoding="utf-8")
+    return PAGE.read_text(encoding="utf-8").replace("{{content}}", _script_safe(content))
 
 
 def _script_safe(content: Any) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.stores.base import EventQuery, EventRow
+from breaker_actors.stores.base import EventQuery, EventRow, StoredState
+from tests.contract.outbox_world import Told
 from tests.contract.store_world import World, event
 
 DAY_MS = 86_400_000
@@ -19,6 +20,10 @@ async def _read(world: World, **fields: Any) -> list[EventRow]:
 
 async def _places(world: World, **fields: Any) -> list[tuple[str, int, int]]:
     return [(row.source, row.ts_ms, row.sequence) for row in await _read(world, **fields)]
+
+
+async def _states(world: World) -> list[StoredState]:
+    return sorted(await world.store.stored_states(world.project_id), key=lambda state: -state.transition_seq)
 
 
 @pytest.fixture
@@ -92,8 +97,19 @@ async def test_they_are_kept_by_when_they_were_loaded(world: World, breaker_id: 
 
 
 async def test_nothing_goes_to_channels_or_streams(world: World, breaker_id: str) -> None:
-    """No sequence of the journal is taken, no outbox row is born, and states stay as they are."""
-    head = await world.store.journal_head(world.journal.shard)
-    assert head.sequence == 3
-    assert await world.store.outbox_depth() == (0, None)
-    assert [state.transition_seq for state in await world.store.stored_states(world.project_id)] == [3]
+    """A trip is told to a channel and to the project's Slack address; one of history is not: no outbox row is born, no
+    sequence of the journal is taken, and states stay as they are."""
+    told = Told(world)
+    await told.channel("trip", "recover")
+    await world.store.update_project(world.project_id, {"slack_webhook_url": "https://hooks.slack.example/T0"}, 50)
+    row = await told.breaker("b")
+    await told.moves(row.id, "open")
+    assert (await world.store.outbox_depth())[0] == 2
+    head, states = await world.store.journal_head(world.journal.shard), await _states(world)
+    assert [state.transition_seq for state in states] == [3, 1]
+    trips = [(id_, event(seq, ts_ms=40 + seq)) for id_ in (breaker_id, row.id) for seq in range(4, 7)]
+    await world.store.add_backfill_events(world.project_id, "run-2", trips, 200)
+    assert len(await _read(world, source="backfill")) == 3 + 6
+    assert (await world.store.outbox_depth())[0] == 2
+    assert await world.store.journal_head(world.journal.shard) == head
+    assert await _states(world) == states

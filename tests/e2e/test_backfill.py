@@ -1,5 +1,9 @@
 """A backfill against a running service that is killed twice and goes on: exact counts, every event once, rejects right;
-live samples reach the windows once; and what is exported is all of it."""
+live samples reach the windows once; and what is exported is all of it.
+
+BACKFILL_ROWS, BACKFILL_ROUTERS and BACKFILL_CHUNK_ROWS set its size (default 200,000 rows for 20 routers, in chunks of
+4,000); it prints how long the three starts took and what they needed of memory.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +30,30 @@ import pytest
 from pipelines.backfill import InProcess, carry_out
 from pipelines.places import Folder
 from pipelines.runs import Manifest, begin
-from tests.support.live import LiveService, serving, wait_for
+from tests.support.live import LiveService, serving, tree_of, wait_for
 from tests.support.recorded import START_MS, Kept
+from tests.support.usage import memory_kb
 
-ROWS, ROUTERS, LIVE, BAD, CHUNK_ROWS = 200_000, 20, 60, 37, 4_000
+ROWS = int(os.environ.get("BACKFILL_ROWS", "200000"))
+ROUTERS = int(os.environ.get("BACKFILL_ROUTERS", "20"))
+CHUNK_ROWS = int(os.environ.get("BACKFILL_CHUNK_ROWS", "4000"))
+LIVE, BAD = 60, 37
+CHUNKS = -(-(ROWS + LIVE) // CHUNK_ROWS)
+PATIENCE_S = 240 + ROWS / 20_000
+TASK = "ray::_carry"
 PROGRAM = str(Path(sys.executable).with_name("breakers"))
 RULE = {"metric": "latency", "op": "gt", "window_ms": 60_000, "eval_interval_ms": 5_000}
 KINDS = ({"kind": "avg", "threshold": 90}, {"kind": "p95", "threshold": 200}, {"kind": "error_rate", "threshold": 0.15})
 WINDOW_MS = 3_600_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(3 * PATIENCE_S)]
 
 
 class Backfill:
     """`breakers backfill` as a process of its own, with a terminal to draw on."""
 
     def __init__(self, service: LiveService, *arguments: str, folder: Path) -> None:
-        self.shown = b""
+        self.shown, self.took_s, self._begun = b"", 0.0, time.monotonic()
         reader, terminal = pty.openpty()
         place = ["--project", service.project_id, "--data-dir", str(service.data_dir)]
         self.process = subprocess.Popen(
@@ -67,16 +78,41 @@ class Backfill:
 
     def kill_when(self, check: Callable[[], bool]) -> None:
         """SIGKILL as soon as so much is done."""
-        wait_for(lambda: check() or self.process.poll() is not None, 120, 0.005)
+        wait_for(lambda: check() or self.process.poll() is not None, PATIENCE_S, 0.005)
         assert self.process.poll() is None, self.shown.decode()
         self.process.send_signal(signal.SIGKILL)
         self.end(-signal.SIGKILL)
 
     def end(self, code: int = 0) -> str:
-        output, _ = self.process.communicate(timeout=240)
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        self.took_s = time.monotonic() - self._begun
         self._listener.join(10)
         assert self.process.returncode == code, self.shown.decode()
         return str(output)
+
+
+class Meter:
+    """The most memory that a command and its Ray tasks had at a time, what is shared counted in parts."""
+
+    def __init__(self, service: LiveService) -> None:
+        self.command: Backfill | None = None
+        self.peak_mb = 0.0
+        self._service, self._ended = service, threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(0.2):
+            tasks = [pid for pid, line in tree_of(self._service.process.pid).items() if line.startswith(TASK)]
+            pids = tasks if self.command is None else [self.command.process.pid, *tasks]
+            self.peak_mb = max(self.peak_mb, sum(memory_kb(pid).get("Pss", 0) for pid in pids) / 1024)
 
 
 def recorded(routers: list[str]) -> pl.DataFrame:
@@ -150,14 +186,21 @@ def killed_and_resumed(service: LiveService, folder: Path) -> tuple[dict[str, An
     runs = service.data_dir / f"history/runs/project={service.project_id}/run-1"
 
     def done(step: str) -> int:
-        return len(list((runs / step).glob("*")))
+        return len(list((runs / step).glob("*.json")))
+
+    def start() -> Backfill:
+        meter.command = Backfill(service, *options, folder=folder)
+        return meter.command
 
     chance = random.Random(3)
-    first, second = chance.randrange(3, 30), chance.randrange(2, 12)
-    Backfill(service, *options, folder=folder).kill_when(lambda: done("staged") >= first)
-    Backfill(service, *options, folder=folder).kill_when(lambda: done("events") >= second)
-    last = Backfill(service, *options, folder=folder)
-    assert f"{ROWS + LIVE:,} rows read" in last.end()
+    first, second = chance.randrange(3, CHUNKS * 3 // 5), chance.randrange(2, ROUTERS * 3 // 5)
+    with Meter(service) as meter:
+        (one := start()).kill_when(lambda: done("staged") >= first)
+        (two := start()).kill_when(lambda: done("events") >= second)
+        last = start()
+        assert f"{ROWS + LIVE:,} rows read" in last.end()
+    took = " + ".join(f"{started.took_s:.1f}" for started in (one, two, last))
+    print(f"{ROWS:,} rows for {ROUTERS} routers: {took} s, {meter.peak_mb:.0f} MB")
     again = Backfill(service, *options, "--json", folder=folder)
     summary: dict[str, Any] = json.loads(again.end())
     return summary, last.shown.decode()
@@ -220,7 +263,8 @@ def check_live(service: LiveService, listed: list[dict[str, Any]], folder: Path)
 def check_export(service: LiveService, summary: dict[str, Any], folder: Path) -> None:
     """Samples of the log and of the store, and the events; other files under the run's id are refused."""
     command = [PROGRAM, "export", "--project", service.project_id, "--data-dir", str(service.data_dir)]
-    done = subprocess.run([*command, "--out", "out", "--json"], cwd=folder, capture_output=True, text=True, timeout=120)
+    command += ["--out", "out", "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["log"], found["history"], found["events"]) == (LIVE, summary["history"], summary["events"])

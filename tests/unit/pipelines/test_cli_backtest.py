@@ -13,7 +13,9 @@ from typer.testing import CliRunner, Result
 
 from api.cli import app
 from api.cli_backtest import span, time
+from pipelines import report
 from pipelines.backtest import backtest
+from pipelines.streams import replayed
 
 NAB = Path(__file__).parents[2] / "data" / "nab"
 LATENCY = str(NAB / "ec2_request_latency_system_failure.csv")
@@ -125,6 +127,27 @@ def test_a_bad_row_leaves_nothing_behind(rule: str, tmp_path: Path) -> None:
         run("--rule", rule, str(tmp_path / "s.csv"), *arguments), "s.csv, row 5001: value 'x' is not a finite number"
     )
     assert sorted(one.name for one in tmp_path.iterdir()) == ["rule.json", "s.csv"]
+
+
+def test_no_file_without_the_other(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transitions and page appear together: neither when the samples can't be read a second time, or when the
+    page can't be put in its place. What was there stays."""
+    samples, out, page = tmp_path / "s.csv", tmp_path / "e.csv", tmp_path / "r.html"
+    samples.write_bytes(Path(LATENCY).read_bytes())
+    out.write_text("old")
+    arguments = ["--rule", rule, str(samples), "--column", "ts_ms=timestamp", "--out", str(out), "--report", str(page)]
+    page.mkdir()
+    refused(run(*arguments), "r.html can't be written: Is a directory")
+    page.rmdir()
+
+    def again(*given: Any) -> None:
+        samples.unlink()
+        replayed(*given)
+
+    monkeypatch.setattr(report, "replayed", again)
+    refused(run(*arguments), "s.csv can't be read: No such file")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["e.csv", "rule.json"]
+    assert out.read_text() == "old"
 
 
 HUGE = 10**30
