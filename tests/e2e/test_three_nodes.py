@@ -216,6 +216,7 @@ def take_down(cluster: Nodes, live: Deployed) -> None:
 
 async def check(evidence: PostgresEvidence, project: Project, load: Load) -> None:
     assert load.refused == []
+    assert set(load.accepted.values()) == set(project.routers)
     assert_logged_once(evidence, load.accepted, project.routers)
     assert_dense(evidence, project.routers)
     until_ms = time.time_ns() // 1_000_000
@@ -234,6 +235,7 @@ async def check_told(evidence: PostgresEvidence, project: Project, hook: Hook, l
 
     await until(all_ended, SETTLED_S)
     told = assert_told_once(evidence, project.id, project.channels)
+    assert told
     assert hook.got.keys() <= {delivery_id for (delivery_id,) in evidence.rows("SELECT id FROM outbox")}
     for delivery_id in told:
         taken = [at for at, reply in hook.got[delivery_id] if reply == Reply()]

@@ -30,7 +30,7 @@ GOOD, BAD = 10, 500
 NUMBERS = 1 << 33
 """A sample is numbered by the fraction of its value, in units of 1 / NUMBERS: no two are alike, all are exact."""
 SPELL_MS = 1_500
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 STREAM_SILENCE_S = 15.0
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from api import processes
 from tests.support.live import LiveService, tree_of
 
-BACK_S = 90.0
+BACK_S = 180.0
 ACTORS = {
     "BreakerActor": "ray::BreakerActor",
     "RouterActor": "ray::RouterActor",
