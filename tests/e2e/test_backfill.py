@@ -200,9 +200,10 @@ def killed_and_resumed(service: LiveService, folder: Path) -> tuple[dict[str, An
         last = start()
         assert f"{ROWS + LIVE:,} rows read" in last.end()
     took = " + ".join(f"{started.took_s:.1f}" for started in (one, two, last))
-    print(f"{ROWS:,} rows for {ROUTERS} routers: {took} s, {meter.peak_mb:.0f} MB")
     again = Backfill(service, *options, "--json", folder=folder)
     summary: dict[str, Any] = json.loads(again.end())
+    told = f"{summary['rows']:,} rows for {summary['routers']} routers, {summary['events']:,} events"
+    print(f"{told}: {took} s, {meter.peak_mb:.0f} MB")
     return summary, last.shown.decode()
 
 

@@ -18,7 +18,7 @@ import pytest
 from breaker_actors.clock import SystemClock
 from breaker_actors.notify.model import Attempt, Destination, Message, Sender
 from breaker_actors.notify.notifier import NotifierHost
-from breaker_actors.notify.pace import Pace
+from breaker_actors.notify.pace import FAILURES_MAX
 from breaker_actors.notify.sending import open_sender
 from breaker_actors.settings import Settings
 from breaker_actors.stores.opening import make_store
@@ -39,7 +39,9 @@ BREAKERS, PAIRS_EACH, EVERY_MS = 40, 25, 720
 LIMITED, FLAKY, FINE = "limited", "flaky", "fine"
 
 HANGING, REFUSING, FLAPPING = 20, 6, 20
-PAIRS, BLOCK_S, PAUSE_S, AWAY_S = 4, 4.5, 0.02, 0.02
+PAIRS, BLOCK_S, PAUSE_S, AWAY_S = 4, 4.5, 0.06, 0.02
+CHANCES = 3
+"""A machine that is busy with other things slows down what waits for nobody, too."""
 TIMEOUT_MS = 1_000
 """Long enough to fill a quarter of a block: until the circuits open, and again when they probe."""
 SLOWER_MAX = 1.2
@@ -229,9 +231,9 @@ async def block(directory: Path, fine: Receiver, dead: list[str]) -> tuple[list[
         return found, [sum(row.attempts for row in await told.rows(channel.id)) for channel in silent]
 
 
-async def beside(directory: Path, fine: Receiver, dead: list[str]) -> tuple[float, float]:
-    """How much slower a healthy channel is beside dead ones, and its 95th percentile there in seconds: blocks with and
-    without them in turns, the medians over all pairs."""
+async def beside(directory: Path, fine: Receiver, dead: list[str]) -> tuple[float, float, float]:
+    """How much slower a healthy channel is beside dead ones, its 95th percentile there in seconds, and how often each
+    dead one was tried: blocks with and without them in turns, the medians over all pairs."""
     ratios: list[float] = []
     late: list[float] = []
     tries: list[int] = []
@@ -244,22 +246,22 @@ async def beside(directory: Path, fine: Receiver, dead: list[str]) -> tuple[floa
         ratios.append(statistics.median(found[True]) / usual)
         late.append(statistics.quantiles(found[True], n=20)[-1])
         print(f"\nusually {usual * 1e3:.2f} ms, in the outage {ratios[-1]:.3f} x, 95 % in {late[-1] * 1e3:.0f} ms")
-    assert statistics.median(tries) > Pace().channel_max, f"few were probed: {tries}"
     assert max(tries) < 10, f"not all circuits opened: {tries}"
-    return statistics.median(ratios), statistics.median(late)
+    return statistics.median(ratios), statistics.median(late), statistics.median(tries)
 
 
 async def test_healthy_channels_do_not_wait_for_dead_ones(tmp_path: Path) -> None:
-    """Some refuse, more never answer: through their time limits and probes. The machine is given a second chance."""
+    """Some refuse, more never answer: through their time limits and probes."""
     async with Distant() as fine, Receiver() as silent, Receiver() as gone:
         silent.usual = Reply(how="hang")
         refusing = gone.url()
         await gone.__aexit__(None, None, None)
         dead = [silent.url()] * HANGING + [refusing] * REFUSING
-        for chance in ("first", "second"):
-            ratio, late = await beside(tmp_path / chance, fine, dead)
-            print(f"{chance} chance: {ratio:.3f} x, 95 % in {late * 1e3:.0f} ms")
-            if good := ratio <= SLOWER_MAX and late * 1e3 < TIMEOUT_MS / 2:
+        for chance in range(CHANCES):
+            ratio, late, tries = await beside(tmp_path / str(chance), fine, dead)
+            print(f"{ratio:.3f} x, 95 % in {late * 1e3:.0f} ms, {tries:.0f} tries")
+            good = ratio <= SLOWER_MAX and late * 1e3 < TIMEOUT_MS / 2 and tries >= FAILURES_MAX
+            if good:
                 break
         assert good
         await gone.__aenter__()

@@ -58,6 +58,10 @@ def node_environment() -> dict[str, str]:
     }
 
 
+class RayletEnded(AssertionError):
+    """While the node was starting: `ray start` goes on waiting for it, in vain."""
+
+
 class Node:
     """One `ray start`; everything it starts carries a mark in its environment."""
 
@@ -65,6 +69,7 @@ class Node:
         self.mark = uuid4().hex
         self.environment = {**environment, MARK: self.mark}
         self._log = folder / f"start-{self.mark[:8]}.log"
+        self._had_raylet = False
         common = ["--object-store-memory=100000000", "--disable-usage-stats"]
         with self._log.open("wb") as log:
             self.starter = subprocess.Popen(
@@ -78,13 +83,21 @@ class Node:
 
     def wait_up(self) -> None:
         try:
-            wait_for(self._is_up, START_S)
+            wait_for(self._is_up, START_S, 0.2)
+        except RayletEnded:
+            raise
         except AssertionError:
             raise AssertionError(f"the node did not start:\n{self.log()}") from None
 
     def _is_up(self) -> bool:
         assert self.starter.poll() in (None, 0), self.log()
-        return "Ray runtime started" in self.log()
+        if "Ray runtime started" in self.log():
+            return True
+        raylets = processes.named(self.pids(), "raylet")
+        if self._had_raylet and not raylets:
+            raise RayletEnded(self.log())
+        self._had_raylet = bool(raylets)
+        return False
 
     @property
     def proxy_port(self) -> int | None:
@@ -158,7 +171,14 @@ class Nodes:
         environment = {**(node_environment() if self._prepared else {}), **self.driver, **self._environ, **own}
         node = Node(self.folder, environment, *options)
         self.members.append(node)
-        node.wait_up()
+        try:
+            node.wait_up()
+        except RayletEnded:
+            # ports that Ray chooses for it may be somebody else's by the time it listens; it is given others
+            self.remove(node)
+            node = Node(self.folder, environment, *options)
+            self.members.append(node)
+            node.wait_up()
         return node
 
     def remove(self, node: Node) -> None:
