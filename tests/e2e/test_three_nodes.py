@@ -36,8 +36,8 @@ from tests.support.postgres import own_server
 from tests.support.receivers import Reply
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
-PAUSES_S = (0.5, 0.5)
-"""Before each repetition of a request: there are two at most."""
+PAUSES_S = (0.5, 10.0)
+"""Before each repetition of a request: there are two at most, the second one for a machine that is busy itself."""
 BREAKERS = 8
 SPELLS = [rule for rule in RULES if rule["kind"] not in ("count", "delta", "percentile")]
 """Rules by which a breaker trips in a bad spell and recovers in a good one."""

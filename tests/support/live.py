@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-READY_S = 90.0
+READY_S = 180.0
 
 
 def wait_for(check: Callable[[], Any], timeout_s: float = 20.0, every_s: float = 0.02) -> Any:
