@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Sequence
-from typing import cast
 
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
-from quart import Quart, Response, request
-from quart.asgi import ASGIHTTPConnection
-from quart.utils import raise_task_exceptions
+from quart import Quart
 from werkzeug.routing import Map, UnicodeConverter
 
-from api import limits, observing, problems
-from api.context import EXTENSION, Replica
-from api.feed import Feed
-from api.reply import name_request, request_id
+from api import problems
+from api.context.replica import EXTENSION, Replica, assemble
+from api.middleware import idempotency, rate_limits, request_log, waste
+from api.middleware.connection import Connection
 from api.routes import BLUEPRINTS
-from api.senders import late_sender
-from api.sse import StreamTiming
-from api.usage import KeyUses
+from api.stream.sse import StreamTiming
 from breaker_actors.clock import Clock
-from breaker_actors.gateway import Gateway
-from breaker_actors.meters import Meters
+from breaker_actors.gateway.gateway import Gateway
+from breaker_actors.notify.lazy_sender import late_sender
 from breaker_actors.notify.model import Sender
 from breaker_actors.settings import Settings
-
-
-class Connection(ASGIHTTPConnection):
-    """Ends both of Quart's tasks when the server cancels the request.
-
-    Quart waits for them in asyncio.wait, which leaves its children running: a stream whose client is gone would live
-    on for ever. A double slash, which clients make of a base URL that ends in one, is read as a single one.
-    """
-
-    def __init__(self, app: Quart, scope: HTTPScope) -> None:
-        path = re.sub("//+", "/", scope["path"])
-        super().__init__(app, scope if path == scope["path"] else cast(HTTPScope, {**scope, "path": path}))
-
-    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        asked = self._create_request_from_scope(send)
-        tasks = {
-            asyncio.create_task(self.handle_messages(asked, receive)),
-            asyncio.create_task(self.handle_request(asked, send)),
-        }
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        raise_task_exceptions(done)
+from breaker_actors.telemetry.meters import Meters
 
 
 class Segment(UnicodeConverter):
@@ -79,41 +46,24 @@ def create_app(
 
     `names_requests`: False where the server in front already puts X-Request-ID on every answer (Ray Serve does).
     """
-    timing = timing or StreamTiming()
     meters = meters or Meters("api", "api")
     sender = sender or late_sender(settings, clock)
-    feed = Feed(gateway, settings, clock, meters, timing, shards)
-    uses = KeyUses(gateway.store, clock, meters)
+    parts = assemble(gateway, settings, clock, timing or StreamTiming(), shards, meters, sender)
     app = Quart("api", static_folder=None)
     app.asgi_http_class = Connection
     app.url_map.merge_slashes = False
     app.url_map.converters["default"] = Segment
-    app.config.update(
-        MAX_CONTENT_LENGTH=settings.max_body_bytes, RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False
-    )
-    app.extensions[EXTENSION] = Replica(gateway, settings, clock, feed, timing, uses, meters, sender)
+    app.config.update(RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False)
+    app.extensions[EXTENSION] = parts
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     problems.install(app)
-    _watch_requests(app, names_requests)
-    observing.install(app, meters, clock)
-    limits.install(app, settings, meters)
-    _live(app, app.extensions[EXTENSION], owns_gateway)
+    idempotency.install(app)
+    request_log.install(app, meters, clock, names_requests)
+    rate_limits.install(app, settings, meters, parts.caches)
+    waste.install(app, meters, waste.Waste(settings.rate_waste_bytes_per_s // settings.replicas))
+    _live(app, parts, owns_gateway)
     return app
-
-
-def _watch_requests(app: Quart, names_requests: bool) -> None:
-    app.before_request(name_request)
-
-    @app.after_request
-    async def finish(response: Response) -> Response:
-        if names_requests:
-            response.headers["X-Request-ID"] = request_id()
-        if request.method == "HEAD":
-            headers = response.headers.copy()
-            response.set_data(b"")
-            response.headers = headers
-        return response
 
 
 def _live(app: Quart, parts: Replica, owns_gateway: bool) -> None:

@@ -12,7 +12,7 @@ import re
 from typing import Literal
 
 from breaker_actors.errors import Forbidden, NotFound, Unauthorized
-from breaker_actors.stores.base import KeyKind, KeyRow, ProjectRow
+from breaker_actors.store.rows import KeyKind, KeyRow, ProjectRow
 
 Right = Literal["manage", "read_runtime", "edit_metadata", "operate"]
 
@@ -23,6 +23,7 @@ RIGHTS: dict[KeyKind, frozenset[Right]] = {
 }
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_SIGNATURE = re.compile(r"v1=[0-9a-f]{64}")
 _MILLISECONDS = re.compile(r"[0-9]{1,16}")
 
 
@@ -42,7 +43,7 @@ def permit(key: KeyRow | None, right: Right) -> KeyRow:
     return key
 
 
-def belongs(key: KeyRow, project: ProjectRow | None) -> ProjectRow:
+def project_in_scope(key: KeyRow, project: ProjectRow | None) -> ProjectRow:
     """The project, if the key reaches it; otherwise it might as well not exist."""
     if project is None or project.org_id != key.org_id:
         raise NotFound("There is no such project.")
@@ -68,6 +69,15 @@ def milliseconds(header: str | None) -> int | None:
     return int(header) if header and _MILLISECONDS.fullmatch(header) else None
 
 
+def check_signing(timestamp: str | None, signature: str | None, now_ms: int, skew_ms: int) -> None:
+    """Refuses what cannot be signed whatever the body is."""
+    sent_ms = milliseconds(timestamp)
+    if sent_ms is None or not signature or abs(now_ms - sent_ms) > skew_ms:
+        raise Unauthorized("The signature is missing or its timestamp is out of range.")
+    if not _SIGNATURE.fullmatch(signature):
+        raise Unauthorized("The signature does not match.")
+
+
 def check_signature(
     secrets: tuple[str, ...], timestamp: str | None, signature: str | None, body: bytes, now_ms: int, skew_ms: int
 ) -> None:
@@ -75,13 +85,18 @@ def check_signature(
 
     The same timestamp and signature again are a client's retry, not an attack: recognising them is ingest's business.
     """
-    sent_ms = milliseconds(timestamp)
-    if sent_ms is None or not signature or abs(now_ms - sent_ms) > skew_ms:
-        raise Unauthorized("The signature is missing or its timestamp is out of range.")
+    check_signing(timestamp, signature, now_ms, skew_ms)
+    assert signature is not None, "it was just checked"
     signed = f"{timestamp}.".encode() + body
     macs = [hmac.new(bytes.fromhex(secret), signed, hashlib.sha256).hexdigest() for secret in secrets]
     if not any(hmac.compare_digest(f"v1={mac}".encode(), signature.encode()) for mac in macs):
         raise Unauthorized("The signature does not match.")
+
+
+def check_metrics_token(expected: str | None, everybody: bool, header: str | None) -> None:
+    """Metrics are for who has the token; without one, for nobody unless everybody may read them."""
+    if not everybody and not (expected and hmac.compare_digest(bearer(header).encode(), expected.encode())):
+        raise Unauthorized
 
 
 def check_health_token(expected: str | None, header: str | None) -> None:

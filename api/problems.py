@@ -14,7 +14,8 @@ import structlog
 from quart import Quart, Response
 from werkzeug.exceptions import HTTPException
 
-from api.reply import json_response, request_id
+from api.wire.http import json_response, request_id
+from api.wire.responses import Error
 from breaker_actors import errors
 
 log = structlog.get_logger(__name__)
@@ -32,15 +33,19 @@ STATUS: dict[type[errors.BreakersError], int] = {
     errors.PreconditionFailed: 412,
     errors.PayloadTooLarge: 413,
     errors.Invalid: 422,
+    errors.IdempotencyKeyReused: 422,
     errors.SendFailed: 422,
     errors.Overloaded: 429,
     errors.Unavailable: 503,
 }
 
+METHOD_NOT_ALLOWED = "method_not_allowed"
+
 WORDS = {
     401: errors.Unauthorized.code,
     403: errors.Forbidden.code,
     404: errors.NotFound.code,
+    405: METHOD_NOT_ALLOWED,
     413: errors.PayloadTooLarge.code,
     429: errors.Overloaded.code,
     503: errors.Unavailable.code,
@@ -53,10 +58,9 @@ def status_of(error: Exception) -> int:
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
 
 
-def problem_body(code: str, message: str, request: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
+def problem_body(code: str, message: str, details: dict[str, Any] | None = None) -> Error:
     """The Error object; all four texts are always there (some clients can't read a null)."""
-    body: dict[str, Any] = {"error": code, "code": code, "message": message, "request_id": request}
-    return body | ({"details": details} if details else {})
+    return Error(error=code, code=code, message=message, request_id=request_id(), details=details or {})
 
 
 async def answer_error(error: errors.BreakersError) -> Response:
@@ -64,7 +68,7 @@ async def answer_error(error: errors.BreakersError) -> Response:
     status = status_of(error)
     if status == 500:
         return await answer_bug(error)
-    response = json_response(problem_body(error.code, error.message, request_id(), error.details), status)
+    response = json_response(problem_body(error.code, error.message, error.details), status)
     # Seconds, on 429 only: one public client crashes on any other error answer that carries the header.
     if status == 429:
         response.headers["Retry-After"] = whole_seconds(error.details.get("retry_after_s", 1))
@@ -80,10 +84,14 @@ async def answer_http(error: HTTPException) -> Response:
     """An error the framework raised before or instead of a handler."""
     status = error.code or 500
     word = WORDS.get(status, errors.BadRequest.code if status < 500 else errors.BreakersError.code)
-    response = json_response(problem_body(word, error.name, request_id()), status)
-    allowed = getattr(error, "valid_methods", None)
+    allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
+    message = f"This path doesn't take the method; allowed: {allowed}." if allowed else error.name
+    response = json_response(problem_body(word, message), status)
     if allowed:
-        response.headers["Allow"] = ", ".join(sorted(allowed))
+        response.headers["Allow"] = allowed
+    if status == 408:
+        # The rest of the body may come for ever, a byte now and then; nobody waits for it.
+        response.headers["Connection"] = "close"
     if status == 429:
         response.headers["Retry-After"] = whole_seconds(getattr(error, "retry_after", 1))
     return response
@@ -94,7 +102,7 @@ async def answer_bug(error: Exception) -> Response:
     # As text: a pretty renderer of exceptions would print local variables, and those hold keys and bodies.
     lines = traceback.format_exception(error)
     log.error("request_failed", request_id=request_id(), traceback="".join(lines))
-    body = problem_body(errors.BreakersError.code, "Something went wrong in the service.", request_id())
+    body = problem_body(errors.BreakersError.code, "Something went wrong in the service.")
     return json_response(body, 500)
 
 

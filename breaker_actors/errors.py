@@ -88,6 +88,12 @@ class PreconditionFailed(BreakersError):
     code = "precondition_failed"
 
 
+class IdempotencyKeyReused(Invalid):
+    """Another request was made under this Idempotency-Key; a new request needs a new key."""
+
+    code = "idempotency_key_reused"
+
+
 class SendFailed(BreakersError):
     """The test notification could not be sent."""
 
@@ -128,3 +134,8 @@ class SchemaMismatch(BreakersError):
     """The store's schema is not the one this program works with."""
 
     code = "schema_mismatch"
+
+
+def too_many_breakers(most: int) -> Invalid:
+    """The error for breakers beyond what a project may have."""
+    return Invalid(f"A project has at most {most} breakers.", {"breakers": f"at most {most}"})

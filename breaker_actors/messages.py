@@ -16,7 +16,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """The samples of one ingest request that go to one router, already encoded as the log keeps them.
 
     `keys` are 16-byte values under which the router recognises a repetition: the append id first, then the
-    request's duplicate key when it has one.
+    request's duplicate key when it has one, then its caller's Idempotency-Key alone, which must not come with another
+    body.
     """
 
     router_id: str
@@ -29,10 +30,19 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return max(self.count, len(self.payload) >> 6)
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a Part: "ok", "duplicate" (an earlier one had its key), "full", "not_owner" or "failed"."""
+REACHABILITY_INTERVAL_MS = 1_000
+"""How often a replica pings a RouterActor."""
 
-    word: Literal["ok", "duplicate", "full", "not_owner", "failed"]
+Refusal = Literal["log_full", "share_full"]
+"""Why samples are not taken into a log for now: see AppendResult."""
+
+
+class AppendResult(msgspec.Struct, frozen=True, array_like=True):
+    """Result of appending a Part: "ok" (durable, at `offset`), "duplicate" (an earlier one at `offset` had its key),
+    "reused" (an earlier one with another body had it), "not_owner" or "failed". Refused for now: "full" (too much in
+    flight), "log_full" (the log is at its bound), "share_full" (this project's share of it is)."""
+
+    status: Literal["ok", "duplicate", "reused", "full", "log_full", "share_full", "not_owner", "failed"]
     offset: int = 0
 
 
@@ -51,13 +61,76 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
     spans: tuple[tuple[int, int, int], ...] | None
 
 
+class DeliveredEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A log entry as a delivery carries it. `kind`: see core.log_entries."""
+
+    offset: int
+    received_ms: int
+    kind: int
+    payload: bytes
+
+
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
-    """One call of a lane from a router's owner to a breaker's owner.
+    """One call of a lane from a router's owner to a breaker's owner: entries once each, and who takes what of them."""
 
-    `records`: (offset, received_ms, kind, payload)."""
-
-    records: list[tuple[int, int, int, bytes]]
+    records: list[DeliveredEntry]
     targets: list[Target]
+
+
+class BreakerEpoch(msgspec.Struct, frozen=True, array_like=True):
+    """A breaker under one of its epochs."""
+
+    breaker_id: str
+    epoch: int
+
+
+class SubscribeRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A breaker's owner asks a router's owner for the router's entries. `epoch`: the breaker's."""
+
+    router_id: str
+    breaker_id: str
+    epoch: int
+
+
+class Subscribers(msgspec.Struct, frozen=True, array_like=True):
+    """The breakers of one owner that are subscribed to a router: their number and the sum of their epochs, which
+    differ when others are."""
+
+    count: int
+    epoch_sum: int
+
+
+class SubscriptionCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A RouterActor's answer to `check_subscriptions`. `not_owned`: routers that are not its own. `mismatched`: routers
+    to which others than the named breakers are subscribed."""
+
+    incarnation: str
+    not_owned: list[str]
+    mismatched: list[str]
+
+
+class WatermarkAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """A RouterActor's answer to a request for a watermark, for one breaker of one router.
+
+    "given": nothing stamped at or before the asked time will come any more. Everything that concerns the breaker lies
+    at or below `sent_offset`; what lies between it and `end_offset`, the end of the log, concerns others.
+    "not_subscribed": the breaker is not known there. "unavailable": no samples can be taken there now, so silence is no
+    evidence. Both offsets are 0 in these two."""
+
+    status: Literal["given", "not_subscribed", "unavailable"]
+    sent_offset: int = 0
+    end_offset: int = 0
+
+
+NOT_SUBSCRIBED = WatermarkAnswer("not_subscribed")
+UNAVAILABLE = WatermarkAnswer("unavailable")
+
+
+class ActorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an actor says of itself: its incarnation, and the epochs of the routers or breakers that it owns, by id."""
+
+    incarnation: str
+    epochs: dict[str, int]
 
 
 ENDING = 1 << 62
@@ -85,10 +158,15 @@ class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     routers: tuple[RouterRef, ...]
     record: bytes | None = None
-    cut: dict[str, int] = {}
+    applied_offsets: dict[str, int] = {}
     """For each of the routers at least: the offset up to which its log was read."""
     settings: bytes | None = None
-    """The encoded BreakerSet in force at the cut."""
+    """The encoded BreakerSet in force at these offsets."""
+    state: StateWord = "closed"
+    transition_seq: int = 0
+    """As they are stored beside the record: with them a breaker begins whose record can't be read."""
+    aside: bool = False
+    """How far the breaker has read is not known: it is given, and stands still."""
 
 
 class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +180,14 @@ class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 class LogFloor(msgspec.Struct, frozen=True, array_like=True):
     """What of a router's log is still needed: records above `offset` to catch up, and those received after `since_ms`
-    to fill windows again. None: nobody needs anything."""
+    to fill windows again. None: nobody needs anything. `project_id` "": of a router that is gone."""
 
     router_id: str
     owner: str
     slot: str
     offset: int | None
     since_ms: int | None
+    project_id: str = ""
 
 
 class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +231,7 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a BreakerActor asks its Journal to make durable for one breaker: events, the record and its cut.
+    """What a BreakerActor asks its Journal to make durable for one breaker: events, the record and its applied offsets.
 
     With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate
     (`announce`) or a mere checkpoint.
@@ -166,13 +245,19 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     allow_rate: float
     transition_seq: int
     record: bytes
-    cut: dict[str, int]
+    applied_offsets: dict[str, int]
     settings: bytes | None = None
     """The encoded BreakerSet, when it changed since this process last stored it."""
     announce: bool = False
 
 
 CommitResult = Literal["ok", "fenced", "failed"]
+
+
+class Paced(msgspec.Struct, frozen=True):
+    """Instead of a result: the project has stored too many transitions for now, come again after so long."""
+
+    wait_ms: int
 
 
 EVERY_PROJECT = ""
@@ -183,7 +268,8 @@ class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
     """One thing replicas must know; `sequence` is the store's position it was committed at.
 
     kind "state": a breaker's state or rate. "config": something of the project's (or EVERY_PROJECT's)
-    configuration changed, reload it. "keys": an API key was revoked or a project's secret changed, drop caches."""
+    configuration changed, reload it. "keys": an API key of the project's (or EVERY_PROJECT's) was revoked or
+    its row changed, drop what is remembered of both."""
 
     sequence: int
     kind: Literal["state", "config", "keys"]
@@ -223,14 +309,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     head: bool
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterTopology(msgspec.Struct, frozen=True, kw_only=True):
     """What the parts run on. `replicas`: how many of the API's are there."""
 
     nodes: tuple[Node, ...]
     replicas: int
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class ActorPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """A RouterActor or BreakerActor as the Directory knows it; `holds`: how many routers or breakers are placed there.
 
     `restarts`: how often another process came up under the name since this Directory began."""
@@ -248,20 +334,49 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The Directory's view: how many actors of a kind there may be, and those there are."""
 
     budgets: dict[str, int]
-    seats: list[Seat]
+    actors: list[ActorPlacement]
+
+
+StoredLimit = Literal[
+    "configuration_bytes",
+    "audit_bytes",
+    "events",
+    "deliveries",
+    "org_audit_bytes",
+    "gone_audit_bytes",
+    "projects",
+    "workspaces",
+    "keys",
+]
+"""Limits of what is kept in the database, of projects and then of organisations."""
+ShareLimit = Literal["log_bytes", "transitions", "window_samples", StoredLimit]
+
+
+class ProjectShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A project, or an organisation, that has reached its share of what all use: how much of how much, in the unit of
+    the limit. One of the ids is given."""
+
+    project_id: str | None = None
+    org_id: str | None = None
+    limit: ShareLimit
+    used: int
+    most: int
 
 
 class RouterFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """`waiting`: samples on their way into the log. `log_bytes`: by slot; two owners may write into one."""
+    """`waiting`: samples on their way into the log. `log_bytes`: by slot; two owners may write into one. `limits`: the
+    projects that have used up their share of a log, at most 100 / BREAKERS_LOG_PROJECT_PERCENT_MAX of each."""
 
     routers: int
     waiting: int
     log_bytes: dict[str, int]
+    limits: tuple[ProjectShare, ...] = ()
 
 
 class BreakerFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`behind`: breakers that have not applied all they were sent, `lag` records of a log at most. `unheard`: links to
-    routers that nobody serves. `overdue_ms`: how long the oldest unfired timer has been due."""
+    routers that nobody serves. `overdue_ms`: how long the oldest unfired timer has been due. `limits`: the projects
+    that have used up their share of window memory here."""
 
     breakers: int
     starting: int
@@ -269,14 +384,17 @@ class BreakerFigures(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     unheard: int
     overdue_ms: int
+    limits: tuple[ProjectShare, ...] = ()
 
 
 class JournalFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """`sequence`: the last number given out; `position`: entries fed since this Journal began."""
+    """`sequence`: the last number given out; `position`: entries fed since this Journal began. `limits`: the projects
+    whose transitions wait."""
 
     epoch: int
     sequence: int
     position: int
+    limits: tuple[ProjectShare, ...] = ()
 
 
 class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,3 +410,82 @@ class StateReading(msgspec.Struct, frozen=True, kw_only=True):
     breaker_id: str
     view: View
     stale: bool = False
+    aside: bool = False
+    """Its owner could not read it: `view` says nothing, the store is asked."""
+
+
+class Readings(list[StateReading]):
+    """Readings that cross processes as one text: a tenth of the work of pickling each."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _decode_readings, (msgspec.msgpack.encode(list(self)),)
+
+
+_readings = msgspec.msgpack.Decoder(list[StateReading])
+
+
+def _decode_readings(text: bytes) -> Readings:
+    return Readings(_readings.decode(text))
+
+
+class WatermarkAnswers(list[WatermarkAnswer]):
+    """Answers in the order of the request, that cross processes as one text, as Readings do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _decode_watermark_answers, (msgspec.msgpack.encode(list(self)),)
+
+
+_watermark_answers = msgspec.msgpack.Decoder(list[WatermarkAnswer])
+
+
+def _decode_watermark_answers(text: bytes) -> WatermarkAnswers:
+    return WatermarkAnswers(_watermark_answers.decode(text))
+
+
+class ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Records to append to one router's log: (kind, payload) in order. `links`: breakers that start to count
+    with it."""
+
+    id: int
+    router_id: str
+    project_id: str
+    entries: tuple[tuple[int, bytes], ...]
+    links: tuple[str, ...] = ()
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a process listens, and what proves that Ray sent the caller."""
+
+    host: str
+    port: int
+    token: bytes
+
+    def __repr__(self) -> str:
+        return f"Address({self.host}:{self.port})"
+
+
+PAYLOAD_MAX = 4_096
+"""Bytes kept of what could not be read."""
+AsideKind = Literal["change", "log", "state", "row", "channel", "commit"]
+
+
+class Aside(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored thing that could not be read.
+
+    `kind` change: a row of `changes` (`thing`: its router, `place`: its id). log: a record of a router's log (`place`:
+    its offset). state: a breaker's record. row: a JSON column (`thing`: table.column, `place`: a check sum of the
+    text). channel: a sealed configuration. commit: what the Journal could not store for a breaker.
+    `payload`: the first PAYLOAD_MAX bytes of `size`."""
+
+    kind: AsideKind
+    thing: str
+    place: int
+    project_id: str
+    reason: str
+    payload: bytes
+    size: int
+    seen_ms: int
+
+    @property
+    def key(self) -> tuple[AsideKind, str, int]:
+        return self.kind, self.thing, self.place

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -13,10 +15,21 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from breaker_actors.errors import Invalid
 
 PREFIX = "BREAKERS_"
+FILE = "_FILE"
+SECRET_BYTES_MAX = 64 << 10
+"""Bytes of a file that holds a secret, at most."""
+CLIENT_VARIABLES = {
+    "BREAKERS_URL": "base URL of the service; unset: what credentials.json says",
+    "BREAKERS_KEY": "a user or admin key; unset: that of credentials.json",
+    "BREAKERS_PROJECT": "name or id of the project; unset: that of credentials.json",
+}
+"""What commands that speak to a running service read besides the settings; of no meaning to the service."""
+CLIENT_SECRETS = ("BREAKERS_KEY",)
+"""Those of them that a file may hold."""
 
 
 class Settings(BaseSettings):
-    """Each field is the environment variable BREAKERS_<NAME IN CAPITALS>. README's table is made from this class."""
+    """Each field is the environment variable BREAKERS_<NAME IN CAPITALS>. Source of docs/reference/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
@@ -27,46 +40,133 @@ class Settings(BaseSettings):
     secret_key: SecretStr | None = Field(
         None, description="64 hex digits, the key that seals secrets in the database; unset: kept in the data dir"
     )
+    bootstrap_admin_key: SecretStr | None = Field(
+        None,
+        description="admin key that the first start on an empty database makes, `eb_admin_` and 64 hex digits; unset:"
+        " a random one",
+    )
     history_url: str | None = Field(
         None, description="path or fsspec URL of the history store; unset: `history` in the data dir"
     )
     host: str = Field("127.0.0.1", description="address the HTTP interface listens on")
+    ingress: Literal["haproxy", "serve"] | None = Field(
+        None,
+        description="what listens on the port: `haproxy`, or `serve`, Ray Serve's own proxy, for one node where HAProxy"
+        " can't be had; unset: `haproxy` where it is installed",
+    )
     port: int = Field(7117, ge=0, le=65535, description="port of the HTTP interface; 0 picks a free one")
-    health_token: str | None = Field(None, description="bearer token that the health endpoints ask for, when set")
+    tls_cert: Path | None = Field(
+        None, description="PEM file with the certificate of the HTTP interface and its chain; unset: no TLS"
+    )
+    tls_key: Path | None = Field(None, description="PEM file with its key, without a passphrase")
+    connections_per_source_max: int | None = Field(
+        None,
+        ge=0,
+        description="open connections of one source address, per node; unset: half of all, 0: no limit of its own",
+    )
+    health_token: str | None = Field(
+        None, repr=False, description="bearer token that the health endpoints ask for, when set"
+    )
+    metrics_token: str | None = Field(
+        None, repr=False, description="bearer token with which `/metrics` is read; unset: nobody may"
+    )
+    metrics_open: bool = Field(False, description="whether everybody may read `/metrics`: names and states of breakers")
+    metrics_breakers_max: int = Field(
+        1_000, ge=0, description="breakers that `/metrics` shows, the oldest first; the rest is counted"
+    )
     replicas: int = Field(1, ge=1, description="API replicas")
     breaker_actors: int | None = Field(
         None, ge=1, description="budget of BreakerActors; default max(2, 2 x CPUs of the cluster)"
     )
     router_actors: int | None = Field(None, ge=1, description="budget of RouterActors; default max(1, CPUs // 2)")
     window_samples_max: int = Field(1_000_000, ge=1, description="samples one window holds; older ones leave early")
+    window_project_samples_max: int = Field(
+        10_000_000,
+        ge=1,
+        description="samples all windows of a project hold in a BreakerActor; the oldest leave early",
+    )
     max_body_bytes: int = Field(8 << 20, ge=1, description="largest request body as sent; more is 413")
-    max_inflated_bytes: int = Field(16 << 20, ge=1, description="largest request body after gzip; more is 413")
+    max_inflated_bytes: int = Field(
+        4 << 20, ge=1, description="largest ingest body after gzip, or without it; more is 413"
+    )
+    bodies_in_flight_bytes: int = Field(
+        64 << 20,
+        ge=1,
+        description="bytes of bodies, and of answers, a replica holds at a time, each caller a part; more is 429",
+    )
+    body_timeout_ms: int = Field(
+        10_000, ge=1, description="64 KiB of a body, or its rest, have to arrive within this; slower is 408"
+    )
     max_sample_age_ms: int = Field(3_600_000, ge=0, description="older samples are rejected as ts_ms_too_old")
     max_sample_ahead_ms: int = Field(300_000, ge=0, description="samples further ahead are ts_ms_in_future")
     signature_skew_ms: int = Field(300_000, ge=0, description="how far X-EB-Timestamp may lie from our clock")
-    secret_overlap_ms: int = Field(0, ge=0, description="how long the last ingest secret counts after a rotation")
+    secret_overlap_ms: int = Field(
+        600_000, ge=0, description="how long the last ingest secret counts after a rotation; 0: not at all"
+    )
+    transitions_per_minute_max: int = Field(
+        12_000, ge=1, description="transitions of one project stored a minute, 20000 at once; what is beyond waits"
+    )
     breakers_per_project_max: int = Field(10_000, ge=1, description="breakers of one project; more is 422")
+    configuration_bytes_max: int = Field(
+        64 << 20, ge=1 << 20, description="bytes of a project's breakers, routers, links, channels, keys; more is 422"
+    )
+    audit_bytes_max: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        description="bytes of a project's audit log, and of an organisation's own; beyond it entries are short, at"
+        " twice that changes are 422",
+    )
+    events_max: int = Field(10_000_000, ge=1_000, description="events kept of a project; beyond it the oldest go early")
+    deliveries_max: int = Field(
+        1_000_000, ge=1_000, description="deliveries kept of a project; beyond it the oldest go early, ended ones first"
+    )
+    projects_per_org_max: int = Field(1_000, ge=1, description="projects of one organisation; more is 422")
+    workspaces_per_org_max: int = Field(1_000, ge=1, description="workspaces of one organisation; more is 422")
+    keys_per_org_max: int = Field(
+        10_000, ge=3, description="API keys of one organisation, those of its projects included; more is 422"
+    )
     bulk_removal_percent_max: int = Field(
         50, ge=0, le=100, description="share of a project's breakers, when 10 or more, that one PUT may remove unasked"
     )
     duplicate_window_ms: int = Field(600_000, ge=0, description="how long a repeated request is recognised")
-    duplicate_keys_max: int = Field(1_000_000, ge=1, description="duplicate keys a RouterActor holds; oldest go first")
+    duplicate_keys_max: int = Field(
+        1_000_000, ge=1, description="duplicate keys a RouterActor holds; the oldest of who holds most go first"
+    )
     lane_samples_max: int = Field(
         200_000, ge=1, description="samples waiting in one lane; 64 bytes count as one at least"
     )
     feed_entries_max: int = Field(20_000, ge=1, description="feed entries a Journal keeps for replicas that lag")
     subscriber_queue_max: int = Field(
-        1_000, ge=1, description="messages waiting for one stream client before it is cut"
+        1_000, ge=1, description="messages a stream client may be behind and still gets each one; then latest states"
     )
     streams_per_project_max: int = Field(2_000, ge=1, description="open state streams of one project per replica")
     rate_requests_per_s: int = Field(
         2_000, ge=0, description="requests of one key a second, other than ingest and events; 0 is no limit"
     )
     rate_events_per_s: int = Field(20, ge=0, description="reads of the events list of one key a second; 0 is no limit")
+    rate_reads_per_s: int = Field(
+        20_000,
+        ge=0,
+        description="things of one project that lists and batches tell a second; 0 is no limit",
+    )
+    rate_tests_per_minute: int = Field(
+        10, ge=0, description="test notifications of one project, and of one key, a minute; 0 is no limit"
+    )
     rate_ingest_per_s: int = Field(0, ge=0, description="ingest requests of one project a second; 0 is no limit")
+    rate_unknown_per_s: int = Field(
+        500,
+        ge=0,
+        description="requests of one address a second without a key or project that is known; HAProxy of each node lets"
+        " a fifth of it through; 0 is no limit",
+    )
+    rate_waste_bytes_per_s: int = Field(
+        512 << 10,
+        ge=0,
+        description="bytes of bad bodies of one address and project (of one organisation) a second; 0 is no limit",
+    )
     checkpoint_interval_ms: int = Field(5_000, ge=1, description="how often changed breaker records are stored")
     heartbeat_interval_ms: int = Field(1_000, ge=1, description="how often a RouterActor notes that it takes samples")
-    owner_timeout_ms: int = Field(1_000, ge=1, description="how long a read or a promise waits for an owner")
+    owner_timeout_ms: int = Field(1_000, ge=1, description="how long a read or a watermark waits for an owner")
     max_clock_skew_ms: int = Field(
         500, ge=0, description="a router's new owner on another node waits so long before its first stamp"
     )
@@ -78,6 +178,9 @@ class Settings(BaseSettings):
     )
     log_bytes_max: int = Field(
         8 << 30, ge=1 << 20, description="bytes of one RouterActor's log; trimmed early at 80 %, beyond it 429"
+    )
+    log_project_percent_max: int = Field(
+        25, ge=1, le=100, description="share of `BREAKERS_LOG_BYTES_MAX` that a project's logs may take; beyond it 429"
     )
     history_retention_days: int = Field(90, ge=1, description="how long events, audit and deliveries are kept")
     upkeep_interval_ms: int = Field(10_000, ge=1, description="how often logs are trimmed and old rows removed")
@@ -99,11 +202,11 @@ class Settings(BaseSettings):
         False, description="true: a sample answered 202 also survives a power loss (slower; PostgreSQL decides itself)"
     )
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "tls_cert", "tls_key")
     @classmethod
-    def _absolute(cls, data_dir: Path) -> Path:
+    def _absolute(cls, path: Path | None) -> Path | None:
         """Actors have working directories of their own."""
-        return data_dir.absolute()
+        return path and path.absolute()
 
     @property
     def history(self) -> str:
@@ -111,24 +214,94 @@ class Settings(BaseSettings):
         return self.history_url or str(self.data_dir / "history")
 
     @classmethod
+    def secrets(cls) -> tuple[str, ...]:
+        """Names of the fields that hold a secret: nothing shows them, and a file may hold each."""
+        fields = cls.model_fields.items()
+        return tuple(name for name, f in fields if SecretStr in get_args(f.annotation) or not f.repr)
+
+    @classmethod
     def table(cls) -> str:
-        """README's settings table, in Markdown."""
-        lines = ["| variable | default | what it sets |", "|---|---|---|"]
+        """The table of docs/reference/settings.md."""
+        lines, secrets = ["| variable | default | what it sets |", "|---|---|---|"], cls.secrets()
         for name, field in cls.model_fields.items():
             default = "" if field.default is None else f"`{str(field.default).lower()}`"
-            lines.append(f"| `{PREFIX}{name.upper()}` | {default} | {field.description} |")
+            says = f"{field.description} (secret)" if name in secrets else field.description
+            lines.append(f"| `{PREFIX}{name.upper()}` | {default} | {says} |")
         return "\n".join(lines)
 
 
+def client_table() -> str:
+    """The table of variables that only commands read."""
+    rows = (
+        f"| `{name}` | {text}{' (secret)' if name in CLIENT_SECRETS else ''} |"
+        for name, text in CLIENT_VARIABLES.items()
+    )
+    return "\n".join(["| variable | what it says |", "|---|---|", *rows])
+
+
+def variables() -> frozenset[str]:
+    """Every variable there is, those that name a file included."""
+    settings = {PREFIX + name.upper() for name in Settings.model_fields}
+    secrets = {PREFIX + name.upper() for name in Settings.secrets()}
+    return frozenset(settings | CLIENT_VARIABLES.keys() | {name + FILE for name in (*secrets, *CLIENT_SECRETS)})
+
+
 def load_settings(environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
-    """Settings from the environment and explicit overrides (None = not given). Raises Invalid naming the variable."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    """Settings from the environment and explicit overrides (None = not given). Raises Invalid that names each wrong
+    variable."""
+    known = variables()
     unknown = sorted(k for k in (environ or os.environ) if k.startswith(PREFIX) and k not in known)
     if unknown:
-        raise Invalid(f"unknown setting {unknown[0]}", {"setting": unknown[0]})
+        raise Invalid("; ".join(_unknown(name, known) for name in unknown), {"setting": unknown[0]})
+    given = {name: text for name in Settings.secrets() if (text := secret_of_file(PREFIX + name.upper())) is not None}
     try:
-        return Settings(**{k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
+        return Settings(**given | {k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        first = error.errors()[0]
-        name = PREFIX + str(first["loc"][0]).upper()
-        raise Invalid(f"{name}: {first['msg']}", {"setting": name}) from None
+        wrong = [(PREFIX + str(found["loc"][0]).upper(), found["msg"]) for found in error.errors()]
+        raise Invalid("; ".join(f"{name}: {text}" for name, text in wrong), {"setting": wrong[0][0]}) from None
+
+
+def secret_of_file(variable: str) -> str | None:
+    """The secret in the file that `<variable>_FILE` names, without its last line end; None: that is not set. Raises
+    Invalid, which never has the content, for both set and for what is no file with a line of text."""
+    name = variable + FILE
+    path = os.environ.get(name)
+    if path is None:
+        return None
+    if variable in os.environ:
+        raise Invalid(f"{variable} and {name} are both set: set one of them", {"setting": name})
+    try:
+        content = _read_bounded(path)
+        text = content.decode().removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise Invalid(f"{name}: {path} can't be read: {error.strerror}", {"setting": name}) from None
+    except UnicodeDecodeError:
+        raise Invalid(f"{name}: {path} is not UTF-8 text", {"setting": name}) from None
+    why = _unfit(content, text)
+    if why is not None:
+        raise Invalid(f"{name}: {path} {why}", {"setting": name})
+    return text
+
+
+def _read_bounded(path: str) -> bytes:
+    """At most one byte more than a secret may have. Raises OSError, also for what is no regular file: a pipe without a
+    writer would never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "no regular file")
+        return file.read(SECRET_BYTES_MAX + 1)
+
+
+def _unfit(content: bytes, text: str) -> str | None:
+    """Why a file's content is no secret."""
+    if len(content) > SECRET_BYTES_MAX:
+        return f"has more than {SECRET_BYTES_MAX} bytes"
+    if not text:
+        return "is empty"
+    return None if text.isprintable() else "has more than one line, or what can't be printed"
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    """What to tell of a variable that is no setting."""
+    near = get_close_matches(name.removeprefix(PREFIX), [other.removeprefix(PREFIX) for other in known], n=1)
+    return f"unknown setting {name}" + (f": did you mean {PREFIX}{near[0]}?" if near else "")

@@ -8,6 +8,7 @@
     run.states          # one row per stay in a state
     run.summary         # one row per rule: time in each state, trips, labelled windows caught
     run.to_pandas()     # the same frames for pandas
+    run.report("r.html")  # a page with charts, which works offline
 
 The breaker is created at the time of the first sample, timers run up to that of the last one. With a sweep there are
 many settings of each rule; `run.sweep` has one row for each, the best first.
@@ -15,45 +16,56 @@ many settings of each rule; `run.sweep` has one row for each, the best first.
 
 from __future__ import annotations
 
+import warnings as python_warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from breaker_actors.clock import moment
 from breaker_actors.core.machine import SAMPLES_MAX
 from breaker_actors.errors import Invalid
-from pipelines import results
-from pipelines.fast.engine import WindowsTooLarge
+from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, variants
 from pipelines.frames import from_pandas, to_pandas
-from pipelines.rules import RuleLike, Value, candidates, checked_sweep, variants
-from pipelines.sorting import Sorted
-from pipelines.sources import WITH_RECORD, Files, Frames, Layout, Source
-from pipelines.streams import Progress, Run, replayed
-from pipelines.tally import Labelled, Room, Tally, labelled
+from pipelines.replay import results
+from pipelines.replay.memory import BASE_MB, BYTES_PER_ROW, MEMORY_MB, beyond_base, rows_within
+from pipelines.replay.run import Progress, Run, replayed
+from pipelines.replay.scoring import EffectBudget, Labelled, Tally, labelled
+from pipelines.replay.vectorized.engine import WindowsTooLarge
+from pipelines.report.notebook import html_of
+from pipelines.report.page import write_report
+from pipelines.sources.external_sort import Sorted
+from pipelines.sources.files import PYTHON, WITH_RECORD, Files, Frames, Layout, Source, Words
 
-MEMORY_MB = 1024
-BASE_MB, BYTES_PER_ROW, BYTES_PER_EFFECT = 200, 640, 2048
-"""Measured: what a run needs beside its chunk, what a row of a chunk takes at most while it is walked over, and what a
-transition takes until it is told, as JSON at most, when there is no chunk any more."""
-ROWS_MIN = 1 << 16
+__all__ = ["Backtest", "BacktestWarning", "Invalid", "backtest", "source_of"]
+
+BYTES_PER_EFFECT = 2048
+"""Measured: what a transition takes until it is told, as JSON at most, when there is no chunk any more."""
 SORTED_PARTS = 4
 """What is sorted at a time is such a part of the memory for rows: it lies there twice, in the buffers of its files, and
 half as much beside a chunk while it is merged."""
 
 
-@dataclass(slots=True)
-class Backtest:
-    """What came of it, as polars frames; times are Unix milliseconds.
+class BacktestWarning(UserWarning):
+    """Something about the input that is probably not meant; the result is right for what was given."""
 
-    - `transitions`: breaker, ts_ms, prev, curr, transition_seq, allow_rate, reason, value; avg, count, error_count and
-      p95 of the evaluation window; trace_id.
-    - `states`: breaker, state, from_ms, to_ms, duration_ms.
-    - `summary`: per breaker from_ms, to_ms, samples, late, truncated, transitions, trips, recoveries, closed_ms,
-      half_open_ms, open_ms; with labelled windows also windows, caught, false_trips, latency_ms (mean of those caught).
+
+@dataclass(slots=True, repr=False)
+class Backtest:
+    """What came of it, as polars frames. Times are given twice: as Unix milliseconds (`ts_ms`, `from_ms`, `to_ms`) and
+    as Datetime, UTC (`ts`, `from`, `to`).
+
+    - `transitions`: breaker, ts_ms, ts, prev, curr, transition_seq, allow_rate, reason, value; avg, count,
+      error_count and p95 of the evaluation window; trace_id.
+    - `states`: breaker, state, from_ms, to_ms, duration_ms, from, to.
+    - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions, trips, recoveries,
+      closed_ms, half_open_ms, open_ms; with labelled windows also windows (those that samples reach), caught,
+      false_trips, latency_ms (mean of those caught).
     - `sweep`: the same per setting, the best first: most windows caught, then fewest false trips, then lowest latency;
       without windows fewest trips.
+    - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).
     """
 
     transitions: pl.DataFrame
@@ -62,10 +74,19 @@ class Backtest:
     sweep: pl.DataFrame | None
     runs: list[Run]
     windows: list[Labelled] | None
+    source: Source | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, runs: Sequence[Run], windows: list[Labelled] | None) -> Backtest:
-        """The frames of finished runs."""
+    def of(
+        cls,
+        runs: Sequence[Run],
+        windows: list[Labelled] | None,
+        source: Source | None = None,
+        limits: dict[str, int] | None = None,
+    ) -> Backtest:
+        """The frames of finished runs over a source, read within `limits` (memory_mb, window_samples_max)."""
         given = [run for run in runs if run.setting is None]
         swept = [run for run in runs if run.setting is not None]
         return cls(
@@ -75,7 +96,18 @@ class Backtest:
             results.sweep(swept, windows) if swept else None,
             list(runs),
             windows,
+            source,
+            limits or {},
+            _remarks(given, windows, getattr(source, "words", None)),
         )
+
+    def __repr__(self) -> str:
+        return f"Backtest({len(self.summary)} rules, {len(self.transitions)} transitions)\n{self.summary}"
+
+    def _repr_html_(self) -> str:
+        """The tables, for a notebook."""
+        names = [] if self.source is None else list(self.source.names)
+        return html_of(self, names, self.remarks, self.summary, self.transitions)
 
     @property
     def given(self) -> list[Run]:
@@ -83,8 +115,17 @@ class Backtest:
         return [run for run in self.runs if run.setting is None]
 
     def best(self) -> pl.DataFrame | None:
-        """The settings of the sweep that no other one beats: all labelled windows caught, fewest false trips."""
+        """The settings of the sweep that no other one beats: most labelled windows caught, of these fewest false trips;
+        without windows fewest trips. None without a sweep, never empty. Whether all windows are caught: its columns
+        `caught` and `windows`."""
         return None if self.sweep is None else results.best(self.sweep, self.windows)
+
+    def report(self, path: str | Path, *, progress: Progress | None = None) -> Path:
+        """Writes a page with charts, which works offline; the samples are read once more. Raises Invalid."""
+        if self.source is None:
+            raise Invalid("this result doesn't know its samples, so there is nothing to draw")
+        write_report(Path(path), self, self.source, progress=progress, **self.limits)
+        return Path(path)
 
     def to_pandas(self) -> dict[str, Any]:
         """The frames by name, for pandas."""
@@ -105,6 +146,7 @@ def backtest(
     grace_ms: int = 0,
     sweep: Mapping[str, Sequence[Value]] | None = None,
     sort: bool = False,
+    time_unit: str = "ms",
     memory_mb: int = MEMORY_MB,
     window_samples_max: int = SAMPLES_MAX,
     progress: Progress | None = None,
@@ -112,20 +154,24 @@ def backtest(
     """Moves the breakers of `rule` over `samples`. Raises Invalid, with file, row and column where there is one.
 
     - rule: a Breaker object (interface.md) as a dict, a `Rule`, a JSON or YAML file of one or several, or a list.
-    - samples: a polars or pandas frame, a path or pattern of Parquet, CSV or NDJSON files, a list of these, or a
-      `Source`. `columns` says how they name ours, for example {"ts_ms": "timestamp"}.
-    - windows: labelled failures, see `pipelines.tally`; a trip up to `grace_ms` behind a window still belongs to it.
+    - samples: a polars or pandas frame, a pyarrow Table (or whatever else hands out Arrow streams), a path, pattern,
+      folder or URL (s3://, gs://, az://, https://) of Parquet, CSV or NDJSON files, a list of these, or a `Source`.
+      `columns` says how they name ours, for example {"ts_ms": "timestamp"}.
+    - windows: labelled failures, [start, end] each as milliseconds, ISO 8601, datetime or Timestamp, or a JSON file of
+      them; see `pipelines.replay.scoring`. A trip up to `grace_ms` behind a window still belongs to it. Windows that no
+      sample reaches are told, not judged.
     - sweep: values per field of the rule; every combination is tried.
     - sort: the samples are not in order of time.
+    - time_unit: s, ms, us or ns: of times in the samples that are numbers.
     - memory_mb: what the process may take.
     - progress: called with the number of samples read so far.
     """
-    source = source_of(samples, columns, sort=sort, memory_mb=memory_mb)
+    source = source_of(samples, columns, sort=sort, time_unit=time_unit, memory_mb=memory_mb)
     labels = None if windows is None else labelled(windows, source.names)
     grid = checked_sweep(sweep or {})
-    runs, room = [], Room(_beyond_base(memory_mb) // BYTES_PER_EFFECT)
+    runs, budget = [], EffectBudget(beyond_base(memory_mb) // BYTES_PER_EFFECT)
     for one in candidates(rule):
-        runs.append(Run(one, Tally(labels or (), grace_ms, room=room)))
+        runs.append(Run(one, Tally(labels or (), grace_ms, budget=budget)))
         for setting, variant in variants(one, grid) if grid else ():
             runs.append(Run(variant, Tally(labels or (), grace_ms, kept=False), setting, one.name))
     try:
@@ -133,14 +179,56 @@ def backtest(
     except WindowsTooLarge as error:
         needed = BASE_MB + window_samples_max * 5 // 4 * BYTES_PER_ROW // (1 << 20) + 1
         raise Invalid(f"the windows hold {error} samples or more; {needed} MB of memory are enough for any") from None
-    return Backtest.of(runs, labels)
+    limits = {"memory_mb": memory_mb, "window_samples_max": window_samples_max}
+    done = Backtest.of(runs, labels, source, limits)
+    for remark in done.remarks:
+        python_warnings.warn(remark, BacktestWarning, stacklevel=2)
+    return done
+
+
+EARLIEST_MS = 631_152_000_000
+"""1990: times before it are probably in another unit."""
+
+
+def _remarks(given: Sequence[Run], windows: list[Labelled] | None, words: Words | None) -> list[str]:
+    """What the caller should know of the input. `words`: None where times can't be in another unit."""
+    if not given:
+        return []
+    first_ms, _ = _span(given)
+    early = []
+    if words is not None and first_ms < EARLIEST_MS:
+        at = moment(first_ms).isoformat(" ", "milliseconds")
+        early = [f"the samples begin in {at[:4]}, at {at}; if their times are in another unit, {words.unit}"]
+    return early + _outside(given, windows)
+
+
+def _outside(given: Sequence[Run], windows: list[Labelled] | None) -> list[str]:
+    reached = {number for run in given for number in run.judged()}
+    outside = [window for i, window in enumerate(windows or ()) if i not in reached]
+    if not outside:
+        return []
+    first, last = (moment(ms).isoformat(" ", "seconds") for ms in _span(given))
+    which = ", ".join(moment(window.start_ms).isoformat(" ", "seconds") for window in outside[:3])
+    more = f" and {len(outside) - 3} more" if len(outside) > 3 else ""
+    told = f"{len(outside)} of {len(windows or ())} labelled windows lie outside of the samples ({first} to {last})"
+    return [f"{told} and are not judged: those from {which}{more}"]
+
+
+def _span(runs: Sequence[Run]) -> tuple[int, int]:
+    return min(run.first_ms for run in runs), max(run.last_ms for run in runs)
 
 
 def source_of(
-    samples: Any, columns: Mapping[str, str] | None = None, *, sort: bool = False, memory_mb: int = MEMORY_MB
+    samples: Any,
+    columns: Mapping[str, str] | None = None,
+    *,
+    sort: bool = False,
+    time_unit: str = "ms",
+    memory_mb: int = MEMORY_MB,
+    words: Words = PYTHON,
 ) -> Source:
-    """Whatever samples were given as, as a source; sorted within the memory."""
-    layout = Layout(dict(columns or {}), WITH_RECORD)
+    """Whatever samples were given as, as a source; sorted within the memory. `words`: how errors name arguments."""
+    layout = Layout(dict(columns or {}), WITH_RECORD, words, time_unit)
     if isinstance(samples, str | Path):
         samples = [samples]
     source: Source
@@ -148,21 +236,14 @@ def source_of(
         source = Frames(samples, layout, ordered=not sort)
     elif type(samples).__module__.partition(".")[0] == "pandas":
         source = Frames(from_pandas(samples), layout, ordered=not sort)
+    elif hasattr(samples, "__arrow_c_stream__"):
+        source = Frames(pl.DataFrame(samples), layout, ordered=not sort)
     elif isinstance(samples, Sequence):
         source = Files(samples, layout, ordered=not sort)
-    else:
+    elif hasattr(samples, "batches") and hasattr(samples, "names"):
         source = samples
+    else:
+        raise Invalid(
+            f"samples: {type(samples).__name__} is not a frame, an Arrow table, a path, a list of paths or a Source"
+        )
     return Sorted(source, run_bytes=rows_within(memory_mb) * BYTES_PER_ROW // SORTED_PARTS) if sort else source
-
-
-def rows_within(memory_mb: int) -> int:
-    """How many rows may be walked over at a time, so that the process stays within the memory."""
-    rows = _beyond_base(memory_mb) // BYTES_PER_ROW
-    if rows < ROWS_MIN:
-        raise Invalid(f"{memory_mb} MB are too few; {BASE_MB + ROWS_MIN * BYTES_PER_ROW // (1 << 20) + 1} are needed")
-    return rows
-
-
-def _beyond_base(memory_mb: int) -> int:
-    """Bytes for what grows with samples and transitions."""
-    return (memory_mb - BASE_MB) << 20

@@ -1,7 +1,7 @@
 """Samples as columns in arrival order, and one stretch of them at a time with the samples that still lie in windows.
 
-Times are Unix milliseconds. Pure: what reads files is `pipelines.sources`, what walks breakers over a chunk is
-`pipelines.fast.engine`.
+Times are Unix milliseconds. Pure: what reads files is `pipelines.sources.files`, what walks breakers over a chunk is
+`pipelines.replay.vectorized.engine`.
 """
 
 from __future__ import annotations

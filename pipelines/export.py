@@ -1,8 +1,8 @@
 """Export: a project's samples, out of the sample log and the history store, and its events, as partitioned Parquet.
 
-The samples lie as in the history store (`pipelines.history`), each there once: what was received live is in the log,
-what was loaded is in the store. They can be read by `breakers backfill` and `breakers backtest` again; `record` tells a
-backtest which samples of the log came together.
+The samples lie as in the history store (`pipelines.sources.history_store`), each there once: what was received live is
+in the log, what was loaded is in the store. They can be read by `breakers backfill` and `breakers backtest` again;
+`record` tells a backtest which samples of the log came together.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import polars as pl
 
-from breaker_actors.core.records import LogRecord, decode_samples
+from breaker_actors.core.log_entries import LogRecord, decode_samples
 from breaker_actors.errors import Invalid
-from breaker_actors.logreader import LogReader
 from breaker_actors.messages import RouterAssignment, RouterRef
-from breaker_actors.stores.base import EventQuery, EventRow, EventSource, Store
-from breaker_actors.stores.samplelog import SampleLog
-from pipelines import history
-from pipelines.history import DAY_MS, SCHEMA, frame_of, parquet, within
-from pipelines.places import Folder, Place
+from breaker_actors.store.base import EventStore
+from breaker_actors.store.rows import EventQuery, EventRow, EventSource
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import LogReader
+from pipelines.sources import history_store as history
+from pipelines.sources.history_store import DAY_MS, SCHEMA, frame_of, parquet, within
+from pipelines.sources.object_store import Folder, Place
 
 ROWS_OF_FILE, EVENTS_READ = 1 << 18, 1_000
 SAMPLES_SCHEMA = SCHEMA | {"record": pl.Int64}
@@ -90,25 +93,31 @@ def export_history(place: Place, span: Span, out: Folder) -> Iterator[int]:
 
 
 async def export_log(
-    log: SampleLog, assignments: Sequence[RouterAssignment], span: Span, out: Folder
+    log: SampleLog, assignments: Sequence[RouterAssignment], span: Span, out: Folder, asides: Asides
 ) -> AsyncIterator[int]:
-    """Writes what the sample log still keeps, in the order of the log; yields how many samples each router has."""
+    """Writes what the sample log still keeps, in the order of the log; yields how many samples each router has. Records
+    that can't be read are set aside."""
     for assigned in assignments:
         rows, number = 0, 0
-        async for frame in _logged(log, assigned, span):
+        async for frame in _logged(LogReader(log, asides), log, assigned, span):
             history.add(out, span.project_id, frame, f"log.{number:06}")
             rows, number = rows + len(frame), number + 1
         yield rows
 
 
-async def _logged(log: SampleLog, assigned: RouterAssignment, span: Span) -> AsyncIterator[pl.DataFrame]:
+async def _logged(
+    reader: LogReader, log: SampleLog, assigned: RouterAssignment, span: Span
+) -> AsyncIterator[pl.DataFrame]:
     router = RouterRef(assigned.router_id, "", assigned.log_slot, 0)
     upto = await log.find(assigned.log_slot, assigned.router_id, span.to_ms - 1)
     waiting: list[pl.DataFrame] = []
     rows = 0
-    async for record in LogReader(log).back(router, upto, span.from_ms - 1):
-        waiting.append(_samples(record))
-        rows += len(waiting[-1])
+    async for record in reader.back(router, upto, span.from_ms - 1):
+        frame = reader.attempt(partial(_samples, record), record)
+        if frame is None:
+            continue
+        waiting.append(frame)
+        rows += len(frame)
         if rows >= ROWS_OF_FILE:
             yield pl.concat(waiting)
             waiting, rows = [], 0
@@ -135,7 +144,7 @@ def _samples(record: LogRecord) -> pl.DataFrame:
     )
 
 
-async def export_events(store: Store, span: Span, out: Folder) -> AsyncIterator[int]:
+async def export_events(store: EventStore, span: Span, out: Folder) -> AsyncIterator[int]:
     """Writes the events of both sources; yields how many each page came to."""
     sources: tuple[EventSource, ...] = ("live", "backfill")
     for source in sources:

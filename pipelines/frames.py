@@ -81,10 +81,13 @@ def _from_pandas(column: Any) -> pl.Series | list[Any]:
 
 
 def to_pandas(frame: pl.DataFrame) -> Any:
-    """The same frame for pandas. Whole numbers stay whole: where some are missing the column is Int64."""
+    """The same frame for pandas. Whole numbers stay whole: where some are missing the column is Int64.
+    Times have a zone."""
     pandas = importlib.import_module("pandas")
     columns = {}
     for column in frame:
-        integer = column.dtype.is_integer() and column.null_count() > 0
-        columns[column.name] = pandas.Series(column.to_list(), dtype="Int64" if integer else None)
+        kind = "Int64" if column.dtype.is_integer() and column.null_count() > 0 else None
+        if isinstance(column.dtype, pl.Datetime):
+            kind = f"datetime64[{column.dtype.time_unit}, {column.dtype.time_zone}]"
+        columns[column.name] = pandas.Series(column.to_list(), dtype=kind)
     return pandas.DataFrame(columns)

@@ -8,8 +8,25 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from breaker_actors import logs
-from tests.support import postgres
+from breaker_actors.telemetry import logs
+from tests.support import postgres, routes, workers
+from tests.support.fresh import statements_compiled_once
+from tests.support.workers import (
+    pytest_cmdline_main,
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = (
+    "pytest_cmdline_main",
+    "pytest_collection_modifyitems",
+    "pytest_runtest_protocol",
+    "pytest_xdist_make_scheduler",
+)
+
+workers.keep_bytecode()
+routes.remember_builders()
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +48,12 @@ def empty_postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
     """A fresh database with nothing in it."""
     with postgres_server.database(empty=True) as url:
         yield url
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_compiled_once() -> Iterator[None]:
+    with statements_compiled_once():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from api.credentials import Credentials
+from api.launch.bootstrap import Credentials
 from breaker_actors.clock import Clock
 from breaker_actors.errors import Unavailable
 

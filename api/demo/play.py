@@ -16,11 +16,11 @@ from typing import Any
 
 from rich.console import Console
 
-from api.credentials import FILE_NAME, read
 from api.demo.client import Client
 from api.demo.screen import Board, Screen, report
 from api.demo.series import BREAKERS, FAILED_ABOVE_MS, METRIC, POINTS_PER_POST, STEP_MS, Course, Series, load, summary
-from api.service import Service, Stopped, run
+from api.launch.bootstrap import FILE_NAME, read
+from api.launch.supervisor import Service, Stopped, run
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import BreakersError
 from breaker_actors.settings import load_settings
@@ -53,6 +53,8 @@ def play(as_json: bool) -> None:
 
     with tempfile.TemporaryDirectory(prefix="breakers-demo-") as folder:
         settings = load_settings(host="127.0.0.1", port=0, data_dir=Path(folder))
+        # On loopback, under a name that no certificate is for.
+        settings = settings.model_copy(update={"tls_cert": None, "tls_key": None})
         run(Service(settings, warn=lambda line: print(line, file=sys.stderr)), work)
     for outcome in outcomes:
         _conclude(outcome, console, as_json)

@@ -1,4 +1,8 @@
-"""One module and one blueprint per resource: decode, authorise, call the gateway, encode. No decisions here."""
+"""One module and one blueprint per resource: decode, authorise, call the gateway or the store, encode. In: requests
+that passed the middleware. Out: answers made by `wire`, and errors that `problems` turns into answers.
+
+Public: `BLUEPRINTS`.
+"""
 
 from quart import Blueprint
 
@@ -13,6 +17,7 @@ from api.routes import (
     ingest,
     keys,
     metadata,
+    metrics,
     projects,
     routers,
     spec,
@@ -39,5 +44,6 @@ BLUEPRINTS: tuple[Blueprint, ...] = (
     deliveries.blueprint,
     audit.blueprint,
     admin.blueprint,
+    metrics.blueprint,
     spec.blueprint,
 )

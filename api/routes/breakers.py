@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 from quart import Blueprint, Response, request
 
-from api import bodies, wire
+from api.admission.inflate import STEP_BYTES
 from api.auth import path_uuid
-from api.context import acting, configured, raw_body, reach, replica
-from api.query import flag
-from api.reply import conditional, json_response, no_content
-from api.wire_bulk import Guard, bulk_items
+from api.context.current import (
+    authorized_project,
+    callers,
+    configured,
+    current_key_id,
+    departure,
+    expect_list,
+    raw_body,
+    spend_reads,
+    tell_tagged,
+    telling,
+)
+from api.context.fields import heed, sent_fields
+from api.context.replica import replica
+from api.middleware.idempotency import noted, once
+from api.wire import requests as wire
+from api.wire import responses as bodies
+from api.wire.http import json_pieces, json_response, no_content
+from api.wire.query import flag
+from api.wire.requests_bulk import Guard, bulk_items
+from api.wire.unknown import FieldWarning
 from breaker_actors.errors import NotFound
 
 blueprint = Blueprint("breakers", __name__, url_prefix="/v1/projects/<project_id>/breakers")
@@ -19,40 +37,52 @@ blueprint = Blueprint("breakers", __name__, url_prefix="/v1/projects/<project_id
 
 @blueprint.get("")
 async def list_breakers(project_id: str) -> Response:
-    project = await reach(project_id, "manage")
-    rows, updated_ms = await replica().store.list_breakers(project.id)
-    content_hash = bodies.set_hash(rows)
-    return conditional(bodies.breaker_list(rows, updated_ms, content_hash), content_hash)
+    project = await authorized_project(project_id, "manage")
+    await expect_list(project.id)
+    rows, updated_ms = await replica().config.list_breakers(project.id)
+    spend_reads(project.id, len(rows))
+    return await tell_tagged(rows, bodies.breaker, partial(bodies.breaker_list, updated_ms))
 
 
 @blueprint.post("")
 async def create_breaker(project_id: str) -> Response:
-    project, parts = await reach(project_id, "manage"), replica()
-    draft = wire.breaker_draft(wire.decode_object(await raw_body()))
-    row, change_ids = await parts.store.create_breaker(project.id, draft, parts.clock.now_ms(), by=acting())
+    project, parts = await authorized_project(project_id, "manage"), replica()
+    draft = wire.breaker_draft(await sent_fields(wire.BreakerCreate))
+    asked = await once(project.org_id, lambda made: bodies.breaker_single(made[0]), project.id)
+    row, change_ids = await parts.config.create_breaker(
+        project.id, draft, parts.clock.now_ms(), current_key_id(), asked
+    )
+    noted(asked)
     await configured(project.id, change_ids)
     return json_response(bodies.breaker_single(row), 201)
 
 
 @blueprint.put("")
 async def replace_breakers(project_id: str) -> Response:
-    project, parts = await reach(project_id, "manage"), replica()
+    project, parts = await authorized_project(project_id, "manage"), replica()
     begun = parts.clock.monotonic()
-    items = bulk_items(wire.decode_object(await raw_body()))
+    body = await raw_body(parts.settings.max_body_bytes)
+    async with parts.intake.turns.turn(callers()) if len(body) > STEP_BYTES else nullcontext():
+        unknown = list[FieldWarning]()
+        items = await bulk_items(body, parts.settings.breakers_per_project_max, unknown)
+    heed(unknown)
+    await departure().expect(callers(), len(body))
     destructive = flag("allow_destructive", request.args)
     percent_max = parts.settings.bulk_removal_percent_max
     guard = Guard(request.headers.get("If-Match"), destructive, percent_max, len(items))
     now_ms = parts.clock.now_ms()
-    replaced = await parts.store.replace_breakers(project.id, items, guard.check, now_ms, by=acting())
+    replaced = await parts.config.replace_breakers(project.id, items, guard.check, now_ms, by=current_key_id())
     await configured(project.id, replaced.change_ids)
-    body = bodies.bulk_result(replaced, round(1000 * (parts.clock.monotonic() - begun)))
-    return json_response(body)
+    async with telling() as teller:
+        told = await teller.hashed(replaced.rows, bodies.breaker)
+        result = bodies.bulk_result(replaced, *told, round(1000 * (parts.clock.monotonic() - begun)))
+        return json_pieces(await teller.body(result))
 
 
 @blueprint.get("/<breaker_id>")
 async def get_breaker(project_id: str, breaker_id: str) -> Response:
-    project = await reach(project_id, "manage")
-    row = await replica().store.get_breaker(project.id, path_uuid(breaker_id))
+    project = await authorized_project(project_id, "manage")
+    row = await replica().config.get_breaker(project.id, path_uuid(breaker_id))
     if row is None:
         raise NotFound("There is no such breaker.")
     return json_response(bodies.breaker_single(row))
@@ -60,18 +90,20 @@ async def get_breaker(project_id: str, breaker_id: str) -> Response:
 
 @blueprint.patch("/<breaker_id>")
 async def update_breaker(project_id: str, breaker_id: str) -> Response:
-    project, parts = await reach(project_id, "manage"), replica()
+    project, parts = await authorized_project(project_id, "manage"), replica()
     breaker_id = path_uuid(breaker_id)
-    edit = partial(wire.breaker_edit, fields=wire.decode_object(await raw_body()))
-    row, change_ids = await parts.store.update_breaker(project.id, breaker_id, edit, parts.clock.now_ms(), by=acting())
+    edit = partial(wire.breaker_edit, fields=await sent_fields(wire.BreakerPatch))
+    row, change_ids = await parts.config.update_breaker(
+        project.id, breaker_id, edit, parts.clock.now_ms(), by=current_key_id()
+    )
     await configured(project.id, change_ids)
     return json_response(bodies.breaker_single(row))
 
 
 @blueprint.delete("/<breaker_id>")
 async def delete_breaker(project_id: str, breaker_id: str) -> Response:
-    project, parts = await reach(project_id, "manage"), replica()
+    project, parts = await authorized_project(project_id, "manage"), replica()
     now_ms = parts.clock.now_ms()
-    change_ids = await parts.store.delete_breaker(project.id, path_uuid(breaker_id), now_ms, by=acting())
+    change_ids = await parts.config.delete_breaker(project.id, path_uuid(breaker_id), now_ms, by=current_key_id())
     await configured(project.id, change_ids)
     return no_content()

@@ -7,29 +7,40 @@ from uuid import uuid4
 
 from quart import Blueprint, Response
 
-from api import bodies_accounts as bodies
-from api.context import acting, raw_body, reach, replica
-from api.reply import json_response, no_content
-from api.wire import decode_object
-from api.wire_accounts import channel_draft, channel_edit
+from api.context.current import authorized_project, current_key_id, expect_list, spend_reads, tell
+from api.context.fields import sent_fields
+from api.context.replica import replica
+from api.middleware.idempotency import noted, once
+from api.middleware.rate_limits import spend_test
+from api.wire import responses_accounts as bodies
+from api.wire.http import json_response, no_content
+from api.wire.requests_accounts import ChannelCreate, ChannelPatch, channel_draft, channel_edit
 from breaker_actors.errors import NotFound, SendFailed
 from breaker_actors.notify.model import Destination, sample
-from breaker_actors.stores.base import ChannelRow
+from breaker_actors.store.rows import ChannelRow
 
 blueprint = Blueprint("channels", __name__, url_prefix="/v1/projects/<project_id>/notification-channels")
+
+READS = 100
+"""Things that a channel in a list counts as: telling one costs as much as telling so many breakers."""
 
 
 @blueprint.get("")
 async def list_channels(project_id: str) -> Response:
-    project = await reach(project_id, "manage")
-    return json_response(bodies.channel_list(await replica().store.list_channels(project.id)))
+    project = await authorized_project(project_id, "manage")
+    await expect_list(project.id)
+    rows = await replica().config.list_channels(project.id)
+    spend_reads(project.id, READS * len(rows))
+    return await tell(rows, bodies.channel, bodies.ChannelList)
 
 
 @blueprint.post("")
 async def create_channel(project_id: str) -> Response:
-    project, parts = await reach(project_id, "manage"), replica()
-    draft = channel_draft(decode_object(await raw_body()))
-    row = await parts.store.create_channel(project.id, draft, parts.clock.now_ms(), by=acting())
+    project, parts = await authorized_project(project_id, "manage"), replica()
+    draft = channel_draft(await sent_fields(ChannelCreate), parts.settings.allow_private_destinations)
+    asked = await once(project.org_id, bodies.channel_single, project.id)
+    row = await parts.config.create_channel(project.id, draft, parts.clock.now_ms(), current_key_id(), asked)
+    noted(asked)
     return json_response(bodies.channel_single(row), 201)
 
 
@@ -42,29 +53,30 @@ async def get_channel(project_id: str, channel_id: str) -> Response:
 @blueprint.patch("/<channel_id>")
 async def update_channel(project_id: str, channel_id: str) -> Response:
     row, parts = await _channel(project_id, channel_id), replica()
-    edit = channel_edit(decode_object(await raw_body()))
-    changed = await parts.store.update_channel(row.project_id, row.id, edit, parts.clock.now_ms(), by=acting())
+    edit = channel_edit(await sent_fields(ChannelPatch), parts.settings.allow_private_destinations)
+    changed = await parts.config.update_channel(row.project_id, row.id, edit, parts.clock.now_ms(), by=current_key_id())
     return json_response(bodies.channel_single(changed))
 
 
 @blueprint.delete("/<channel_id>")
 async def delete_channel(project_id: str, channel_id: str) -> Response:
     row, parts = await _channel(project_id, channel_id), replica()
-    await parts.store.delete_channel(row.project_id, row.id, parts.clock.now_ms(), by=acting())
+    await parts.config.delete_channel(row.project_id, row.id, parts.clock.now_ms(), by=current_key_id())
     return no_content()
 
 
 @blueprint.post("/<channel_id>/test")
 async def test_channel(project_id: str, channel_id: str) -> Response:
     """Sends at once, whatever `enabled` and `events` say, and says what came of it."""
-    project, parts = await reach(project_id, "manage"), replica()
+    project, parts = await authorized_project(project_id, "manage"), replica()
     row = await _channel(project_id, channel_id)
+    await spend_test()
     to = Destination(channel_id=row.id, kind=row.channel, config=row.config)
     message = sample(project.id, project.name, parts.clock.now_ms(), str(uuid4()))
     attempt = await parts.sender.send(to, message)
     if attempt.result != "sent":
         raise SendFailed(f"The test notification could not be sent: {attempt.error}", _status(attempt.status))
-    return json_response({"status": "sent", "message": "The test notification was sent."})
+    return json_response(bodies.ChannelTest(status="sent", message="The test notification was sent."))
 
 
 def _status(status: int | None) -> dict[str, Any]:
@@ -73,8 +85,8 @@ def _status(status: int | None) -> dict[str, Any]:
 
 async def _channel(project_id: str, channel_id: str) -> ChannelRow:
     """The channel of a path; its id is any text."""
-    project = await reach(project_id, "manage")
-    row = await replica().store.get_channel(project.id, channel_id)
+    project = await authorized_project(project_id, "manage")
+    row = await replica().config.get_channel(project.id, channel_id)
     if row is None:
         raise NotFound("There is no such notification channel.")
     return row

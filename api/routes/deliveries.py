@@ -9,12 +9,12 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from api.auth import path_uuid
-from api.bodies_deliveries import delivery_list, silence
-from api.context import acting, reach, replica
-from api.query import deliveries_query, number_cursor
-from api.reply import json_response
+from api.context.current import authorized_project, current_key_id, tell
+from api.context.replica import replica
+from api.wire.query import deliveries_query, number_cursor
+from api.wire.responses_deliveries import DeliveryList, delivery, silence
 from breaker_actors.errors import NotFound
-from breaker_actors.stores.base import ProjectRow
+from breaker_actors.store.rows import ProjectRow
 
 blueprint = Blueprint(
     "deliveries", __name__, url_prefix="/v1/projects/<project_id>/notification-channels/<channel_id>/deliveries"
@@ -26,24 +26,27 @@ async def list_deliveries(project_id: str, channel_id: str) -> Response:
     project, parts = await _channel(project_id, channel_id), replica()
     query = deliveries_query(project.id, channel_id, request.args)
     # One row more than the page tells whether there is another page.
-    rows = await parts.store.deliveries(msgspec.structs.replace(query, limit=query.limit + 1))
+    rows = await parts.outbox.deliveries(msgspec.structs.replace(query, limit=query.limit + 1))
     page = rows[: query.limit]
     cursor = number_cursor(page[-1].number) if len(rows) > query.limit else None
-    known = await parts.store.circuit(channel_id)
-    return json_response(delivery_list(page, cursor, silence(known, parts.clock.now_ms())))
+    known = await parts.outbox.circuit(channel_id)
+    quiet = silence(known, parts.clock.now_ms())
+    return await tell(page, delivery, DeliveryList, next_cursor=cursor, silence=quiet)
 
 
 @blueprint.post("/<delivery_id>/redrive")
 async def redrive_delivery(project_id: str, channel_id: str, delivery_id: str) -> Response:
     project, parts = await _channel(project_id, channel_id), replica()
     now = parts.clock.now_ms()
-    rows = await parts.store.redrive_delivery(project.id, channel_id, path_uuid(delivery_id), now, by=acting())
-    return json_response(delivery_list(rows, None, None), 202)
+    rows = await parts.outbox.redrive_delivery(project.id, channel_id, path_uuid(delivery_id), now, by=current_key_id())
+    response = await tell(rows, delivery, DeliveryList, silence=None)
+    response.status_code = 202
+    return response
 
 
 async def _channel(project_id: str, channel_id: str) -> ProjectRow:
     """The project of a path whose channel there is."""
-    project = await reach(project_id, "manage")
-    if channel_id != project.id and await replica().store.get_channel(project.id, channel_id) is None:
+    project = await authorized_project(project_id, "manage")
+    if channel_id != project.id and await replica().config.get_channel(project.id, channel_id) is None:
         raise NotFound("There is no such notification channel.")
     return project

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+
 from quart import Blueprint, Response, request
 
 from api.auth import check_health_token
-from api.context import replica
-from api.reply import json_response
+from api.context.replica import replica
+from api.wire.http import json_response
+from api.wire.responses import Health, Ready
+from breaker_actors.errors import BreakersError
+from breaker_actors.gateway.gateway import Gateway
 
 blueprint = Blueprint("health", __name__, url_prefix="/api")
 
@@ -19,10 +25,21 @@ async def check_token() -> None:
 @blueprint.get("/health")
 @blueprint.get("/healthz")
 async def live() -> Response:
-    return json_response({"status": "ok"})
+    return json_response(Health(status="ok"))
 
 
 @blueprint.get("/readyz")
 async def ready() -> Response:
-    await replica().gateway.ready()
-    return json_response({"status": "ready"})
+    """One look for all who ask within half a second. 200 also while something could not be read: all others are
+    served, and the words say so."""
+    return json_response(await replica().readiness.get("", partial(_look, replica().gateway)))
+
+
+async def _look(gateway: Gateway) -> Ready:
+    await gateway.ready()
+    body = Ready(status="ready")
+    with suppress(BreakersError):
+        if aside := sum(await gateway.store.count_aside()):
+            body.set_aside = aside
+            body.message = f"{aside} stored things could not be read and were set aside: `breakers aside list`"
+    return body

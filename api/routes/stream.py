@@ -11,11 +11,12 @@ from collections.abc import AsyncGenerator
 
 from quart import Blueprint, Response, request
 
-from api.context import acting, reach, replica
-from api.feed import Feed
-from api.sse import StreamTiming
+from api.context.current import authorized_project, current_key_id
+from api.context.replica import replica
+from api.stream.feed import Feed
+from api.stream.sse import first_pause_s
 from breaker_actors.errors import Forbidden, NotFound, Unauthorized
-from breaker_actors.stores.base import ProjectRow
+from breaker_actors.store.rows import ProjectRow
 
 blueprint = Blueprint("stream", __name__, url_prefix="/v1/projects/<project_id>/breakers")
 
@@ -26,7 +27,8 @@ HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "Co
 async def stream_states(project_id: str) -> Response:
     project, parts = await _reach_slowly(project_id), replica()
     parts.feed.admit(project.id)
-    messages = follow(parts.feed, project.id, parts.timing, (project.org_id, acting()))
+    pause_s = first_pause_s(parts.timing, request.headers.get("User-Agent"))
+    messages = follow(parts.feed, project.id, pause_s, (project.org_id, current_key_id()))
     response = Response(b"" if request.method == "HEAD" else messages, headers=HEADERS)
     response.timeout = None
     del response.headers["Content-Length"]
@@ -36,20 +38,20 @@ async def stream_states(project_id: str) -> Response:
 async def _reach_slowly(project_id: str) -> ProjectRow:
     """Refuses after a pause: one public client asks again at once, for ever."""
     try:
-        return await reach(project_id, "read_runtime")
+        return await authorized_project(project_id, "read_runtime")
     except (Unauthorized, Forbidden, NotFound):
         await asyncio.sleep(replica().timing.refusal_s)
         raise
 
 
 async def follow(
-    feed: Feed, project_id: str, timing: StreamTiming, key: tuple[str, str] | None = None
+    feed: Feed, project_id: str, pause_s: float, key: tuple[str, str] | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of one client's stream: all states shortly after the headers, then every change."""
+    """The bytes of one client's stream: all states `pause_s` after the headers, then every change."""
     subscriber = None
     try:
         subscriber = feed.subscribe(project_id, key)
-        await asyncio.sleep(timing.snapshot_s)
+        await asyncio.sleep(pause_s)
         yield await feed.snapshot(project_id, subscriber)
         while True:
             yield await subscriber.next()

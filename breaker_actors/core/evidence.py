@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from breaker_actors.core.aggregate import COMPARE, accumulator_for
-from breaker_actors.core.exact import P95, clamp, delta_params, exact_value, inner_kind, need_of, percent_of, summary
+from breaker_actors.core.accumulators import COMPARE, accumulator_for
+from breaker_actors.core.definitions import (
+    P95,
+    clamp,
+    delta_params,
+    exact_value,
+    inner_kind,
+    need_of,
+    percent_of,
+    summary,
+)
 from breaker_actors.core.model import Agg, Batch, Flags, Record, Rule, Verdict
-from breaker_actors.core.window import Window
+from breaker_actors.core.window import SampleWindow, Window
 
 LONG_AGO = -(1 << 62)
 FEW = 64
@@ -35,7 +44,7 @@ class Evidence:
         self.late, self.truncated = record.late_count, record.truncated_count
         self.inner: float | None = None
         self.trace: tuple[int, str] | None = None
-        self.window: Window | None = None
+        self.window: SampleWindow | None = None
         self.use(rule, record)
 
     def use(self, rule: Rule, record: Record) -> None:
@@ -69,10 +78,10 @@ class Evidence:
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
-    def take(self, batch: Batch, received_ms: int, now: int) -> None:
+    def add(self, batch: Batch, received_ms: int, now: int) -> None:
         """A batch comes in."""
         if batch.trace is not None:
-            self._keep_trace(batch.trace, received_ms)
+            self.keep_trace(batch.trace, received_ms)
         window = self.window
         if window is None:
             self._follow(batch.ok)
@@ -99,11 +108,11 @@ class Evidence:
     def load(self, batch: Batch, received_ms: int, now: int) -> None:
         """A logged batch comes back in, uncounted."""
         if batch.trace is not None:
-            self._keep_trace(batch.trace, received_ms)
+            self.keep_trace(batch.trace, received_ms)
         if self.window is not None and len(batch):
             self.window.add(batch, received_ms, self.low_ms(now))
 
-    def _keep_trace(self, trace: tuple[int, str], received_ms: int) -> None:
+    def keep_trace(self, trace: tuple[int, str], received_ms: int) -> None:
         """The newest one is enough: when it leaves the window, all older ones have left."""
         time = min(trace[0], received_ms)
         if self.trace is None or time >= self.trace[0]:
@@ -159,9 +168,9 @@ class Evidence:
             return "breach"
         return "unconfirmed" if half_open and self.streak else "healthy"
 
-    def _assess_delta(self, window: Window, n: int) -> None:
+    def _assess_delta(self, window: SampleWindow, n: int) -> None:
         self.inner = window.acc.value(n, window) if n else None
-        self._value = self._difference(self.inner)
+        self._value = _difference(self.inner, self.baseline)
         if n < self.need or self._value is None:
             self.verdict = "indeterminate"
         else:
@@ -175,14 +184,9 @@ class Evidence:
         """The value of the last evaluation, worked out from the window when it has not been yet."""
         if self._lazy and self.window is not None:
             n = len(self.window)
-            self._value = self.window.acc.value(n, self.window) if n else self._empty_value()
+            self._value = self.window.acc.value(n, self.window) if n else _empty_value(self.rule, self.need)
             self._lazy = False
         return self._value
-
-    def _empty_value(self) -> float | None:
-        """Of nothing: a count of 0, a sum of 0 when min_count allows it, else no value."""
-        kind = self.rule.kind
-        return 0.0 if kind == "count" or (kind == "sum" and not self.need) else None
 
     def agg(self) -> Agg:
         """The `agg` object of an event, right after an evaluation."""
@@ -193,18 +197,12 @@ class Evidence:
 
     # -- the baseline of a delta --------------------------------------------------------------------------------------
 
-    def _difference(self, inner: float | None) -> float | None:
-        return None if inner is None or self.baseline is None else clamp(inner - self.baseline)
-
     def learn(self) -> None:
         """A tick in closed moves the baseline, or seeds it; never on a breach."""
         inner = self.inner
         if inner is None or self.count < self.need or self.verdict == "breach":
             return
-        self.baseline = inner if self.baseline is None else self._learned(inner, self.baseline)
-
-    def _learned(self, inner: float, baseline: float) -> float:
-        return clamp(self._alpha * inner + (1 - self._alpha) * baseline)
+        self.baseline = inner if self.baseline is None else _learned(self._alpha, inner, self.baseline)
 
     def learn_ticks(self, ticks: int) -> tuple[int, bool]:
         """Up to `ticks` healthy ticks over an aggregate that stands still: how many were run, and whether that is all
@@ -215,7 +213,7 @@ class Evidence:
         run, arrived = 0, False
         while run < ticks and not arrived and not self.breaches(value := clamp(inner - baseline)):
             self._value = value
-            learned = self._learned(inner, baseline)
+            learned = _learned(self._alpha, inner, baseline)
             run, arrived, baseline = run + 1, learned == baseline, learned
         self.baseline = baseline
         return run, arrived
@@ -227,7 +225,7 @@ class Evidence:
             return inner is None or self.count < self.need
         if self.breaches(clamp(inner - baseline)):
             return self.verdict == "breach"
-        return self._learned(inner, baseline) == baseline
+        return _learned(self._alpha, inner, baseline) == baseline
 
     # -- looking ahead ------------------------------------------------------------------------------------------------
 
@@ -261,15 +259,28 @@ class Evidence:
             return self.verdict, self.value(), self.count
         return self._recompute(window, at)
 
-    def _recompute(self, window: Window, at: int) -> tuple[Verdict, float | None, int]:
+    def _recompute(self, window: SampleWindow, at: int) -> tuple[Verdict, float | None, int]:
         rule = self.rule
         values, ok = window.since(at - rule.window_ms)
-        n, value = len(values), self._empty_value()
+        n, value = len(values), _empty_value(self.rule, self.need)
         if n:
             percent = percent_of(rule) if rule.kind == "percentile" else P95
             value = exact_value(inner_kind(rule), percent, values, ok)
         if self.is_delta:
-            value = self._difference(value)
+            value = _difference(value, self.baseline)
         if n < self.need or value is None or at < self.ready_ms:
             return "indeterminate", value, n
         return "breach" if self.breaches(value) else "healthy", value, n
+
+
+def _empty_value(rule: Rule, need: int) -> float | None:
+    """Of nothing: a count of 0, a sum of 0 when min_count allows it, else no value."""
+    return 0.0 if rule.kind == "count" or (rule.kind == "sum" and not need) else None
+
+
+def _difference(inner: float | None, baseline: float | None) -> float | None:
+    return None if inner is None or baseline is None else clamp(inner - baseline)
+
+
+def _learned(alpha: float, inner: float, baseline: float) -> float:
+    return clamp(alpha * inner + (1 - alpha) * baseline)

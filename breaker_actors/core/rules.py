@@ -1,4 +1,4 @@
-"""From the fields of a request to a checked `Rule`: defaults and bounds of semantics.md sections 1 and 4.
+"""From the fields of a request to a checked `Rule`: defaults and bounds of `rule_fields`.
 
 Every problem found is reported at once, under the path of its field.
 """
@@ -6,37 +6,30 @@ Every problem found is reported at once, under the path of its field.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, cast, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
-from breaker_actors.core.model import Kind, Op, Policy, Rule
+import msgspec
+
+from breaker_actors.core.model import Rule
+from breaker_actors.core.rule_fields import (
+    DELTA_OF,
+    FIELDS,
+    METRIC_MAX_CHARS,
+    MS_MAX,
+    RuleField,
+)
 from breaker_actors.errors import Invalid
 
-KINDS: tuple[str, ...] = get_args(Kind)
-OPS: tuple[str, ...] = get_args(Op)
-POLICIES: tuple[str, ...] = get_args(Policy)
-DELTA_OF: tuple[str, ...] = ("error_rate", "avg", "p95", "max", "min", "sum", "stddev", "count")
-DELTA_OF_DEFAULT = "avg"
-ALPHA_DEFAULT = 0.3
+JSON_BYTES_MAX = 65_536
+"""Of a value of free form that is stored."""
+PARAMS_BYTES_MAX = 4_096
+"""Of kind_params, which have three keys that mean something."""
+JSON_VALUES_MAX, JSON_DEPTH_MAX = 1_000, 32
+"""Of each of them: a value costs many times its text once it is read."""
 
-MS_MAX = 2_147_483_647
-WINDOW_MAX_MS = 24 * 3_600_000
-METRIC_MAX_CHARS = 128
-RAMP_STEPS_MAX = 10
-
-REQUIRED = ("metric", "kind", "op", "threshold")
-DEFAULTS: dict[str, object] = {
-    "window_ms": 60_000,
-    "eval_interval_ms": 10_000,
-    "min_count": 1,
-    "min_state_duration_ms": 60_000,
-    "cooldown_ms": 0,
-    "half_open_backoff_enabled": True,
-    "half_open_backoff_cap_ms": 300_000,
-    "half_open_indeterminate_policy": "conservative",
-    "recovery_allow_rate_ramp_steps": 5,
-    "kind_params": None,
-}
+REQUIRED = tuple(field.name for field in FIELDS if field.required)
+DEFAULTS: dict[str, object] = {field.name: field.default for field in FIELDS if not field.required}
 
 
 class _Bad(Exception):
@@ -170,7 +163,7 @@ def _word(words: tuple[str, ...]) -> Callable[[object], str]:
     return check
 
 
-def _whole(low: int, high: int = MS_MAX) -> Callable[[object], int]:
+def _whole(low: int, high: int) -> Callable[[object], int]:
     """A check for integers; floats are refused even when integral, as a client that sends one has lost its unit."""
 
     def check(value: object) -> int:
@@ -191,25 +184,48 @@ def _flag(value: object) -> bool:
     return value
 
 
+def excess(value: object, bytes_max: int = JSON_BYTES_MAX, values_max: int = JSON_VALUES_MAX) -> str | None:
+    """What a free-form value may have at most and has more of; None when it may be stored."""
+    if len(msgspec.json.encode(value)) > bytes_max:
+        return f"at most {bytes_max} bytes of JSON"
+    level, count = [value], 1
+    for _ in range(JSON_DEPTH_MAX):
+        level = [inner for outer in level for inner in _within(outer)]
+        count += len(level)
+        if not level or count > values_max:
+            break
+    return f"at most {values_max} values, {JSON_DEPTH_MAX} deep" if level else None
+
+
+def _within(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise _Bad("must be an object")
+    if too_much := excess(value, PARAMS_BYTES_MAX):
+        raise _Bad(f"must be {too_much}")
     return dict(value)
 
 
-_CHECKS: dict[str, Callable[[object], object]] = {
+_SPECIAL: dict[str, Callable[[object], object]] = {
     "metric": _metric,
-    "kind": _word(KINDS),
-    "op": _word(OPS),
     "threshold": _threshold,
-    "window_ms": _whole(0, WINDOW_MAX_MS),
-    "eval_interval_ms": _whole(1),
-    "min_count": _whole(0),
-    "min_state_duration_ms": _whole(0),
-    "cooldown_ms": _whole(0),
     "half_open_backoff_enabled": _flag,
-    "half_open_backoff_cap_ms": _whole(0),
-    "half_open_indeterminate_policy": _word(POLICIES),
-    "recovery_allow_rate_ramp_steps": _whole(1, RAMP_STEPS_MAX),
     "kind_params": _object,
 }
+
+
+def _check_of(field: RuleField) -> Callable[[object], object]:
+    """The check of one field: of its own, of its words, or of its bounds."""
+    if field.words:
+        return _word(field.words)
+    if field.low is not None and field.high is not None:
+        return _whole(field.low, field.high)
+    return _SPECIAL[field.name]
+
+
+_CHECKS = {field.name: _check_of(field) for field in FIELDS}

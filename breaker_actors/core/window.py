@@ -1,4 +1,4 @@
-"""The exact sliding window of a breaker: columns sorted by effective time, ties in arrival order (semantics.md sec. 2).
+"""The exact sliding window of a breaker: columns by effective time, ties in arrival order (semantics.md section 2).
 
 Expire, then add, then read: `core.machine` calls in that order, and the accumulator of `core.aggregate` hears of every
 sample that comes or goes. A sample held costs 17 bytes of columns plus slack. One storage has two code paths: scalar
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from typing import Protocol
 
 import numpy as np
 
-from breaker_actors.core.aggregate import Accumulator
+from breaker_actors.core.accumulators import Accumulator
 from breaker_actors.core.model import Batch, Flags, Float64, Int64
 
 SMALL_BATCH = 8
@@ -85,6 +86,39 @@ class Run:
         if to >= 32 and 4 * to >= len(self.time):
             del self.time[:to], self.value[:to], self.ok[:to]
             self.head = 0
+
+
+class SampleWindow(Protocol):
+    """What evidence asks of the samples that count: `Window` keeps them, others may look them up."""
+
+    acc: Accumulator
+
+    def __len__(self) -> int: ...
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """The earliest effective time."""
+
+    def values(self) -> Float64: ...
+
+    def flags(self) -> Flags: ...
+
+    def since(self, low: int) -> tuple[Float64, Flags]:
+        """Values and flags of the samples after an effective time."""
+
+    def add(self, batch: Batch, received_ms: int, low: int) -> tuple[int, int]:
+        """A batch comes in; how many of it were late, and how many samples left early."""
+
+    def expire(self, low: int) -> None:
+        """Samples up to an effective time leave."""
+
+    def recount(self, acc: Accumulator) -> None:
+        """Another accumulator follows from now on."""
+
+    def clear(self) -> None: ...
+
+    def bound(self, samples_max: int) -> int:
+        """So many samples at most from now on; how many left."""
 
 
 class Window:
@@ -172,6 +206,11 @@ class Window:
         if gone > max(left, SMALL_BATCH):
             acc.clear()
             acc.add_many(self.values(), self.flags())
+
+    def bound(self, samples_max: int) -> int:
+        """Holds so many samples at most from here on; how many leave for it."""
+        self._max = samples_max
+        return self._truncate()
 
     def _truncate(self) -> int:
         """The oldest leave while more than the bound are held; how many had to."""

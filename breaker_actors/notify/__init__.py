@@ -1,6 +1,7 @@
-"""What a notification looks like and how one attempt to send it is made.
+"""The Notifier: it claims deliveries from the outbox, renders them, and sends them with retries and a circuit per
+channel. In: nudges of the Journal, claimed rows of the outbox, and test notifications of replicas. Out: requests and
+mails to receivers, and the result of every attempt in the store.
 
-`model.py` has the values, `wording.py` the words, `slack.py`, `pagerduty.py`, `mail.py` and `webhook.py` one rendering
-each (pure), `checks.py` what a channel's config must hold, `policy.py` and `guarded.py` where requests may go,
-`posting.py`, `mailing.py` the I/O, and `sending.py` the one `Sender` over all of it.
+Public: `circuit.Circuit`, `lazy_sender.late_sender`, `limits.Pace`, `model.Destination`, `model.Sender`,
+`model.sample`, `notifier.NotifierHost`, `nudge.Nudge`, `sender.open_sender`.
 """

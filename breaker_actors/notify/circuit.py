@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Record
+from breaker_actors.core.model import Batch, Record, StateWord
+from breaker_actors.notify.limits import FAILURES_MAX, Pace
 from breaker_actors.notify.model import Attempt
-from breaker_actors.notify.pace import FAILURES_MAX, Pace
-from breaker_actors.stores.base import CircuitRow
+from breaker_actors.store.rows import CircuitRow
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
@@ -43,16 +43,16 @@ class Circuit:
         return self._record().transition_seq
 
     @property
-    def state(self) -> str:
+    def state(self) -> StateWord:
         return self._record().state
 
     @property
-    def mark(self) -> tuple[int, int]:
-        """Another one when there is something new to remember."""
+    def revision(self) -> tuple[int, int]:
+        """Differs from an earlier one when the circuit has to be stored again."""
         return self.seq, self._not_before_ms
 
-    def room(self, now_ms: int) -> int:
-        """How many deliveries may be under way at `now_ms`; 0: the receiver is left in peace."""
+    def capacity(self, now_ms: int) -> int:
+        """Returns how many deliveries may be under way at `now_ms`; 0: no delivery is attempted."""
         self._breaker.advance(now_ms)
         if now_ms < self._not_before_ms or self.state == "open":
             return 0

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from breaker_actors.stores.rows import ChannelKind
+from breaker_actors.store.rows import ChannelKind
 
 MessageKind = Literal["trip", "recover", "resolve", "test"]
 

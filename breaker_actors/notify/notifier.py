@@ -12,24 +12,27 @@ import contextlib
 import random
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
 
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
-from breaker_actors.guard import one_round
-from breaker_actors.lane import Lane
-from breaker_actors.meters import Meters
 from breaker_actors.notify.circuit import Circuit
+from breaker_actors.notify.limits import ATTEMPTS_MIN, Pace
 from breaker_actors.notify.model import Attempt, Destination, Message, Sender
-from breaker_actors.notify.pace import ATTEMPTS_MIN, Pace
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import ChannelKind, DeliveryRow, Leased, Store, Tried, Waiting
+from breaker_actors.store.base import OutboxStore
+from breaker_actors.store.rows import UNREADABLE_ALERT, ChannelKind, DeliveryResult, DeliveryRow, Leased, Waiting
+from breaker_actors.telemetry.guard import run_supervised
+from breaker_actors.telemetry.meters import Meters
+from breaker_actors.transport.lane import Lane
 
 RETRY_S = 0.2
 SWEPT_MAX = 10
 SEALED = "its configuration was sealed with another key"
+UNREADABLE = "what was to be told can't be read"
 LATE = Attempt(result="retry", error="no answer in time")
 
 Idle = Callable[[asyncio.Event, int], Awaitable[None]]
@@ -61,7 +64,7 @@ class Queue:
         self.look = True
         self.later_ms: int | None = None
         self.hasten = False
-        self.noted = circuit.mark
+        self.noted = circuit.revision
         self.served = 0
 
     def due(self, now_ms: int) -> bool:
@@ -74,7 +77,7 @@ class NotifierHost:
 
     def __init__(
         self,
-        store: Store,
+        store: OutboxStore,
         sender: Sender,
         clock: Clock,
         settings: Settings,
@@ -89,9 +92,10 @@ class NotifierHost:
         self._timeout_ms = settings.notify_timeout_ms
         self._give_up_ms = settings.notify_give_up_ms
         self._pace = pace or Pace()
-        self._chance = chance or random.Random()
+        self._chance = chance or random.Random()  # nosec B311 # jitter of retries
         self._idle = idle
         self.meters = Meters("notifier", "notifier")
+        self.meters.watch_asides(store.asides)
         self._epoch = 0
         self._holding = False
         self._queues: dict[str, Queue] = {}
@@ -104,7 +108,7 @@ class NotifierHost:
         self._turning = asyncio.Lock()
         self._draining = False
         # bounded by total_max: one entry per delivery under way
-        self._settling: Lane[tuple[str, Tried], None] = Lane(self._settle, weight_max=1 << 30)
+        self._settling: Lane[tuple[str, DeliveryResult], None] = Lane(self._settle, weight_max=1 << 30)
         self._loop: asyncio.Task[None] | None = None
         self._sends: set[asyncio.Task[None]] = set()
 
@@ -152,7 +156,7 @@ class NotifierHost:
             self._wake.clear()
             now, turns = self._clock.now_ms(), self._turns
             async with self._turning:
-                await one_round("notifier", self._turn(now))
+                await run_supervised("notifier", self._turn(now))
             if self._turns == turns:
                 await asyncio.sleep(RETRY_S)
             await self._idle(self._wake, self._wake_ms(now) - self._clock.now_ms())
@@ -181,7 +185,7 @@ class NotifierHost:
         rows that are due and found no place."""
         times = [self._poll_ms, now if self._silent else self._sweep_ms]
         for queue in self._queues.values():
-            if queue.circuit.room(now) == 0:
+            if queue.circuit.capacity(now) == 0:
                 times.append(queue.circuit.wake_ms())
             elif not queue.look and queue.later_ms is not None and queue.later_ms > now:
                 times.append(queue.later_ms)
@@ -208,11 +212,15 @@ class NotifierHost:
         """The channel's queue; one that was edited gets a new circuit: it may be another receiver."""
         queue = self._queues.get(one.channel_id)
         if queue is None or queue.circuit.version != version:
-            circuit = Circuit(one.channel_id, version, one.circuit, self._pace, now)
+            where = (one.channel_id, b"" if one.circuit is None else one.circuit.record)
+            known = partial(Circuit, one.channel_id, version, one.circuit, self._pace, now)
+            circuit = self._store.asides.attempt(known, "state", *where)
+            if circuit is None:  # what was known of the receiver can't be read: it is met anew
+                circuit = Circuit(one.channel_id, version, None, self._pace, now)
             if queue is None:
                 queue = self._queues[one.channel_id] = Queue(kind, circuit)
             else:
-                queue.circuit, queue.noted, queue.look = circuit, circuit.mark, True
+                queue.circuit, queue.noted, queue.look = circuit, circuit.revision, True
         return queue
 
     async def _cancel(self, channel_id: str, now: int) -> None:
@@ -256,8 +264,8 @@ class NotifierHost:
         for channel_id, queue in sorted(self._queues.items(), key=lambda item: (len(item[1].sending), item[1].served)):
             if not queue.due(now):
                 continue
-            room = queue.circuit.room(now) - len(queue.sending)
-            free = self._pace.crowd - total
+            room = queue.circuit.capacity(now) - len(queue.sending)
+            free = self._pace.second_slot_max - total
             if free <= 0 and not queue.sending:
                 free = min(1, self._pace.total_max - total)
             if (want := min(room, free)) > 0:
@@ -311,6 +319,8 @@ class NotifierHost:
     async def _attempt(self, leased: Leased, row: DeliveryRow) -> Attempt:
         if leased.config is None:
             return Attempt(result="refused", error=SEALED)
+        if row.told == UNREADABLE_ALERT:
+            return Attempt(result="refused", error=UNREADABLE)
         to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config)
         try:
             async with asyncio.timeout((self._timeout_ms + self._pace.lease_margin_ms / 2) / 1000):
@@ -321,22 +331,22 @@ class NotifierHost:
             log.error("sender_failed", delivery_id=row.id, error=type(error).__name__)
             return Attempt(result="retry", error=f"internal error ({type(error).__name__})")
 
-    def _judge(self, row: DeliveryRow, attempt: Attempt, now: int) -> Tried:
+    def _judge(self, row: DeliveryRow, attempt: Attempt, now: int) -> DeliveryResult:
         """What becomes of the row after an attempt."""
-        ended = Tried(delivery_id=row.id, word="sent", at_ms=now, status=attempt.status, error=attempt.error)
+        ended = DeliveryResult(delivery_id=row.id, result="sent", at_ms=now, status=attempt.status, error=attempt.error)
         if attempt.result == "sent":
             return ended
         since = now if row.since_ms is None else row.since_ms
         too_old = now - since >= self._give_up_ms and row.attempts >= ATTEMPTS_MIN
         if attempt.result == "refused" or too_old:
-            return replace(ended, word="dead")
+            return replace(ended, result="dead")
         pause = max(self._pace.retry_ms(row.attempts, self._chance), attempt.retry_after_ms or 0)
-        return replace(ended, word="retry", next_ms=now + pause)
+        return replace(ended, result="retry", next_ms=now + pause)
 
-    def _count(self, queue: Queue, row: DeliveryRow, tried: Tried) -> None:
-        result = {"sent": "delivered"}.get(tried.word, tried.word)
+    def _count(self, queue: Queue, row: DeliveryRow, tried: DeliveryResult) -> None:
+        result = {"sent": "delivered"}.get(tried.result, tried.result)
         self.meters.count("breakers_notifications_total", channel=queue.kind, result=result)
-        if tried.word == "dead":
+        if tried.result == "dead":
             self.meters.count("breakers_notifications_unsent_total", state="dead")
             log.warning(
                 "notification_dead",
@@ -348,7 +358,7 @@ class NotifierHost:
                 error=tried.error,
             )
 
-    async def _settled(self, channel_id: str, tried: Tried) -> None:
+    async def _settled(self, channel_id: str, tried: DeliveryResult) -> None:
         """Returns when the outcome is stored; its place stays taken until then."""
         while True:
             try:
@@ -356,12 +366,12 @@ class NotifierHost:
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
-    async def _settle(self, entries: list[tuple[str, Tried]]) -> Sequence[None]:
+    async def _settle(self, entries: list[tuple[str, DeliveryResult]]) -> Sequence[None]:
         """Stores outcomes with what they taught about their channels."""
         touched = {id_: queue for id_, _ in entries if (queue := self._queues.get(id_)) is not None}
-        changed = {id_: queue.circuit for id_, queue in touched.items() if queue.circuit.mark != queue.noted}
+        changed = {id_: queue.circuit for id_, queue in touched.items() if queue.circuit.revision != queue.noted}
         hasten = [id_ for id_, queue in touched.items() if queue.hasten]
-        marks = {id_: circuit.mark for id_, circuit in changed.items()}
+        marks = {id_: circuit.revision for id_, circuit in changed.items()}
         rows = [circuit.row() for circuit in changed.values()]
         try:
             await self._store.settle_deliveries(self._epoch, [tried for _, tried in entries], rows, hasten)
@@ -369,14 +379,14 @@ class NotifierHost:
             log.warning("outcomes_not_stored", count=len(entries), error=str(error))
             raise
         for id_, mark in marks.items():
-            self._tell_moved(touched[id_], mark)
+            self._log_transition(touched[id_], mark)
         for id_ in hasten:
             touched[id_].hasten = False
             touched[id_].look = True
         return [None] * len(entries)
 
     @staticmethod
-    def _tell_moved(queue: Queue, mark: tuple[int, int]) -> None:
+    def _log_transition(queue: Queue, mark: tuple[int, int]) -> None:
         moved, queue.noted = mark[0] != queue.noted[0], mark
         if moved and queue.circuit.state == "open":
             log.warning(
@@ -387,7 +397,7 @@ class NotifierHost:
 
 
 def _is_silent(queue: Queue, now: int) -> bool:
-    return queue.circuit.room(now) == 0 and queue.circuit.state == "open"
+    return queue.circuit.capacity(now) == 0 and queue.circuit.state == "open"
 
 
 def message_of(row: DeliveryRow, project_name: str | None) -> Message:

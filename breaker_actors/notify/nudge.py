@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from breaker_actors.errors import BreakersError
-from breaker_actors.net import Net, NotifierPeer
+from breaker_actors.transport.peers import Net, NotifierPeer
 
 
 class Nudge:

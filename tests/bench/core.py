@@ -189,7 +189,7 @@ def bytes_per_sample(sizes: Sizes) -> Figure:
         breaker.ingest(batch, received)
         del batch
         if i >= held // 1000:
-            most = max(most, tracemalloc.get_traced_memory()[0] / breaker.held)
+            most = max(most, tracemalloc.get_traced_memory()[0] / breaker.samples_held)
     tracemalloc.stop()
     return Figure(f"memory per sample, {held} held", most, "bytes", 32, False)
 

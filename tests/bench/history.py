@@ -26,9 +26,9 @@ import polars as pl
 
 from breaker_actors.core.model import Rule, Transition
 from pipelines.backtest import Backtest, backtest
+from pipelines.candidates import candidates
 from pipelines.columns import Samples
-from pipelines.replay import replay_samples
-from pipelines.rules import candidates
+from pipelines.replay.reference import replay_samples
 from tests.bench.core import Figure, calibrate
 
 START_MS = 1_700_000_000_000

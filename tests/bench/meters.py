@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from api.app import create_app
-from api.sse import StreamTiming
+from api.stream.sse import StreamTiming
 from breaker_actors.clock import SystemClock
-from breaker_actors.core.records import SAMPLES, encode_samples
-from breaker_actors.messages import Delivery, Part, Target
-from breaker_actors.meters import Meters, Timed
+from breaker_actors.core.log_entries import SAMPLES, encode_samples
+from breaker_actors.messages import DeliveredEntry, Delivery, Part, Target
+from breaker_actors.telemetry.meters import Meters, Timed
 from tests.support.cluster import Service, service
 
 SHARE_MAX = 0.02
@@ -112,7 +112,7 @@ async def deliver(s: Service, breakers: int, rows: int) -> Case:
     """One record to many breakers of one router, as a router's lane delivers it."""
     made = [await s.breaker(window_ms=60_000, eval_interval_ms=10_000, threshold=1e9) for _ in range(breakers)]
     host = s.net.actors["breaker-0"]
-    held = [host._held[row.id] for row in made]
+    held = [host._hosted[row.id] for row in made]
     payload, offset = payload_of(rows), 1 << 40
 
     async def call() -> None:
@@ -121,9 +121,9 @@ async def deliver(s: Service, breakers: int, rows: int) -> Case:
         targets = []
         for each in held:
             (router_id,) = each.routers
-            each.cut[router_id] = offset - 1
+            each.applied_offsets[router_id] = offset - 1
             targets.append(Target(each.id, each.epoch, router_id, offset - 1, offset, ((0, 0, rows),)))
-        assert await host.deliver(Delivery([(offset, now, SAMPLES, payload)], targets)) == []
+        assert await host.deliver(Delivery([DeliveredEntry(offset, now, SAMPLES, payload)], targets)) == []
 
     return Case(f"deliver {rows} samples to {breakers} breakers", call, host.meters, lags=1)
 
@@ -134,7 +134,7 @@ async def append(s: Service, rows: int) -> Case:
 
     async def call() -> None:
         (outcome,) = await host.append([Part(row.router_ids[0], (os.urandom(16),), payload, rows)])
-        assert outcome.word == "ok"
+        assert outcome.status == "ok"
 
     return Case(f"append {rows} samples to the log", call, host.meters)
 

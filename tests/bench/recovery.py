@@ -31,7 +31,7 @@ from typing import Any
 
 import httpx
 
-from breaker_actors.net import DIRECTORY, NOTIFIER, journal_name
+from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, journal_name
 from tests.support.figures import options_of, show
 from tests.support.fleet import Fleet, check_events, check_logged, check_replays
 from tests.support.invariants import Evidence, assert_in_sequence, assert_logged_once, assert_records_agree

@@ -22,7 +22,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from breaker_actors.stores import slotfile
+from breaker_actors.wal import sqlite_file as slotfile
 from tests.support.campaign import Caller, Follower, Project, Watch
 from tests.support.cluster import until
 from tests.support.fleet import check_counts, check_replays

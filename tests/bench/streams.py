@@ -24,18 +24,20 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 
-from tests.support.audience import Ask, Audience, Report, Shown
 from tests.support.bare_stream import PATH, bare_stream
 from tests.support.figures import options_of, show
 from tests.support.fleet import check_counts, check_replays
 from tests.support.invariants import Evidence, assert_in_sequence
 from tests.support.live import LiveService, serving, wait_for
 from tests.support.load import answer_of
+from tests.support.sse_clients import Ask, Audience, Report, Shown
 from tests.support.usage import connections_max, cpu_s, cpu_used, memory_kb, private_kb
 
 P99_MS_MAX, BEYOND_BARE_KB_MAX = 250, 40
 SLOW_EVERY, REPLACED_PER_MINUTE = 20, 0.1
 BARE_SHARE = 4
+ONE_SOURCE = {"BREAKERS_CONNECTIONS_PER_SOURCE_MAX": "0"}
+"""All clients come from this machine's address."""
 TRIP_EVERY_S = 1.5
 """In each project; a trip is three changes: open, half_open, closed."""
 FLICKERING = 4
@@ -143,12 +145,17 @@ class Trips:
     async def _post(self, crowd: Crowd, samples: Sequence[dict[str, Any]]) -> None:
         body = json.dumps({"samples": samples}).encode()
         head = f"POST {crowd.path}/ingest HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        while self._idle and self._idle[0][0].at_eof():  # idle for too long; the first are the oldest
+            self._idle.pop(0)[1].close()
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self._host, self._port)
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        status, answer = await answer_of(reader)
+        status, answer, kept = await answer_of(reader)
         assert (status, json.loads(answer).get("accepted")) == (202, len(samples)), answer
         self.accepted.update(one["router_id"] for one in samples)
-        self._idle.append((reader, writer))
+        if kept:
+            self._idle.append((reader, writer))
+        else:
+            writer.close()
 
     def close(self) -> None:
         for _, writer in self._idle:
@@ -168,7 +175,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     replaced_per_s = options.clients * REPLACED_PER_MINUTE / 60
     size = SMOKE if options.smoke else Size(options.clients, options.projects, options.seconds, replaced_per_s)
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data") as live:
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data", **ONE_SOURCE) as live:
         crowds = [make(live, n) for n in range(size.projects)]
         wait_for(lambda: not any(item.get("stale") for crowd in crowds for item in read(live, crowd)), 120, 0.5)
         figures = measure(live, crowds, size)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.conformance.house import RULE
 from tests.conformance.rows import Row
+from tests.conformance.service_harness import RULE
 
 NEW = {"project_id": "{new_project_id}"}
 B = "P/breakers/{breaker_id}"

@@ -102,7 +102,10 @@ def methods() -> Iterator[Row]:
     """405 on every path for a method it doesn't have."""
     for path in dict.fromkeys(path for _, path, _, _ in ALL):
         yield Row(
-            f"OPTIONS {path} 405", names=_nothing(path), code="bad_request", check=lambda r, b: "Allow" in r.headers
+            f"OPTIONS {path} 405",
+            names=_nothing(path),
+            code="method_not_allowed",
+            check=lambda r, b: "Allow" in r.headers,
         )
     yield Row("GET /v1/nowhere 404", code="not_found")
     yield Row("GET / 404", code="not_found")

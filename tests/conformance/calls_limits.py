@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.conformance.calls_routers import STAMPED, sample
-from tests.conformance.house import RULE
 from tests.conformance.rows import Row
+from tests.conformance.service_harness import RULE
 
 B, R = "P/breakers/{breaker_id}", "P/routers/{router_id}"
 MS_MAX, DAY_MS = 2_147_483_647, 86_400_000

@@ -7,6 +7,7 @@ from tests.conformance.rows import Row
 NEW = {"project_id": "{new_project_id}"}
 EMPTY = {"workspace_id": "{new_workspace_id}"}
 TOKEN = {"Authorization": "Bearer health-token"}
+SCRAPER = {"Authorization": "Bearer metrics-token"}
 
 PROJECTS = (
     Row("GET /v1/projects 200", "all", check=lambda r, b: b["count"] == len(b["projects"]) > 0),
@@ -62,6 +63,14 @@ PROJECTS = (
     Row("PATCH P 200", "nothing", {}, names=NEW),
     Row("PATCH P 422", "wrong type", {"enable_signed_ingest": "yes"}, names=NEW, field="enable_signed_ingest"),
     Row("POST P/ingest_secret/rotate 200", "new secret", names=NEW),
+    Row(
+        "POST P/ingest_secret/rotate 422",
+        "long key",
+        names=NEW,
+        headers={"Idempotency-Key": "k" * 256},
+        field="Idempotency-Key",
+    ),
+    Row("POST P/ingest_secret/rotate 400", "overlap below 0", names=NEW, query="overlap_ms=-1", field="overlap_ms"),
     Row("DELETE P 204", "", names=NEW),
     Row("DELETE P 204", "confirmed", {"confirm_name": "x"}, names=NEW, before=(("PATCH P", {"name": "x"}),)),
     Row("DELETE P 422", "another name", {"confirm_name": "y"}, names=NEW, before=(("PATCH P", {"name": "x"}),)),
@@ -137,5 +146,15 @@ HEALTH = (
     Row("GET /api/readyz 503", "not ready", key=None, app="down", code="not_ready"),
     Row("HEAD /api/readyz 503", "not ready", key=None, app="down"),
     Row("GET /openapi.json 200", "", key=None, check=lambda r, b: b["openapi"].startswith("3.1")),
+    Row(
+        "GET /metrics 200",
+        "token",
+        key=None,
+        headers=SCRAPER,
+        app="token",
+        check=lambda r, b: r.mimetype == "text/plain",
+    ),
+    Row("GET /metrics 401", "no token", key=None, app="token"),
+    Row("GET /metrics 401", "a key", key="admin"),
     Row("GET /docs 200", "", key=None, check=lambda r, b: r.mimetype == "text/html"),
 )

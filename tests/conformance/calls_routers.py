@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.wire.samples import SENTENCES
 from tests.conformance.rows import Row
 
 R, N = "P/routers/{router_id}", "P/notification-channels/{channel_id}"
@@ -174,7 +175,7 @@ def good(note: str, **fields: object) -> Row:
 
 
 def bad(note: str, code: str, **fields: object) -> Row:
-    first = {"index": 0, "field": next(iter(fields)), "code": code}
+    first = {"index": 0, "field": next(iter(fields)), "code": code, "message": SENTENCES[code]}
     return Row(
         "POST P/ingest 422",
         note,

@@ -11,12 +11,12 @@ import pytest_asyncio
 
 from api.app import create_app
 from breaker_actors.clock import SystemClock
-from tests.conformance.house import NIL, House, Scope, trip
+from tests.conformance.service_harness import NIL, House, Scope, trip
 from tests.support.cluster import Service, service
 from tests.support.fake_gateway import FakeGateway
 from tests.support.web_world import TIMING
 
-EVENTS_PER_S = 60
+EVENTS_PER_S = 5
 
 
 async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
         settings = s.cluster.settings
         down = FakeGateway(s.store)
         down.down = True
-        token = settings.model_copy(update={"health_token": "health-token"})
+        token = settings.model_copy(update={"health_token": "health-token", "metrics_token": "metrics-token"})
         apps = {
             "main": create_app(s.gateway, settings, SystemClock(), TIMING, owns_gateway=False),
             "token": create_app(s.gateway, token, SystemClock(), TIMING, owns_gateway=False),

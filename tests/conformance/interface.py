@@ -1,7 +1,7 @@
 """What the interface promises, line by line, in our own words: endpoints with their statuses, fields, limits.
 
 This is data for the suite and independent of the program: nothing here is derived from `api`. `P` is a project's path.
-Fields: `name:type`, `?` may be null, `=x` the default, `~` may be absent; types are in strictness.py.
+Fields: `name:type`, `?` may be null, `=x` the default, `~` may be absent; types are in client_compatibility.py.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ POST   /v1/admin/rebalance                   admin    200 422
 HEAD   /api/health                           probe    200
 GET    /openapi.json                         open     200
 GET    /docs                                 open     200
+GET    /metrics                              metrics  200
 """
 """What the document leaves out and public clients call."""
 
@@ -78,7 +79,7 @@ RESOURCES = {
     "NewProject": "project_id:uuid name:string ingest_secret:secret",
     "RotatedSecret": "ingest_secret:secret",
     "ProjectList": "count:int projects:list",
-    "ProjectStatus": "closed_count:int open_count:int last_eval_ms:int",
+    "ProjectStatus": "closed_count:int open_count:int half_open_count:int last_eval_ms:int",
     "Workspace": "id:uuid name:string slug:string org_id:uuid inserted_at:time",
     "Breaker": """id:uuid name:string metric:string kind:kind op:op threshold:number window_ms:int32=60000
         eval_interval_ms:int32=10000 min_count:int32=1 min_state_duration_ms:int32=60000 cooldown_ms:int32=0

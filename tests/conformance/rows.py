@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from quart import Response
 
-from tests.conformance.house import Scope
+from tests.conformance.service_harness import Scope
 
 Check = Callable[[Response, Any], bool]
 

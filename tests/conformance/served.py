@@ -46,7 +46,7 @@ def served(directory: Path) -> Iterator[Served]:
 
 
 async def _serve(directory: Path, made: Served, ready: threading.Event, stop: asyncio.Event) -> None:
-    async with service(directory, rate_events_per_s=0, rate_requests_per_s=0) as s:
+    async with service(directory, rate_events_per_s=0, rate_requests_per_s=0, rate_tests_per_minute=0) as s:
         now = s.clock.now_ms()
         for kind in ("user", "admin"):
             made.keys[kind] = (await s.store.create_key(s.project.org_id, kind, kind, now))[1]

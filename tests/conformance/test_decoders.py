@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.house import DESCRIBED, RULE, SHAPE_OF, Scope
-from tests.conformance.strictness import SHAPES, TYPES, problems_of
+from tests.conformance.client_compatibility import SHAPES, TYPES, problems_of
+from tests.conformance.service_harness import DESCRIBED, RULE, SHAPE_OF, Scope
 
 in_session = pytest.mark.asyncio(loop_scope="session")
 
@@ -68,14 +68,14 @@ def test_shapes_are_made_of_known_words() -> None:
     ],
 )
 def test_the_strict_eye_sees(field: str, value: Any) -> None:
-    from api.spec.examples import BREAKER
+    from api.openapi.examples import BREAKER
 
     assert problems_of(BREAKER, "Breaker") == []
     assert problems_of({**BREAKER, field: value}, "Breaker") != []
 
 
 def test_naive_times_are_seen() -> None:
-    from api.spec.examples import EVENT
+    from api.openapi.examples import EVENT
 
     assert problems_of(EVENT, "Event") == []
     assert problems_of(EVENT | {"timestamp": "2026-11-21T06:29:55"}, "Event") != []

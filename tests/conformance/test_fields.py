@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from api.spec.document import document
+from api.openapi.document import document
 from tests.conformance.calls_routers import CLOSED, INGEST
-from tests.conformance.house import RULE, House, Scope
+from tests.conformance.client_compatibility import TYPES
 from tests.conformance.interface import INPUTS, RESOURCES, SAMPLE_FIELDS, fields, full
-from tests.conformance.strictness import TYPES
+from tests.conformance.service_harness import RULE, House, Scope
 
 Found = dict[str, list[dict[str, Any]]]
 in_session = pytest.mark.asyncio(loop_scope="session")

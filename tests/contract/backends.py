@@ -7,11 +7,13 @@ from pathlib import Path
 
 import psycopg
 
-from breaker_actors.stores.pglog import PgLog
-from breaker_actors.stores.samplelog import SampleLog
-from breaker_actors.stores.secrets import SecretBox
-from breaker_actors.stores.sql import SqlStore
-from breaker_actors.stores.sqlitelog import SqliteLog
+from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.sql_store import SqlStore
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.postgres import PgLog
+from breaker_actors.wal.sqlite import SqliteLog
+
+STORE = "store.sqlite"
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Backend:
 
     @property
     def url(self) -> str:
-        return self.database or f"sqlite:///{self.folder / 'store.sqlite'}"
+        return self.database or f"sqlite:///{self.folder / STORE}"
 
     def store(self) -> SqlStore:
         return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"))
@@ -35,7 +37,7 @@ class Backend:
     def stored_bytes(self) -> bytes:
         """Everything the store wrote, to search for what must not be there."""
         if not self.database:
-            return b"".join(p.read_bytes() for p in self.folder.glob("store.sqlite*"))
+            return b"".join(p.read_bytes() for p in self.folder.glob(f"{STORE}*"))
         with psycopg.connect(self.database) as connection:
             query = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
             return b"".join(_copied(connection, name) for (name,) in connection.execute(query).fetchall())

@@ -7,17 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from breaker_actors.stores.samplelog import SampleLog
-from breaker_actors.stores.sql import SqlStore
-from tests.contract.backends import Backend
+from breaker_actors.store.sql_store import SqlStore
+from breaker_actors.wal.base import SampleLog
+from tests.contract.backends import STORE, Backend
 from tests.contract.store_world import World
+from tests.support.fresh import migrated
 
 BACKENDS = ["sqlite", "postgresql"]
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    return Backend(tmp_path, request.getfixturevalue("postgres_url") if request.param == "postgresql" else "")
+    """With the current schema."""
+    if request.param == "postgresql":
+        return Backend(tmp_path, request.getfixturevalue("postgres_url"))
+    migrated(tmp_path / STORE)
+    return Backend(tmp_path)
 
 
 @pytest.fixture

@@ -7,23 +7,23 @@ from typing import Any
 
 from breaker_actors.core.model import StateWord
 from breaker_actors.messages import Commit, EventDraft
-from breaker_actors.stores.base import (
+from breaker_actors.store.rows import (
     Alert,
     BreakerRow,
     ChannelDraft,
     ChannelRow,
     CircuitRow,
     DeliveryQuery,
+    DeliveryResult,
     DeliveryRow,
     Leased,
-    Tried,
 )
 from tests.contract.store_world import World, event
 
 LEASE_MS = 1_000
 
 
-class Told:
+class OutboxWorld:
     """What a test reaches: the outbox of one project, as a Notifier under `epoch`."""
 
     def __init__(self, world: World) -> None:
@@ -95,7 +95,7 @@ class Told:
         return list(found[0].rows) if found else []
 
     async def settle(self, row: DeliveryRow, word: Any, at_ms: int = 10_000, **fields: Any) -> bool:
-        tried = Tried(delivery_id=row.id, word=word, at_ms=at_ms, **fields)
+        tried = DeliveryResult(delivery_id=row.id, result=word, at_ms=at_ms, **fields)
         return row.id in await self.store.settle_deliveries(self.epoch, [tried])
 
     async def send_all(self, channel_id: str, word: Any = "sent", **fields: Any) -> list[DeliveryRow]:

@@ -6,9 +6,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from breaker_actors.core.records import SAMPLES
-from breaker_actors.stores.base import BreakerDraft
-from breaker_actors.stores.samplelog import Append
+from breaker_actors.core.log_entries import SAMPLES
+from breaker_actors.store.rows import BreakerDraft
+from breaker_actors.wal.base import Append
 from tests.contract.backends import Backend
 from tests.contract.store_world import RULE
 
@@ -26,7 +26,7 @@ async def create(backend: Backend, project_id: str) -> None:
 async def flood(backend: Backend, epoch: str) -> None:
     """Appends for ever, a few records a call, and says after each call up to where."""
     log = backend.log()
-    (head,) = await log.take("r-0", f"o{epoch}", [("a", int(epoch))], 1, 0)
+    (head,) = await log.acquire("r-0", f"o{epoch}", [("a", int(epoch))], 1, 0)
     offset = head.offset
     while True:
         records = [_record(int(epoch), offset + n) for n in range(1, 8)]

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, RouterView, decode_breaker, decode_view
 from breaker_actors.core.model import Rule, StateWord
-from breaker_actors.core.records import BREAKER, VIEW, BreakerSet, RouterView, decode_breaker, decode_view
-from breaker_actors.messages import Commit, EventDraft
-from breaker_actors.stores.base import BreakerDraft, BreakerRow, ChangeRow, JournalHead, RouterDraft, RouterRow, Store
+from breaker_actors.messages import ChangeRow, Commit, EventDraft
+from breaker_actors.store.base import Store
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, JournalHead, RouterDraft, RouterRow
 
 RULE = Rule(metric="latency", kind="avg", op="gt", threshold=500.0)
 
@@ -101,7 +102,7 @@ class World:
             "allow_rate": last.allow_rate if last else 1.0,
             "transition_seq": last.transition_seq if last else seq,
             "record": b"record",
-            "cut": {"r": 1},
+            "applied_offsets": {"r": 1},
         }
         return Commit(**values | fields)
 

@@ -8,18 +8,20 @@ import numpy as np
 import polars as pl
 import pytest
 
+from breaker_actors.core.log_entries import GAP, SAMPLES, Gap, decode_samples, encode_entry, encode_samples
 from breaker_actors.core.model import Batch, Transition
-from breaker_actors.core.records import GAP, SAMPLES, Gap, decode_samples, encode_entry, encode_samples
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.messages import RouterAssignment
-from breaker_actors.stores.samplelog import Append, SampleLog
-from pipelines import export, history
-from pipelines.backtest import backtest
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.wal.base import Append, SampleLog
+from pipelines import export
+from pipelines.backtest import BacktestWarning, backtest
 from pipelines.export import EVENTS, SAMPLES_SCHEMA, Span, export_events, export_history, export_log
-from pipelines.history import DAY_MS, SCHEMA
-from pipelines.places import Folder
-from pipelines.replay import replay
-from pipelines.sources import LATEST_MS
+from pipelines.replay.reference import replay
+from pipelines.sources import history_store as history
+from pipelines.sources.files import LATEST_MS
+from pipelines.sources.history_store import DAY_MS, SCHEMA
+from pipelines.sources.object_store import Folder
 from tests.contract.store_world import World, event
 
 SLOT = "r-0"
@@ -44,15 +46,15 @@ def read(folder: Path, what: str) -> pl.DataFrame:
 
 async def exported(log: SampleLog, folder: Path, span: Span = ALL) -> list[int]:
     assigned = [RouterAssignment(router_id=id_, project_id="p", epoch=1, log_slot=SLOT) for id_ in ("a", "b")]
-    return [rows async for rows in export_log(log, assigned, span, Folder(folder))]
+    return [rows async for rows in export_log(log, assigned, span, Folder(folder), Asides())]
 
 
 async def test_samples_of_the_log(log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of the log, with the time each was received; what is no sample is left out; so is what lies outside
     the span. Files are bounded, and so is what is read at a time."""
     monkeypatch.setattr(export, "ROWS_OF_FILE", 3)
-    monkeypatch.setattr("breaker_actors.logreader.CHUNK", 2)
-    await log.take(SLOT, "o", [("a", 1), ("b", 1)], 0, 0)
+    monkeypatch.setattr("breaker_actors.wal.reader.CHUNK", 2)
+    await log.acquire(SLOT, "o", [("a", 1), ("b", 1)], 0, 0)
     gap = Append("a", 1, 3, 1_200, GAP, 0, encode_entry(Gap(1_100, 1_200)))
     records = [
         record(1, 1_000, [1.0, 2.0, 3.0], ("t1", "", "t3")),
@@ -76,8 +78,10 @@ async def test_samples_of_the_log(log: SampleLog, tmp_path: Path, monkeypatch: p
     assert read(tmp_path / "part", "samples")["value"].to_list() == [4.0]
 
 
-RULE = {"metric": "latency", "kind": "avg", "op": "gt", "threshold": 100, "window_ms": 10, "min_state_duration_ms": 0,
-        "cooldown_ms": 3, "eval_interval_ms": 2}  # fmt: skip
+RULE = {
+    "metric": "latency", "kind": "avg", "op": "gt", "threshold": 100, "window_ms": 1_000, "min_state_duration_ms": 0,
+    "cooldown_ms": 300, "eval_interval_ms": 200,
+}  # fmt: skip
 
 
 async def test_records_of_one_millisecond(log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +90,8 @@ async def test_records_of_one_millisecond(log: SampleLog, tmp_path: Path, monkey
     of that."""
     monkeypatch.setattr(export, "ROWS_OF_FILE", 3)
     draw, place = np.random.default_rng(1), Folder(tmp_path / "store")
-    await log.take(SLOT, "o", [("a", 1), ("b", 1)], 0, 0)
-    at = np.sort(draw.integers(1_000, 1_040, 150)).tolist()
+    await log.acquire(SLOT, "o", [("a", 1), ("b", 1)], 0, 0)
+    at = np.sort(draw.integers(10, 50, 150) * 100).tolist()
     values = [[1_000.0 if draw.random() < 0.2 else 1.0] * 3 for _ in at]
     logs = {
         id_: [record(n, ms, v, router_id=id_) for n, (ms, v) in enumerate(those, 1)]
@@ -103,7 +107,8 @@ async def test_records_of_one_millisecond(log: SampleLog, tmp_path: Path, monkey
     assert read(tmp_path / "out", "samples").schema == SAMPLES_SCHEMA
     loaded.write_parquet(tmp_path / "out/samples/0-old.parquet")
     for routers in (["a"], ["a", "b"]):
-        found = backtest(RULE | {"router_ids": routers}, str(tmp_path / "out/samples/**/*.parquet"), sort=True)
+        with pytest.warns(BacktestWarning, match="begin in 1970"):
+            found = backtest(RULE | {"router_ids": routers}, str(tmp_path / "out/samples/**/*.parquet"), sort=True)
         merged = sorted((one for id_ in routers for one in logs[id_]), key=lambda one: one.received_ms)
         old = [(ms, Batch(np.array([ms] * 2), np.array([1.0] * 2), np.array([True] * 2))) for ms in (1, 2)]
         batches = [(one.received_ms, decode_samples(one.payload).of("latency")) for one in merged]

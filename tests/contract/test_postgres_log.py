@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 import psycopg
 import pytest
 
-from breaker_actors.core.records import SAMPLES, VIEW
+from breaker_actors.core.log_entries import SAMPLES, VIEW
 from breaker_actors.errors import Unavailable
-from breaker_actors.stores import pgrecords
-from breaker_actors.stores.pglog import PgLog
-from breaker_actors.stores.samplelog import Append
+from breaker_actors.wal import postgres_sql as pgrecords
+from breaker_actors.wal.base import Append
+from breaker_actors.wal.postgres import PgLog
 from tests.support.pgproxy import proxy
 
 SLOT = "r-0"
@@ -42,7 +42,7 @@ async def test_an_append_whose_answer_is_lost(postgres_url: str, open_log: Open)
     """It is Unavailable; the repetition says that it is there, and there it is once."""
     async with proxy(postgres_url, at=b"INSERT INTO log_records") as way:
         log = open_log(way.url)
-        await log.take(SLOT, "o1", [("a", 1)], 0, 0)
+        await log.acquire(SLOT, "o1", [("a", 1)], 0, 0)
         assert await log.append(SLOT, [rec(1)]) == [True]
         for offset in (2, 4):
             records = [rec(offset), rec(offset + 1)]
@@ -59,13 +59,13 @@ async def test_an_append_whose_answer_is_lost(postgres_url: str, open_log: Open)
 async def test_a_take_whose_answer_is_lost_answers_alike(postgres_url: str, open_log: Open) -> None:
     async with proxy(postgres_url) as way:
         log = open_log(way.url)
-        await log.take(SLOT, "o1", [("a", 1)], 1000, 0)
+        await log.acquire(SLOT, "o1", [("a", 1)], 1000, 0)
         await log.alive(SLOT, "o1", 5000)
         way.losing = 1
         with pytest.raises(Unavailable):
-            await log.take(SLOT, "o2", [("a", 2)], 9000, 0)
+            await log.acquire(SLOT, "o2", [("a", 2)], 9000, 0)
         await log.alive(SLOT, "o2", 9500)
-        (head,) = await log.take(SLOT, "o2", [("a", 2)], 9600, 0)
+        (head,) = await log.acquire(SLOT, "o2", [("a", 2)], 9600, 0)
         assert (head.epoch, head.alive_ms) == (2, 5000)
         await log.close()
 
@@ -77,7 +77,7 @@ async def test_of_many_who_take_a_new_router_the_highest_epoch_has_it(postgres_u
 
     async def contend(epoch: int) -> list[str]:
         wanted = [(router, epoch) for router in (routers if epoch % 2 else routers[::-1])]
-        return [head.router_id for head in await logs[epoch].take(SLOT, f"o{epoch}", wanted, 0, 0)]
+        return [head.router_id for head in await logs[epoch].acquire(SLOT, f"o{epoch}", wanted, 0, 0)]
 
     taken = await asyncio.gather(*map(contend, range(6)))
     assert sorted(taken[5]) == routers
@@ -92,10 +92,10 @@ async def test_a_promise_and_a_take_never_miss_each_other(postgres_url: str, ope
     """A promise that was given is in what the next owner is told; one that it is not told of was not given."""
     old, new = open_log(postgres_url), open_log(postgres_url)
     for n in range(1, 30):
-        await old.take(SLOT, f"old{n}", [("a", 2 * n)], 0, 0)
+        await old.acquire(SLOT, f"old{n}", [("a", 2 * n)], 0, 0)
         given, (head,) = await asyncio.gather(
-            old.promise(SLOT, f"old{n}", [("a", 2 * n)], 10_000 + n),
-            new.take(SLOT, f"new{n}", [("a", 2 * n + 1)], 0, 0),
+            old.advance_watermark(SLOT, f"old{n}", [("a", 2 * n)], 10_000 + n),
+            new.acquire(SLOT, f"new{n}", [("a", 2 * n + 1)], 0, 0),
         )
         assert given == [head.alive_ms == 10_000 + n]
 
@@ -103,11 +103,11 @@ async def test_a_promise_and_a_take_never_miss_each_other(postgres_url: str, ope
 async def test_a_zombie_inside_an_append_gets_nothing_in(postgres_url: str, open_log: Open) -> None:
     """One that sleeps with its heads locked is thrown out; the next owner does not wait for it for ever."""
     log = open_log(postgres_url)
-    await log.take(SLOT, "o1", [("a", 1)], 0, 0)
+    await log.acquire(SLOT, "o1", [("a", 1)], 0, 0)
     with psycopg.connect(f"{postgres_url}?options=-c%20idle_in_transaction_session_timeout%3D200ms") as zombie:
         locked = zombie.execute(pgrecords._LOCK_HEADS.encode(), {"slot": SLOT, "ids": ["a"]}).fetchall()
         assert len(locked) == 1
-        await log.take(SLOT, "o2", [("a", 2)], 0, 0)
+        await log.acquire(SLOT, "o2", [("a", 2)], 0, 0)
         with pytest.raises(psycopg.Error, match="idle-in-transaction"):
             zombie.execute("INSERT INTO log_records VALUES ('r-0', 'a', 1, 1, 1, 0, '')")
     assert await log.append(SLOT, [rec(1, epoch=2)]) == [True]
@@ -116,7 +116,7 @@ async def test_a_zombie_inside_an_append_gets_nothing_in(postgres_url: str, open
 async def test_readers_and_trims_hold_no_writer_up(postgres_url: str, open_log: Open) -> None:
     """With a reader in the middle of the table and a long trim going on, appends get through and are all there."""
     log, upkeep = open_log(postgres_url), open_log(postgres_url)
-    await log.take(SLOT, "o1", [("a", 1)], 0, 0)
+    await log.acquire(SLOT, "o1", [("a", 1)], 0, 0)
     await log.append(SLOT, [rec(1, kind=VIEW)])
     await log.append(SLOT, [rec(n, view_offset=1) for n in range(2, 3000)])
     with psycopg.connect(postgres_url) as reader:
@@ -135,7 +135,7 @@ async def test_the_count_of_bytes_is_about_what_the_tables_take_up(postgres_url:
     log, router = open_log(postgres_url), "b2c1a9d4-7a35-4f0e-8f3b-2d9c5e6f7a81"
     for size in (64, 1_500, 20_000):
         slot = f"r-{size}"
-        await log.take(slot, "o1", [(router, 1)], 0, 0)
+        await log.acquire(slot, "o1", [(router, 1)], 0, 0)
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             before = _table_bytes(connection)
             for start in range(0, 2000, 100):
@@ -155,7 +155,7 @@ def _table_bytes(connection: psycopg.Connection) -> int:
 async def test_a_forgotten_router_leaves_no_row(postgres_url: str, open_log: Open) -> None:
     """Neither records nor keys nor a head, however many there were; its neighbour keeps its own."""
     log = open_log(postgres_url)
-    await log.take(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
     many = tuple(n.to_bytes(16, "big") for n in range(1500))
     await log.append(SLOT, [*(rec(n) for n in range(1, 1200)), rec(1200, keys=many), rec(1, "b")])
     await log.forget(SLOT, "a")
@@ -167,7 +167,7 @@ async def test_a_forgotten_router_leaves_no_row(postgres_url: str, open_log: Ope
 async def test_connections_are_as_many_as_threads_at_most(postgres_url: str, open_log: Open) -> None:
     """Two for reads, one for writes; an ended one is replaced unnoticed."""
     log = open_log(postgres_url)
-    await log.take(SLOT, "o1", [("a", 1)], 0, 0)
+    await log.acquire(SLOT, "o1", [("a", 1)], 0, 0)
     for n in (1, 2):
         await asyncio.gather(log.append(SLOT, [rec(n)]), *(log.read(SLOT, "a", 0, 9) for _ in range(20)))
         with psycopg.connect(postgres_url, autocommit=True) as connection:

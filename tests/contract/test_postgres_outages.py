@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from breaker_actors import gateway
-from breaker_actors.core.records import SAMPLES, decode_samples, encode_samples
+from breaker_actors.core.log_entries import SAMPLES, decode_samples, encode_samples
 from breaker_actors.errors import Unavailable
-from breaker_actors.messages import Outcome, Part
-from breaker_actors.stores.postgres import BoundedConnection
+from breaker_actors.gateway import gateway
+from breaker_actors.messages import AppendResult, Part
+from breaker_actors.sql.postgres import BoundedConnection
 from tests.support.cluster import Service, service, until
 from tests.support.postgres import Postgres, own_server
 
@@ -51,14 +51,14 @@ class Flow:
         while True:
             await self.send()
 
-    async def send(self) -> Outcome:
+    async def send(self) -> AppendResult:
         """High and low by turns of half a second, so that the breaker trips and recovers all the time."""
         self._next += 1
         now_ms = self._s.clock.now_ms()
         value = float(self._next + (500 if now_ms // 500 % 2 else -1_000_000))
         payload = encode_samples(["latency"], [1], np.array([now_ms]), np.array([value]), np.ones(1, bool))
         (outcome,) = await self._s.gateway.ingest([Part(self._router_id, (os.urandom(16),), payload, 1)])
-        self.answers[value] = outcome.word
+        self.answers[value] = outcome.status
         return outcome
 
     def accepted(self) -> set[float]:
@@ -117,6 +117,7 @@ async def assert_nothing_lost_or_doubled(s: Service, flow: Flow, router_id: str,
     await s.assert_events_equal_replay(row)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("outage", ["kill", "stop", "pause"])
 async def test_an_outage_under_load(server: Postgres, tmp_path: Path, outage: str) -> None:
     """Samples are refused with "failed" while it lasts, states are answered by their owners, and /readyz says no."""
@@ -128,7 +129,7 @@ async def test_an_outage_under_load(server: Postgres, tmp_path: Path, outage: st
                 await until(lambda: s.events(row.id), PATIENCE_S)
                 getattr(server, outage)()
                 try:
-                    assert (await flow.send()).word == "failed"
+                    assert (await flow.send()).status == "failed"
                     assert not (await s.state(row.id)).stale
                     with pytest.raises(Unavailable):
                         await s.gateway.ready()
@@ -141,7 +142,7 @@ async def test_an_outage_under_load(server: Postgres, tmp_path: Path, outage: st
                 await flow.goes_on()
                 await until(lambda: more_events(s, row.id, seen), PATIENCE_S)
                 other = await s.breaker("b")
-                assert (await s.send(other.router_ids[0], [1.0])).word == "ok"
+                assert (await s.send(other.router_ids[0], [1.0])).status == "ok"
             await assert_nothing_lost_or_doubled(s, flow, router_id, row.id)
 
 

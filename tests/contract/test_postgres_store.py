@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from breaker_actors.errors import Invalid, Unavailable
-from breaker_actors.stores import postgres
-from breaker_actors.stores.secrets import SecretBox
-from breaker_actors.stores.sql import SqlStore
+from breaker_actors.sql.retries import AGAIN, TRIES
+from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.sql_store import SqlStore
 from tests.contract.store_world import World, draft, event
 from tests.support.pgproxy import proxy
 
@@ -136,7 +136,7 @@ async def test_a_deadlock_is_done_again(postgres_url: str, open_store: Open) -> 
     assert sorted(row.name for row in await stores[0].list_orgs()) == ["a!!", "b!!"]
 
 
-@pytest.mark.parametrize("state", postgres.AGAIN)
+@pytest.mark.parametrize("state", AGAIN)
 async def test_tries_are_counted(postgres_url: str, open_store: Open, state: str) -> None:
     store = await open_store(postgres_url)
     tries = 0
@@ -148,7 +148,7 @@ async def test_tries_are_counted(postgres_url: str, open_store: Open, state: str
 
     with pytest.raises(Unavailable, match=r"does not answer: again$"):
         await store._db.write(refused)
-    assert tries == postgres.TRIES
+    assert tries == TRIES
 
 
 async def test_a_lock_is_not_waited_for_for_ever(postgres_url: str, open_store: Open) -> None:

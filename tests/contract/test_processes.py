@@ -7,10 +7,10 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 
-from breaker_actors.core.records import LogRecord
-from breaker_actors.stores.base import Store
-from breaker_actors.stores.samplelog import SampleLog
-from tests.contract.backends import Backend
+from breaker_actors.core.log_entries import LogRecord
+from breaker_actors.store.base import Store
+from breaker_actors.wal.base import SampleLog
+from tests.contract.backends import STORE, Backend
 from tests.contract.store_world import World
 
 
@@ -21,6 +21,7 @@ async def _start(backend: Backend, job: str, argument: str) -> Process:
 
 async def test_processes_share_a_store(backend: Backend, make_store: Callable[[], Awaitable[Store]]) -> None:
     """Two open a new database at once; then two create breakers side by side and none is lost."""
+    (backend.folder / STORE).unlink(missing_ok=True)
     openers = [await _start(backend, "create", "-") for _ in range(2)]
     assert [await process.wait() for process in openers] == [0, 0]
     world = await World.make(await make_store())
@@ -52,5 +53,5 @@ async def test_a_killed_writer_leaves_whole_calls(backend: Backend, log: SampleL
     assert len(records) >= answered[-1]
     assert len(records) % 7 == 0
     assert all(record.payload == record.offset.to_bytes(16, "big") * 300 for record in records)
-    (head,) = await log.take("r-0", "o2", [("a", 2)], 10**6, -1)
+    (head,) = await log.acquire("r-0", "o2", [("a", 2)], 10**6, -1)
     assert (head.offset, len(head.keys)) == (len(records), len(records))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
 
-from breaker_actors.core.records import BREAKER, SAMPLES, VIEW, LogRecord
+from breaker_actors.core.log_entries import BREAKER, SAMPLES, VIEW, LogRecord
 from breaker_actors.errors import Invalid, Unavailable
-from breaker_actors.stores.samplelog import Append, LogStock, RouterHead, SampleLog
+from breaker_actors.wal.base import Append, LogStock, RouterHead, SampleLog
 
 SLOT = "r-0"
 
@@ -28,8 +30,8 @@ def rec(offset: int, router: str = "a", epoch: int = 1, **fields: Any) -> Append
     return Append(**values | fields)
 
 
-async def take(log: SampleLog, epoch: int = 1, owner: str = "o1", router: str = "a", **fields: int) -> RouterHead:
-    (head,) = await log.take(SLOT, owner, [(router, epoch)], fields.get("now_ms", 0), fields.get("keys_after_ms", 0))
+async def acquire(log: SampleLog, epoch: int = 1, owner: str = "o1", router: str = "a", **fields: int) -> RouterHead:
+    (head,) = await log.acquire(SLOT, owner, [(router, epoch)], fields.get("now_ms", 0), fields.get("keys_after_ms", 0))
     return head
 
 
@@ -42,14 +44,14 @@ async def test_a_log_nobody_made_is_empty(log: SampleLog) -> None:
     assert await log.read(SLOT, "a", 0, 9) == []
     assert await log.find(SLOT, "a", 9) == 0
     assert await log.stock(SLOT) == []
-    await take(log)
+    await acquire(log)
     assert await log.append(SLOT, [rec(1)]) == [True]
     assert await log.read(SLOT, "a", 0, 9) == [LogRecord("a", 1, 100, SAMPLES, 0, b"a1")]
 
 
 async def test_one_call_appends_for_many_routers(log: SampleLog) -> None:
     """A result for each record; a refused one leaves the others alone."""
-    await log.take(SLOT, "o1", [("a", 1), ("b", 4)], 0, 0)
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 4)], 0, 0)
     records = [rec(1), rec(1, "b", 4), rec(2), rec(2, "b", 3), rec(2, "b", 4), rec(1, "c")]
     assert await log.append(SLOT, records) == [True, True, True, False, True, False]
     assert await offsets(log) == [1, 2]
@@ -59,7 +61,7 @@ async def test_one_call_appends_for_many_routers(log: SampleLog) -> None:
 @pytest.mark.parametrize("offset", [0, 1, 3])
 async def test_offsets_are_dense(log: SampleLog, offset: int) -> None:
     """Only the next offset is taken."""
-    await take(log)
+    await acquire(log)
     await log.append(SLOT, [rec(1)])
     assert await log.append(SLOT, [rec(offset, payload=b"other")]) == [False]
     assert await offsets(log) == [1]
@@ -67,51 +69,59 @@ async def test_offsets_are_dense(log: SampleLog, offset: int) -> None:
 
 async def test_time_never_goes_back(log: SampleLog) -> None:
     """A stamp before the router's last one is refused, an equal one is fine."""
-    await take(log)
+    await acquire(log)
     assert await log.append(SLOT, [rec(1), rec(2, received_ms=99), rec(2, received_ms=100)]) == [True, False, True]
 
 
 async def test_an_append_may_be_repeated(log: SampleLog) -> None:
     """The same record under the same epoch counts as appended; another owner must not claim it as its own."""
-    await take(log)
+    await acquire(log)
     assert await log.append(SLOT, [rec(1), rec(2)]) == [True, True]
     assert await log.append(SLOT, [rec(2), rec(3)]) == [True, True]
     assert await log.append(SLOT, [rec(2, payload=b"other")]) == [False]
-    await take(log, epoch=2, owner="o2")
+    await acquire(log, epoch=2, owner="o2")
     assert await log.append(SLOT, [rec(3), rec(3, epoch=2)]) == [False, False]
     assert await offsets(log) == [1, 2, 3]
 
 
 async def test_a_new_owner_fences_the_old_one(log: SampleLog) -> None:
     """From take on lower epochs are refused; so is an equal epoch of another owner."""
-    await take(log)
+    await acquire(log)
     await log.append(SLOT, [rec(1)])
-    await take(log, epoch=3, owner="o3")
+    await acquire(log, epoch=3, owner="o3")
     assert await log.append(SLOT, [rec(2)]) == [False]
     assert await log.append(SLOT, [rec(2, epoch=4)]) == [False]
-    assert await log.take(SLOT, "o2", [("a", 2), ("a", 3)], 0, 0) == []
+    assert await log.acquire(SLOT, "o2", [("a", 2), ("a", 3)], 0, 0) == []
     assert await log.append(SLOT, [rec(2, epoch=3)]) == [True]
 
 
 async def test_what_an_owner_sent_before_it_took_again_comes_too_late(log: SampleLog) -> None:
     """Once told where the log stands an owner counts on it: no append of its own may still land behind that."""
-    await take(log)
+    await acquire(log)
     assert await log.append(SLOT, [rec(1)]) == [True]
-    assert (await take(log)).turn == 2
+    assert (await acquire(log)).generation == 2
     assert await log.append(SLOT, [rec(2)]) == [False]
-    head = await take(log)
-    assert (head.turn, head.offset) == (3, 1)
-    assert await log.append(SLOT, [rec(2, turn=2)]) == [False]
-    assert await log.append(SLOT, [rec(2, turn=3)]) == [True]
-    assert (await take(log, epoch=2)).turn == 1
+    head = await acquire(log)
+    assert (head.generation, head.offset) == (3, 1)
+    assert await log.append(SLOT, [rec(2, generation=2)]) == [False]
+    assert await log.append(SLOT, [rec(2, generation=3)]) == [True]
+    assert (await acquire(log, epoch=2)).generation == 1
     assert await log.append(SLOT, [rec(3, epoch=2)]) == [True]
 
 
 async def test_a_head_tells_where_the_log_stands(log: SampleLog) -> None:
     """Offset, last stamp, the view in force and the keys, oldest first and not too old ones."""
-    first = await take(log, now_ms=50)
+    first = await acquire(log, now_ms=50)
     assert first == RouterHead(
-        router_id="a", epoch=1, offset=0, last_received_ms=0, alive_ms=50, view_offset=0, view=None, turn=1, keys=()
+        router_id="a",
+        epoch=1,
+        offset=0,
+        last_received_ms=0,
+        alive_ms=50,
+        view_offset=0,
+        view=None,
+        generation=1,
+        keys=(),
     )
     await log.append(
         SLOT,
@@ -123,7 +133,7 @@ async def test_a_head_tells_where_the_log_stands(log: SampleLog) -> None:
             rec(5, view_offset=2, keys=(b"b" * 16,)),
         ],
     )
-    head = await take(log, epoch=2, owner="o2", keys_after_ms=300, now_ms=900)
+    head = await acquire(log, epoch=2, owner="o2", keys_after_ms=300, now_ms=900)
     assert (head.epoch, head.offset, head.last_received_ms) == (2, 5, 500)
     assert (head.view_offset, head.view) == (2, b"view")
     assert head.keys == ((b"c" * 16, 4), (b"b" * 16, 5))
@@ -131,44 +141,44 @@ async def test_a_head_tells_where_the_log_stands(log: SampleLog) -> None:
 
 async def test_alive_is_the_previous_owners(log: SampleLog) -> None:
     """Its heartbeats or its last stamp, whichever is later; heartbeats never go back."""
-    await take(log, now_ms=1000)
+    await acquire(log, now_ms=1000)
     await log.alive(SLOT, "o1", 5000)
     await log.alive(SLOT, "o1", 4000)
-    assert (await take(log, epoch=2, owner="o2", now_ms=9000)).alive_ms == 5000
+    assert (await acquire(log, epoch=2, owner="o2", now_ms=9000)).alive_ms == 5000
     await log.append(SLOT, [rec(1, epoch=2, received_ms=9500)])
-    assert (await take(log, epoch=3, owner="o3", now_ms=20_000)).alive_ms == 9500
+    assert (await acquire(log, epoch=3, owner="o3", now_ms=20_000)).alive_ms == 9500
 
 
 async def test_an_owner_that_gave_no_sign_was_not_up(log: SampleLog) -> None:
     """It may have died before anybody reached it: the outage before it goes on."""
-    await take(log, now_ms=1000)
+    await acquire(log, now_ms=1000)
     await log.alive(SLOT, "o1", 5000)
-    await take(log, epoch=2, owner="o2", now_ms=9000)
-    assert (await take(log, epoch=3, owner="o3", now_ms=9900)).alive_ms == 5000
+    await acquire(log, epoch=2, owner="o2", now_ms=9000)
+    assert (await acquire(log, epoch=3, owner="o3", now_ms=9900)).alive_ms == 5000
 
 
 async def test_a_repeated_take_answers_alike(log: SampleLog) -> None:
     """The first answer may get lost: the gap it tells of must not be lost with it."""
-    await take(log, now_ms=1000)
-    first = await take(log, epoch=2, owner="o2", now_ms=9000)
+    await acquire(log, now_ms=1000)
+    first = await acquire(log, epoch=2, owner="o2", now_ms=9000)
     await log.alive(SLOT, "o2", 9500)
-    assert await take(log, epoch=2, owner="o2", now_ms=9600) == msgspec.structs.replace(first, turn=2)
-    await log.append(SLOT, [rec(1, epoch=2, turn=2, received_ms=9700)])
-    again = await take(log, epoch=2, owner="o2", now_ms=9900)
+    assert await acquire(log, epoch=2, owner="o2", now_ms=9600) == msgspec.structs.replace(first, generation=2)
+    await log.append(SLOT, [rec(1, epoch=2, generation=2, received_ms=9700)])
+    again = await acquire(log, epoch=2, owner="o2", now_ms=9900)
     assert (again.alive_ms, again.offset) == (9700, 1)
 
 
 async def test_old_keys_go(log: SampleLog) -> None:
     """Keys older than ten minutes are dropped as the log goes on."""
-    await take(log)
+    await acquire(log)
     await log.append(SLOT, [rec(1, keys=(b"1" * 16,)), rec(2, received_ms=700_000, keys=(b"2" * 16,))])
-    head = await take(log, epoch=2, owner="o2", keys_after_ms=-1)
+    head = await acquire(log, epoch=2, owner="o2", keys_after_ms=-1)
     assert head.keys == ((b"2" * 16, 2),)
 
 
 async def test_reads_are_ranges(log: SampleLog) -> None:
     """after is exclusive, upto inclusive, limit bounds the answer."""
-    await take(log)
+    await acquire(log)
     await log.append(SLOT, [rec(n) for n in range(1, 11)])
     assert await offsets(log, after=3, upto=7) == [4, 5, 6, 7]
     assert await offsets(log, after=3, limit=2) == [4, 5]
@@ -178,7 +188,7 @@ async def test_reads_are_ranges(log: SampleLog) -> None:
 
 async def test_find_by_time(log: SampleLog) -> None:
     """The last record at or before a time, also among equal stamps and when the beginning is gone."""
-    await take(log)
+    await acquire(log)
     stamps = [100, 200, 200, 200, 300, 1000, 1000]
     await log.append(
         SLOT,
@@ -192,20 +202,22 @@ async def test_find_by_time(log: SampleLog) -> None:
 
 async def test_stock_and_forget(log: SampleLog) -> None:
     """A slot tells what lies in it; a forgotten router leaves nothing, its neighbour everything."""
-    await log.take(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
     await log.append(SLOT, [rec(n, keys=(bytes([n % 251]) * 16,)) for n in range(1, 602)] + [rec(1, "b")])
-    assert await log.stock(SLOT) == [LogStock("a", 601, 60100), LogStock("b", 1, 100)]
+    a, b = await log.stock(SLOT)
+    assert (a, b) == (LogStock("a", 601, 60100, a.bytes), LogStock("b", 1, 100, b.bytes))
+    assert a.bytes > 600 * b.bytes
     await log.forget(SLOT, "a")
     await log.forget(SLOT, "nobody")
-    assert await log.stock(SLOT) == [LogStock("b", 1, 100)]
+    assert await log.stock(SLOT) == [b]
     assert await offsets(log) == []
     assert await offsets(log, "b") == [1]
-    assert (await take(log, epoch=9)).keys == ()
+    assert (await acquire(log, epoch=9)).keys == ()
 
 
 async def test_trim_keeps_the_view_in_force(log: SampleLog) -> None:
     """The first record kept must still find its view; older views go."""
-    await take(log)
+    await acquire(log)
     kinds = {1: VIEW, 3: VIEW, 7: VIEW}
     view = 0
     records = []
@@ -217,7 +229,7 @@ async def test_trim_keeps_the_view_in_force(log: SampleLog) -> None:
     assert await offsets(log) == [3, 6, 7, 8, 9]
     assert await log.trim(SLOT, "a", 100) == 4
     assert await offsets(log) == [7]
-    head = await take(log, epoch=2, owner="o2")
+    head = await acquire(log, epoch=2, owner="o2")
     assert (head.offset, head.view, head.view_offset) == (9, b"a7", 7)
     assert await log.append(SLOT, [rec(10, epoch=2, view_offset=7)]) == [True]
     assert await log.trim("r-9", "a", 5) == 0
@@ -226,7 +238,7 @@ async def test_trim_keeps_the_view_in_force(log: SampleLog) -> None:
 async def test_a_long_trim_is_complete(log: SampleLog) -> None:
     """More records than one step drops; their bytes count no more."""
     assert await log.size_bytes(SLOT) == 0
-    await take(log)
+    await acquire(log)
     await log.append(SLOT, [rec(n, payload=bytes(1000)) for n in range(1, 1302)])
     assert await log.size_bytes(SLOT) > 1_300_000
     assert await log.trim(SLOT, "a", 1301) == 1300
@@ -234,9 +246,28 @@ async def test_a_long_trim_is_complete(log: SampleLog) -> None:
     assert await log.size_bytes(SLOT) < 200_000
 
 
+@pytest.mark.parametrize("payload", [30, 400, 940, 1_500, 6_000, 60_000])
+async def test_bytes_are_counted_per_router(make_log: Callable[[], SampleLog], payload: int) -> None:
+    """What the routers of a slot take adds up to what the slot takes, also after a trim and a restart."""
+    first_id, second_id = sorted(str(uuid4()) for _ in "ab")
+    log, count = make_log(), 6_000_000 // (payload + 1_000)
+    await log.acquire(SLOT, "o1", [(first_id, 1), (second_id, 1)], 0, 0)
+    for first in range(1, count, 100):
+        await log.append(SLOT, [rec(n, first_id, payload=os.urandom(payload)) for n in range(first, first + 100)])
+    await log.append(SLOT, [rec(1, second_id, payload=os.urandom(payload))])
+    a, b = await log.stock(SLOT)
+    size = await log.size_bytes(SLOT)
+    assert size * 0.85 < a.bytes + b.bytes < size * 1.15
+    assert await log.trim(SLOT, first_id, a.last_offset - 9) == a.last_offset - 10
+    heads = await make_log().acquire(SLOT, "o2", [(first_id, 2), (second_id, 2)], 0, 0)
+    taken = {head.router_id: head.log_bytes for head in heads}
+    assert taken == {first_id: 10 * b.bytes, second_id: b.bytes}
+    assert {entry.router_id: entry.bytes for entry in await log.stock(SLOT)} == taken
+
+
 async def test_slots_are_apart(log: SampleLog) -> None:
     """One router id in two slots is two logs; a name that could leave the folder is refused."""
-    await take(log)
+    await acquire(log)
     await log.append(SLOT, [rec(1)])
     assert await log.read("r-1", "a", 0, 9) == []
     for slot in ("../x", "", "A", "a/b", "a.b", "x" * 65):
@@ -249,7 +280,7 @@ async def test_slots_are_apart(log: SampleLog) -> None:
 async def test_a_closed_log_refuses(make_log: Callable[[], SampleLog]) -> None:
     """Closing twice is harmless; another log on the same place goes on."""
     log, other = make_log(), make_log()
-    await take(log)
+    await acquire(log)
     await log.append(SLOT, [rec(1)])
     await log.close()
     await log.close()
@@ -261,9 +292,9 @@ async def test_a_closed_log_refuses(make_log: Callable[[], SampleLog]) -> None:
 async def test_a_zombie_next_to_its_successor(make_log: Callable[[], SampleLog]) -> None:
     """Two owners with the log open at once: the lower epoch gets nothing in, readers see one sequence."""
     old, new, reader = make_log(), make_log(), make_log()
-    await take(old)
+    await acquire(old)
     await old.append(SLOT, [rec(1)])
-    await take(new, epoch=2, owner="o2")
+    await acquire(new, epoch=2, owner="o2")
     assert await old.append(SLOT, [rec(2, payload=b"zombie")]) == [False]
     assert await new.append(SLOT, [rec(2, epoch=2)]) == [True]
     assert await old.append(SLOT, [rec(3, payload=b"zombie")]) == [False]

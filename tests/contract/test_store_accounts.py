@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import text
 
 from breaker_actors.errors import Invalid, NotFound, Unavailable
-from breaker_actors.stores.base import Store
-from breaker_actors.stores.secrets import SecretBox
-from breaker_actors.stores.sql import SqlStore
+from breaker_actors.store.base import Store
+from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.sql_store import SqlStore
 from tests.contract.backends import Backend
 from tests.contract.store_world import World
 

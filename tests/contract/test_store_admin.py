@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from breaker_actors.core.records import BreakerSet, RouterView
+from breaker_actors.core.log_entries import BreakerSet, RouterView
 from breaker_actors.errors import Invalid, NotFound, WorkspaceHasProjects
-from breaker_actors.stores.base import ChannelDraft, EventQuery
+from breaker_actors.store.rows import ChannelDraft, EventQuery
 from tests.contract.backends import Backend
 from tests.contract.store_world import World, decoded, draft, event
 
@@ -93,14 +93,29 @@ async def test_the_last_secret_counts_for_the_overlap_only(world: World) -> None
     assert old not in repr(new)
 
 
-@pytest.mark.parametrize("change", [{"enable_signed_ingest": True}, {"name": "n"}])
-async def test_a_change_of_a_project_is_a_change_of_access(world: World, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("change", [{"enable_signed_ingest": True}, {"enable_signed_ingest": True, "name": "n"}])
+async def test_a_change_of_a_projects_way_in_is_a_change_of_access(world: World, change: dict[str, Any]) -> None:
     before = await world.store.access_version()
     await world.store.update_project(world.project_id, change, 2)
     after = await world.store.access_version()
     assert after > before
     await world.store.update_project(world.project_id, change, 3)
     assert await world.store.access_version() == after
+
+
+async def test_other_changes_of_a_project_are_none_of_access(world: World) -> None:
+    """All replicas forget everybody's access when that changes."""
+    before = await world.store.access_version()
+    fields = {"name": "n", "slack_webhook_url": "https://example.com/x", "trace_id_url_template": None}
+    await world.store.update_project(world.project_id, fields, 2)
+    assert await world.store.access_version() == before
+
+
+async def test_the_keys_that_are_left_of_some(world: World) -> None:
+    ids = [(await world.store.create_key(world.org_id, "user", "u", 1))[0].id for _ in range(3)]
+    await world.store.revoke_key(world.org_id, ids[1], 2)
+    assert await world.store.live_keys([*ids[:2], "nothing"]) == {ids[0]}
+    assert await world.store.live_keys([]) == set()
 
 
 # channels
@@ -243,7 +258,7 @@ async def test_secrets_never_reach_the_audit_log(world: World, backend: Backend)
 
 
 async def test_a_project_has_so_many_channels_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("breaker_actors.stores.channels.CHANNELS_MAX", 2)
+    monkeypatch.setattr("breaker_actors.store.config.channels.CHANNELS_MAX", 2)
     rows = [await world.store.create_channel(world.project_id, SLACK, 5) for _ in range(2)]
     with pytest.raises(Invalid, match="at most 2 channels"):
         await world.store.create_channel(world.project_id, SLACK, 6)

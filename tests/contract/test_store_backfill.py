@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.stores.base import EventQuery, EventRow, StoredState
-from tests.contract.outbox_world import Told
+from breaker_actors.store.rows import EventQuery, EventRow, StoredState
+from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World, event
 
 DAY_MS = 86_400_000
@@ -99,7 +99,7 @@ async def test_they_are_kept_by_when_they_were_loaded(world: World, breaker_id: 
 async def test_nothing_goes_to_channels_or_streams(world: World, breaker_id: str) -> None:
     """A trip is told to a channel and to the project's Slack address; one of history is not: no outbox row is born, no
     sequence of the journal is taken, and states stay as they are."""
-    told = Told(world)
+    told = OutboxWorld(world)
     await told.channel("trip", "recover")
     await world.store.update_project(world.project_id, {"slack_webhook_url": "https://hooks.slack.example/T0"}, 50)
     row = await told.breaker("b")

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from sqlalchemy.event import listens_for
 
-from breaker_actors.core.records import BreakerSet, Link, RouterView
+from breaker_actors.core.log_entries import BreakerSet, Link, RouterView
 from breaker_actors.errors import GuardrailBlocked, Invalid
-from breaker_actors.stores.base import BreakerItem, Replaced, RouterDraft
+from breaker_actors.store.rows import BreakerItem, Replaced, RouterDraft
 from tests.contract.store_world import RULE, World, decoded, draft, event
 
 OTHER = msgspec.structs.replace(RULE, threshold=9.0)
@@ -135,8 +135,8 @@ async def test_breakers_of_one_router_share_a_change(world: World) -> None:
 
 
 async def test_a_project_has_so_many_breakers_at_most(backend: Any) -> None:
-    from breaker_actors.stores.secrets import SecretBox
-    from breaker_actors.stores.sql import SqlStore
+    from breaker_actors.store.secrets import SecretBox
+    from breaker_actors.store.sql_store import SqlStore
 
     store = SqlStore(backend.url, SecretBox(b"k" * 32), breakers_max=2)
     await store.open()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breaker_actors.core.records import BreakerSet, Link, RouterView
+from breaker_actors.core.log_entries import BreakerSet, Link, RouterView
 from breaker_actors.errors import BreakerExists, Invalid, NotFound
-from breaker_actors.stores.base import EventQuery, RouterDraft
+from breaker_actors.store.rows import BreakerRow, EventQuery, RouterDraft
 from tests.contract.store_world import RULE, World, decoded, draft, event
 
 DAY_MS = 86_400_000
@@ -81,6 +81,31 @@ async def test_a_recreated_id_goes_on_after_its_last_transition(world: World) ->
     assert (state.state, state.transition_seq) == ("closed", 2)
     epoch = await world.own(row.id)
     assert await world.write(world.commit(row.id, epoch, event(3))) == ["ok"]
+
+
+async def test_an_id_begins_anew_in_another_project(world: World) -> None:
+    """Numbers and events of whoever had it before stay his; both breakers' lives are told apart everywhere."""
+    row = await world.breaker("a")
+    epoch = await world.own(row.id)
+    theirs = [event(1), event(2, "open", "half_open"), event(3, "half_open", "open")]
+    assert await world.write(world.commit(row.id, epoch, *theirs)) == ["ok"]
+    await world.store.delete_breaker(world.project_id, row.id, 50)
+    org = await world.store.create_org("others", 1)
+    workspace = await world.store.create_workspace(org, "w", "w", 1)
+    other = await world.store.create_project(org, workspace.id, "p", 1)
+    again, ids = await world.store.create_breaker(other.id, draft("a", id=row.id), 60)
+    born = decoded((await world.changes(ids))[0])[0]
+    assert isinstance(born, BreakerSet)
+    assert born.after_seq == 0
+    (state,) = await world.store.stored_states(other.id, [again.id])
+    assert (state.state, state.transition_seq) == ("closed", 0)
+    epoch = await world.own(again.id)
+    commit = world.commit(row.id, epoch, event(1), project_id=other.id)
+    assert await world.write(commit) == ["ok"]
+    assert await world.write(commit) == ["ok"], "sent again it is found to be stored"
+    for project_id, seqs in ((world.project_id, [3, 2, 1]), (other.id, [1])):
+        found = await world.store.events(EventQuery(project_id=project_id, breaker_id=row.id))
+        assert [row.transition_seq for row in found] == seqs
 
 
 async def test_an_equal_edit_writes_nothing(world: World) -> None:
@@ -258,9 +283,29 @@ async def _gone(world: World, now_ms: int = 100) -> tuple[str, ...]:
     return (await world.store.stream_snapshot(world.project_id, now_ms)).gone
 
 
+async def _trip(world: World, *rows: BreakerRow) -> None:
+    for row in rows:
+        epoch = await world.own(row.id)
+        assert await world.write(world.commit(row.id, epoch, event(1))) == ["ok"]
+
+
+async def test_names_of_breakers_that_never_left_closed_are_gone_with_them(world: World) -> None:
+    """Nobody was ever told that they block anything. One that takes a name over does not hide who had it before."""
+    quiet, tripped = await world.breaker("quiet"), await world.breaker("tripped")
+    await _trip(world, tripped)
+    for row in (quiet, tripped):
+        await world.store.delete_breaker(world.project_id, row.id, 10)
+    assert await _gone(world) == ("tripped",)
+    heir = await world.breaker("tripped", now_ms=20)
+    assert await _gone(world) == ()
+    await world.store.delete_breaker(world.project_id, heir.id, 30)
+    assert await _gone(world) == ("tripped",)
+
+
 async def test_names_gone_are_kept_for_a_day(world: World) -> None:
     """After a rename or a deletion, until the name is taken again or a day has passed."""
     row = await world.breaker("a")
+    await _trip(world, row)
     await world.edit(row.id, name="b", now_ms=100)
     assert await _gone(world) == ("a",)
     await world.store.delete_breaker(world.project_id, row.id, 200)
@@ -276,6 +321,7 @@ async def test_names_gone_are_kept_for_a_day(world: World) -> None:
 async def test_a_shared_name_is_not_gone_while_a_breaker_has_it(world: World) -> None:
     """The younger of two has its id as stream name; it inherits the name, and its id is what goes."""
     old, young = await world.breaker("a", now_ms=1), await world.breaker("a", now_ms=2)
+    await _trip(world, young)
     await world.store.delete_breaker(world.project_id, old.id, 100)
     assert await _gone(world) == (young.id,)
     assert await world.store.delete_breaker(world.project_id, young.id, 101)

@@ -9,7 +9,8 @@ import pytest
 
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import RouterAssignment, RouterRef
-from breaker_actors.stores.base import BreakerItem, Placement, Store
+from breaker_actors.store.base import Store
+from breaker_actors.store.rows import BreakerItem, Placement
 from tests.contract.store_world import RULE, World, event
 
 
@@ -119,10 +120,10 @@ async def test_assignments_carry_the_committed_record(world: World) -> None:
     row = await world.breaker("a")
     epoch = await world.own(row.id)
     (fresh,) = await world.store.breaker_assignments([row.id])
-    assert (fresh.record, fresh.cut, fresh.settings) == (None, {}, None)
-    await world.write(world.commit(row.id, epoch, event(1), record=b"R", cut={"r": 9}, settings=b"S"))
+    assert (fresh.record, fresh.applied_offsets, fresh.settings) == (None, {}, None)
+    await world.write(world.commit(row.id, epoch, event(1), record=b"R", applied_offsets={"r": 9}, settings=b"S"))
     (assignment,) = await world.store.breaker_assignments([row.id])
-    assert (assignment.record, assignment.cut, assignment.settings) == (b"R", {"r": 9}, b"S")
+    assert (assignment.record, assignment.applied_offsets, assignment.settings) == (b"R", {"r": 9}, b"S")
 
 
 async def test_a_deletion_waits_for_all_its_changes(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Store: commits of the Journal and their fences (design.md sections 3.2, 3.4, 3.5)."""
+"""Store: commits of the Journal and their fences (architecture.md sections 3.2, 3.4, 3.5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit
-from breaker_actors.stores.base import EventQuery, EventRow, JournalHead, Store, StoredState
+from breaker_actors.store.base import Store
+from breaker_actors.store.rows import EventQuery, EventRow, JournalHead, StoredState
 from tests.contract.store_world import World, event
 
 
@@ -139,10 +140,10 @@ async def test_a_hole_in_the_numbers_fails(world: World, breaker_id: str) -> Non
 
 async def test_settings_stay_until_given_again(world: World, breaker_id: str) -> None:
     """A commit without settings keeps the stored ones; state and cut are always written."""
-    await world.write(world.commit(breaker_id, 1, settings=b"one", cut={"r": 1}))
-    await world.write(world.commit(breaker_id, 1, cut={"r": 2}, state="half_open", allow_rate=0.2))
+    await world.write(world.commit(breaker_id, 1, settings=b"one", applied_offsets={"r": 1}))
+    await world.write(world.commit(breaker_id, 1, applied_offsets={"r": 2}, state="half_open", allow_rate=0.2))
     (assignment,) = await world.store.breaker_assignments([breaker_id])
-    assert (assignment.settings, assignment.cut) == (b"one", {"r": 2})
+    assert (assignment.settings, assignment.applied_offsets) == (b"one", {"r": 2})
     state = await _state(world)
     assert (state.state, state.allow_rate) == ("half_open", 0.2)
     await world.write(world.commit(breaker_id, 1, settings=b"two"))

@@ -1,4 +1,4 @@
-"""Store: leases of the outbox and what becomes of what was taken (semantics.md section 9, design.md section 3.7)."""
+"""Store: leases of the outbox, what becomes of what was taken (semantics.md section 9, architecture.md section 3.7)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import pytest
 from sqlalchemy import update
 
 from breaker_actors.errors import Fenced
-from breaker_actors.stores import tables as t
-from breaker_actors.stores.base import Store, Tried
-from breaker_actors.stores.sql import SqlStore
-from tests.contract.outbox_world import LEASE_MS, Told, circuit_row
+from breaker_actors.store import tables as t
+from breaker_actors.store.base import Store
+from breaker_actors.store.rows import DeliveryResult
+from breaker_actors.store.sql_store import SqlStore
+from tests.contract.outbox_world import LEASE_MS, OutboxWorld, circuit_row
 from tests.contract.store_world import World
 
 
 @pytest.fixture
-async def told(world: World) -> Told:
-    told = Told(world)
+async def told(world: World) -> OutboxWorld:
+    told = OutboxWorld(world)
     await told.open()
     return told
 
 
-async def test_of_a_breaker_only_the_oldest_row_is_taken(told: Told) -> None:
+async def test_of_a_breaker_only_the_oldest_row_is_taken(told: OutboxWorld) -> None:
     """Breakers side by side, each in its order."""
     channel, rows = await told.channel(), [await told.breaker(name) for name in "abc"]
     for row in rows:
@@ -37,7 +38,7 @@ async def test_of_a_breaker_only_the_oldest_row_is_taken(told: Told) -> None:
     assert [(one.breaker_id, one.kind) for one in more] == [(rows[1].id, "recover")]
 
 
-async def test_a_lease_is_bounded_and_by_age(told: Told) -> None:
+async def test_a_lease_is_bounded_and_by_age(told: OutboxWorld) -> None:
     channel, rows = await told.channel(), [await told.breaker(f"b{i}") for i in range(6)]
     for row in rows:
         await told.moves(row.id, "open")
@@ -49,7 +50,7 @@ async def test_a_lease_is_bounded_and_by_age(told: Told) -> None:
     assert second.later_ms is None
 
 
-async def test_a_long_chain_hides_no_other_breaker(told: Told) -> None:
+async def test_a_long_chain_hides_no_other_breaker(told: OutboxWorld) -> None:
     """More rows of one breaker than a page, the first of which has to wait."""
     channel, busy, other = await told.channel(), await told.breaker(), await told.breaker("b")
     for _ in range(40):
@@ -64,7 +65,7 @@ async def test_a_long_chain_hides_no_other_breaker(told: Told) -> None:
     assert [one.id for one in await told.take(channel.id, now_ms=40_000)] == [late.id]
 
 
-async def test_what_an_older_notifier_leased_is_taken_when_the_lease_is_over(told: Told) -> None:
+async def test_what_an_older_notifier_leased_is_taken_when_the_lease_is_over(told: OutboxWorld) -> None:
     """It may still be sending. Nobody else may take anything under its epoch."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
@@ -83,14 +84,14 @@ async def test_what_an_older_notifier_leased_is_taken_when_the_lease_is_over(tol
             await call
 
 
-async def test_a_replaced_notifier_may_still_tell_what_it_sent(told: Told) -> None:
+async def test_a_replaced_notifier_may_still_tell_what_it_sent(told: OutboxWorld) -> None:
     """As long as nobody has taken the row since; afterwards its word counts for nothing."""
     channel, a, b = await told.channel(), await told.breaker(), await told.breaker("b")
     for row in (a, b):
         await told.moves(row.id, "open")
     first, second = await told.take(channel.id)
     old, told.epoch = told.epoch, await told.store.open_notifier()
-    tried = [Tried(delivery_id=one.id, word="sent", at_ms=10_500) for one in (first, second)]
+    tried = [DeliveryResult(delivery_id=one.id, result="sent", at_ms=10_500) for one in (first, second)]
     circuit = circuit_row(channel.id, "v")
     assert await told.store.settle_deliveries(old, tried[:1], [circuit], [channel.id]) == {first.id}
     (again,) = await told.take(channel.id, now_ms=20_000)
@@ -100,7 +101,7 @@ async def test_a_replaced_notifier_may_still_tell_what_it_sent(told: Told) -> No
     assert (await told.store.waiting_channels())[0].circuit is None
 
 
-async def test_a_lease_whose_answer_got_lost_is_taken_again(told: Told) -> None:
+async def test_a_lease_whose_answer_got_lost_is_taken_again(told: OutboxWorld) -> None:
     """The same epoch asks again and does not hold the row: then nobody is sending it."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
@@ -109,7 +110,7 @@ async def test_a_lease_whose_answer_got_lost_is_taken_again(told: Told) -> None:
     assert await told.take(channel.id, now_ms=50_000, held=[lost.id]) == []
 
 
-async def test_two_notifiers_take_a_row_once(told: Told, make_store: Callable[[], Awaitable[Store]]) -> None:
+async def test_two_notifiers_take_a_row_once(told: OutboxWorld, make_store: Callable[[], Awaitable[Store]]) -> None:
     """Side by side on two stores: one is fenced, or the row is taken once."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
@@ -125,7 +126,7 @@ async def test_two_notifiers_take_a_row_once(told: Told, make_store: Callable[[]
     assert len(answers[1][0].rows) == 1
 
 
-async def test_a_configuration_that_does_not_open_harms_its_channel_alone(told: Told) -> None:
+async def test_a_configuration_that_does_not_open_harms_its_channel_alone(told: OutboxWorld) -> None:
     good, bad = await told.channel(), await told.channel()
     row = await told.breaker()
     await told.moves(row.id, "open")
@@ -136,7 +137,7 @@ async def test_a_configuration_that_does_not_open_harms_its_channel_alone(told: 
     assert found == {good.id: {"url": "http://hook.example/x"}, bad.id: None}
 
 
-async def test_outcomes_are_kept(told: Told) -> None:
+async def test_outcomes_are_kept(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
     (taken,) = await told.take(channel.id)
@@ -153,7 +154,7 @@ async def test_outcomes_are_kept(told: Told) -> None:
     assert not await told.settle(taken, "dead")
 
 
-async def test_a_dead_trip_takes_its_recovery_with_it(told: Told) -> None:
+async def test_a_dead_trip_takes_its_recovery_with_it(told: OutboxWorld) -> None:
     """And no other: a newer trip goes on. A recovery that comes later ends when its turn comes."""
     channel, row = await told.channel(), await told.breaker()
     await told.outage(row.id)
@@ -171,7 +172,7 @@ async def test_a_dead_trip_takes_its_recovery_with_it(told: Told) -> None:
     assert "trip" in (rows[1].last_error or "")
 
 
-async def test_of_several_trips_one_sent_is_enough(told: Told) -> None:
+async def test_of_several_trips_one_sent_is_enough(told: OutboxWorld) -> None:
     """Who heard of an outage hears of its end."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open", "half_open", "open", "half_open", "closed")
@@ -181,7 +182,7 @@ async def test_of_several_trips_one_sent_is_enough(told: Told) -> None:
     assert [one.kind for one in await told.send_all(channel.id)] == ["trip", "recover"]
 
 
-async def test_a_channel_made_within_an_outage_does_not_hear_of_its_end_only(told: Told) -> None:
+async def test_a_channel_made_within_an_outage_does_not_hear_of_its_end_only(told: OutboxWorld) -> None:
     """The row says why; a channel that takes recoveries only gets it."""
     row = await told.breaker()
     await told.moves(row.id, "open")
@@ -194,7 +195,7 @@ async def test_a_channel_made_within_an_outage_does_not_hear_of_its_end_only(tol
     assert (only.state, only.last_error) == ("cancelled", "no trip of this outage was sent on this channel")
 
 
-async def test_cancelled_rows_of_a_channel_that_is_off_or_gone(told: Told) -> None:
+async def test_cancelled_rows_of_a_channel_that_is_off_or_gone(told: OutboxWorld) -> None:
     """One that came back meanwhile is left alone; what was sent all the same is told."""
     channel, row = await told.channel(), await told.breaker()
     await told.outage(row.id)
@@ -217,7 +218,7 @@ async def test_cancelled_rows_of_a_channel_that_is_off_or_gone(told: Told) -> No
     assert await told.store.cancel_deliveries(told.epoch, channel.id, 9_000) == 1
 
 
-async def test_a_failed_attempt_at_a_cancelled_row_leaves_it_so(told: Told) -> None:
+async def test_a_failed_attempt_at_a_cancelled_row_leaves_it_so(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
     (taken,) = await told.take(channel.id)
@@ -227,7 +228,7 @@ async def test_a_failed_attempt_at_a_cancelled_row_leaves_it_so(told: Told) -> N
     assert await told.words(channel.id) == ["trip cancelled"]
 
 
-async def test_giving_up(told: Told) -> None:
+async def test_giving_up(told: OutboxWorld) -> None:
     """What waited too long for a channel that is silent; time runs from when somebody looked, not from the event."""
     channel, a, b = await told.channel(), await told.breaker(), await told.breaker("b")
     for row in (a, b):
@@ -250,7 +251,7 @@ async def test_giving_up(told: Told) -> None:
     assert [one.last_error for one in rows if one.kind == "trip"] == ["down", "not tried"]
 
 
-async def test_circuits_are_kept_per_version_of_the_channel(told: Told) -> None:
+async def test_circuits_are_kept_per_version_of_the_channel(told: OutboxWorld) -> None:
     """An edited channel starts anew; hasten makes what waits due."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
@@ -258,7 +259,7 @@ async def test_circuits_are_kept_per_version_of_the_channel(told: Told) -> None:
     assert before.version is not None
     (taken,) = await told.take(channel.id)
     kept = circuit_row(channel.id, before.version)
-    retry = Tried(delivery_id=taken.id, word="retry", at_ms=10_000, next_ms=90_000)
+    retry = DeliveryResult(delivery_id=taken.id, result="retry", at_ms=10_000, next_ms=90_000)
     await told.store.settle_deliveries(told.epoch, [retry], [kept])
     assert (await told.store.waiting_channels())[0].circuit == kept == await told.store.circuit(channel.id)
     newer = circuit_row(channel.id, before.version, last_error="slow")
@@ -271,12 +272,12 @@ async def test_circuits_are_kept_per_version_of_the_channel(told: Told) -> None:
     (other,) = [await told.breaker("b")]
     await told.moves(other.id, "open")
     (second,) = await told.take(channel.id)
-    sent = Tried(delivery_id=second.id, word="sent", at_ms=20_000)
+    sent = DeliveryResult(delivery_id=second.id, result="sent", at_ms=20_000)
     await told.store.settle_deliveries(told.epoch, [sent], [], [channel.id])
     assert [one.id for one in await told.take(channel.id, now_ms=20_000)] == [taken.id]
 
 
-async def test_depth_and_waiting_channels(told: Told) -> None:
+async def test_depth_and_waiting_channels(told: OutboxWorld) -> None:
     assert await told.store.outbox_depth() == (0, None)
     assert await told.store.waiting_channels() == []
     channels = sorted([(await told.channel()).id for _ in range(3)])

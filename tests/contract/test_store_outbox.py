@@ -1,4 +1,4 @@
-"""Store: the outbox (semantics.md sections 3 and 9, design.md section 3.7): rows that are born, and what people do."""
+"""Store: the outbox (semantics.md sections 3 and 9, architecture.md section 3.7): rows born, and what people do."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import msgspec
 import pytest
 
 from breaker_actors.errors import Fenced, NotFound, NotRedrivable
-from breaker_actors.stores.base import ChannelRow, DeliveryQuery, RouterDraft
-from tests.contract.outbox_world import Told
+from breaker_actors.store.rows import ChannelRow, DeliveryQuery, RouterDraft
+from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import RULE, World, draft, event
 
 SLACK = "https://hooks.slack.example/services/T0/B0/secret"
 
 
 @pytest.fixture
-async def told(world: World) -> Told:
-    told = Told(world)
+async def told(world: World) -> OutboxWorld:
+    told = OutboxWorld(world)
     await told.open()
     return told
 
 
-async def test_a_row_for_each_channel_that_takes_the_kind(told: Told) -> None:
+async def test_a_row_for_each_channel_that_takes_the_kind(told: OutboxWorld) -> None:
     """Every move to open is a trip, half_open to closed a recovery; open to half_open is nobody's business."""
     both, trips, ends = await told.channel(), await told.channel("trip"), await told.channel("recover")
     off = await told.channel(enabled=False)
@@ -32,7 +32,7 @@ async def test_a_row_for_each_channel_that_takes_the_kind(told: Told) -> None:
     assert await told.words(off.id) == []
 
 
-async def test_the_projects_own_slack_address_is_a_channel_of_both_kinds(told: Told) -> None:
+async def test_the_projects_own_slack_address_is_a_channel_of_both_kinds(told: OutboxWorld) -> None:
     """Its rows are under the project's id; a lease opens the address."""
     project_id = told.world.project_id
     await told.store.update_project(project_id, {"slack_webhook_url": SLACK}, 1)
@@ -43,7 +43,7 @@ async def test_the_projects_own_slack_address_is_a_channel_of_both_kinds(told: T
     assert (leased.kind, leased.config, leased.project_name) == ("slack", {"webhook_url": SLACK}, "shop")
 
 
-async def test_a_row_tells_of_its_event(told: Told) -> None:
+async def test_a_row_tells_of_its_event(told: OutboxWorld) -> None:
     """The event's own figures, more of the rule while it is the same, and how long the outage has been."""
     channel, row = await told.channel(), await told.breaker()
     whole = {"kind": "avg", "metric": "latency", "threshold": 500.0, "window_ms": 60_000, "tags": {}}
@@ -60,7 +60,7 @@ async def test_a_row_tells_of_its_event(told: Told) -> None:
     assert trip.id != recover.id
 
 
-async def test_the_rule_of_now_is_not_told_of_an_event_of_before(told: Told) -> None:
+async def test_the_rule_of_now_is_not_told_of_an_event_of_before(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     old = {"kind": "avg", "metric": "latency", "threshold": 400.0, "window_ms": 60_000, "tags": {}}
     first = msgspec.structs.replace(event(1), rule=old)
@@ -68,7 +68,7 @@ async def test_the_rule_of_now_is_not_told_of_an_event_of_before(told: Told) -> 
     assert (await told.rows(channel.id))[0].told.rule == old
 
 
-async def test_an_outage_is_known_over_many_commits(told: Told) -> None:
+async def test_an_outage_is_known_over_many_commits(told: OutboxWorld) -> None:
     """All rows of one outage have the sequence of the event it began with, whatever came in which commit."""
     channel, row, other = await told.channel(), await told.breaker(), await told.breaker("b")
     await told.outage(row.id)
@@ -85,7 +85,7 @@ async def test_an_outage_is_known_over_many_commits(told: Told) -> None:
     assert others == {5}
 
 
-async def test_a_repeated_commit_makes_no_second_row(told: Told) -> None:
+async def test_a_repeated_commit_makes_no_second_row(told: OutboxWorld) -> None:
     """Whether its first answer got lost, or both met in one call."""
     channel, row = await told.channel(), await told.breaker()
     commit = told.commit(row.id, "open")
@@ -94,7 +94,7 @@ async def test_a_repeated_commit_makes_no_second_row(told: Told) -> None:
     assert await told.words(channel.id) == ["trip pending"]
 
 
-async def test_a_fenced_commit_makes_no_row(told: Told) -> None:
+async def test_a_fenced_commit_makes_no_row(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     stale = told.commit(row.id, "open")
     await told.world.own(row.id, owner="b-1")
@@ -104,7 +104,7 @@ async def test_a_fenced_commit_makes_no_row(told: Told) -> None:
     assert await told.words(channel.id) == []
 
 
-async def test_channels_of_other_projects_hear_nothing(told: Told) -> None:
+async def test_channels_of_other_projects_hear_nothing(told: OutboxWorld) -> None:
     world, channel = told.world, await told.channel()
     other = await told.store.create_project(world.org_id, world.workspace_id, "other", 1)
     row, _ = await told.store.create_breaker(other.id, draft("x"), 0)
@@ -113,7 +113,7 @@ async def test_channels_of_other_projects_hear_nothing(told: Told) -> None:
     assert await told.words(channel.id) == []
 
 
-async def test_the_end_of_an_open_breaker_is_told_to_who_knows_of_its_trip(told: Told) -> None:
+async def test_the_end_of_an_open_breaker_is_told_to_who_knows_of_its_trip(told: OutboxWorld) -> None:
     """Also to channels that take trips only, and to those that have still to hear of it; not to new ones."""
     both, trips, ends = await told.channel(), await told.channel("trip"), await told.channel("recover")
     row = await told.breaker()
@@ -130,7 +130,7 @@ async def test_the_end_of_an_open_breaker_is_told_to_who_knows_of_its_trip(told:
     assert end.told.rule["op"] == RULE.op
 
 
-async def test_the_end_of_a_half_open_breaker_is_told_and_of_a_closed_one_not(told: Told) -> None:
+async def test_the_end_of_a_half_open_breaker_is_told_and_of_a_closed_one_not(told: OutboxWorld) -> None:
     channel, row, closed = await told.channel(), await told.breaker(), await told.breaker("b")
     await told.moves(row.id, "open", "half_open")
     await told.outage(closed.id)
@@ -140,7 +140,7 @@ async def test_the_end_of_a_half_open_breaker_is_told_and_of_a_closed_one_not(to
     assert [(one.kind, one.breaker_id) for one in rows if one.kind == "resolve"] == [("resolve", row.id)]
 
 
-async def test_a_dead_trip_has_no_end(told: Told) -> None:
+async def test_a_dead_trip_has_no_end(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
     await told.send_all(channel.id, "dead")
@@ -148,7 +148,7 @@ async def test_a_dead_trip_has_no_end(told: Told) -> None:
     assert await told.words(channel.id) == ["trip dead"]
 
 
-async def test_a_bulk_replace_tells_of_the_breakers_it_removes(told: Told) -> None:
+async def test_a_bulk_replace_tells_of_the_breakers_it_removes(told: OutboxWorld) -> None:
     channel = await told.channel()
     rows = [await told.breaker(name) for name in "ab"]
     for row in rows:
@@ -158,7 +158,7 @@ async def test_a_bulk_replace_tells_of_the_breakers_it_removes(told: Told) -> No
     assert sorted(ends) == sorted(row.id for row in rows)
 
 
-async def test_the_rows_of_a_deleted_project_end_as_cancelled(told: Told) -> None:
+async def test_the_rows_of_a_deleted_project_end_as_cancelled(told: OutboxWorld) -> None:
     """Its channels are gone, so nobody can be told."""
     channel, row = await told.channel(), await told.breaker()
     await told.store.update_project(told.world.project_id, {"slack_webhook_url": SLACK}, 1)
@@ -172,7 +172,7 @@ async def test_the_rows_of_a_deleted_project_end_as_cancelled(told: Told) -> Non
     assert await told.store.waiting_channels() == []
 
 
-async def test_a_breaker_made_again_begins_new_outages(told: Told) -> None:
+async def test_a_breaker_made_again_begins_new_outages(told: OutboxWorld) -> None:
     """Its numbers go on, the end of its predecessor is not taken for one of its own."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
@@ -189,7 +189,7 @@ async def test_a_breaker_made_again_begins_new_outages(told: Told) -> None:
     ]
 
 
-async def test_deliveries_page_by_page(told: Told) -> None:
+async def test_deliveries_page_by_page(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     for _ in range(3):
         await told.outage(row.id)
@@ -208,7 +208,7 @@ async def test_deliveries_page_by_page(told: Told) -> None:
     assert await told.store.deliveries(msgspec.structs.replace(query, project_id="other")) == []
 
 
-async def test_redrive_sends_the_pair_again_in_order(told: Told) -> None:
+async def test_redrive_sends_the_pair_again_in_order(told: OutboxWorld) -> None:
     """Whichever of the two is asked for; with a fresh count of attempts and a note in the audit log."""
     channel, row = await told.channel(), await told.breaker()
     await told.outage(row.id)
@@ -226,7 +226,7 @@ async def test_redrive_sends_the_pair_again_in_order(told: Told) -> None:
     assert await told.words(channel.id) == ["trip sent", "recover sent"]
 
 
-async def test_a_newer_trip_after_a_dead_pair(told: Told) -> None:
+async def test_a_newer_trip_after_a_dead_pair(told: OutboxWorld) -> None:
     """It goes on; the old end is not sent into the new outage, but may be after it."""
     channel, row = await told.channel(), await told.breaker()
     await told.outage(row.id)
@@ -242,7 +242,7 @@ async def test_a_newer_trip_after_a_dead_pair(told: Told) -> None:
     assert [(one.kind, one.transition_seq) for one in sent] == [("trip", 1), ("recover", 3), ("recover", 6)]
 
 
-async def test_redrive_goes_before_what_is_still_to_be_sent(told: Told) -> None:
+async def test_redrive_goes_before_what_is_still_to_be_sent(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     await told.outage(row.id)
     await told.send_all(channel.id, "dead")
@@ -252,7 +252,7 @@ async def test_redrive_goes_before_what_is_still_to_be_sent(told: Told) -> None:
     assert [one.transition_seq for one in await told.send_all(channel.id)] == [1, 3, 4]
 
 
-async def test_an_old_trip_is_not_sent_behind_its_recovery(told: Told) -> None:
+async def test_an_old_trip_is_not_sent_behind_its_recovery(told: OutboxWorld) -> None:
     """Nobody would ever take it back."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open", "half_open", "open", "half_open", "closed")
@@ -263,7 +263,7 @@ async def test_an_old_trip_is_not_sent_behind_its_recovery(told: Told) -> None:
         await told.store.redrive_delivery(row.project_id, channel.id, first.id, 20_000)
 
 
-async def test_a_trip_whose_end_was_never_written_is_not_sent_behind_it(told: Told) -> None:
+async def test_a_trip_whose_end_was_never_written_is_not_sent_behind_it(told: OutboxWorld) -> None:
     """The channel was switched off when its breaker recovered."""
     channel, row, other = await told.channel(), await told.breaker(), await told.breaker("b")
     for id_ in (row.id, other.id):
@@ -281,7 +281,7 @@ async def test_a_trip_whose_end_was_never_written_is_not_sent_behind_it(told: To
     assert [one.transition_seq for one in await told.send_all(channel.id)] == [1, 1, 4]
 
 
-async def test_who_takes_trips_only_may_have_old_ones(told: Told) -> None:
+async def test_who_takes_trips_only_may_have_old_ones(told: OutboxWorld) -> None:
     channel, row = await told.channel("trip"), await told.breaker()
     await told.outage(row.id)
     await told.send_all(channel.id, "dead")
@@ -290,7 +290,7 @@ async def test_who_takes_trips_only_may_have_old_ones(told: Told) -> None:
     assert [one.kind for one in await told.send_all(channel.id)] == ["trip"]
 
 
-async def test_the_beginning_of_an_outage_is_kept_as_long_as_it_lasts(told: Told) -> None:
+async def test_the_beginning_of_an_outage_is_kept_as_long_as_it_lasts(told: OutboxWorld) -> None:
     """Its end is told with how long it was, and to nobody who had no trip of it."""
     channel, row, closed = await told.channel(), await told.breaker(), await told.breaker("b")
     await told.outage(closed.id)
@@ -304,13 +304,13 @@ async def test_the_beginning_of_an_outage_is_kept_as_long_as_it_lasts(told: Told
     assert (await told.store.prune(1 << 40))["events"] == 3
 
 
-async def switch(told: Told, channel: ChannelRow, enabled: bool) -> None:
+async def switch(told: OutboxWorld, channel: ChannelRow, enabled: bool) -> None:
     await told.store.update_channel(
         channel.project_id, channel.id, lambda row: msgspec.structs.replace(row, enabled=enabled), 2
     )
 
 
-async def test_what_can_not_be_redriven(told: Told) -> None:
+async def test_what_can_not_be_redriven(told: OutboxWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
     (trip,) = await told.rows(channel.id)
@@ -329,7 +329,7 @@ async def test_what_can_not_be_redriven(told: Told) -> None:
         await told.store.redrive_delivery(row.project_id, channel.id, trip.id, 20_000)
 
 
-async def test_a_recovery_without_a_trip_of_its_own_is_redriven_alone(told: Told) -> None:
+async def test_a_recovery_without_a_trip_of_its_own_is_redriven_alone(told: OutboxWorld) -> None:
     channel, row = await told.channel("recover"), await told.breaker()
     for _ in range(2):
         await told.outage(row.id)
@@ -339,7 +339,7 @@ async def test_a_recovery_without_a_trip_of_its_own_is_redriven_alone(told: Told
     assert await told.words(channel.id) == ["recover pending", "recover dead"]
 
 
-async def test_pruning(told: Told) -> None:
+async def test_pruning(told: OutboxWorld) -> None:
     """What ended before a time; never what waits, nor the trip of an outage whose end is still to be told."""
     channel, a, b = await told.channel(), await told.breaker(), await told.breaker("b")
     await told.moves(a.id, "open", ts_ms=100)
@@ -358,7 +358,7 @@ async def test_pruning(told: Told) -> None:
     assert await told.words(channel.id) == ["trip sent"]
 
 
-async def test_routers_and_links_leave_the_outbox_alone(told: Told) -> None:
+async def test_routers_and_links_leave_the_outbox_alone(told: OutboxWorld) -> None:
     """A change of configuration beside the state tells nobody anything."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from breaker_actors.errors import NotFound
-from breaker_actors.stores.base import EventQuery
+from breaker_actors.store.rows import EventQuery
 from tests.contract.store_world import World, event
 
 
@@ -49,6 +49,39 @@ async def test_filters(world: World, pair: tuple[str, str]) -> None:
     assert await _sequences(world, since_ms=10**30) == []
     assert await _sequences(world, since_ms=-(10**30), before=(10**30, 10**30)) == [4, 3, 2, 5, 1]
     assert await world.store.events(EventQuery(project_id="nothing")) == []
+
+
+async def test_what_requests_ask_of_some_ids(world: World) -> None:
+    """Of this project alone, whatever the number of ids; a router marked as deleted is not there."""
+    a, b = [await world.breaker(name) for name in "ab"]
+    both, gone = await world.router(b.id, a.id, mode="random"), await world.router()
+    await world.store.delete_router(world.project_id, gone.id, 30)
+    own = a.router_ids[0]
+    many = [f"nothing-{n}" for n in range(600)]
+    ids = [*many, own, both.id, gone.id]
+    store, project_id = world.store, world.project_id
+    assert await store.router_modes(project_id, ids) == {own: "static", both.id: "random"}
+    assert await store.router_modes(project_id) == {own: "static", b.router_ids[0]: "static", both.id: "random"}
+    assert await store.router_links(project_id, ids) == {own: (a.id,), both.id: (b.id, a.id)}
+    briefs = await store.breaker_briefs(project_id)
+    assert [brief.id for brief in briefs] == [a.id, b.id]
+    assert await store.breaker_briefs(project_id, [*many, b.id]) == briefs[1:]
+    for asked in (store.router_modes, store.router_links, store.breaker_briefs):
+        assert not await asked("another", [*ids, a.id])  # type: ignore[operator]
+        assert not await asked(project_id, [])  # type: ignore[operator]
+
+
+async def test_what_metrics_show(world: World) -> None:
+    """The oldest of all projects, and how many there are in all."""
+    mine = [await world.breaker(name) for name in "ab"]
+    shown, total = await world.store.scraped_breakers(10)
+    rules = [(row.rule.metric, row.rule.kind, row.rule.threshold) for row in mine]
+    assert [(one.id, one.name, one.project_id) for one in shown] == [(m.id, m.name, world.project_id) for m in mine]
+    assert [(one.rule.metric, one.rule.kind, one.rule.threshold) for one in shown] == rules
+    assert {one.project for one in shown} == {"shop"}
+    assert total == 2
+    assert await world.store.scraped_breakers(1) == (shown[:1], 2)
+    assert await world.store.scraped_breakers(0) == ([], 2)
 
 
 async def test_latest_event(world: World, pair: tuple[str, str]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from breaker_actors.core.records import BreakerSet, Link, RouterView
+from breaker_actors.core.log_entries import BreakerSet, Link, RouterView
 from breaker_actors.errors import Invalid, NotFound, RouterHasBreakers
-from breaker_actors.stores.base import ChangeRow, RouterRow
+from breaker_actors.messages import ChangeRow
+from breaker_actors.store.rows import RouterRow
 from tests.contract.store_world import RULE, World, decoded
 
 

@@ -27,9 +27,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.backfill import InProcess, carry_out
-from pipelines.places import Folder
-from pipelines.runs import Manifest, begin
+from pipelines.backfill.manifest import Manifest, begin
+from pipelines.backfill.steps import InProcess, carry_out
+from pipelines.sources.object_store import Folder
 from tests.support.live import LiveService, serving, tree_of, wait_for
 from tests.support.recorded import START_MS, Kept
 from tests.support.usage import memory_kb
@@ -172,7 +172,8 @@ def test_a_backfill_that_is_killed_twice(tmp_path: Path) -> None:
         with service.stream() as stream:
             summary, shown = killed_and_resumed(service, tmp_path)
             check_events(service, tmp_path, summary)
-            assert all(message["state"] == "closed" for message in stream.messages)
+            assert {message["breaker"] for message in stream.messages} == {breaker["name"] for breaker in listed}
+            assert {message["state"] for message in stream.messages} == {"closed"}
         check_counts(summary, given, tmp_path)
         for words in ("writing history", "evaluating routers", "storing events"):
             assert words in shown

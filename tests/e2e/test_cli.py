@@ -20,7 +20,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 START_S, STOP_S = 120.0, 5.0
 
@@ -40,7 +40,7 @@ class Serve:
     def __init__(self, data_dir: Path, *arguments: str) -> None:
         self.mark = f"CLI_TEST_MARK={uuid4().hex}"
         name, value = self.mark.split("=")
-        command = [sys.executable, "-m", "api.cli", "serve", "--data-dir", str(data_dir), *arguments]
+        command = [sys.executable, "-m", "api.cli.main", "serve", "--data-dir", str(data_dir), *arguments]
         self.process = subprocess.Popen(
             command, env={**os.environ, name: value}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -123,6 +123,7 @@ def test_start_use_stop_and_start_again(start: Start, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert set(first) == {
         "base_url",
+        "database_id",
         "admin_key",
         "user_key",
         "workspace_id",

@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-from api import processes
+from api.launch import processes
+from breaker_actors.persistence import store_url
 from breaker_actors.settings import Settings
-from breaker_actors.stores import migrations
-from breaker_actors.stores.opening import store_url
+from breaker_actors.store import migrations
 from tests.e2e.test_kills import Flow, of_the_log
 from tests.support.live import wait_for
 from tests.support.nodes import DEPLOY_S, Deployed, Nodes, breakers, nodes
@@ -139,7 +139,7 @@ def closed(live: Deployed, breaker_id: str) -> bool:
 
 FOR_FEW_STREAMS = """
 import sys
-from api.cluster import Deployment, Scale
+from api.launch.cluster import Deployment, Scale
 from breaker_actors.settings import load_settings
 settings = load_settings(data_dir=sys.argv[2], host="127.0.0.1", port=int(sys.argv[3]))
 Deployment(settings, Scale(1, 2, target=3)).run(sys.argv[1])
@@ -168,7 +168,7 @@ def test_replicas_come_with_open_streams(cluster: Nodes, data_dir: Path) -> None
 
 BY_IMPORT_PATH = """
 import importlib, sys
-from api.cluster import connected
+from api.launch.cluster import connected
 with connected(sys.argv[1]):
     from ray import serve
     from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as build
@@ -199,8 +199,38 @@ def test_the_application_by_its_import_path(cluster: Nodes, data_dir: Path, empt
     with contextlib.closing(Deployed(data_dir)) as live:
         wait_for(lambda: is_ready(live), 60)
         made = live.breaker(name="built", cooldown_ms=3_600_000)
-        assert live.send(made["router_id"], [500.0] * 3).status_code == 202
-        live.in_state(made["breaker"]["id"], "open", 60)
+        live.trip(made)
+
+
+@pytest.mark.usefixtures("taken_down")
+def test_another_database_does_not_replace_the_running_one(
+    cluster: Nodes, data_dir: Path, tmp_path: Path, empty_postgres_url: str
+) -> None:
+    """From a shell that does not name it, by the command and by import path: refused in words, and all goes on."""
+    port = str(processes.free_port())
+    on_postgres = {"BREAKERS_DATABASE_URL": empty_postgres_url, "BREAKERS_SECRET_KEY": "ab" * 32}
+    first = deploy(cluster, data_dir, "--port", port, **on_postgres)
+    assert first.returncode == 0, first
+    database = json.loads((data_dir / "credentials.json").read_text())["database_id"]
+    empty = tmp_path / "empty"
+    with contextlib.closing(Deployed(data_dir)) as live:
+        made = live.breaker(name="kept", cooldown_ms=3_600_000)
+        before = {a["name"]: a["pid"] for a in live.status()["actors"]}
+        line = refused(deploy(cluster, empty, "--port", port))
+        assert all(words in line for words in ("PostgreSQL", f"SQLite in {empty}", f"--replace-database {database}"))
+        env = {**os.environ, **cluster.driver, "BREAKERS_DATA_DIR": str(empty)}
+        command = [sys.executable, "-c", BY_IMPORT_PATH, cluster.address, port]
+        built = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEPLOY_S, check=False)
+        assert built.returncode != 0
+        assert "--replace-database" in built.stderr
+        assert not (empty / "breakers.sqlite").exists()
+        assert {a["name"]: a["pid"] for a in live.status()["actors"]} == before
+        assert live.state(made["breaker"]["id"])["state"] == "closed"
+    left = deploy(cluster, empty, "--port", port, "--replace-database", database)
+    assert left.returncode == 0, left
+    with contextlib.closing(Deployed(empty)) as live:
+        wait_for(lambda: is_ready(live), 60)
+        assert live.user.get(f"{live.project_path}/breakers").json()["count"] == 0
 
 
 def test_what_can_not_work_is_one_line(cluster: Nodes, data_dir: Path) -> None:
@@ -250,8 +280,7 @@ def use_all_of_it(live: Deployed, name: str, count: int) -> None:
     """Makes breakers, and so actors, trips them, and looks where everything is: on the head."""
     for i in range(count):
         made = live.breaker(name=f"{name}-{i}", cooldown_ms=3_600_000)
-        assert live.send(made["router_id"], [500.0] * 3).status_code == 202
-        live.in_state(made["breaker"]["id"], "open", 60)
+        live.trip(made)
     (head,) = {node["id"] for node in live.status()["nodes"] if node["head"]}
     wait_for(lambda: {a["node_id"] for a in live.status()["actors"]} == {head}, 60)
 

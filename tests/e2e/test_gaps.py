@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from breaker_actors.core.records import Gap
-from breaker_actors.stores.opening import DATABASE
+from breaker_actors.core.log_entries import Gap
+from breaker_actors.persistence import DATABASE
 from tests.support.invariants import Evidence, Moved, assert_in_sequence
 from tests.support.live import LiveService, wait_for
 
@@ -32,6 +32,15 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@pytest.fixture(scope="module", autouse=True)
+def actors(live: LiveService) -> None:
+    """All BreakerActors are up: one that is started for a patient would keep it from its samples for seconds."""
+    rule = {"cooldown_ms": 3_600_000, "window_ms": 1_000}
+    made = [live.breaker(name=f"early {n}", **rule) for n in range(2 * (os.cpu_count() or 1) + 1)]
+    for one in made:
+        live.trip(one)
+
+
 class Patient:
     """A pessimistic breaker on its way back to closed, and good samples for it every 50 ms from a thread."""
 
@@ -41,8 +50,7 @@ class Patient:
         made = live.breaker(name=name, half_open_indeterminate_policy="pessimistic", cooldown_ms=200, **rule)
         self.id, self.router_id = made["breaker"]["id"], made["router_id"]
         self.evidence = Evidence(live.data_dir)
-        assert live.send(self.router_id, [500.0]).status_code == 202
-        live.in_state(self.id, "half_open")
+        live.trip(made, "half_open")
 
     @contextmanager
     def fed(self, live: LiveService) -> Iterator[None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from api import processes
+from api.launch import processes
 from tests.e2e.test_kills import Flow, of_the_log
 from tests.support.live import wait_for
 from tests.support.nodes import Deployed, Node, Nodes, breakers, nodes

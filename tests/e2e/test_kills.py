@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from breaker_actors.core.log_entries import SAMPLES, decode_samples
 from breaker_actors.core.model import Transition
-from breaker_actors.core.records import SAMPLES, decode_samples
+from breaker_actors.persistence import make_log, make_store
 from breaker_actors.settings import Settings
-from breaker_actors.stores.opening import make_log, make_store
 from tests.support.cluster import replay_log
 from tests.support.live import LiveService, wait_for
 
@@ -65,6 +65,7 @@ async def of_the_log(live: LiveService, made: dict[str, Any], until_ms: int) -> 
     return count, [e for e in effects if isinstance(e, Transition)]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("actor", ["BreakerActor", "RouterActor", "JournalActor", "DirectoryActor", "ServeReplica"])
 def test_a_killed_process_is_not_noticed(live: LiveService, actor: str) -> None:
     made = live.breaker(name=f"killed-{actor}")

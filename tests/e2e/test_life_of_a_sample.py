@@ -1,4 +1,4 @@
-"""One sample's whole way through a running service, stop by stop as README lists them."""
+"""One sample's whole way through a running service, stop by stop as docs/architecture.md lists them."""
 
 from __future__ import annotations
 

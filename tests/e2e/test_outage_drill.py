@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from breaker_actors.clock import SystemClock
+from breaker_actors.notify.limits import FAILURES_MAX
 from breaker_actors.notify.model import Attempt, Destination, Message, Sender
 from breaker_actors.notify.notifier import NotifierHost
-from breaker_actors.notify.pace import FAILURES_MAX
-from breaker_actors.notify.sending import open_sender
+from breaker_actors.notify.sender import open_sender
+from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
-from breaker_actors.stores.opening import make_store
-from tests.contract.outbox_world import Told
+from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
 from tests.support.fake_gateway import FakeClock
 from tests.support.live import LiveService
@@ -113,13 +113,13 @@ class Counting(ScriptedSender):
 
 
 @asynccontextmanager
-async def opened(directory: Path, **fields: Any) -> AsyncIterator[tuple[Told, Settings]]:
+async def opened(directory: Path, **fields: Any) -> AsyncIterator[tuple[OutboxWorld, Settings]]:
     """A project on a store of its own."""
     settings = Settings(data_dir=directory, allow_private_destinations=True, **fields)
     store = make_store(settings)
     await store.open()
     try:
-        yield Told(await World.make(store)), settings
+        yield OutboxWorld(await World.make(store)), settings
     finally:
         await store.close()
 
@@ -282,8 +282,7 @@ async def until(check: Any, timeout_s: float = 60.0) -> Any:
 def outage(live: LiveService, made: dict[str, Any]) -> None:
     """The breaker opens and closes again."""
     breaker_id = made["breaker"]["id"]
-    live.send(made["router_id"], [900.0] * 3)
-    live.in_state(breaker_id, "half_open", 60)
+    live.trip(made, "half_open")
     deadline = time.monotonic() + 60
     while live.state(breaker_id)["state"] != "closed":
         assert time.monotonic() < deadline

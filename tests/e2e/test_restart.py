@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.core.records import Gap
+from breaker_actors.core.log_entries import Gap
 from tests.support.invariants import Evidence, Moved, assert_in_sequence, assert_records_agree
 from tests.support.live import LiveService, wait_for
 
@@ -35,7 +35,7 @@ RULES = {
 }
 SHOWN = ("state", "state_since_ms", "allow_rate", "transition_seq", "sample_count", "passes")
 BEAT_MS = 3_500
-"""Heartbeats of a router, and knocks at it, are at most so far apart: one every second, on a busy machine."""
+"""Heartbeats of a router, and pings of it, are at most so far apart: one every second, on a busy machine."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 

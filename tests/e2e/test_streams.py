@@ -53,6 +53,7 @@ def census(live: LiveService) -> Iterator[Census]:
         asked.close()
 
 
+@pytest.mark.alone
 def test_500_clients_that_connect_and_leave_leave_nothing_behind(live: LiveService, census: Census) -> None:
     live.breaker(name="watched")
     wait_for(lambda: census.take()["streams"] == 0, 30)

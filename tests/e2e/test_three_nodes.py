@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api import processes
+from api.launch import processes
 from tests.support.campaign import RULES, Caller, Follower, Hook, Load, Project, Watch, make_project
 from tests.support.cluster import until
 from tests.support.invariants import (

@@ -66,7 +66,7 @@ def breaker_input(name: str, **fields: Any) -> CreateBreakerInput:
         kind=BreakerKind.AVG,
         op=BreakerOp.GT,
         threshold=100,
-        window_ms=2_000,
+        window_ms=30_000,
         eval_interval_ms=200,
         min_state_duration_ms=0,
         cooldown_ms=60_000,
@@ -130,7 +130,7 @@ def breakers(admin: Any, project_id: str) -> tuple[str, str]:
         breaker_input("a", metadata={"team": "x"}, half_open_indeterminate_policy=HalfOpenPolicy.PESSIMISTIC),
     )
     assert (made.name, made.metric, made.kind, made.op) == ("a", "latency", BreakerKind.AVG, BreakerOp.GT)
-    assert (made.threshold, made.window_ms, made.eval_interval_ms, made.min_count) == (100, 2_000, 200, 1)
+    assert (made.threshold, made.window_ms, made.eval_interval_ms, made.min_count) == (100, 30_000, 200, 1)
     assert (made.min_state_duration_ms, made.cooldown_ms) == (0, 60_000)
     assert (made.half_open_backoff_enabled, made.half_open_backoff_cap_ms) == (True, 300_000)
     assert made.half_open_indeterminate_policy is HalfOpenPolicy.PESSIMISTIC

@@ -44,7 +44,7 @@ def breaker(live: LiveService, admin: AdminClient) -> Breaker:
             kind=BreakerKind.AVG,
             op=BreakerOp.GT,
             threshold=100,
-            window_ms=2_000,
+            window_ms=30_000,
             eval_interval_ms=200,
             min_state_duration_ms=0,
             cooldown_ms=3_000,

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from breaker_actors.core.log_entries import SAMPLES, LogRecord, decode_samples
 from breaker_actors.core.machine import TRANSITIONS
-from breaker_actors.core.records import SAMPLES, LogRecord, decode_samples
 from breaker_actors.messages import Commit, FeedEntry, StateReading
-from breaker_actors.stores.rows import alert_of
+from breaker_actors.store.rows import alert_of
 
 RATES = {"closed": 1.0, "open": 0.0}
 

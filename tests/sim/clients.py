@@ -11,10 +11,10 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from breaker_actors.core.records import encode_samples
-from breaker_actors.core.rules import DELTA_OF, KINDS, POLICIES
+from breaker_actors.core.log_entries import encode_samples
+from breaker_actors.core.rule_fields import DELTA_OF, KINDS, POLICIES
 from breaker_actors.errors import BreakersError, Unavailable
-from breaker_actors.messages import Outcome
+from breaker_actors.messages import AppendResult
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ class SampleClients:
 
     async def _try(self, request: Request) -> str:
         try:
-            outcome: Outcome = await self._world.ask_replica(
+            outcome: AppendResult = await self._world.ask_replica(
                 self._client, "ingest", request.router_id, request.key, request.payload, len(request.values)
             )
-            return outcome.word
+            return outcome.status
         except Unavailable:
             return "failed"
 

@@ -25,17 +25,17 @@ class Mutant(NamedTuple):
 
 CORE = {
     "minimum duration off by one tick": Mutant(
-        "breaker_actors.core.machine:Breaker._act",
-        "age >= self._rule.min_state_duration_ms",
-        "age >= self._rule.min_state_duration_ms + self._rule.eval_interval_ms",
+        "breaker_actors.core.decisions:decide",
+        "now >= schedule.ripe_ms()",
+        "now >= schedule.ripe_ms() + schedule.rule.eval_interval_ms",
     ),
     "floor not moved at half_open": Mutant(
-        "breaker_actors.core.machine:Breaker._half_open",
-        "evidence_floor_ms=now",
-        "evidence_floor_ms=self._record.evidence_floor_ms",
+        "breaker_actors.core.decisions:_half_open",
+        '"evidence_floor_ms": now',
+        '"evidence_floor_ms": record.evidence_floor_ms',
     ),
     "backoff doubles once too often": Mutant(
-        "breaker_actors.core.timers:Timers._open_wait", "base << min(failed,", "base << min(failed + 1,"
+        "breaker_actors.core.schedule:Schedule.open_wait", "base << min(failed,", "base << min(failed + 1,"
     ),
     "tick grid not restarted at a transition": Mutant(
         "breaker_actors.core.machine:Breaker._move", "grid_ms=now", "grid_ms=before.grid_ms"
@@ -46,7 +46,7 @@ CORE = {
         "self.window.add(Batch(batch.ts_ms * 0 + received_ms, batch.value, batch.ok),",
     ),
     "gap ignored": Mutant(
-        "breaker_actors.core.machine:Breaker.gap", "effects = self._fire(from_ms)", "return self._fire(from_ms)"
+        "breaker_actors.core.machine:Breaker.gap", "effects = self.fire(from_ms)", "return self.fire(from_ms)"
     ),
     "peak not reset": Mutant("breaker_actors.core.evidence:Evidence._assess_streak", "self.peak = self.streak", "pass"),
     "restore loses passes": Mutant(
@@ -60,7 +60,7 @@ CORE = {
         "n <= self.need or now < self.ready_ms",
     ),
     "ramp not announced": Mutant(
-        "breaker_actors.core.machine:Breaker._ramp",
+        "breaker_actors.core.machine:Breaker._carry_out",
         "() if rate == before else (RateChange(ts_ms=now, allow_rate=rate),)",
         "()",
     ),
@@ -69,22 +69,26 @@ CORE = {
 
 SHELL = {
     "no epoch is looked at": (
-        Mutant("breaker_actors.stores.loghead:judge", "or (head.epoch, head.turn) != (record.epoch, record.turn)", ""),
         Mutant(
-            "breaker_actors.stores.slotfile:promise",
+            "breaker_actors.wal.head:judge", "or (head.epoch, head.generation) != (record.epoch, record.generation)", ""
+        ),
+        Mutant(
+            "breaker_actors.wal.sqlite_file:advance_watermark",
             "head is not None and head.epoch == epoch and head.owner == owner",
             "True",
         ),
         Mutant(
-            "breaker_actors.stores.runtime:_advance",
+            "breaker_actors.store.operational.journal:_advance",
             '"under": head.epoch',
             '"under": c.execute(select(t.journals.c.epoch).where(t.journals.c.shard == head.shard)).scalar()',
         ),
     ),
-    "no duplicate keys": (Mutant("breaker_actors.staging:Group._known", "if key in router.keys:", "if False:"),),
+    "no duplicate keys": (Mutant("breaker_actors.router.group:Group._known", "if key in router.keys:", "if False:"),),
     "no compare-and-set of transition_seq": (
         Mutant(
-            "breaker_actors.stores.runtime:_judge", "if fence == _Fence(commit.epoch, wanted):", "if fence is not None:"
+            "breaker_actors.store.operational.journal:_judge",
+            "if fence == _Fence(commit.epoch, wanted):",
+            "if fence is not None:",
         ),
     ),
 }

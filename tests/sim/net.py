@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from breaker_actors.errors import BreakersError, Unavailable
-from breaker_actors.net import ActorKind
+from breaker_actors.transport.peers import ActorKind
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
 CALL_S = 15.0
-"""Nobody waits longer for an answer (as in `breaker_actors/actors.py`)."""
+"""Nobody waits longer for an answer (as in `breaker_actors/ray_runtime/actors.py`)."""
 HOP_S = (0.0002, 0.003)
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Rule, Transition
-from breaker_actors.core.records import (
+from breaker_actors.core.log_entries import (
     BREAKER,
     GAP,
     VIEW,
@@ -25,7 +23,9 @@ from breaker_actors.core.records import (
     decode_gap,
     decode_view,
 )
-from breaker_actors.logreader import concerned
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Batch, Effect, Rule, Transition
+from breaker_actors.wal.reader import concerned
 from tests.support.oracle import Oracle
 
 KEEP_MS = 120_000

@@ -9,14 +9,15 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from api.feed import Feed
-from api.sse import StateMessage
+from api.stream.feed import Feed
+from api.stream.sse import StateMessage
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import BreakerExists, NotFound, RouterHasBreakers
-from breaker_actors.gateway import ActorGateway
-from breaker_actors.messages import FeedPage, Outcome, Part, StateReading
-from breaker_actors.meters import Meters
-from breaker_actors.stores.base import BreakerDraft, BreakerRow, RouterDraft, RouterRow, Store
+from breaker_actors.gateway.gateway import ActorGateway
+from breaker_actors.messages import AppendResult, FeedPage, Part, StateReading
+from breaker_actors.store.base import Store
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, RouterDraft, RouterRow
+from breaker_actors.telemetry.meters import Meters
 from tests.sim.net import SimNet, Wire
 from tests.sim.process import Process
 
@@ -79,7 +80,7 @@ class Replica:
 
     # calls of clients
 
-    async def ingest(self, router_id: str, key: bytes | None, payload: bytes, count: int) -> Outcome:
+    async def ingest(self, router_id: str, key: bytes | None, payload: bytes, count: int) -> AppendResult:
         append_id = uuid4().bytes
         keys = (append_id,) if key is None else (append_id, key)
         return (await self._gateway.ingest([Part(router_id, keys, payload, count)]))[0]

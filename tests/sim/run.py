@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -93,7 +93,7 @@ def _play(seed: int, directory: Path, without: frozenset[str], calls: bool, naiv
         return world
 
     # nobody changes keys here: the Journal need not look for that so often
-    with patch("os.urandom", Random(f"{seed} urandom").randbytes), patch("breaker_actors.journal.ACCESS_S", 4.0):
+    with patch("os.urandom", Random(f"{seed} urandom").randbytes), patch("breaker_actors.journal.host.ACCESS_S", 4.0):
         return _in_virtual_time(play())
 
 
@@ -130,6 +130,12 @@ def _logged_to(world: World) -> Iterator[None]:
                 world.fail(f"{process.label} logs {shown}\n{event.get('trace') or event.get('traceback')}")
         raise structlog.DropEvent
 
+    with _logs_to(take):
+        yield
+
+
+@contextmanager
+def _logs_to(take: Callable[[Any, str, dict[str, Any]], dict[str, Any]]) -> Iterator[None]:
     before = structlog.get_config()
     structlog.configure(processors=[take], cache_logger_on_first_use=False)
     try:
@@ -167,12 +173,19 @@ def _template() -> Path:
     key = f"template {os.getpid()}"
     if key not in _made:
         place = _base() / "template"
-        with patch("os.urandom", Random("template").randbytes):
-            _in_virtual_time(_make(place))
+        with _logs_to(_drop):
+            # What is made or imported once in a process draws bytes, too: here, and not from those of the template.
+            _in_virtual_time(_make(_base() / "first"))
+            with patch("os.urandom", Random("template").randbytes):
+                _in_virtual_time(_make(place))
         gc.collect()
         gc.freeze()  # what is there by now stays: runs need not look at it
         _made[key] = place
     return _made[key]
+
+
+def _drop(_: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    raise structlog.DropEvent
 
 
 async def _make(place: Path) -> None:

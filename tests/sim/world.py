@@ -12,22 +12,22 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from breaker_actors.directory.retention import Retention
 from breaker_actors.errors import BreakersError, Unavailable
-from breaker_actors.local import make_directory, make_host, make_journal, say_hello
-from breaker_actors.net import DIRECTORY, journal_name
+from breaker_actors.persistence import DATABASE, make_log, make_store
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import BreakerRow, ChannelDraft, RouterRow, StoredState
-from breaker_actors.stores.opening import DATABASE, make_log, make_store
-from breaker_actors.upkeep import Upkeep
+from breaker_actors.store.rows import BreakerRow, ChannelDraft, RouterRow, StoredState
+from breaker_actors.transport.peers import DIRECTORY, journal_name
 from tests.sim.checks import Checks, Violation
 from tests.sim.clients import ConfigurationClient, Reader, SampleClients
+from tests.sim.end_state_checks import Final
 from tests.sim.faults import Faults
-from tests.sim.final import Final
 from tests.sim.loop import VirtualLoop
 from tests.sim.net import SimNet, Wire
 from tests.sim.process import EPOCH_MS, Process, ProcessClock
 from tests.sim.replica import Replica
 from tests.sim.storage import Door, drive
+from tests.support.in_process import make_directory, make_host, make_journal, say_hello
 
 TRACE_MAX = 100_000
 READY_S = 20.0
@@ -204,7 +204,7 @@ class World:
         end = self._superseded
         directory = make_directory(store, wire, process.clock, self.settings, superseded=lambda: end(process))
         process.set_up(directory)
-        Upkeep(store, log, wire, process.clock, self.settings).start()
+        Retention(store, log, wire, process.clock, self.settings).start()
         await directory.start()
 
     def _superseded(self, process: Process) -> None:

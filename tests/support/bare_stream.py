@@ -11,8 +11,8 @@ import socket
 from collections.abc import AsyncGenerator, Iterator
 from multiprocessing.connection import Connection
 
-from api.processes import raise_file_limit
-from api.sse import HEARTBEAT, StreamTiming
+from api.launch.processes import raise_file_limit
+from api.stream.sse import HEARTBEAT, StreamTiming
 
 PATH = "/stream"
 

@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from breaker_actors.clock import SystemClock
-from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Transition
-from breaker_actors.core.records import (
+from breaker_actors.core.log_entries import (
     BREAKER,
     GAP,
     SAMPLES,
@@ -27,14 +24,18 @@ from breaker_actors.core.records import (
     decode_view,
     encode_samples,
 )
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Batch, Effect, Transition
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.local import LocalCluster
-from breaker_actors.logreader import concerned
-from breaker_actors.messages import Outcome, Part, StateReading
+from breaker_actors.messages import AppendResult, Part, StateReading
+from breaker_actors.persistence import DATABASE, make_log, make_store
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import BreakerDraft, BreakerRow, EventQuery, EventRow, ProjectRow
-from breaker_actors.stores.opening import make_log, make_store
-from breaker_actors.stores.samplelog import SampleLog
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, EventQuery, EventRow, ProjectRow
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import concerned
+from tests.support.fresh import migrated
+from tests.support.in_process import LocalCluster
+from tests.support.virtual_time import clock_of_loop
 
 FAST_RULE = {
     "metric": "latency",
@@ -48,13 +49,18 @@ FAST_RULE = {
 }
 
 
+PAUSE_S, PAUSE_MAX_S = 0.01, 0.05
+"""How often a condition is looked at, first and after a while."""
+
+
 async def until(check: Callable[[], Awaitable[Any]], timeout_s: float = 10.0) -> Any:
     """The first true answer of `check`, asked again and again until the deadline."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    deadline, pause_s = loop.time() + timeout_s, PAUSE_S
     while not (answer := await check()):
         assert loop.time() < deadline, f"{check} did not become true in {timeout_s} s"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause_s)
+        pause_s = min(PAUSE_MAX_S, pause_s * 1.2)
     return answer
 
 
@@ -67,7 +73,7 @@ class Service:
         self.store = cluster.store
         self.net = cluster.net
         self.project = project
-        self.clock = SystemClock()
+        self.clock = clock_of_loop()
 
     async def breaker(self, name: str | None = None, **rule: Any) -> BreakerRow:
         """A breaker made as the API makes one, ready to answer."""
@@ -99,7 +105,7 @@ class Service:
         keys: tuple[bytes, ...] | None = None,
         ts_ms: int | None = None,
         traces: Sequence[str] = (),
-    ) -> Outcome:
+    ) -> AppendResult:
         n = len(values)
         ts = np.full(n, self.clock.now_ms() if ts_ms is None else ts_ms)
         payload = encode_samples([metric], [n], ts, np.array(values, float), np.full(n, ok), traces=traces)
@@ -196,11 +202,14 @@ def _reload(breaker: Breaker, taken: list[tuple[str, Batch, int]]) -> None:
 async def service(directory: Path, **settings: Any) -> AsyncIterator[Service]:
     """An in-process service with one project."""
     made = Settings(data_dir=directory, **{"breaker_actors": 2, "router_actors": 1, **settings})
+    if not made.database_url:
+        migrated(made.data_dir / DATABASE)
     store = make_store(made)
     await store.open()
-    now = SystemClock().now_ms()
+    clock = clock_of_loop()
+    now = clock.now_ms()
     org = await store.create_org("org", now)
     workspace = await store.create_workspace(org, "workspace", "workspace", now)
     project = await store.create_project(org, workspace.id, "project", now)
-    async with LocalCluster(store, make_log(made), SystemClock(), made) as cluster:
+    async with LocalCluster(store, make_log(made), clock, made) as cluster:
         yield Service(cluster, project)

@@ -26,6 +26,7 @@ import ray
 ray.init(address=sys.argv[1], _node_ip_address="127.0.0.1", log_to_driver=False, logging_level=logging.ERROR)
 """
 WITHIN_S = 60
+PROOFS = ("RAY_AUTH_", "RAY_USE_TLS", "RAY_TLS_", "GRPC_")
 
 
 class Driver:
@@ -35,13 +36,13 @@ class Driver:
         pid, line = next((p, line) for p, line in tree_of(live.process.pid).items() if "--gcs-address=" in line)
         (address,) = set(re.findall(r"--gcs-address=(\S+)", line))
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-        token = dict(entry.split("=", 1) for entry in environ if entry.startswith("RAY_AUTH"))
+        proofs = dict(entry.split("=", 1) for entry in environ if entry.startswith(PROOFS))
         self._process = subprocess.Popen(
             [sys.executable, "-c", JOIN + program, address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **token},
+            env={**os.environ, **proofs},
         )
 
     def ask(self, line: str = "") -> Any:

@@ -8,11 +8,23 @@ from typing import Any
 
 from breaker_actors.core.model import StateWord, View
 from breaker_actors.errors import Unavailable
-from breaker_actors.messages import FeedEntry, FeedPage, JournalFigures, Outcome, Part, Rebalanced, StateReading
-from breaker_actors.status import ActorStatus, ClusterStatus
-from breaker_actors.stores.base import Store
+from breaker_actors.gateway.status import ActorStatus, ClusterStatus
+from breaker_actors.messages import (
+    AppendResult,
+    FeedEntry,
+    FeedPage,
+    JournalFigures,
+    Part,
+    ProjectShare,
+    Rebalanced,
+    StateReading,
+)
+from breaker_actors.store.base import Store
 
 NOW_MS = 1_795_242_600_000
+
+PROJECT_AT_LIMIT = "00000000-0000-4000-8000-000000000000"
+ORG_AT_LIMIT = "00000000-0000-4000-8000-000000000001"
 
 
 class FakeClock:
@@ -73,9 +85,9 @@ class FakeGateway:
     async def close(self) -> None:
         await self.store.close()
 
-    async def ingest(self, parts: Sequence[Part]) -> list[Outcome]:
+    async def ingest(self, parts: Sequence[Part]) -> list[AppendResult]:
         self.parts.extend(parts)
-        return [Outcome(self.word, 1) for _ in parts]
+        return [AppendResult(self.word, 1) for _ in parts]
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
         self.changes.extend(change_ids)
@@ -121,7 +133,17 @@ class FakeGateway:
         )
         figures = JournalFigures(epoch=self.epoch, sequence=3, position=self._position)
         return ClusterStatus(
-            at_ms=NOW_MS, nodes=(), replicas=1, budgets={"breaker": 8}, journal=figures, log_bytes=0, actors=(seat,)
+            at_ms=NOW_MS,
+            nodes=(),
+            replicas=1,
+            budgets={"breaker": 8},
+            journal=figures,
+            log_bytes=0,
+            actors=(seat,),
+            limits=(
+                ProjectShare(project_id=PROJECT_AT_LIMIT, limit="log_bytes", used=7, most=6),
+                ProjectShare(org_id=ORG_AT_LIMIT, limit="projects", used=5, most=5),
+            ),
         )
 
     # what a test says

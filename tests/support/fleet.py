@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Rule, Transition
-from breaker_actors.core.records import (
+from breaker_actors.core.log_entries import (
     BREAKER,
     GAP,
     SAMPLES,
@@ -22,8 +20,10 @@ from breaker_actors.core.records import (
     decode_gap,
     decode_samples,
 )
-from breaker_actors.logreader import LogReader, concerned
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Rule, Transition
 from breaker_actors.messages import RouterRef
+from breaker_actors.wal.reader import LogReader, concerned
 from tests.support import load
 from tests.support.invariants import Evidence, assert_replayed
 from tests.support.live import LiveService

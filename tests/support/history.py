@@ -13,11 +13,12 @@ import polars as pl
 
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Effect, Record, Rule
-from breaker_actors.core.rules import DELTA_OF, KINDS, OPS, POLICIES, parse_rule
+from breaker_actors.core.rule_fields import DELTA_OF, KINDS, OPS, POLICIES
+from breaker_actors.core.rules import parse_rule
 from pipelines.columns import Samples
-from pipelines.fast.engine import FastReplay, Walk
 from pipelines.frames import read_series
-from pipelines.replay import arrivals, replay_samples
+from pipelines.replay.reference import arrivals, replay_samples
+from pipelines.replay.vectorized.engine import FastReplay, Walk
 
 START_MS = 1_700_000_000_000
 SHAPES = ("latency", "latency", "latency", "whole", "normal", "constant", "steps", "spikes", "all_magnitudes")

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import msgspec
 import psycopg
 
+from breaker_actors.core.log_entries import GAP, SAMPLES, Gap, LogRecord, decode_gap, decode_samples
 from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import Transition
-from breaker_actors.core.records import GAP, SAMPLES, Gap, LogRecord, decode_gap, decode_samples
-from breaker_actors.stores.opening import DATABASE
-from breaker_actors.stores.pglog import PgLog
-from breaker_actors.stores.rows import alert_of
-from breaker_actors.stores.samplelog import SampleLog
-from breaker_actors.stores.sqlitelog import SqliteLog
+from breaker_actors.persistence import DATABASE
+from breaker_actors.store.rows import alert_of
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.postgres import PgLog
+from breaker_actors.wal.sqlite import SqliteLog
 from tests.support.cluster import replay_log
 
 

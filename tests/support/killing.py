@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from api import processes
+from api.launch import processes
 from tests.support.live import LiveService, tree_of
 
 BACK_S = 180.0

@@ -48,14 +48,15 @@ def tree_of(pid: int) -> dict[int, str]:
 
 
 class LiveService:
-    """One running `breakers serve` and its credentials. `options`: more of its command line."""
+    """One running `breakers serve` and its credentials. `options`: more of its command line; `cwd`: where it
+    is started."""
 
-    def __init__(self, data_dir: Path, *options: str, **environ: str) -> None:
+    def __init__(self, data_dir: Path, *options: str, cwd: Path | None = None, **environ: str) -> None:
         self.data_dir = data_dir
         program = str(Path(sys.executable).with_name("breakers"))
         command = [program, "serve", "--port", "0", "--data-dir", str(data_dir), *options]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}, cwd=cwd
         )
         self.output: list[str] = []
         self._ready = threading.Event()
@@ -114,7 +115,7 @@ class LiveService:
             "kind": "avg",
             "op": "gt",
             "threshold": 100,
-            "window_ms": 2_000,
+            "window_ms": 30_000,
             "eval_interval_ms": 100,
             "min_state_duration_ms": 0,
             "cooldown_ms": 200,
@@ -153,6 +154,25 @@ class LiveService:
         )
         return found
 
+    def trip(self, made: dict[str, Any], word: str = "open", timeout_s: float = 60.0) -> None:
+        """The breaker of this 201 answer opens, and comes to this state.
+
+        Bad samples go on until it is no longer closed: on a busy machine one may be older than a short window when
+        it arrives.
+        """
+        breaker, router_id = made["breaker"], made["router_id"]
+
+        def left() -> bool:
+            answer = self.send(router_id, [900.0] * 3, metric=breaker["metric"])
+            assert answer.status_code == 202, answer.text
+            wait_until = time.monotonic() + 1.0
+            while (closed := self.state(breaker["id"])["state"] == "closed") and time.monotonic() < wait_until:
+                time.sleep(0.02)
+            return not closed
+
+        wait_for(left, timeout_s)
+        self.in_state(breaker["id"], word, timeout_s)
+
     def events(self, breaker_id: str) -> list[dict[str, Any]]:
         """All of them, oldest first. The list is rate limited, and says for how long."""
         found: list[dict[str, Any]] = []
@@ -190,9 +210,9 @@ class LiveService:
 
 
 @contextlib.contextmanager
-def serving(data_dir: Path, *options: str, **environ: str) -> Iterator[LiveService]:
+def serving(data_dir: Path, *options: str, cwd: Path | None = None, **environ: str) -> Iterator[LiveService]:
     """A service that ends with the block."""
-    live = LiveService(data_dir, *options, **environ)
+    live = LiveService(data_dir, *options, cwd=cwd, **environ)
     try:
         yield live
     finally:

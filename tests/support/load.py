@@ -125,17 +125,22 @@ async def _send(target: Target, bodies: Sequence[bytes], due: asyncio.Queue[floa
     while (at := await due.get()) is not None:
         writer.write(signed(target, bodies[n % len(bodies)], time.time_ns() // 1_000_000))
         n += 1
-        status, body = await answer_of(reader)
+        status, body, kept = await answer_of(reader)
         report.statuses[status] += 1
         report.latencies_ms.append((time.perf_counter() - at) * 1000)
         if status == 202:
             report.accepted += json.loads(body)["accepted"]
+        if not kept:
+            writer.close()
+            reader, writer = await asyncio.open_connection(target.host, target.port)
     writer.close()
 
 
-async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body of the next answer on a connection."""
+async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
+    """Status and body of the next answer on a connection, and whether that is kept: HAProxy ends those of callers who
+    are refused, and of a source with many."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     fields = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
-    return int(lines[0].split()[1]), await reader.readexactly(int(fields["content-length"]))
+    body = await reader.readexactly(int(fields["content-length"]))
+    return int(lines[0].split()[1]), body, fields.get("connection") != "close"

@@ -19,11 +19,12 @@ from uuid import uuid4
 
 import httpx
 
-from api import processes
+from api.launch import processes
 from tests.support.live import LiveService, wait_for
 
 START_S, DEPLOY_S = 300.0, 300.0
-NO_TOKEN = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "300"}
+PATIENT = {"RAY_raylet_start_wait_time_s": "300"}
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
 # Addresses of this machine are loopback's, nothing of it can be reached from outside; Ray has no second node like that.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 MARK = "NODE_TEST_MARK"
@@ -31,26 +32,26 @@ PROXY_PORT = "RAY_SERVE_WORKER_PROXY_HTTP_PORT"
 TRIES, PAUSE_S = 3, 0.5
 BIN = Path(sys.executable).parent
 _COLOUR = re.compile(r"\x1b\[\d+m")
-_LOCAL_IP = re.compile(r"Local node IP: (\S+)")
+LOCAL_IP = re.compile(r"Local node IP: (\S+)")
 
 
 def breakers(*arguments: str, timeout: float = DEPLOY_S, **environ: str) -> subprocess.CompletedProcess[str]:
     """One run of the `breakers` command."""
-    env = {**os.environ, **NO_TOKEN, **environ}
+    env = {**os.environ, **PATIENT, **environ}
     return subprocess.run(
         [BIN / "breakers", *arguments], capture_output=True, text=True, timeout=timeout, env=env, check=False
     )
 
 
-def node_environment() -> dict[str, str]:
+def node_environment(data_dir: Path) -> dict[str, str]:
     """What `breakers node-env` prints, as a shell reads it; ports are ours alone on this machine."""
-    printed = breakers("node-env").stdout
+    printed = breakers("node-env", "--head", "--data-dir", str(data_dir)).stdout
     script = f'{printed}\nexec {sys.executable} -c "import json, os; print(json.dumps(dict(os.environ)))"'
     shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": os.defpath})
     found: dict[str, str] = json.loads(shown.stdout)
     replica_ports = processes.port_block()
     return {
-        **{name: value for name, value in found.items() if name.startswith("RAY_")},
+        **{name: value for name, value in found.items() if name.startswith(("RAY_", "BRK_"))},
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(processes.free_port()),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(processes.free_port()),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(replica_ports.start),
@@ -140,7 +141,8 @@ class Nodes:
 
     def __init__(self, prepared: bool = True, many: bool = False, **environ: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="brk-nodes-", dir="/tmp"))
-        self.driver = NO_TOKEN if many else {**NO_TOKEN, **LOOPBACK}
+        token = {"RAY_AUTH_TOKEN_PATH": str(self.folder / "data" / "ray.token")} if prepared else NO_TOKEN
+        self.driver = {**PATIENT, **token, **({} if many else LOOPBACK)}
         self._prepared = prepared
         self._place = () if many else ("--node-ip-address=127.0.0.1",)
         self._environ = environ
@@ -156,8 +158,10 @@ class Nodes:
         own = {"port": self._port}
         own |= {name: processes.free_port() for name in ("ray-client-server-port", "dashboard-port")}
         ports = [f"--{name}={port}" for name, port in own.items()]
-        node = self._start({}, "--head", f"--temp-dir={self.folder}", *ports, f"--num-cpus={cpus}", *self._place)
-        found = _LOCAL_IP.search(node.log())
+        node = self._start(
+            {}, "--head", f"--temp-dir={self.folder / 'ray'}", *ports, f"--num-cpus={cpus}", *self._place
+        )
+        found = LOCAL_IP.search(node.log())
         assert found is not None, node.log()
         self._ip = found.group(1)
         return node
@@ -168,17 +172,21 @@ class Nodes:
         return self._start(own, f"--address={self.address}", f"--num-cpus={cpus}")
 
     def _start(self, own: dict[str, str], *options: str) -> Node:
-        environment = {**(node_environment() if self._prepared else {}), **self.driver, **self._environ, **own}
-        node = Node(self.folder, environment, *options)
-        self.members.append(node)
+        node = self._begin(own, *options)
         try:
             node.wait_up()
         except RayletEnded:
-            # ports that Ray chooses for it may be somebody else's by the time it listens; it is given others
+            # ports that Ray chooses for it may be somebody else's by the time it listens; it is given others, and a
+            # folder of its own: that of the first one goes with it
             self.remove(node)
-            node = Node(self.folder, environment, *options)
-            self.members.append(node)
+            node = self._begin(own, *options)
             node.wait_up()
+        return node
+
+    def _begin(self, own: dict[str, str], *options: str) -> Node:
+        prepared = node_environment(self.folder / "data") if self._prepared else {}
+        node = Node(self.folder, {**prepared, **self.driver, **self._environ, **own}, *options)
+        self.members.append(node)
         return node
 
     def remove(self, node: Node) -> None:

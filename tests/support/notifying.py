@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt, Destination, Message
 from breaker_actors.notify.notifier import NotifierHost
-from breaker_actors.notify.pace import Pace
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import Store
+from breaker_actors.store.base import Store
 from tests.support.fake_gateway import FakeClock
 
 SENT = Attempt(result="sent", status=200)

@@ -180,7 +180,8 @@ class Oracle:
 
     def deadline(self) -> int | None:
         if self.state == "open":
-            due = self.since + self.open_wait()
+            wait = self.open_wait()
+            due = self.since + (0 if wait == 0 else max(wait, 100))
         elif self.verdict == "breach":
             due = self.since + self.rule.min_state_duration_ms
         else:
@@ -275,7 +276,7 @@ class Oracle:
             self.move("open", now, "threshold_exceeded", agg)
 
     def in_open(self, now: int, trigger: str, agg: Agg) -> None:
-        if now - self.since < self.open_wait():
+        if now - self.since < max(100, self.open_wait()):
             return
         self.step, self.passes = 1, 0
         self.move("half_open", now, "cooldown_elapsed", agg)

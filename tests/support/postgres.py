@@ -22,7 +22,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
-from breaker_actors.stores.migrations import upgrade
+from breaker_actors.store.migrations import upgrade
 from tests.support.live import tree_of, wait_for
 
 # Taken out of the environment: settings refuse BREAKERS_ names that they don't know.

@@ -35,13 +35,13 @@ CHUNK = b"x" * 65_536
 @dataclass(frozen=True)
 class Reply:
     """One answer. `how`: whole; or what a bad receiver does: "hang" never answers, "cut" closes instead, "drip" sends
-    its body a byte at a time without end, "drip_head" its headers, "flood" a body without end, "echo" (after `status`)
-    everything it was sent."""
+    its body a byte at a time without end, "drip_head" its headers, "flood" a body without end, "early" informational
+    answers without end instead of its own, "echo" (after `status`) everything it was sent."""
 
     status: int = 200
     body: bytes = b"ok"
     headers: tuple[tuple[str, str], ...] = ()
-    how: Literal["whole", "hang", "cut", "drip", "drip_head", "flood", "echo"] = "whole"
+    how: Literal["whole", "hang", "cut", "drip", "drip_head", "flood", "early", "echo"] = "whole"
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,8 @@ class _Wire:
             case "drip":
                 head = f"HTTP/1.1 {reply.status} X\r\nContent-Type: text/plain\r\n\r\n".encode()
                 await self._endless(head, b".", pause_s=0.01)
+            case "early":
+                await self._endless(b"", b"HTTP/1.1 100 \r\n\r\n" * 1_000, pause_s=0)
             case "flood":
                 await self._endless(f"HTTP/1.1 {reply.status} X\r\n\r\n".encode(), CHUNK, pause_s=0)
             case "cut":

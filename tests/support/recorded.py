@@ -12,9 +12,10 @@ import polars as pl
 
 from breaker_actors.core.model import Rule
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.stores.base import BreakerRow, RouterRow
-from pipelines.evaluating import Told
-from pipelines.runs import Manifest, Request, fingerprint, plans
+from breaker_actors.store.rows import BreakerRow, RouterRow
+from pipelines.backfill.evaluate import BreakerEvent
+from pipelines.backfill.manifest import Manifest, Request, fingerprint
+from pipelines.sources.routing import plans
 
 PROJECT = "00000000-0000-4000-8000-00000000000a"
 START_MS = 1_700_000_000_000
@@ -112,7 +113,7 @@ class Kept:
         self.calls = 0
         self._before = before
 
-    def store(self, run_id: str, events: Sequence[Told]) -> None:
+    def store(self, run_id: str, events: Sequence[BreakerEvent]) -> None:
         self._before()
         self.calls += 1
         for id_, draft in events:

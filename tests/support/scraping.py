@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from breaker_actors.meter_table import BUCKET, TABLE, exported
+from breaker_actors.telemetry.catalog import BUCKET, TABLE, exported
 from tests.support.live import LiveService
 
 LINE = re.compile(r"ray_(breakers_\w+)\{(.*)\} (\S+)")

@@ -6,16 +6,21 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from quart import Quart, Response
 
-from api.sse import StreamTiming
+from api.app import create_app
+from api.context.replica import EXTENSION
+from api.stream.sse import StreamTiming
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import BreakerDraft, BreakerRow, ProjectRow, RouterDraft, RouterRow
-from breaker_actors.stores.sql import SqlStore
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, ProjectRow, RouterDraft, RouterRow
+from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.sql_store import SqlStore
 from tests.support.fake_gateway import FakeClock, FakeGateway
 
 RULE = {"metric": "latency", "kind": "avg", "op": "gt", "threshold": 500}
@@ -61,6 +66,23 @@ class World:
         return (await self.store.create_router(self.project.id, draft, self.clock.now_ms()))[0]
 
 
+def store_at(path: Path) -> SqlStore:
+    return SqlStore(f"sqlite:///{path}", SecretBox(b"k" * 32))
+
+
+@asynccontextmanager
+async def open_world(path: Path, settings: Settings, content: dict[str, Any]) -> AsyncIterator[World]:
+    """The app over the store at `path`. `content`: what is in it, as fields of a World."""
+    clock, store = FakeClock(), store_at(path)
+    await store.open()
+    gateway = FakeGateway(store)
+    app = create_app(gateway, settings, clock, TIMING, owns_gateway=False)
+    async with app.test_app():
+        await soon(app.extensions[EXTENSION].feed.fresh)
+        yield World(app=app, gateway=gateway, store=store, clock=clock, settings=settings, **content)
+    await store.close()
+
+
 async def error_of(response: Response, status: int, code: str) -> dict[str, Any]:
     """The body of an error answer, checked to be one."""
     body = await response.get_json()
@@ -70,6 +92,12 @@ async def error_of(response: Response, status: int, code: str) -> dict[str, Any]
     assert isinstance(body["message"], str)
     assert body["request_id"] == response.headers["X-Request-ID"]
     return dict(body)
+
+
+def ignored(field: str, meant: str | None = None) -> dict[str, str]:
+    """The warning of an answer about a field that the request does not have."""
+    guess = f"; did you mean {meant}?" if meant else ""
+    return {"code": "unknown_field", "field": field, "message": f"is no field of this request{guess}"}
 
 
 def told(data: bytes) -> list[tuple[str, str, float | None]]:

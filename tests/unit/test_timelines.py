@@ -8,7 +8,7 @@ import pytest
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Effect
 from breaker_actors.core.rules import parse_rule
-from pipelines.replay import by_timestamp, replay
+from pipelines.replay.reference import by_timestamp, replay
 from tests.support.oracle import Oracle
 from tests.support.timelines import Timeline, all_timelines, ending, told
 

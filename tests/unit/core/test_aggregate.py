@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breaker_actors.core import aggregate as agg
-from breaker_actors.core import exact
+from breaker_actors.core import accumulators as agg
+from breaker_actors.core import definitions as exact
 from breaker_actors.core.model import Agg, Rule
 from tests.support import oracle
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.rules import parse_rule
-from pipelines.replay import by_timestamp, replay
+from pipelines.replay.reference import by_timestamp, replay
 
 RULE = parse_rule({"metric": "m", "kind": "avg", "op": "gt", "threshold": 10, "min_state_duration_ms": 0})
 

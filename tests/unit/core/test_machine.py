@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from breaker_actors.core.machine import TRANSITIONS, Breaker
 from breaker_actors.core.model import Agg, Batch, RateChange, Record, Rule, Transition
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.core.timers import HALF_OPEN_BETWEEN, HALF_OPEN_TICK
+from breaker_actors.core.schedule import HALF_OPEN_BETWEEN, HALF_OPEN_TICK
 
 STATES = ["closed", "open", "half_open"]
 QUICK = {"window_ms": 5000, "eval_interval_ms": 1000, "min_state_duration_ms": 0, "cooldown_ms": 2000}
@@ -70,7 +71,7 @@ def verdict_in_half_open(word: str, age_reached: bool) -> Breaker:
     since = Record(created_ms=0, now_ms=0, grid_ms=0, state="half_open", state_since_ms=0, step=2, passes=1)
     breaker = Breaker.restore(rule(**fields), since)
     if word in ("healthy", "breach", "unconfirmed"):
-        breaker._evidence.take(ok(500) if word == "healthy" else bad(500, 2), 500, 500)
+        breaker.evidence.add(ok(500) if word == "healthy" else bad(500, 2), 500, 500)
     return breaker
 
 
@@ -80,7 +81,7 @@ def verdict_in_half_open(word: str, age_reached: bool) -> Breaker:
 def test_half_open_cell(word: str, trigger: Any, age_reached: bool) -> None:
     """Each cell of the half_open table does what semantics.md section 3 says."""
     breaker = verdict_in_half_open(word, age_reached)
-    effects = breaker._evaluate(1000, trigger)
+    effects = breaker.evaluate(1000, trigger)
     action = (HALF_OPEN_TICK if trigger == "tick" else HALF_OPEN_BETWEEN)[word]
     record = breaker.record()
     if action == "pass":
@@ -374,11 +375,11 @@ def test_configure_keeps_state_and_drops_evidence() -> None:
     breaker = half_open()
     breaker.ingest(ok(2500, 1.0, 2.0), 2500)
     breaker.configure(parse_rule({"threshold": 0.7}, breaker.rule), 2600)
-    assert (breaker.held, breaker.view(2600).sample_count) == (2, 2)
+    assert (breaker.samples_held, breaker.view(2600).sample_count) == (2, 2)
     breaker.configure(parse_rule({"kind": "p95"}, breaker.rule), 2700)
     record = breaker.record()
     assert (record.state, record.state_since_ms, record.step, record.evidence_floor_ms) == ("half_open", 2100, 1, 2700)
-    assert (breaker.held, record.verdict, record.value, record.count) == (0, "indeterminate", None, 0)
+    assert (breaker.samples_held, record.verdict, record.value, record.count) == (0, "indeterminate", None, 0)
 
 
 def test_lowered_minimum_duration_is_due_at_once() -> None:
@@ -449,3 +450,24 @@ def test_bounded_window_counts_what_it_drops() -> None:
     breaker.ingest(ok(9200, 16.0), 9200)
     view = breaker.view(9200)
     assert (view.value, view.sample_count, view.late_count, view.truncated_count) == (22.0, 3, 1, 1)
+
+
+@pytest.mark.parametrize("policy", ["pessimistic", "optimistic"])
+@pytest.mark.parametrize("op", ["gte", "lt"])
+def test_whatever_the_rule_open_lasts_100_ms(policy: str, op: str) -> None:
+    """1,800 transitions a minute at most; a rule whose cooldown is 100 ms and more moves as it did without a floor."""
+    eager = {"window_ms": 1, "eval_interval_ms": 1, "cooldown_ms": 0, "half_open_backoff_enabled": False}
+    eager |= {"half_open_indeterminate_policy": policy, "recovery_allow_rate_ramp_steps": 1, "min_count": 0}
+    moves = []
+    for cooldown_ms in (0, 100):
+        fields = eager | {"cooldown_ms": cooldown_ms, "min_state_duration_ms": 0}
+        breaker, effects = Breaker.create(rule("count", op, 1, **fields), 0)
+        effects += breaker.ingest(ok(150), 150)
+        for at in range(151, 60_000, 7):
+            effects += breaker.advance(at)
+        moves.append([effect for effect in effects if isinstance(effect, Transition)])
+    for each in moves:
+        assert 3 <= len(each) <= 1_800
+        stays = [(after.ts_ms - before.ts_ms, after.prev) for before, after in itertools.pairwise(each)]
+        assert all(stay_ms >= 100 for stay_ms, state in stays if state == "open")
+    assert abs(len(moves[0]) - len(moves[1])) <= 1

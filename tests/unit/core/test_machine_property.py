@@ -14,47 +14,46 @@ from hypothesis import strategies as st
 from breaker_actors.core import window
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Record, Rule
-from breaker_actors.core.rules import DELTA_OF, KINDS, OPS, POLICIES
+from breaker_actors.core.rule_fields import DELTA_OF, KINDS, OPS, POLICIES
 from tests.support.oracle import Oracle
 
 START = 10_000
 
-values = st.sampled_from(
-    [
-        0.0,
-        1.0,
-        2.0,
-        3.0,
-        4.0,
-        5.0,
-        -1.0,
-        -5.0,
-        0.1,
-        0.2,
-        0.3,
-        0.5,
-        1 / 3,
-        100.0,
-        1e16,
-        -1e16,
-        1e-16,
-        5e-324,
-        -5e-324,
-        1e-310,
-        2.0**520,
-        -(2.0**520),
-        1e308,
-        -1e308,
-        1.7976931348623157e308,
-    ]
-)
-plain = st.sampled_from([0.0, 1.0, 2.0, 3.0, 5.0, 0.1, 0.3])
+VALUES = [
+    0.0,
+    1.0,
+    2.0,
+    3.0,
+    4.0,
+    5.0,
+    -1.0,
+    -5.0,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    1 / 3,
+    100.0,
+    1e16,
+    -1e16,
+    1e-16,
+    5e-324,
+    -5e-324,
+    1e-310,
+    2.0**520,
+    -(2.0**520),
+    1e308,
+    -1e308,
+    1.7976931348623157e308,
+]
+PLAIN = [0.0, 1.0, 2.0, 3.0, 5.0, 0.1, 0.3]
+values, plain = st.sampled_from(VALUES), st.sampled_from(PLAIN)
 thresholds = st.one_of(plain, values)
 
 
 @st.composite
-def rule_fields(draw: st.DrawFn) -> dict[str, Any]:
-    """All fields of a rule, small enough that ticks, deadlines and expiries meet often."""
+def kinds(draw: st.DrawFn) -> dict[str, Any]:
+    """A kind with its parameters."""
     kind = draw(st.sampled_from(KINDS))
     params: dict[str, Any] | None = None
     if kind == "percentile":
@@ -64,27 +63,59 @@ def rule_fields(draw: st.DrawFn) -> dict[str, Any]:
             "delta_of": draw(st.sampled_from(DELTA_OF)),
             "alpha": draw(st.sampled_from([0.3, 0.5, 1.0, 0.05])),
         }
-    return {
-        "metric": draw(st.sampled_from(["m", "m", "m", "n"])),
-        "kind": kind,
-        "op": draw(st.sampled_from(OPS)),
-        "threshold": draw(thresholds),
-        "window_ms": draw(st.sampled_from([1, 7, 20, 50, 100, 300])),
-        "eval_interval_ms": draw(st.sampled_from([1, 3, 10, 10, 25, 50])),
-        "min_count": draw(st.sampled_from([0, 1, 1, 2, 5])),
-        "min_state_duration_ms": draw(st.sampled_from([0, 0, 15, 40, 120])),
-        "cooldown_ms": draw(st.sampled_from([0, 10, 33])),
-        "half_open_backoff_enabled": draw(st.booleans()),
-        "half_open_backoff_cap_ms": draw(st.sampled_from([0, 50, 100])),
-        "half_open_indeterminate_policy": draw(st.sampled_from(POLICIES)),
-        "recovery_allow_rate_ramp_steps": draw(st.sampled_from([1, 2, 3, 5])),
-        "kind_params": params,
-    }
+    return {"kind": kind, "kind_params": params}
 
 
-lags = st.sampled_from([0, 0, 0, 1, 2, 5, 10, 19, 40, 90, 250, -5])
-rows = st.lists(st.tuples(lags, st.one_of(plain, values), st.booleans()), min_size=0, max_size=14)
-waits = st.sampled_from([0, 1, 3, 9, 10, 11, 25, 50, 60, 130])
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "metric": st.sampled_from(["m", "m", "m", "n"]),
+    "op": st.sampled_from(OPS),
+    "threshold": thresholds,
+    "window_ms": st.sampled_from([1, 7, 20, 50, 100, 300]),
+    "eval_interval_ms": st.sampled_from([1, 3, 10, 10, 25, 50]),
+    "min_count": st.sampled_from([0, 1, 1, 2, 5]),
+    "min_state_duration_ms": st.sampled_from([0, 0, 15, 40, 120]),
+    "cooldown_ms": st.sampled_from([0, 10, 33]),
+    "half_open_backoff_enabled": st.booleans(),
+    "half_open_backoff_cap_ms": st.sampled_from([0, 50, 100]),
+    "half_open_indeterminate_policy": st.sampled_from(POLICIES),
+    "recovery_allow_rate_ramp_steps": st.sampled_from([1, 2, 3, 5]),
+}
+"""All fields of a rule but its kind, small enough that ticks, deadlines and expiries meet often."""
+CHANGED = [
+    "threshold",
+    "op",
+    "window_ms",
+    "eval_interval_ms",
+    "min_state_duration_ms",
+    "cooldown_ms",
+    "metric",
+    "recovery_allow_rate_ramp_steps",
+    "min_count",
+    "half_open_indeterminate_policy",
+    "kind",
+]
+
+
+@st.composite
+def rule_fields(draw: st.DrawFn) -> dict[str, Any]:
+    """A whole rule."""
+    return draw(kinds()) | {name: draw(strategy) for name, strategy in FIELDS.items()}
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], set[str]]:
+    """A wait, then one to three fields that change. No other is drawn: drawing is most of what an example costs."""
+    wait, changed = draw(waits), draw(st.sets(st.sampled_from(CHANGED), min_size=1, max_size=3))
+    fields = {name: draw(FIELDS[name]) for name in sorted(changed - {"kind"})}
+    return "rule", wait, fields | (draw(kinds()) if "kind" in changed else {}), changed
+
+
+LAGS = [0, 0, 0, 1, 2, 5, 10, 19, 40, 90, 250, -5]
+EVEN = [*PLAIN * len(VALUES), *VALUES * len(PLAIN)]
+"""As many of the plain values as of the others, so that one draw makes a row."""
+sample_rows = st.sampled_from([(lag, value, ok) for value in EVEN for lag in LAGS for ok in (False, True)])
+rows = st.lists(sample_rows, min_size=0, max_size=14)
+waits = st.sampled_from([0, 1, 3, 9, 10, 11, 25, 50, 60, 99, 100, 101, 130, 310])
 batches = st.tuples(st.just("batch"), waits, rows, st.sampled_from([0, 0, 0, 0, 3, 20]))
 steps = st.one_of(
     batches,
@@ -93,30 +124,7 @@ steps = st.one_of(
     st.tuples(st.just("wait"), waits),
     st.tuples(st.just("look"), waits),
     st.tuples(st.just("gap"), waits, waits),
-    st.tuples(
-        st.just("rule"),
-        waits,
-        rule_fields(),
-        st.sets(
-            st.sampled_from(
-                [
-                    "threshold",
-                    "op",
-                    "window_ms",
-                    "eval_interval_ms",
-                    "min_state_duration_ms",
-                    "cooldown_ms",
-                    "metric",
-                    "recovery_allow_rate_ramp_steps",
-                    "min_count",
-                    "half_open_indeterminate_policy",
-                    "kind",
-                ]
-            ),
-            min_size=1,
-            max_size=3,
-        ),
-    ),
+    changes(),
     st.tuples(st.just("restart"), waits),
 )
 

@@ -7,9 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Transition
-from breaker_actors.core.records import (
+from breaker_actors.core.log_entries import (
     Link,
     Mode,
     RouterView,
@@ -20,6 +18,8 @@ from breaker_actors.core.records import (
     merge_samples,
     share_of_trace,
 )
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Batch, Transition
 from breaker_actors.core.rules import parse_rule
 
 ROWS = 20_000

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from breaker_actors.core import window as window_module
-from breaker_actors.core.aggregate import Count, Total
+from breaker_actors.core.accumulators import Count, Total
 from breaker_actors.core.model import Batch
 from breaker_actors.core.window import Window
 

@@ -12,9 +12,9 @@ from typing import Any
 import trustme
 
 from breaker_actors.clock import SystemClock
+from breaker_actors.notify.egress.http import trusted
 from breaker_actors.notify.model import Attempt, Destination, Message
-from breaker_actors.notify.posting import trusted
-from breaker_actors.notify.sending import ChannelSender, open_sender
+from breaker_actors.notify.sender import ChannelSender, open_sender
 from breaker_actors.settings import load_settings
 from tests.unit.notify.messages import NOW, TRIP
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from breaker_actors.notify.egress import guarded_backend
+
 
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -21,3 +23,9 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     return asked
+
+
+@pytest.fixture
+def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are refused after a moment, not after a second: for tests of what is refused, not of when."""
+    monkeypatch.setattr(guarded_backend, "REFUSAL_S", 0.01)

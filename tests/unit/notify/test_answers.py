@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.notify.answers import Answer, judge, retry_after_ms
-from breaker_actors.notify.excerpt import excerpt, secrets_of
+from breaker_actors.notify.egress.excerpt import excerpt, secrets_of
+from breaker_actors.notify.egress.http_outcome import Answer, judge, retry_after_ms
 from breaker_actors.notify.model import Attempt, Destination
 from tests.unit.notify.messages import NOW
 

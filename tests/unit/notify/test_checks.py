@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.notify.checks import check, recipients
+from breaker_actors.notify.channels.config import check, recipients
 from tests.unit.notify.refusals import BAD, HOOK
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from breaker_actors.notify.model import Attempt, Destination, Message, Sender
-from breaker_actors.notify.sending import open_sender
+from breaker_actors.notify.sender import open_sender
+from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import ChannelDraft
-from breaker_actors.stores.opening import make_store
-from tests.contract.outbox_world import Told
+from breaker_actors.store.rows import ChannelDraft
+from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
 from tests.support.fake_gateway import FakeClock
 from tests.support.notifying import ScriptedSender, VirtualNotifier
@@ -35,7 +35,7 @@ async def test_every_refused_trip_is_dead_at_once_and_says_why(tmp_path: Path) -
     store, sender = make_store(settings), open_sender(settings, clock)
     await store.open()
     try:
-        told = Told(await World.make(store))
+        told = OutboxWorld(await World.make(store))
         drafts = [ChannelDraft(channel=kind, config=config) for kind, config, _ in REFUSALS]
         channels = [await store.create_channel(told.world.project_id, draft, 1) for draft in drafts]
         row = await told.breaker()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trustme
 
+from breaker_actors.notify.egress.http import trusted
 from breaker_actors.notify.model import Attempt
-from breaker_actors.notify.posting import trusted
 from tests.support.receivers import MailReceiver
 from tests.unit.notify.attempts import GROWING_MS, send, sender, serving, to, trusting
 from tests.unit.notify.messages import ALL, HOSTILE, RECOVER, TRIP

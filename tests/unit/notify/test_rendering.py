@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breaker_actors.notify import mail, pagerduty, slack, webhook
+from breaker_actors.notify.channels import email as mail
+from breaker_actors.notify.channels import pagerduty, slack, webhook
 from breaker_actors.notify.model import Message
 from tests.support.golden import check_golden
 from tests.support.receivers import Request, problems_of

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.core.rules import KINDS
-from breaker_actors.notify import wording
+from breaker_actors.core.rule_fields import KINDS
+from breaker_actors.notify.channels import wording
+from breaker_actors.text import escaping
 from tests.unit.notify.messages import AGAIN, RECOVER, RESOLVE, TRIP, changed
 
 
@@ -102,9 +103,9 @@ def test_summaries(message: Any, sentence: str) -> None:
     ],
 )  # fmt: skip
 def test_only_plain_web_addresses_become_links(url: str | None, is_link: bool) -> None:
-    assert wording.link(url) == (url if is_link else None)
+    assert escaping.link(url) == (url if is_link else None)
 
 
 def test_one_line_has_no_control_characters_and_no_turned_direction() -> None:
-    assert wording.one_line("a\r\nb\x00c\u2028d\u202ee\ud800 f", 20) == "a b c de f"
-    assert wording.one_line("x" * 30, 10) == "x" * 9 + "…"
+    assert escaping.for_line("a\r\nb\x00c\u2028d\u202ee\ud800 f", 20) == "a b c de f"
+    assert escaping.for_line("x" * 30, 10) == "x" * 9 + "…"

@@ -16,18 +16,21 @@ import numpy as np
 import polars as pl
 import pytest
 
+from breaker_actors.core.log_entries import SampleColumns, Splitter, share_of_trace
 from breaker_actors.core.model import Batch, Transition
-from breaker_actors.core.records import SampleColumns, Splitter, share_of_trace
 from breaker_actors.errors import Invalid
-from pipelines import backfill, evaluating, history, runs
-from pipelines.backfill import InProcess, carry_out, survey
+from pipelines.backfill import evaluate as evaluating
+from pipelines.backfill import manifest as runs
+from pipelines.backfill import steps as backfill
+from pipelines.backfill.manifest import Manifest, Summary, begin, begun, ended, fingerprint
+from pipelines.backfill.steps import InProcess, carry_out, survey
+from pipelines.backfill.validation import REJECTS
 from pipelines.backtest import backtest
 from pipelines.columns import Samples
-from pipelines.history import SCHEMA, History
-from pipelines.judging import REJECTS
-from pipelines.places import Folder, Place
-from pipelines.replay import replay_samples
-from pipelines.runs import Manifest, Summary, begin, begun, ended, fingerprint
+from pipelines.replay.reference import replay_samples
+from pipelines.sources import history_store as history
+from pipelines.sources.history_store import SCHEMA, History
+from pipelines.sources.object_store import Folder, Place
 from tests.support import recorded
 from tests.support.recorded import NOW_MS, PROJECT, START_MS, Kept, breaker_id, router_id
 

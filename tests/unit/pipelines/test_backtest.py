@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from breaker_actors.core.model import Transition
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Invalid
 from pipelines import backtest as module
-from pipelines.backtest import Backtest, backtest, source_of
+from pipelines.backtest import Backtest, BacktestWarning, backtest, source_of
 from pipelines.columns import Samples
-from pipelines.replay import replay_samples
+from pipelines.replay.reference import replay_samples
 
 NAB = Path(__file__).parents[2] / "data" / "nab"
 LATENCY = NAB / "ec2_request_latency_system_failure.csv"
+START_MS = 1_700_000_000_000
 RULE: dict[str, Any] = {
     "name": "slow", "metric": "latency", "kind": "avg", "op": "gt", "threshold": 10, "window_ms": 500,
     "eval_interval_ms": 100, "min_state_duration_ms": 200,
@@ -50,7 +53,7 @@ def _agg(move: Transition) -> tuple[float, int, int, float]:
 
 
 def moves(run: Backtest) -> list[tuple[Any, ...]]:
-    return run.transitions.drop("breaker", "trace_id").rows()
+    return run.transitions.drop("breaker", "trace_id", "ts").rows()
 
 
 def test_frames() -> None:
@@ -83,7 +86,8 @@ def test_pandas_in_and_out() -> None:
 
 
 def test_json() -> None:
-    run = backtest(RULE, recorded(), windows=[[1_700_000_000_000, 1_700_000_009_000], [0, 1]])
+    with pytest.warns(BacktestWarning):
+        run = backtest(RULE, recorded(), windows=[[1_700_000_000_000, 1_700_000_009_000], [0, 1]])
     told = json.loads(json.dumps(run.to_dict(), allow_nan=False))
     first = told["transitions"][0]
     assert list(first) == [
@@ -91,8 +95,9 @@ def test_json() -> None:
     ]  # fmt: skip
     assert set(first["agg"]) == {"avg", "count", "error_count", "p95"}
     (rule,) = told["summary"]["rules"]
-    assert (rule["breaker"], rule["caught"], rule["caught_all"]) == ("slow", 1, False)
+    assert (rule["breaker"], rule["caught"], rule["caught_all"]) == ("slow", 1, True)
     assert [window["latency_ms"] is None for window in rule["windows"]] == [True, False]
+    assert [window["has_samples"] for window in rule["windows"]] == [False, True]
 
 
 def test_metrics_and_routers() -> None:
@@ -169,7 +174,7 @@ def test_memory() -> None:
     """A limit that is too low is refused, at once or when windows turn out to hold too much."""
     with pytest.raises(Invalid, match="100 MB are too few; 241 are needed"):
         backtest(RULE, recorded(10), memory_mb=100)
-    at = np.arange(200_000)
+    at = START_MS + np.arange(200_000)
     frame = pl.DataFrame({"ts_ms": at, "value": at % 7})
     with pytest.raises(Invalid, match=r"the windows hold \d+ samples or more; 963 MB of memory are enough for any"):
         backtest(RULE | {"window_ms": 80_000_000}, frame, memory_mb=245)
@@ -243,10 +248,16 @@ def test_sweep_on_real_latencies() -> None:
 
 
 def test_no_setting_is_good_enough() -> None:
-    """Then none is best; without labelled failures the fewest trips are."""
-    run = backtest(RULE, recorded(), sweep={"threshold": [10, 11]}, windows=[[0, 1]])
-    assert run.best() is not None
-    assert len(run.best()) == 0  # type: ignore[arg-type]
+    """Then the best are those that catch most, and of these those with fewest false trips; without labelled failures
+    those with fewest trips."""
+    windows = [[START_MS, START_MS + 30_000], [START_MS + 30_000, START_MS + 30_001]]
+    run = backtest(RULE, recorded(), sweep={"threshold": [10, 1000, 11]}, windows=windows)
+    best = run.best()
+    assert best is not None
+    assert run.sweep is not None
+    assert len(best) > 0
+    assert set(best["caught"]) == {1} < set(run.sweep["caught"])
+    assert set(best["windows"]) == {2}
     plain = backtest(RULE, recorded(), sweep={"threshold": [1000, 10, 2000]})
     assert plain.best()["threshold"].to_list() == [1000, 2000]  # type: ignore[index]
 
@@ -267,3 +278,88 @@ def test_a_source_of_ones_own() -> None:
     ours: Any = Ours()
     assert source_of(ours) is ours
     assert backtest(RULE, ours).transitions.equals(backtest(RULE, recorded()).transitions)
+
+
+def test_times_are_given_as_datetimes_too() -> None:
+    """UTC, to the millisecond, in polars and pandas, also where there is no row."""
+    for run in (backtest(RULE, recorded()), backtest(RULE | {"threshold": 1000}, recorded())):
+        pairs = (
+            ("transitions", "ts_ms", "ts"),
+            *((f, f"{n}_ms", n) for f in ("states", "summary") for n in ("from", "to")),
+        )
+        for frame, number, instant in pairs:
+            found = getattr(run, frame)
+            assert found[instant].dtype == pl.Datetime("ms", "UTC")
+            assert found[instant].dt.epoch("ms").equals(found[number], check_names=False)
+            assert str(run.to_pandas()[frame][instant].dtype) == "datetime64[ms, UTC]"
+    assert len(run.transitions) == 0
+
+
+def test_arrow_tables() -> None:
+    """A pyarrow Table, or whatever hands out Arrow streams; what is no samples at all is refused by its type."""
+    frame = recorded(500)
+    table = pa.table({"ts_ms": frame["ts_ms"].to_list(), "value": frame["value"].to_list()})
+    assert backtest(RULE, table).transitions.equals(backtest(RULE, frame).transitions)
+    with pytest.raises(
+        Invalid, match="samples: int is not a frame, an Arrow table, a path, a list of paths or a Source"
+    ):
+        backtest(RULE, 7)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda ms: datetime.fromtimestamp(ms / 1000, UTC),
+        lambda ms: datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None),
+        lambda ms: pd.Timestamp(ms, unit="ms", tz="UTC").tz_convert("Europe/Berlin"),
+        lambda ms: np.datetime64(ms, "ms"),
+        np.int64,
+        lambda ms: datetime.fromtimestamp(ms / 1000, UTC).isoformat(),
+    ],
+)
+def test_windows_in_the_types_of_notebooks(given: Any) -> None:
+    times = [START_MS + 1, START_MS + 9001]
+    run = backtest(RULE, recorded(), windows=[[given(ms) for ms in times]])
+    assert run.windows is not None
+    assert [(one.start_ms, one.end_ms) for one in run.windows] == [tuple(times)]
+
+
+@pytest.mark.parametrize("given", [pd.NaT, np.datetime64("NaT"), None, 1.5, True])
+def test_windows_that_are_no_times(given: Any) -> None:
+    with pytest.raises(Invalid, match=r"windows, window 1: .* is not a time"):
+        backtest(RULE, recorded(), windows=[[given, START_MS]])
+
+
+def test_windows_that_no_sample_reaches() -> None:
+    """They are told, and neither caught nor missed; the grace counts."""
+    windows = [[START_MS - 2000, START_MS - 1000], [START_MS, START_MS + 9000], [START_MS * 2, START_MS * 2 + 1]]
+    words = "2 of 3 labelled windows lie outside of the samples .* are not judged: those from 2023-11-14 22:13:18"
+    with pytest.warns(BacktestWarning, match=words):
+        run = backtest(RULE, recorded(), windows=windows, sweep={"threshold": [9, 10]})
+    assert run.summary["windows"].to_list() == [1]
+    assert len(run.remarks) == 1
+    assert set(run.best()["caught"]) == {1}  # type: ignore[index]
+    with pytest.warns(BacktestWarning, match="1 of 3 labelled windows"):
+        assert backtest(RULE, recorded(), windows=windows, grace_ms=2000).summary["windows"].to_list() == [2]
+
+
+def test_errors_name_the_arguments_of_python() -> None:
+    frame = recorded(10)
+    with pytest.raises(Invalid, match=r"rename one with columns=\{\"ts_ms\": THEIRS\}"):
+        backtest(RULE, frame.rename({"ts_ms": "when"}))
+    with pytest.raises(Invalid, match=r"sort them first, or give sort=True"):
+        backtest(RULE, frame[::-1])
+
+
+def test_in_a_notebook(tmp_path: Path) -> None:
+    """Tables with names as text; a page is written from the result alone."""
+    run = backtest(RULE | {"name": "<script>x</script>"}, recorded(), sweep={"threshold": [9, 10]})
+    shown = run._repr_html_()
+    assert "<script" not in shown
+    assert "&lt;script&gt;x" in shown
+    assert shown.count("<table>") == 3
+    assert "2023-11-14 22:13:2" in shown
+    assert repr(run).startswith("Backtest(1 rules, ")
+    assert run.report(tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    with pytest.raises(Invalid, match="doesn't know its samples"):
+        Backtest.of(run.runs, None).report(tmp_path / "r.html")

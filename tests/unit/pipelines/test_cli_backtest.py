@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from api.cli import app
-from api.cli_backtest import span, time
-from pipelines import report
+from api.cli.backtest import span, time
+from api.cli.main import app
 from pipelines.backtest import backtest
-from pipelines.streams import replayed
+from pipelines.replay.run import replayed
+from pipelines.report import page as report
 
 NAB = Path(__file__).parents[2] / "data" / "nab"
 LATENCY = str(NAB / "ec2_request_latency_system_failure.csv")
@@ -70,7 +70,7 @@ def test_json_and_files(rule: str, tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     known = backtest(RULE, LATENCY, columns={"ts_ms": "timestamp"})
     assert told == json.loads(json.dumps(known.to_dict()))
-    assert pl.read_parquet(out).equals(known.transitions)
+    assert pl.read_parquet(out).equals(known.transitions.drop("ts"))
     assert report.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["events.parquet", "report.html", "rule.json"]
 
@@ -86,7 +86,7 @@ def test_text_files(rule: str, tmp_path: Path, suffix: str, lines: int) -> None:
 
 def test_many_moves_and_no_move(tmp_path: Path) -> None:
     """A long table is cut, a rule that never moves is said to; ignored fields are told on stderr."""
-    ts_ms = np.arange(0, 600_000, 10)
+    ts_ms = 1_700_000_000_000 + np.arange(0, 600_000, 10)
     pl.DataFrame({"ts_ms": ts_ms, "value": np.sin(ts_ms / 1000)}).write_parquet(tmp_path / "s.parquet")
     busy = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 0.5, "window_ms": 100, "min_state_duration_ms": 0,
             "eval_interval_ms": 100, "recovery_allow_rate_ramp_steps": 1, "name": "[busy]"}  # fmt: skip
@@ -103,7 +103,7 @@ def test_many_moves_and_no_move(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["none.csv"], "none.csv can't be read: No such file"),
-        ([LATENCY], "there is no column 'ts_ms', there are timestamp, value"),
+        ([LATENCY], "there is no column 'ts_ms', there are timestamp, value; rename one with --column ts_ms=THEIRS"),
         ([LATENCY, "--column", "ts_ms"], "--column 'ts_ms': expected OURS=THEIRS"),
         ([LATENCY, "--column", "when=timestamp"], "there is no column 'when' to rename"),
         ([LATENCY, "--out", "events.txt"], "events.txt: transitions are written as .parquet, .csv, .ndjson"),
@@ -114,7 +114,7 @@ def test_many_moves_and_no_move(tmp_path: Path) -> None:
         ([LATENCY, "--rule", "none.json"], "none.json can't be read"),
     ],
 )
-def test_what_is_wrong(rule: str, arguments: list[str], words: str) -> None:
+def test_a_wrong_call_says_what_is_wrong(rule: str, arguments: list[str], words: str) -> None:
     refused(run("--rule", rule, *arguments), words)
 
 
@@ -217,3 +217,22 @@ def test_words() -> None:
         "0 ms", "999 ms", "1 s", "1 min 1 s", "1 h", "1 d 1 h",
     ]  # fmt: skip
     assert [time(0), time(1_700_000_000_123)] == ["1970-01-01 00:00:00", "2023-11-14 22:13:20.123"]
+
+
+def test_windows_outside_of_the_samples_are_told(rule: str, tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text("[[0, 1]]")
+    windows = ["--windows", str(tmp_path / "w.json"), "--sweep", "threshold=3,4"]
+    result = run("--rule", rule, LATENCY, "--column", "ts_ms=timestamp", *windows)
+    assert result.stderr.startswith("breakers: 1 of 1 labelled windows lie outside of the samples (2014-03-07 03:41:00")
+    assert "no samples" in result.stdout
+    assert "labelled failures caught: 0 of 0" in result.stdout
+
+
+def test_no_setting_catches_all(rule: str, tmp_path: Path) -> None:
+    """Then those that catch most are named."""
+    windows = [[1394163660000, 1394163660001], [1395182160000, 1395182160000]]
+    (tmp_path / "w.json").write_text(json.dumps(windows))
+    options = ["--column", "ts_ms=timestamp", "--windows", str(tmp_path / "w.json"), "--sweep", "threshold=4,400"]
+    last = run("--rule", rule, LATENCY, *options).stdout.splitlines()[-1]
+    assert last.startswith("no setting catches all 2 labelled failures; most (1) with fewest false trips (")
+    assert last.endswith("): threshold=4")

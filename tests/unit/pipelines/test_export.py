@@ -10,14 +10,14 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from breaker_actors.errors import Invalid
-from pipelines import history
-from pipelines.backfill import InProcess, carry_out, survey
+from pipelines.backfill.manifest import begin
+from pipelines.backfill.steps import InProcess, carry_out, survey
 from pipelines.backtest import backtest
 from pipelines.export import Span, export_history, new_folder
-from pipelines.history import History
-from pipelines.places import Folder
-from pipelines.runs import begin
-from pipelines.sources import LATEST_MS
+from pipelines.sources import history_store as history
+from pipelines.sources.files import LATEST_MS
+from pipelines.sources.history_store import History
+from pipelines.sources.object_store import Folder
 from tests.support import recorded
 from tests.support.recorded import PROJECT, START_MS, Kept, router_id
 

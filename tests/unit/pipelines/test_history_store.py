@@ -14,9 +14,9 @@ from fsspec import AbstractFileSystem
 from polars.testing import assert_frame_equal
 
 from breaker_actors.errors import Invalid
-from pipelines import history
-from pipelines.history import DAY_MS, SCHEMA, History
-from pipelines.places import Folder, Place, open_place
+from pipelines.sources import history_store as history
+from pipelines.sources.history_store import DAY_MS, SCHEMA, History
+from pipelines.sources.object_store import Folder, Place, open_place
 from tests.support.recorded import PROJECT, START_MS, router_id
 
 DAY = "day=2023-11-14"
@@ -94,6 +94,20 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         place.write("a/b", b"new")
     assert place.read("a/b") == b"old"
     assert os.listdir(tmp_path / "a") == ["b"]
+
+
+@pytest.mark.parametrize("name", ["../a", "a/../../b", "a/..", "/a", "a//b", "./a", ""])
+def test_no_file_is_written_elsewhere(place: Place, name: str) -> None:
+    with pytest.raises(Invalid, match="no name of a file here"):
+        place.write(name, b"content")
+
+
+@pytest.mark.parametrize("id_", ["..", "a/../../b", "/a", "", ".a", "a\n", "a" * 129])
+def test_an_id_that_is_a_path_has_no_folder(id_: str) -> None:
+    """Whoever prepared a database chose its ids."""
+    for ids in ((id_,), ("p", id_)):
+        with pytest.raises(Invalid, match="no folder can have that name"):
+            history.folder_of(*ids)
 
 
 def test_leftovers_are_no_files_and_are_swept_by_run(place: Place) -> None:

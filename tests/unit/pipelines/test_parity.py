@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from breaker_actors.core.model import Effect
-from breaker_actors.core.rules import KINDS, parse_rule
+from breaker_actors.core.rule_fields import KINDS
+from breaker_actors.core.rules import parse_rule
 from pipelines.columns import Samples
-from pipelines.fast.engine import FastReplay, Walk
 from pipelines.frames import read_series
-from pipelines.replay import replay_samples
+from pipelines.replay.reference import replay_samples
+from pipelines.replay.vectorized.engine import FastReplay, Walk
 from tests.support.history import log_replayed, log_walked, made_up, made_up_log, made_up_samples, walked
 
 NAB = Path(__file__).parents[2] / "data" / "nab"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breaker_actors.core.exact import nearest, rank
-from pipelines.fast.judges import least
-from pipelines.fast.ranks import Cuts, Places, Ranks, cut_of, reaching, rises
+from breaker_actors.core.definitions import nearest, rank
+from pipelines.replay.vectorized.breach_tests import least
+from pipelines.replay.vectorized.order_statistics import Cuts, Places, Ranks, cut_of, reaching, rises
 
 PERCENT = Fraction("66.7")
 small = st.integers(0, 12).map(float)
@@ -56,7 +56,7 @@ def test_two_orders(values: list[float], data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("op", ["gt", "gte", "lt", "lte"])
 @pytest.mark.parametrize("threshold", [0.0, -0.0, 3.0, 1e308, -1e308, 0.1])
-def test_cut(op: str, threshold: float) -> None:
+def test_a_cut_decides_as_the_value_itself(op: str, threshold: float) -> None:
     """Reaching the cut is what the comparison says, right at the threshold too."""
     compare = {"gt": np.greater, "gte": np.greater_equal, "lt": np.less, "lte": np.less_equal}[op]
     for value in (threshold, np.nextafter(threshold, np.inf), np.nextafter(threshold, -np.inf), 0.0, 7.0):

@@ -12,15 +12,15 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from api.cli import app
-from breaker_actors.core.records import GAP, share_of_trace
+from api.cli.main import app
+from breaker_actors.core.log_entries import GAP, share_of_trace
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
-from breaker_actors.stores.base import BreakerDraft, BreakerRow, EventRow, RouterDraft
-from pipelines import history
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, EventRow, RouterDraft
 from pipelines.backtest import Backtest, backtest
-from pipelines.places import open_place
 from pipelines.recorded import Recorded, recorded
+from pipelines.sources import history_store as history
+from pipelines.sources.object_store import open_place
 from tests.support.cluster import Service, service, until
 
 RULE: dict[str, Any] = {"cooldown_ms": 100, "window_ms": 150, "eval_interval_ms": 20}
@@ -56,7 +56,7 @@ async def crash(s: Service, kind: Any, name: str) -> None:
 
 
 def told(run: Backtest) -> list[tuple[Any, ...]]:
-    return run.transitions.drop("breaker", "trace_id").rows()
+    return run.transitions.drop("breaker", "trace_id", "ts").rows()
 
 
 def stored(events: list[EventRow], until_ms: int) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ import pytest
 
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Invalid
-from pipelines.rules import candidates, checked_sweep, parse_sweep, variants
+from pipelines.candidates import candidates, checked_sweep, parse_sweep, variants
 
 RULE = {"metric": "latency", "kind": "p95", "op": "gt", "threshold": 250}
 FULL = RULE | {
@@ -36,7 +36,7 @@ def test_what_a_rule_may_be(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_text(json.dumps({"breakers": [FULL, FULL | {"threshold": 300, "colour": "red"}], "count": 2}))
     found = candidates([path, RULE, parse_rule(RULE)])
-    assert [one.name for one in found] == ["slow", "slow (2)", "rule 3", "rule 4"]
+    assert [one.name for one in found] == ["slow", "slow (2)", (own := "latency: p95 > 250 over 60 s"), f"{own} (2)"]
     assert [one.rule.threshold for one in found] == [250, 300, 250, 250]
     assert [(one.router_ids, one.ignored) for one in found] == [
         (("r1",), ()),
@@ -105,10 +105,31 @@ def test_yaml_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ('{"threshold": NaN}', "threshold must be a finite number"),
     ],
 )
-def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "r.json"
     path.write_text(text)
     assert words in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("rule.json", "[" * 100_000, "nested too deeply"),
+        ("rule.json", '{"a":' * 100_000, "nested too deeply"),
+        ("rule.json", '{"threshold": ' + "1" * 5_000 + "}", "digits"),
+        ("rule.yaml", "[" * 5_000, "nested too deeply"),
+        ("rule.yaml", "day: 2026-99-99", "month"),
+    ],
+)
+def test_a_file_that_breaks_its_reader_is_one_line(tmp_path: Path, name: str, text: str, words: str) -> None:
+    if name.endswith(".yaml"):
+        pytest.importorskip("yaml")
+    path = tmp_path / name
+    path.write_text(text)
+    said = refused(path)
+    assert said.startswith(str(path))
+    assert words in said
+    assert len(said) < len(str(path)) + 200
 
 
 def test_no_rule(tmp_path: Path) -> None:
@@ -147,7 +168,7 @@ def test_parse_sweep() -> None:
         ("metric=a,b", "'metric' can't be swept"),
     ],
 )
-def test_what_is_wrong_with_a_sweep(text: str, words: str) -> None:
+def test_a_wrong_sweep_is_refused(text: str, words: str) -> None:
     with pytest.raises(Invalid) as raised:
         parse_sweep(text)
     assert words in str(raised.value)

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import sorting
-from pipelines.sorting import Sorted, in_pieces
-from pipelines.sources import Files, Frames, Layout
+from pipelines.sources import external_sort as sorting
+from pipelines.sources.external_sort import Sorted, in_pieces
+from pipelines.sources.files import Files, Frames, Layout
 
 
 @pytest.mark.parametrize("latest", [1_000_000, 60, 1])

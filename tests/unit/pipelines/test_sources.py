@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from breaker_actors.errors import Invalid
-from pipelines.sources import WITH_RECORD, Files, Frames, Layout
+from pipelines.sources.files import WITH_RECORD, Files, Frames, Layout
 
 GOOD = {"ts_ms": [1000, 1000, 3000], "value": [1.5, 2.0, -300.0]}
 
@@ -52,6 +52,21 @@ def test_formats(tmp_path: Path, name: str, content: Any) -> None:
     assert frame.select("ts_ms", "value").to_dict(as_series=False) == GOOD
     assert frame.schema["ts_ms"] == pl.Int64
     assert "ok" not in frame.columns or frame["ok"].all()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "ndjson", "jsonl"])
+def test_a_file_whose_name_is_a_pattern_is_that_file_alone(tmp_path: Path, suffix: str) -> None:
+    """And none that the pattern would find beside it."""
+    contents = {
+        "csv": "ts_ms,value\n1,{}\n",
+        "ndjson": '{{"ts_ms":1,"value":{}}}\n',
+    }
+    for name, value in (("a[1]", 7), ("a1", 8)):
+        if suffix == "parquet":
+            written(tmp_path, f"{name}.parquet", {"ts_ms": [1], "value": [value]})
+        else:
+            written(tmp_path, f"{name}.{suffix}", contents.get(suffix, contents["ndjson"]).format(value))
+    assert read(Files([tmp_path / f"a[1].{suffix}"], Layout()))["value"].to_list() == [7]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +204,7 @@ def test_patterns_in_order_of_names(tmp_path: Path) -> None:
         (b"PAR1 and no more PAR1", "can't be read: parquet:"),
     ],
 )
-def test_what_is_wrong_with_parquet(tmp_path: Path, content: Any, words: str) -> None:
+def test_wrong_parquet_is_refused(tmp_path: Path, content: Any, words: str) -> None:
     path = written(tmp_path, "a.parquet", content)
     told = complaint(path)
     assert told.startswith(str(path))
@@ -211,7 +226,7 @@ def test_what_is_wrong_with_parquet(tmp_path: Path, content: Any, words: str) ->
         ("a.txt", "1 2", "samples are read from .parquet, .csv, .ndjson and .jsonl files"),
     ],
 )
-def test_what_is_wrong_with_text(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_wrong_text_is_refused(tmp_path: Path, name: str, text: str, words: str) -> None:
     assert words in complaint(written(tmp_path, name, text))
 
 
@@ -245,7 +260,7 @@ def test_files_that_differ(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     assert "none.parquet can't be read: No such file" in complaint(tmp_path / "none.parquet")
     assert "*.parquet: there is no such file" in complaint(tmp_path / "*.parquet")
-    assert "is a directory; give files or a pattern such as" in complaint(tmp_path)
+    assert "no .parquet, .csv, .ndjson or .jsonl file is in this folder" in complaint(tmp_path)
     assert "no file of samples is given" in complaint()
 
 

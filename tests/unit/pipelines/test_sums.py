@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.fast.sums import ExactSums, TooWide
+from pipelines.replay.vectorized.exact_sums import ExactSums, TooWide
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-9)
 tricky = st.sampled_from([2.0**60, -(2.0**60), 2.0**54 - 1, 1.0, -1.0, 0.5, 2.0**-20, 3.0, 2.0**8, -(2.0**7), 0.1])

@@ -10,7 +10,7 @@ import pytest
 
 from breaker_actors.core.model import Agg, RateChange, StateWord, Transition
 from breaker_actors.errors import Invalid
-from pipelines.tally import Labelled, Room, Tally, labelled
+from pipelines.replay.scoring import EffectBudget, Labelled, Tally, labelled
 
 
 def move(ts_ms: int, prev: StateWord, curr: StateWord) -> Transition:
@@ -49,9 +49,9 @@ def test_grace() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """For all breakers together; what is only counted takes no room."""
-    room = Room(10)
-    one, other, counted = Tally(room=room), Tally(room=room), Tally(kept=False, room=room)
+    """For all breakers together; what is only counted takes no budget."""
+    budget = EffectBudget(10)
+    one, other, counted = Tally(budget=budget), Tally(budget=budget), Tally(kept=False, budget=budget)
     one.tell(COURSE)
     counted.tell(COURSE)
     with pytest.raises(Invalid, match="what is tried moves more than 10 times"):
@@ -81,7 +81,7 @@ def test_labelled_windows(tmp_path: Path) -> None:
         ("none.json", "none.json can't be read"),
     ],
 )
-def test_what_is_wrong_with_windows(given: Any, words: str) -> None:
+def test_wrong_windows_are_refused(given: Any, words: str) -> None:
     with pytest.raises(Invalid) as raised:
         labelled(given, ["a.csv"])
     assert words in str(raised.value)

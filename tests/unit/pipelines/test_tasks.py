@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import ray
 
-from api.backfill import Tasks
-from pipelines.backfill import carry_out, survey
-from pipelines.places import Folder
-from pipelines.runs import begin
+from api.cli.backfill_cluster import Tasks
+from pipelines.backfill.manifest import begin
+from pipelines.backfill.steps import carry_out, survey
+from pipelines.sources.object_store import Folder
 from tests.support import recorded
 from tests.support.recorded import Kept
 

@@ -1,0 +1,97 @@
+"""Clients of a running service over HTTP, and that for the operator's part: how it is doing, and evening out."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from api.launch.bootstrap import FILE_NAME, read
+from api.launch.listening import check_listener
+from breaker_actors.errors import BreakersError, Invalid, Unavailable
+from breaker_actors.settings import Settings
+
+TIMEOUT_S = 60.0
+STATUS = "/v1/admin/status"
+REBALANCE = "/v1/admin/rebalance"
+
+
+class ServiceClient:
+    """Speaks to one service with a key. A context manager."""
+
+    def __init__(self, base_url: str, key: str, insecure: bool = False) -> None:
+        """`insecure`: the key may go over plain HTTP to another machine. Raises Invalid for what is no URL."""
+        self._insecure = insecure
+        headers, verify = {"Authorization": f"Bearer {key}"}, httpx.create_ssl_context()
+        # No proxy and no ~/.netrc: the key is for the service alone. SSL_CERT_FILE and SSL_CERT_DIR count.
+        try:
+            self._client = httpx.Client(
+                base_url=base_url,
+                headers=headers,
+                timeout=TIMEOUT_S,
+                trust_env=False,
+                verify=verify,
+            )
+        except httpx.InvalidURL as error:
+            raise Invalid(f"{base_url!r} is no URL: {error}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def odd(self) -> Unavailable:
+        """What to raise for an answer that is not the service's."""
+        return Unavailable(f"{self._client.base_url} answers something else than this service: is it another program?")
+
+    def check(self) -> None:
+        """Raises before a key would be shown to another user's program; see `check_listener`."""
+        check_listener(str(self._client.base_url), {os.geteuid()}, self._insecure)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
+        """The object that answers; an empty one for 204. Raises BreakersError."""
+        self.check()
+        try:
+            answer = self._client.request(method, path, json=body, params=query)
+            if answer.status_code == 204:
+                return {}
+            found = answer.json()
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
+            text = str(error) or type(error).__name__
+            raise Unavailable(f"no answer from {self._client.base_url}: {text}") from None
+        if answer.status_code not in (200, 201):
+            raise self.refusal(answer.status_code, found)
+        if not isinstance(found, dict):
+            raise self.odd()
+        return found
+
+    def refusal(self, status: int, body: Any) -> BreakersError:
+        """What to raise for an answer that is no success."""
+        told = body.get("message", "") if isinstance(body, dict) else ""
+        return BreakersError(f"{self._client.base_url} answers {status}: {told}")
+
+
+class Operator(ServiceClient):
+    """Speaks to one service with an admin key."""
+
+    @classmethod
+    def of(cls, settings: Settings, base_url: str | None = None, insecure: bool = False) -> Operator:
+        """With what credentials.json of the data dir says. Raises Invalid when there is none."""
+        path = settings.data_dir / FILE_NAME
+        known = read(path)
+        if known is None:
+            raise Invalid(f"there is no {path}: name the data directory of the service with --data-dir")
+        return cls(base_url or known.base_url, known.admin_key, insecure)
+
+    def status(self) -> dict[str, Any]:
+        return self._ask("GET", STATUS)
+
+    def rebalance(self, most: int) -> dict[str, Any]:
+        """One step; to be repeated while anything is `left`."""
+        found = self._ask("POST", REBALANCE, {"max": most})
+        if not all(isinstance(found.get(field), int) for field in ("moved", "left")):
+            raise self.odd()
+        return found

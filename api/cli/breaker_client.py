@@ -1,0 +1,178 @@
+"""A client for the breakers of one project, by names or ids, and the options of the commands that use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import httpx
+import typer
+
+from api.cli.admin_client import ServiceClient
+from api.cli.store_access import DataDir, settings_of
+from breaker_actors.errors import BreakersError, Invalid, Unavailable
+from breaker_actors.settings import secret_of_file
+
+__all__ = ["BreakerClient", "DataDir", "Insecure", "Project", "Url", "WhichBreaker", "open_client"]
+
+STATES_MAX = 5_000
+"""Ids of one request for states; the service takes 10,000."""
+EVENTS_MAX = 200
+NAMED_MAX = 10
+"""Ids that an error about a name lists at most."""
+AT_FAULT = (400, 404, 409, 412, 413, 422)
+SILENCE_S = 20.0
+"""A stream without even a heartbeat for so long is broken; the service sends one every 5 s."""
+
+Url = Annotated[
+    str | None,
+    typer.Option(envvar="BREAKERS_URL", help="Base URL of the service; default: what credentials.json says."),
+]
+Project = Annotated[
+    str | None,
+    typer.Option(envvar="BREAKERS_PROJECT", help="Name or id of the project; default: that of credentials.json."),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure-http", help="The key may go to another machine in the clear: on a trusted network.")
+]
+WhichBreaker = Annotated[str, typer.Argument(help="Name or id of the breaker.", metavar="NAME")]
+
+
+class BreakerClient(ServiceClient):
+    """Speaks to one service about one project. `project` is a name or an id; it is looked up at the first use."""
+
+    def __init__(self, base_url: str, key: str, project: str, insecure: bool = False) -> None:
+        super().__init__(base_url, key, insecure)
+        self._wanted, self._project_id = project, ""
+
+    def refusal(self, status: int, body: Any) -> BreakersError:
+        message = body.get("message") if isinstance(body, dict) else None
+        if status not in AT_FAULT or not isinstance(message, str):
+            return super().refusal(status, body)
+        details = body.get("details")
+        fields = details.get("fields", details) if isinstance(details, dict) else {}
+        more = [f"{name}: {text}" for name, text in fields.items() if isinstance(text, str) and text not in message]
+        return Invalid(" ".join([message, *more]))
+
+    def path(self, rest: str) -> str:
+        """The path of something of the project."""
+        self._project_id = self._project_id or self._find_project()
+        return f"/v1/projects/{self._project_id}/{rest}"
+
+    def _find_project(self) -> str:
+        if _is_id(self._wanted):
+            return self._wanted.lower()
+        rows = self._items("projects", self._ask("GET", "/v1/projects"))
+        return str(self._one("project", self._wanted, rows)["id"])
+
+    def breakers(self) -> list[dict[str, Any]]:
+        """All breakers of the project."""
+        return self._items("breakers", self._ask("GET", self.path("breakers")))
+
+    def find(self, wanted: str) -> dict[str, Any]:
+        """The breaker of this name or id. Raises Invalid for none and for several."""
+        return self._one("breaker", wanted, self.breakers())
+
+    def states(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The states of breakers, by id."""
+        found: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(ids), STATES_MAX):
+            body = {"breaker_ids": list(ids[start : start + STATES_MAX])}
+            states = self._items("states", self._ask("POST", self.path("breakers/state:batch"), body))
+            found |= {state["breaker_id"]: state for state in states}
+        return found
+
+    def events(self, limit: int, breaker_id: str | None) -> list[dict[str, Any]]:
+        """At most `limit` events, newest first."""
+        rows: list[dict[str, Any]] = []
+        query: dict[str, Any] = {} if breaker_id is None else {"breaker_id": breaker_id}
+        while len(rows) < limit:
+            page = self._ask("GET", self.path("events"), **query, limit=min(EVENTS_MAX, limit - len(rows)))
+            rows += self._items("events", page)
+            if not page.get("next_cursor"):
+                break
+            query["cursor"] = page["next_cursor"]
+        return rows
+
+    def create(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Makes a breaker; what became of it."""
+        return self._single(self._ask("POST", self.path("breakers"), fields))
+
+    def change(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Changes fields of a breaker; what became of it."""
+        return self._single(self._ask("PATCH", self.path(f"breakers/{breaker_id}"), fields))
+
+    def delete(self, breaker_id: str) -> None:
+        self._ask("DELETE", self.path(f"breakers/{breaker_id}"))
+
+    @contextmanager
+    def stream(self) -> Iterator[Iterator[str]]:
+        """The lines of the state stream. Raises Unavailable when it can't be had or breaks off."""
+        path = self.path("breakers/state:stream")
+        self.check()
+        try:
+            with self._client.stream("GET", path, timeout=SILENCE_S) as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                    error = self.refusal(answer.status_code, answer.json())
+                    raise Unavailable(str(error)) if answer.status_code >= 429 else error
+                yield answer.iter_lines()
+        except (httpx.HTTPError, ValueError) as error:
+            raise Unavailable(f"{self._client.base_url}: {error or type(error).__name__}") from None
+
+    def _single(self, answer: dict[str, Any]) -> dict[str, Any]:
+        found = answer.get("breaker")
+        if not isinstance(found, dict):
+            raise self.odd()
+        return found
+
+    def _items(self, key: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        found = answer.get(key)
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+            raise self.odd()
+        return found
+
+    def _one(self, noun: str, wanted: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The row of this id, or else of this name."""
+        try:
+            found = [row for row in rows if row["id"] == wanted.lower()]
+            found = found or [row for row in rows if row["name"] == wanted]
+            names, ids = [str(row["name"]) for row in rows], [row["id"] for row in found]
+        except KeyError:
+            raise self.odd() from None
+        if len(found) == 1:
+            return found[0]
+        if found:
+            more = ", ..." if len(ids) > NAMED_MAX else ""
+            raise Invalid(f"{len(ids)} {noun}s are named {wanted}: say which by id: {', '.join(ids[:NAMED_MAX])}{more}")
+        near = get_close_matches(wanted, names, n=1)
+        raise Invalid(f"there is no {noun} {wanted}" + (f": did you mean {near[0]}?" if near else ""))
+
+
+def open_client(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> BreakerClient:
+    """With what is given, and for the rest with credentials.json of the data directory. Raises Invalid."""
+    from api.launch.bootstrap import FILE_NAME, read
+
+    settings, key = settings_of(data_dir), secret_of_file("BREAKERS_KEY") or os.environ.get("BREAKERS_KEY")
+    if url and key and project:
+        return BreakerClient(url, key, project, insecure)
+    path = settings.data_dir / FILE_NAME
+    known = read(path)
+    if known is None:
+        raise Invalid(
+            f"there is no {path}: name the data directory of the service with --data-dir, or set BREAKERS_URL,"
+            " BREAKERS_KEY and BREAKERS_PROJECT"
+        )
+    return BreakerClient(url or known.base_url, key or known.user_key, project or known.project_id, insecure)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False

@@ -1,0 +1,126 @@
+"""`breakers create` and `breakers edit`: a breaker from flags, one for each field of a rule, or from a JSON file."""
+
+from __future__ import annotations
+
+import inspect
+import json as json_text
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.breaker_client import DataDir, Insecure, Project, Url, WhichBreaker, open_client
+from api.cli.errors import one_line_errors
+from api.cli.output import put, put_json
+from api.cli.store_access import AsJson
+from breaker_actors.core.rule_fields import FIELDS, PARAMS, RuleField
+from breaker_actors.errors import Invalid
+
+FILE_BYTES_MAX = 1 << 20
+
+NewName = Annotated[str, typer.Argument(help="Name of the new breaker.", metavar="NAME")]
+Rename = Annotated[str | None, typer.Option(help="New name of the breaker.")]
+File = Annotated[str | None, typer.Option(help="JSON file with fields of the breaker, - for stdin; flags go first.")]
+
+
+def rule_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each field of a rule and each key of kind_params, in place of `**flags`."""
+    signature = inspect.signature(command, eval_str=True)
+    kept = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    fields = [field for field in (*FIELDS, *PARAMS) if field.name != "kind_params"]
+    options = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(field))
+        for field in fields
+    ]
+    positional = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in kept]
+    parameters = [*positional[:1], *options, *positional[1:]]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+    return command
+
+
+def _option(field: RuleField) -> Any:
+    """The type and the option of a field."""
+    name = "--" + field.name.replace("_", "-")
+    if isinstance(field.default, bool):
+        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=field.meaning)]
+    if field.low is not None:
+        return Annotated[int | None, typer.Option(name, help=field.meaning)]
+    number = field.name in ("threshold", "percentile", "alpha")
+    words = "|".join(field.words) if 0 < len(field.words) <= 4 else None
+    return Annotated[(float if number else str) | None, typer.Option(name, help=field.meaning, metavar=words)]
+
+
+@rule_options
+def create(
+    name: NewName,
+    file: File = None,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+    **flags: Any,
+) -> None:
+    """Create a breaker, with a router of its own; show its id. What the fields mean: `breakers explain`."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        row = client.create({**_fields(file, flags, {}), "name": name})
+    put_json(row) if json else put(row["id"])
+
+
+@rule_options
+def edit(
+    name: WhichBreaker,
+    rename: Rename = None,
+    file: File = None,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+    **flags: Any,
+) -> None:
+    """Change fields of a breaker; those not given stay."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        row = client.find(name)
+        fields = _fields(file, flags, row.get("kind_params") or {})
+        fields |= {} if rename is None else {"name": rename}
+        if not fields:
+            raise Invalid("say what to change: a field, --rename or --file")
+        row = client.change(row["id"], fields)
+    put_json(row) if json else put(f"changed {row['id']}")
+
+
+def _fields(file: str | None, flags: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the file and, over them, those of the flags; flags of kind_params join those there are."""
+    fields = {} if file is None else _read(file)
+    given = {name: value for name, value in flags.items() if value is not None}
+    keys = {field.name for field in PARAMS}
+    own = {name: given.pop(name) for name in keys & given.keys()}
+    before = fields.get("kind_params", params)
+    if own and not isinstance(before, dict | None):
+        raise Invalid("kind_params: not an object")
+    return fields | given | ({"kind_params": (before or {}) | own} if own else {})
+
+
+def _read(file: str) -> dict[str, Any]:
+    """The JSON object of a file of at most FILE_BYTES_MAX bytes. Raises Invalid."""
+    shown = "stdin" if file == "-" else file
+    try:
+        if file == "-":
+            content = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                content = opened.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise Invalid(f"{shown} has more than {FILE_BYTES_MAX} bytes")
+        fields = json_text.loads(content)
+    except OSError as error:
+        raise Invalid(f"{shown} can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{shown} is not valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise Invalid(f"{shown} is not a JSON object")
+    return fields

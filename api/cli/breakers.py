@@ -1,0 +1,135 @@
+"""`breakers list | get | events | delete`: the breakers of a running service, by names or ids."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from api.cli import breaker_edit, explain, watch
+from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, WhichBreaker, open_client
+from api.cli.errors import one_line_errors
+from api.cli.output import put, put_json, put_rows, put_table
+from api.cli.store_access import AsJson, instant
+from breaker_actors.errors import Invalid
+from breaker_actors.text.escaping import for_terminal
+
+TITLES = ("name", "state", "since", "value", "threshold", "samples", "allow rate")
+SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+
+class State(StrEnum):
+    """States of a breaker."""
+
+    closed = "closed"
+    open = "open"
+    half_open = "half_open"
+
+
+def install(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("list")(list_breakers)
+    app.command("get")(get)
+    app.command("events")(events)
+    app.command("watch")(watch.watch)
+    app.command("create")(breaker_edit.create)
+    app.command("edit")(breaker_edit.edit)
+    app.command("delete")(delete)
+    app.command("explain")(explain.explain)
+
+
+def list_breakers(
+    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List breakers: name, state, since, value against threshold, samples in the window, allow rate."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        rows = sorted(with_states(client, client.breakers()), key=lambda row: (row["name"], row["id"]))
+    shown = [row for row in rows if state is None or row["status"].get("state") == state.value]
+    if json:
+        put_json({"breakers": shown})
+    else:
+        put_table(TITLES, map(_line, shown))
+
+
+def get(
+    name: WhichBreaker,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show a breaker: its rule, and its state under `status`."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        (row,) = with_states(client, [client.find(name)])
+    if json:
+        put_json(row)
+        return
+    status = {f"status.{field}": value for field, value in row.pop("status").items()}
+    put_rows(
+        (field, instant(value) if field.endswith(("_at_ms", "since_ms", "eval_ms")) and value else value)
+        for field, value in (row | status).items()
+    )
+
+
+def events(
+    name: Annotated[str | None, typer.Argument(help="Name or id of the breaker; default: all.", metavar="NAME")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List events: time, breaker, state before, state after, samples in the window."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        rows = client.events(limit, None if name is None else client.find(name)["id"])
+    if json:
+        put_json({"events": rows})
+        return
+    put_table(
+        ("time", "breaker", "from", "to", "samples"),
+        [(row["timestamp"], row["name"], row["prev"], row["curr"], row["agg"]["count"]) for row in rows],
+    )
+
+
+def delete(
+    name: WhichBreaker,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Delete a breaker, after asking."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        row = client.find(name)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise Invalid("nobody can be asked here: say --yes to delete")
+            typer.confirm(for_terminal(f"Delete breaker {row['name']} ({row['id']})?"), abort=True, err=True)
+        client.delete(row["id"])
+    put(f"deleted {row['id']}")
+
+
+def with_states(client: BreakerClient, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The breakers, each with its state under `status`; an empty one where the breaker went meanwhile."""
+    states = client.states([row["id"] for row in rows])
+    return [row | {"status": states.get(row["id"], {})} for row in rows]
+
+
+def _line(row: dict[str, Any]) -> tuple[Any, ...]:
+    status, sign = row["status"], SIGNS.get(row["op"], row["op"])
+    if not status:
+        return row["name"], *[None] * 3, f"{sign} {row['threshold']:g}", None, None
+    value = None if status["value"] is None else f"{status['value']:g}"
+    since = instant(status["state_since_ms"])
+    limit, rate = f"{sign} {row['threshold']:g}", f"{status['allow_rate']:g}"
+    return row["name"], status["state"], since, value, limit, status["sample_count"], rate

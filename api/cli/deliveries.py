@@ -1,0 +1,137 @@
+"""`breakers deliveries`: what was told on a notification channel, what was not and why, and sending that again.
+
+Works on the store itself; a running service goes on with what is redriven within a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.cli.output import note, put_json, put_table
+from api.cli.store_access import BY, AsJson, DataDir, instant, newest, on_store
+from breaker_actors.errors import Invalid, NotRedrivable
+
+if TYPE_CHECKING:
+    from breaker_actors.store.base import Store
+    from breaker_actors.store.rows import DeliveryRow
+
+deliveries = typer.Typer(
+    name="deliveries", no_args_is_help=True, help="See what was told on notification channels; send dead letters again."
+)
+
+Project = Annotated[str, typer.Option(help="Id of the project.")]
+Channel = Annotated[str, typer.Option(help="Id of the channel; the project's id stands for its slack_webhook_url.")]
+
+
+class State(StrEnum):
+    """States of a delivery."""
+
+    pending = "pending"
+    sent = "sent"
+    dead = "dead"
+    cancelled = "cancelled"
+
+
+@deliveries.command("list")
+def list_deliveries(
+    project: Project,
+    channel: Channel,
+    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List deliveries: id, time, kind, breaker, state, attempts, last status, last error."""
+
+    async def work(store: Store, _: int) -> list[DeliveryRow]:
+        return await _rows(store, project, channel, state, limit)
+
+    _show(on_store(data_dir, work), json)
+
+
+@deliveries.command("redrive")
+def redrive(
+    project: Project,
+    channel: Channel,
+    ids: Annotated[list[str] | None, typer.Argument(help="Dead deliveries, as `deliveries list` shows them.")] = None,
+    all_dead: Annotated[bool, typer.Option("--all", help="All dead ones of the channel.")] = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Send dead deliveries again, each with the other dead ones of its outage; list them. Oldest first."""
+
+    async def work(store: Store, now_ms: int) -> tuple[list[DeliveryRow], list[str]]:
+        if bool(ids) == all_dead:
+            raise Invalid("name the deliveries to send again, or all of them with --all")
+        done: dict[str, DeliveryRow] = {}
+        late: list[str] = []
+        for id_ in ids or await _dead(store, project, channel):
+            if id_ in done:
+                continue
+            try:
+                done |= {row.id: row for row in await store.redrive_delivery(project, channel, id_, now_ms, by=BY)}
+            except NotRedrivable as error:
+                if not all_dead:
+                    raise
+                late.append(f"{id_} was left alone: {error}")
+        return list(done.values()), late
+
+    rows, late = on_store(data_dir, work)
+    _show(rows, json)
+    for line in late:
+        note(line)
+
+
+async def _rows(store: Store, project: str, channel: str, state: State | None, limit: int) -> list[DeliveryRow]:
+    """The newest deliveries of a channel, which may be gone already."""
+    from breaker_actors.store.rows import DeliveryQuery
+
+    if await store.get_project(project) is None:
+        raise Invalid(f"there is no project {project}")
+
+    def page(most: int, before: int | None) -> Awaitable[list[DeliveryRow]]:
+        query = DeliveryQuery(
+            project_id=project,
+            channel_id=channel,
+            state=None if state is None else state.value,
+            before=before,
+            limit=most,
+        )
+        return store.deliveries(query)
+
+    return await newest(limit, page)
+
+
+async def _dead(store: Store, project: str, channel: str) -> list[str]:
+    """Oldest first, so that trips go before what came of them."""
+    return [row.id for row in reversed(await _rows(store, project, channel, State.dead, 1 << 62))]
+
+
+def _show(rows: list[DeliveryRow], json: bool) -> None:
+    if json:
+        import msgspec
+
+        from api.wire.responses_deliveries import delivery
+
+        put_json({"deliveries": [msgspec.to_builtins(delivery(row)) for row in rows]})
+        return
+    put_table(
+        ("id", "time", "kind", "breaker", "state", "attempts", "last status", "last error"),
+        (
+            (
+                row.id,
+                instant(row.created_ms),
+                row.kind,
+                row.told.name,
+                row.state,
+                row.attempts,
+                row.last_status,
+                row.last_error,
+            )
+            for row in rows
+        ),
+    )

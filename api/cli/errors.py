@@ -1,0 +1,29 @@
+"""How the commands fail: one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from api.cli.output import note
+from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch
+
+WRONG_USE, FAILED = 2, 1
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Errors an operator can act on are one line on stderr: exit code 2 for wrong use, 1 for a failure."""
+    try:
+        yield
+    except (Invalid, SchemaMismatch) as error:
+        _fail(str(error), WRONG_USE)
+    except BreakersError as error:
+        _fail(str(error), FAILED)
+
+
+def _fail(message: str, code: int) -> None:
+    note(f"breakers: {' '.join(message.split())}")
+    raise typer.Exit(code)

@@ -1,0 +1,334 @@
+"""`breakers backfill`, `breakers export`: recorded samples into the service's history, and all of it out again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.errors import FAILED, one_line_errors
+from api.cli.output import note, put, put_json
+from api.cli.sample_options import AsJson, Columns, check_folder, renamed
+from api.cli.store_access import DataDir, on_store, settings_of
+from breaker_actors.errors import Invalid
+
+if TYPE_CHECKING:
+    from breaker_actors.settings import Settings
+    from breaker_actors.store.base import Store
+    from pipelines.backfill.manifest import Counts, Manifest, Request, Summary
+    from pipelines.backfill.steps import Steps
+    from pipelines.export import Span
+    from pipelines.sources.object_store import Place
+
+INTERRUPTED = 130
+
+Samples = Annotated[
+    list[str], typer.Argument(help="Parquet, CSV or NDJSON files, or patterns; in any order.", metavar="SAMPLES...")
+]
+Project = Annotated[str, typer.Option(help="Id of the project.")]
+Router = Annotated[str | None, typer.Option(help="Router of the samples that name none.")]
+Metric = Annotated[str | None, typer.Option(help="Metric of the samples that name none.")]
+RunId = Annotated[str | None, typer.Option("--run", help="Id of the run; default: one made from the files' content.")]
+HistoryUrl = Annotated[
+    str | None, typer.Option("--history", help="Path or fsspec URL of the history store (BREAKERS_HISTORY_URL).")
+]
+Rejects = Annotated[Path | None, typer.Option(help="File for rejected rows; default rejects-<run>.csv.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Judge all rows, count, and write nothing; fails when no row can be used.")
+]
+Parallel = Annotated[int | None, typer.Option(min=1, help="Tasks at a time; default: half of the cluster's cores.")]
+ChunkRows = Annotated[int, typer.Option(min=1, help="Rows of one task, which hold its memory in bounds.")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="The Ray cluster: auto or HOST:PORT; default: the one of the data directory."),
+]
+From = Annotated[str | None, typer.Option("--from", help="From this time on: ISO 8601 (UTC) or Unix milliseconds.")]
+To = Annotated[str | None, typer.Option("--to", help="Up to this time, which is not included.")]
+Out = Annotated[Path, typer.Option(help="Folder to make; it must be new or empty.")]
+
+
+def backfill(
+    samples: Samples,
+    project: Project,
+    column: Columns = None,
+    router: Router = None,
+    metric: Metric = None,
+    run: RunId = None,
+    rejects: Rejects = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+    history: HistoryUrl = None,
+    parallel: Parallel = None,
+    chunk_rows: ChunkRows = 1 << 19,
+    address: Address = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Load recorded samples into a running service: as history, with the events its breakers would have had.
+
+    Nobody is notified of these events, and no state changes; the events list shows them with source=backfill or all.
+    Samples that a breaker's window still reaches are ingested as usual. A run that was stopped goes on when the same
+    command is given again; one that has ended does nothing."""
+    with one_line_errors():
+        from msgspec.structs import asdict
+
+        from pipelines.backfill.manifest import Request, begun, check_run_id, ended, fingerprint
+        from pipelines.sources.files import Layout, expanded
+        from pipelines.sources.object_store import open_place
+
+        settings = settings_of(data_dir, whole=True, history_url=history)
+        names = renamed(column)
+        Layout(names)
+        paths = [path for pattern in samples for path in expanded(pattern)]
+        inputs = tuple(map(fingerprint, paths))
+        asked = Request(project_id=project.lower(), inputs=inputs, columns=names, router_id=router, metric=metric)
+        run_id = check_run_id(run) if run is not None else asked.run_id()
+        out = rejects or Path(f"rejects-{run_id}.csv")
+        check_folder(out)
+        place = open_place(settings.history)
+        known = begun(place, asked, run_id)
+    plan = known or _planned(settings, data_dir, asked, run_id, chunk_rows)
+    with one_line_errors(), bars(quiet=json) as tell:
+        if dry_run or known is None:
+            plan, counts = _surveyed(plan, tell)
+        if dry_run:
+            shown = _of_counts(plan, counts)
+        else:
+            summary = ended(place, plan) or _carried_out(settings, place, plan, parallel, address, tell)
+            shown = asdict(summary) | {"rejects": _write_rejects(place, plan, out)}
+    _show(shown, json, dry_run)
+    if dry_run and not counts.history + counts.live:
+        note("breakers: no row could be used")
+        raise typer.Exit(FAILED)
+
+
+def _planned(settings: Settings, data_dir: Path | None, asked: Request, run_id: str, chunk_rows: int) -> Manifest:
+    """A run of what is asked for, on the project as it is now."""
+    from pipelines.backfill.manifest import Manifest
+    from pipelines.sources.routing import plans
+
+    async def work(store: Store, now_ms: int) -> Manifest:
+        project = await store.get_project(asked.project_id)
+        if project is None:
+            raise Invalid(f"there is no project {asked.project_id}")
+        routers = await store.list_routers(asked.project_id)
+        breakers, _ = await store.list_breakers(asked.project_id)
+        planned_routers, planned_breakers = plans(routers, breakers)
+        return Manifest(
+            run_id=run_id,
+            request=asked,
+            chunk_rows=chunk_rows,
+            now_ms=now_ms,
+            newest_ms=now_ms + settings.max_sample_ahead_ms,
+            window_samples_max=settings.window_samples_max,
+            with_traces=bool(project.trace_id_url_template),
+            routers=planned_routers,
+            breakers=planned_breakers,
+        )
+
+    return on_store(data_dir, work)
+
+
+def _surveyed(plan: Manifest, tell: Steps) -> tuple[Manifest, Counts]:
+    import msgspec
+
+    from pipelines.backfill.steps import survey
+
+    total = sum(_rows_of(given.path) or 0 for given in plan.request.inputs)
+    asked, counts = survey(plan.request, plan.norms(), lambda rows: tell("judging rows", rows, max(rows, total)))
+    return msgspec.structs.replace(plan, request=asked), counts
+
+
+def _rows_of(path: str) -> int | None:
+    from pipelines.sources.files import Files, Layout
+
+    return Files([path], Layout()).rows()
+
+
+def _carried_out(
+    settings: Settings, place: Place, plan: Manifest, parallel: int | None, address: str | None, tell: Steps
+) -> Summary:
+    """On the cluster. What was not begun yet is, once the cluster is there."""
+    from api.launch.cluster import connected
+    from api.launch.join import prepare_join
+    from breaker_actors.clock import SystemClock
+    from pipelines.backfill.manifest import begin
+    from pipelines.backfill.steps import carry_out
+    from pipelines.sources.object_store import Folder
+
+    noted = prepare_join(settings.data_dir)
+    # Ray tells drivers about its nodes on stdout, which is for results
+    with redirect_stdout(sys.stderr), connected(address or noted, settings.data_dir):
+        import ray
+
+        from api.cli.backfill_cluster import RunningService, Tasks
+        from breaker_actors.ray_runtime.rollout import connect
+
+        begin(place, plan)
+        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
+        many = parallel or max(1, int(cores) // 2)
+        tasks = Tasks(many, here=isinstance(place, Folder))
+        try:
+            with RunningService(connect(settings), plan, SystemClock()) as service:
+                return carry_out(place, plan, tasks, service, tell)
+        except KeyboardInterrupt:
+            note("breakers: stopped; the same command goes on")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _of_counts(plan: Manifest, counts: Counts) -> dict[str, Any]:
+    return {
+        "run_id": plan.run_id,
+        "project_id": plan.request.project_id,
+        "rows": counts.rows,
+        "history": counts.history,
+        "live": counts.live,
+        "rejected": counts.rejected,
+        "reasons": counts.reasons,
+        "routers": len(counts.routers),
+        "dry_run": True,
+    }
+
+
+def _write_rejects(place: Place, plan: Manifest, out: Path) -> str | None:
+    from pipelines.backfill.manifest import rejects
+    from pipelines.sources.atomic_files import replacing
+
+    pieces = rejects(place, plan)
+    first = next(pieces, None)
+    if first is None:
+        return None
+    with replacing(out) as beside, beside.open("wb") as file:
+        file.write(first)
+        for piece in pieces:
+            file.write(piece)
+    return str(out)
+
+
+def _show(shown: dict[str, Any], json: bool, dry_run: bool) -> None:
+    if json:
+        put_json(shown)
+        return
+    put(f"run {shown['run_id']}" + (": nothing is written" if dry_run else ""))
+    words = {"rows": "rows read", "history": "samples of history", "live": "live samples", "rejected": "rows rejected"}
+    for name, word in words.items():
+        put(f"{shown[name]:>14,} {word}")
+    for reason, count in sorted(shown["reasons"].items()):
+        put(f"{count:>14,}   {reason}")
+    put(f"{shown['routers']:>14,} routers")
+    if not dry_run:
+        put(f"{shown['events']:>14,} events")
+    if shown.get("rejects"):
+        put(f"wrote {shown['rejects']}")
+
+
+@contextmanager
+def bars(quiet: bool) -> Iterator[Steps]:
+    """A progress bar per step on stderr, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True, quiet=quiet)
+    columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        tasks: dict[str, Any] = {}
+
+        def tell(words: str, done: int, total: int) -> None:
+            if words not in tasks:
+                tasks[words] = progress.add_task(words)
+            progress.update(tasks[words], completed=done, total=total)
+
+        yield tell
+
+
+# -- export -----------------------------------------------------------------------------------------------------------
+
+
+def export(
+    project: Project,
+    out: Out,
+    since: From = None,
+    until: To = None,
+    json: AsJson = False,
+    history: HistoryUrl = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write a project's samples (sample log and history store) and events as partitioned Parquet.
+
+    Samples by when they were received, events by their time. `breakers backfill` and `breakers backtest --sort` read
+    the samples again."""
+    with one_line_errors():
+        from pipelines.export import Span, new_folder
+        from pipelines.sources.files import LATEST_MS
+        from pipelines.sources.passed_over import told
+
+        settings = settings_of(data_dir, whole=True, history_url=history)
+        from_ms, to_ms = _instant(since, "--from", 0), _instant(until, "--to", LATEST_MS)
+        span = Span(project.lower(), min(from_ms, LATEST_MS), min(to_ms, LATEST_MS))
+        if span.from_ms >= span.to_ms:
+            raise Invalid("--from is not before --to")
+        with bars(quiet=json) as tell, new_folder(out) as folder:
+            counts, passed = on_store(data_dir, lambda store, _: _exported(settings, store, span, folder, tell))
+    if json:
+        put_json({"project_id": span.project_id, "out": str(out), **counts, "passed_over": passed})
+        return
+    words = {"log": "samples of the log", "history": "samples of history", "events": "events"}
+    for name, word in words.items():
+        put(f"{counts[name]:>14,} {word}")
+    if line := told(passed):
+        note(f"breakers: {line}")
+    put(f"wrote {out}")
+
+
+async def _exported(
+    settings: Settings, store: Store, span: Span, folder: Path, tell: Steps
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """Counts by what was written, and what could not be read of the log and of the store's rows."""
+    from breaker_actors.persistence import make_log
+    from breaker_actors.telemetry.set_aside import Asides
+    from pipelines.export import export_events, export_history, export_log
+    from pipelines.sources.object_store import Folder, open_place
+    from pipelines.sources.passed_over import passed_over
+
+    if await store.get_project(span.project_id) is None:
+        raise Invalid(f"there is no project {span.project_id}")
+    out, counts = Folder(folder), {"log": 0, "history": 0, "events": 0}
+    assigned = await store.router_assignments([row.id for row in await store.list_routers(span.project_id)])
+    log, done, asides = make_log(settings), 0, Asides()
+    try:
+        async for rows in export_log(log, assigned, span, out, asides):
+            counts["log"], done = counts["log"] + rows, done + 1
+            tell("routers' logs", done, len(assigned))
+    finally:
+        await log.close()
+    for rows in export_history(open_place(settings.history), span, out):
+        counts["history"] += rows
+        tell("samples of history", counts["history"], counts["history"])
+    async for rows in export_events(store, span, out):
+        counts["events"] += rows
+        tell("events", counts["events"], counts["events"])
+    return counts, passed_over(asides, store.asides)
+
+
+def _instant(text: str | None, option: str, default: int) -> int:
+    """Unix milliseconds, or ISO 8601, UTC unless it says otherwise."""
+    if text is None:
+        return default
+    if text.isdecimal() and len(text) > 4:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(f"{option} {text!r} is not a time") from None
+    return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))

@@ -1,0 +1,141 @@
+"""`breakers logs`: what the processes of a service say, all in one; and the lines that `serve` prints on stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.cli.errors import one_line_errors
+from api.cli.output import put, put_json
+from api.cli.store_access import DataDir, settings_of
+from breaker_actors.errors import NotFound
+
+if TYPE_CHECKING:
+    from api.launch.log_lines import Line, LogLines
+
+EVERY_S = 0.25
+"""How often files are looked at for more."""
+TOLD = ("transition", "transitions_unlogged", "change", "changes_unlogged")
+"""Events that people run such a service for; each process has more of its own."""
+
+
+class Level(StrEnum):
+    """How loud a line is, the quietest first."""
+
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    api = "api"
+    breaker = "breaker"
+    directory = "directory"
+    journal = "journal"
+    notifier = "notifier"
+    router = "router"
+
+
+_LEVELS = [level.value for level in Level]
+
+
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Begin with so many of the last lines.")] = 50,
+    role: Annotated[list[Role] | None, typer.Option(help="Only processes of this role; may be repeated.")] = None,
+    level: Annotated[Level, typer.Option(help="Only this level and above.")] = Level.info,
+    told: Annotated[bool, typer.Option("--told", help="Only transitions and changes of configuration.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where Ray keeps the files, on a node of a cluster: SESSION/logs.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the log lines of all processes of a service on this machine, by time: of one that runs, or of the last run.
+
+    Of each process the last 256 KiB are looked at.
+    """
+    with one_line_errors():
+        from api.launch.log_lines import LogLines
+
+        found = LogLines(folder or _folder(settings_of(data_dir).data_dir))
+    wanted = _filter(frozenset(role or Role), level, told)
+    show = put_json if json else _put_text
+    for line in [line for line in found.last() if wanted(line)][-lines:] if lines else ():
+        show(line)
+    with contextlib.suppress(KeyboardInterrupt):
+        if follow:
+            _follow(found, wanted, show, threading.Event())
+
+
+def _filter(roles: frozenset[Role], level: Level, told: bool) -> Callable[[Line], bool]:
+    loud = {*_LEVELS[_LEVELS.index(level) :], "critical"}
+
+    def wanted(line: Line) -> bool:
+        by = str(line.get("process", "")).partition("-")[0]
+        return line["level"] in loud and by in roles and (not told or line["event"] in TOLD)
+
+    return wanted
+
+
+def _follow(
+    found: LogLines, wanted: Callable[[Line], bool], show: Callable[[Line], None], stop: threading.Event
+) -> None:
+    while True:
+        for line in found.new():
+            if wanted(line):
+                show(line)
+        sys.stdout.flush()
+        if stop.wait(EVERY_S):
+            return
+
+
+def tell_on_stdout(folder: Path, stop: threading.Event) -> None:
+    """Prints transitions and changes of configuration as they are written, until `stop`: as text on a terminal, else
+    as JSON."""
+    from api.launch.log_lines import LogLines
+
+    show = _put_text if sys.stdout.isatty() else put_json
+    _follow(LogLines(folder), lambda line: line["event"] in TOLD, show, stop)
+
+
+def text_of(line: Line) -> str:
+    """A line for eyes: transitions and changes as sentences, others as `time level event name=value ...`."""
+    told = {"transition": _transition, "change": _change}.get(line["event"])
+    if told is not None:
+        return f"{line['ts']} {told(line)}"
+    rest = {name: value for name, value in line.items() if name not in ("ts", "level", "event")}
+    fields = " ".join(f"{name}={value}" for name, value in rest.items())
+    return f"{line['ts']} {line['level']:7} {line['event']} {fields}"
+
+
+def _transition(line: Line) -> str:
+    value = "" if line.get("value") is None else f" at {line['value']}"
+    return f"{line.get('name')}: {line.get('prev')} -> {line.get('curr')}{value} ({line.get('reason')})"
+
+
+def _change(line: Line) -> str:
+    name = f" {line['name']}" if line.get("name") else ""
+    return f"{line.get('action')}{name} ({line.get('target_id')}) by {line.get('who')}"
+
+
+def _put_text(line: Line) -> None:
+    put(text_of(line))
+
+
+def _folder(data_dir: Path) -> Path:
+    from api.launch.ray_environment import LOGS_KEPT, LOGS_LINK
+
+    for name in (LOGS_LINK, LOGS_KEPT):
+        if (data_dir / name).is_dir():
+            return data_dir / name
+    raise NotFound(f"no service has run in {data_dir}")

@@ -1,0 +1,169 @@
+"""The `breakers` command. What is slow to import (Ray, polars, Quart) is imported where it is used: --help is quick."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from api.cli import admin as cli_admin
+from api.cli import aside as cli_aside
+from api.cli import backtest as cli_backtest
+from api.cli import breakers as cli_breakers
+from api.cli import cluster as cli_cluster
+from api.cli import db as cli_db
+from api.cli import deliveries as cli_deliveries
+from api.cli import doctor as cli_doctor
+from api.cli import history as cli_history
+from api.cli import logs as cli_logs
+from api.cli.errors import FAILED, one_line_errors
+from api.cli.output import note, put, put_script
+from api.cli.store_access import DataDir, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from api.launch.supervisor import Service, Stopped
+
+app = typer.Typer(
+    name="breakers",
+    invoke_without_command=True,
+    rich_markup_mode=None,  # plain help: paragraphs are wrapped anew, flags take no value
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+for group in (
+    cli_admin.keys,
+    cli_admin.orgs,
+    cli_admin.projects,
+    cli_db.db,
+    cli_deliveries.deliveries,
+    cli_aside.aside,
+):
+    app.add_typer(group)
+cli_breakers.install(app)
+cli_cluster.install(app)
+app.command("backtest")(cli_backtest.backtest)
+app.command("backfill")(cli_history.backfill)
+app.command("export")(cli_history.export)
+app.command("logs")(cli_logs.logs)
+app.command("doctor")(cli_doctor.doctor)
+
+
+def main() -> None:
+    """The entry point of the `breakers` command."""
+    try:
+        app(prog_name="breakers")
+    except SystemExit as end:
+        if "ray" in sys.modules:
+            _leave(end.code if isinstance(end.code, int) else 0)
+        raise
+    except Exception:
+        if "ray" in sys.modules:  # its hook would ask a control service that is gone, for a minute, and say nothing
+            traceback.print_exc()
+            _leave(FAILED)
+        raise
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process at once. All is stopped and written; Ray's threads may still be busy with a stop that took too
+    long, and would abort the process if Python took their ground away."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        put(version("breaker-actors"))
+        raise typer.Exit
+
+
+@app.callback()
+def breakers(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Circuit breakers over metric samples, with alerts on their changes of state."""
+    if context.invoked_subcommand is None:
+        put_script(context.get_help())
+
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on (BREAKERS_HOST; default 127.0.0.1).")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one (BREAKERS_PORT; default 7117).")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Say on stderr how long each phase took, on a terminal that is said anyway."),
+]
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbose: Verbose = False) -> None:
+    """Run the whole service on this machine until Ctrl-C."""
+    with one_line_errors():
+        settings = settings_of(data_dir, host=host, port=port)
+        from api.launch.supervisor import Service, run
+        from breaker_actors.telemetry import logs
+
+        logs.configure("serve", level=logging.INFO if verbose else logging.WARNING)
+
+        run(Service(settings, tell=_teller(verbose), warn=note), _serve)
+
+
+def _serve(service: Service, stopped: Stopped) -> None:
+    from api.launch.bootstrap import FILE_NAME
+    from api.launch.ray_environment import LOGS_LINK
+
+    put(f"credentials {service.data_dir / FILE_NAME}")
+    put(f"docs {service.base_url}/docs")
+    put(f"ready {service.base_url}")
+    sys.stdout.flush()
+    over = threading.Event()
+    teller = threading.Thread(target=cli_logs.tell_on_stdout, args=(service.data_dir / LOGS_LINK, over), daemon=True)
+    teller.start()
+    try:
+        while not stopped(1.0):
+            service.watch()
+    finally:
+        over.set()
+
+
+@app.command()
+def demo(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
+) -> None:
+    """Serve on a free port, replay a real latency series through it and show a breaker trip and recover."""
+    with one_line_errors():
+        from api.demo.play import play
+
+        play(as_json=json)
+
+
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI document of the HTTP interface."""
+    from api.openapi.printing import print_document
+
+    print_document()
+
+
+def _teller(verbose: bool) -> Callable[[str], None]:
+    """Who hears of the phases of a start and a stop when they end: a terminal always, others when they ask."""
+    return note if verbose or sys.stderr.isatty() else _keep_quiet
+
+
+def _keep_quiet(line: str) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Everything the commands print but tables of rich. Nothing in a name moves the cursor or makes a row of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from breaker_actors.text.escaping import for_terminal
+
+
+def put(line: str) -> None:
+    """Prints one line of results."""
+    typer.echo(for_terminal(line))
+
+
+def note(line: str) -> None:
+    """Prints one line beside the results, on stderr."""
+    typer.echo(for_terminal(line), err=True)
+
+
+def put_json(value: Any) -> None:
+    """Prints a value as one line of JSON, which is ASCII."""
+    typer.echo(json.dumps(value))
+
+
+def put_script(text: str) -> None:
+    """Prints lines of ours that a shell is to read: nothing from outside may be in them unquoted."""
+    typer.echo(text)
+
+
+def put_rows(rows: Iterable[tuple[Any, ...]]) -> None:
+    """Prints one line each, columns separated by tabs: for eyes and for `cut`. No cell can hold a tab or a line end."""
+    for row in rows:
+        typer.echo("\t".join("-" if cell is None else for_terminal(str(cell)) for cell in row))
+
+
+def put_table(titles: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Prints rows under their titles on a terminal; elsewhere the rows alone, as `put_rows` does."""
+    if not sys.stdout.isatty():
+        put_rows(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from breaker_actors.text.escaping import for_rich
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(for_rich(title), overflow="fold")
+    for row in rows:
+        table.add_row(*(for_rich("-" if cell is None else str(cell)) for cell in row))
+    Console().print(table)
+
+
+def put_records(key: str, titles: Sequence[str], rows: Iterable[tuple[Any, ...]], as_json: bool) -> None:
+    """Prints rows as a table, or as a JSON object whose `key` lists them by their titles. Of a title in `_at` the
+    value is a time; None is null in JSON and "never" in the table."""
+    if as_json:
+        put_json({key: [dict(zip(titles, row, strict=True)) for row in rows]})
+        return
+    times = [title.endswith("_at") for title in titles]
+    put_table(
+        [title.replace("_", " ") for title in titles],
+        [tuple("never" if at and cell is None else cell for at, cell in zip(times, row, strict=True)) for row in rows],
+    )

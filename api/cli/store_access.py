@@ -1,0 +1,86 @@
+"""What the commands on a data directory share: the open store, and how a time is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from api.cli.errors import one_line_errors
+from breaker_actors.clock import rfc3339
+
+if TYPE_CHECKING:
+    from breaker_actors.settings import Settings
+    from breaker_actors.store.base import Store
+    from breaker_actors.store.rows import AsideRow, DeliveryRow
+
+T = TypeVar("T")
+R = TypeVar("R", "AsideRow", "DeliveryRow")
+
+PAGE = 500
+
+BY = "command line"
+"""Who did it, in the audit log."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where all data lives (BREAKERS_DATA_DIR; default ./.breakers).")]
+
+
+def settings_of(data_dir: Path | None, whole: bool = False, **given: Any) -> Settings:
+    """The settings of a command, whose data directory is this user's alone or not there. Every command that takes
+    --data-dir begins here. `whole`: it reads logs or history there, so each of their files is looked at. Raises
+    Invalid."""
+    from api.launch.ray_environment import check_data_dir
+    from breaker_actors.settings import load_settings
+
+    settings = load_settings(data_dir=data_dir, **given)
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser()})
+    check_data_dir(settings.data_dir, whole)
+    return settings
+
+
+def on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) -> T:
+    """Runs `work` on a store that is in use: the data directory's, or the database of BREAKERS_DATABASE_URL."""
+    from breaker_actors.clock import SystemClock
+    from breaker_actors.persistence import check_in_use, make_store
+
+    log_to_stderr()
+
+    async def run() -> T:
+        await asyncio.to_thread(check_in_use, settings)
+        store = make_store(settings)
+        await store.open()
+        try:
+            return await work(store, SystemClock().now_ms())
+        finally:
+            await store.close()
+
+    with one_line_errors():
+        settings = settings_of(data_dir)
+        return asyncio.run(run())
+
+
+async def newest(limit: int, page: Callable[[int, int | None], Awaitable[list[R]]]) -> list[R]:
+    """At most `limit` rows, newest first, by a `page` of at most so many of them before a number."""
+    rows: list[R] = []
+    while len(rows) < limit:
+        more = await page(min(PAGE, limit - len(rows)), rows[-1].number if rows else None)
+        if not more:
+            break
+        rows += more
+    return rows
+
+
+def log_to_stderr() -> None:
+    """What could not be read is logged beside the results, not among them."""
+    from breaker_actors.telemetry import logs
+
+    logs.configure("command", level=logging.WARNING)
+
+
+def instant(ms: int | None) -> str:
+    return "never" if ms is None else rfc3339(ms)

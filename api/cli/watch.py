@@ -1,0 +1,132 @@
+"""`breakers watch`: states as they change, from the state stream: a live table, lines, or JSON lines."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, open_client
+from api.cli.errors import one_line_errors
+from api.cli.output import note, put_json, put_rows
+from breaker_actors.clock import SystemClock, rfc3339
+from breaker_actors.errors import Unavailable
+
+PAUSE_S, PAUSE_MAX_S = 0.5, 10.0
+ATTEMPTS_MAX = 30
+"""Attempts in a row without a message; about five minutes. Then the command fails."""
+COLOURS = {"closed": "green", "half_open": "yellow", "open": "red"}
+
+Message = dict[str, Any]
+
+
+def watch(
+    name: Annotated[str | None, typer.Argument(help="Name or id of the breaker; default: all.", metavar="NAME")] = None,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each change.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show states as they are and as they change, until Ctrl-C. Connects again when the service goes away for a while.
+
+    A live table on a terminal, elsewhere one line for each change: time, breaker, state, allow rate."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        row = None if name is None else client.find(name)
+        wanted = None if row is None else {row["id"], row["name"]}
+        try:
+            with _screen(json) as show:
+                for message in changes(client):
+                    if wanted is None or message["breaker"] in wanted:
+                        show(message)
+        except KeyboardInterrupt:
+            return
+
+
+def changes(client: BreakerClient, sleep: Callable[[float], None] = time.sleep) -> Iterator[Message]:
+    """The states there are, then each change. Raises Unavailable when the service can't be reached at first, or for
+    ATTEMPTS_MAX attempts in a row later."""
+    known: dict[str, Message] = {}
+    failed, pause_s = 0, PAUSE_S
+    while True:
+        try:
+            with client.stream() as lines:
+                for message in messages(lines):
+                    failed, pause_s = 0, PAUSE_S
+                    if known.get(message["breaker"]) != message:
+                        known[message["breaker"]] = message
+                        yield message
+            reason = "the stream ended"
+        except Unavailable as error:
+            if not known and not failed:
+                raise
+            reason = str(error)
+        failed += 1
+        if failed > ATTEMPTS_MAX:
+            raise Unavailable(reason)
+        note(f"breakers: {reason}; again in {pause_s:g} s")
+        sleep(pause_s)
+        pause_s = min(PAUSE_MAX_S, 2 * pause_s)
+
+
+def messages(lines: Iterable[str]) -> Iterator[Message]:
+    """The state messages of a stream; heartbeats and what is unknown are passed over."""
+    for line in lines:
+        if not line.startswith("data:"):
+            continue
+        try:
+            found = json_text.loads(line.removeprefix("data:"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and isinstance(found.get("breaker"), str) and isinstance(found.get("state"), str):
+            yield found
+
+
+@contextmanager
+def _screen(json: bool) -> Iterator[Callable[[Message], None]]:
+    """What shows a message."""
+    clock = SystemClock()
+
+    def say(message: Message) -> None:
+        at = rfc3339(clock.now_ms())
+        if json:
+            put_json({"seen_at": at, **message})
+        else:
+            put_rows([(at, message["breaker"], message["state"], message.get("allow_rate"))])
+        sys.stdout.flush()
+
+    if json or not sys.stdout.isatty():
+        yield say
+        return
+    from rich.live import Live
+
+    rows: dict[str, tuple[str, Message]] = {}
+    with Live(auto_refresh=False, transient=False) as live:
+
+        def draw(message: Message) -> None:
+            rows[message["breaker"]] = rfc3339(clock.now_ms()), message
+            live.update(_table(rows), refresh=True)
+
+        yield draw
+
+
+def _table(rows: dict[str, tuple[str, Message]]) -> Any:
+    """The table of what is known, those that are not closed first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from breaker_actors.text.escaping import for_rich, for_terminal
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("breaker", "state", "allow rate", "seen"):
+        table.add_column(title, overflow="fold")
+    for name, (at, message) in sorted(rows.items(), key=lambda row: (row[1][1]["state"] == "closed", row[0])):
+        state, rate = message["state"], message.get("allow_rate")
+        colour = COLOURS.get(state, "")
+        table.add_row(for_rich(name), Text(for_terminal(state), colour), for_rich(str(rate or "-")), for_rich(at))
+    return table

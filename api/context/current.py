@@ -1,0 +1,195 @@
+"""The current request: its caller and project, its body, its answer on the way out, and what it may use up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import msgspec
+from quart import Response, g, request
+
+from api import auth
+from api.admission import shares
+from api.admission.addresses import source
+from api.admission.intake import Arrival, Turn
+from api.admission.outgoing import DEPARTURE, Departure
+from api.admission.read_budget import SETTING
+from api.context.replica import replica
+from api.wire.http import READS, holds, json_pieces, no_content, tagged
+from api.wire.responses import Texts, listing
+from api.wire.telling import Telling
+from breaker_actors.errors import Forbidden, NotFound, Overloaded
+from breaker_actors.store.rows import KeyRow, ProjectRow
+
+T = TypeVar("T")
+
+ARRIVAL = "breakers.arrival"
+BODY_BYTES_MAX = 1 << 18
+"""Of a body that is neither samples nor a set of breakers: `actions` of 64 KiB, all of it escaped, are 192 KiB."""
+IDS_BODY_BYTES_MAX = 1 << 20
+"""The same of a body of ids: 20,000 are 800 KB."""
+
+
+async def raw_body(bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body of the current request as it came over the wire, of at most `bytes_max` or BREAKERS_MAX_BODY_BYTES.
+    Nothing of it is received before: look at key and project first."""
+    return await arrival().read(request.content_length, min(bytes_max, replica().settings.max_body_bytes))
+
+
+def arrival() -> Arrival:
+    """The current request on its way in."""
+    found: Arrival = cast(dict[str, Any], request.scope)[ARRIVAL]
+    return found
+
+
+def departure() -> Departure:
+    """The answer of the current request on its way out."""
+    found: Departure = cast(dict[str, Any], request.scope)[DEPARTURE]
+    return found
+
+
+async def expect_answer(project_id: str) -> None:
+    """To be asked before anything is done for an answer that tells much of a project's configuration: it counts as on
+    its way out, twice, for such answers say it under two names. Raises Overloaded where callers don't read theirs."""
+    await departure().expect(callers(), 2 * await replica().gateway.store.configuration_bytes(project_id))
+
+
+def spend_reads(project_id: str, n: int) -> None:
+    """Counts `n` things that the current request has told of a project, before they are told; 0 where their number is
+    not known yet. Raises Overloaded when nothing is left."""
+    parts = replica()
+    wait_s = parts.reads.spend(project_id, n, parts.clock.monotonic())
+    if wait_s:
+        rate = parts.settings.rate_reads_per_s
+        words = f"More than {rate} things of this project a second in lists: this is what {SETTING} allows."
+        raise Overloaded(words, {"limit": SETTING, "retry_after_s": math.ceil(wait_s)})
+
+
+async def expect_list(project_id: str) -> None:
+    """The same as `expect_answer` for a list, whose things count in the project's budget of reads once they are known.
+    Raises Overloaded where nothing is left of that, too."""
+    spend_reads(project_id, 0)
+    await expect_answer(project_id)
+
+
+@asynccontextmanager
+async def telling(done: bool | None = None) -> AsyncIterator[Telling]:
+    """What tells the current request's answer where it may be large, in its caller's turns. Raises Overloaded where too
+    many wait for theirs, unless what was asked for is `done`, as it is for all but reads."""
+    sure = request.method not in READS if done is None else done
+    async with Turn(replica().intake.turns, callers(), sure) as turn:
+        yield Telling(turn)
+
+
+async def tell(
+    rows: Sequence[T], item: Callable[[T], Any], kind: type[msgspec.Struct], done: bool | None = None, **more: Any
+) -> Response:
+    """An answer that lists rows, each as its `item`, in a body of this kind with `more` in it; see `telling`."""
+    async with telling(done) as teller:
+        texts = await teller.texts(rows, item)
+        return json_pieces(await teller.body(listing(kind, texts, **more)), done=done)
+
+
+async def tell_tagged(
+    rows: Sequence[T], item: Callable[[T], Any], body: Callable[[Texts, str], msgspec.Struct]
+) -> Response:
+    """The same with a weak ETag, in the `body` made of the items and their hash; 304 when the caller holds it."""
+    async with telling() as teller:
+        texts, content_hash = await teller.hashed(rows, item)
+        if holds(content_hash):
+            return tagged(no_content(304), content_hash)
+        pieces = await teller.body(body(texts, content_hash))
+    return tagged(json_pieces(pieces), content_hash)
+
+
+def callers() -> shares.Holders:
+    """For whom the current request counts in the intake. A key that is remembered counts at once, so that what else
+    comes from its address is nothing to it; other keys once they were found."""
+    if found := g.get("callers"):
+        return cast(shares.Holders, found)
+    address = source(request.remote_addr)
+    if request.blueprint == "ingest":
+        g.callers = shares.keyless(address, path_project())
+    elif key := replica().caches.remembered_key(auth.bearer(request.headers.get("Authorization"))):
+        g.callers = shares.keyed(key)
+    else:
+        g.callers = shares.asking(address)
+    return cast(shares.Holders, g.callers)
+
+
+def count_as(holders: shares.Holders) -> None:
+    """The current request counts for these from now on. Raises Overloaded."""
+    if callers() != holders:
+        g.callers = holders
+        arrival().move(holders)
+
+
+async def authenticate(right: auth.Right) -> KeyRow:
+    """The key of the current request, if it has the right."""
+    key = await replica().caches.key(auth.bearer(request.headers.get("Authorization")))
+    if key is not None:
+        count_as(shares.keyed(key))
+    allowed = auth.permit(key, right)
+    proven()
+    g.key_id, g.org_id = allowed.id, allowed.org_id
+    replica().uses.note(allowed)
+    return allowed
+
+
+def proven() -> None:
+    """What the current request presents is known: it does not count against its address
+    (api/middleware/rate_limits.py)."""
+    if refund := g.pop("refund", None):
+        refund()
+
+
+async def require_operator() -> None:
+    """Lets admin keys of the organisation pass that was made at the first start: its keys are whoever runs the service.
+    Other organisations are tenants; what all of them share is not theirs to see or to change."""
+    key = await authenticate("operate")
+    first, *_ = await replica().accounts.list_orgs()
+    if key.org_id != first.id:
+        raise Forbidden("Only the organisation that was made at the first start may do this.")
+
+
+def current_key_id() -> str:
+    """Whose key the current request carries, for the audit log."""
+    return str(g.key_id)
+
+
+async def authorized_project(project_id: str, right: auth.Right) -> ProjectRow:
+    """The project of a path, if the caller has the right and it is within the caller's reach."""
+    key = await authenticate(right)
+    return auth.project_in_scope(key, await replica().caches.project(auth.path_uuid(project_id)))
+
+
+def path_project() -> str:
+    """The project of the current request's path as what is counted or remembered names it, "" without one: an id may be
+    spelled in capitals, and is still one project's."""
+    return str((request.view_args or {}).get("project_id", "")).lower()
+
+
+async def open_project(project_id: str) -> ProjectRow:
+    """The project of a path that asks for no key. Where it asks for a signature, nothing is proven by its id."""
+    if project := await replica().caches.project(auth.path_uuid(project_id)):
+        if not project.enable_signed_ingest:
+            proven()
+        return project
+    raise NotFound("There is no such project.")
+
+
+async def access_changed(project_id: str) -> None:
+    """After a key of a project was revoked or its settings were changed: every replica forgets what it remembers of
+    both, and of nobody else."""
+    parts = replica()
+    parts.caches.forget_access(project_id)
+    await parts.gateway.announce("keys", [project_id])
+
+
+async def configured(project_id: str, change_ids: list[int]) -> None:
+    """After a configuration write: it is in the routers' logs when this returns, and not remembered otherwise here."""
+    parts = replica()
+    parts.caches.forget_project(project_id)
+    await parts.gateway.configured(project_id, change_ids)

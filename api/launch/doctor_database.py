@@ -1,0 +1,78 @@
+"""What `breakers doctor` asks the database: whether it answers, its schema, its clock, and who may send samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, func, select, text
+
+from api.launch.doctor import SKEW_MS, Finding, told
+from breaker_actors.clock import Clock
+from breaker_actors.errors import BreakersError, Invalid
+from breaker_actors.persistence import is_in_use, place_of_store, store_url
+from breaker_actors.settings import Settings
+from breaker_actors.store import migrations
+from breaker_actors.store.tables import projects
+
+
+def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
+    """Nothing is made or upgraded."""
+    try:
+        if settings.database_url is None and not is_in_use(settings):
+            yield Finding("database", "ok", "there is no data yet; the first start makes it")
+            return
+        with migrations.engine_of(store_url(settings)) as engine, engine.connect() as connection:
+            found = migrations.revision(connection)
+            yield schema(found, place_of_store(settings), settings.database_url is None)
+            if settings.database_url is not None:
+                yield server_clock(connection, clock)
+            if found == migrations.HEAD:
+                yield from signing(connection)
+    except Invalid as error:
+        yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
+    except BreakersError as error:
+        remedy = "start the database, and check BREAKERS_DATABASE_URL: host, port, user, password"
+        yield Finding("database", "error", told(error), remedy)
+
+
+def schema(found: str | None, place: str, own_file: bool) -> Finding:
+    """How the stored revision compares with the one of this program."""
+    match migrations.word(found):
+        case "newer":
+            return Finding("database", "error", f"{place} has schema {found}", "run the version that made it, or later")
+        case "older" if own_file:
+            return Finding("database", "ok", f"{place} has schema {found}; the next start upgrades it")
+        case "older":
+            message = f"{place} has schema {found}, this program needs {migrations.HEAD}"
+            return Finding("database", "error", message, "stop the service, then: breakers db upgrade")
+        case "empty":
+            return Finding("database", "ok", f"{place} is empty; the first start sets it up")
+    return Finding("database", "ok", f"{place} answers, schema {found}")
+
+
+def server_clock(connection: Connection, clock: Clock) -> Finding:
+    """PostgreSQL's clock beside ours, give or take half of the time of the question."""
+    before = clock.now_ms()
+    theirs = float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp()) * 1000")).scalar_one())
+    return skew(theirs - (before + clock.now_ms()) / 2)
+
+
+def skew(apart_ms: float) -> Finding:
+    """What to say of a clock that is so far before ours."""
+    if abs(apart_ms) > SKEW_MS:
+        message = f"PostgreSQL's clock is {apart_ms:+.0f} ms from ours"
+        return Finding("database clock", "warning", message, "have chrony or systemd-timesyncd keep both clocks")
+    return Finding("database clock", "ok", f"PostgreSQL's clock is within {SKEW_MS} ms of ours")
+
+
+def signing(connection: Connection) -> Iterator[Finding]:
+    """How many projects take samples of whoever knows their ids."""
+    living = select(func.count()).select_from(projects).where(projects.c.deleted_ms.is_(None))
+    count = connection.execute(living).scalar_one()
+    unsigned = connection.execute(living.where(projects.c.enable_signed_ingest.is_(False))).scalar_one()
+    if unsigned:
+        message = f"{unsigned} of {count} projects take unsigned samples: who knows their ids can send some"
+        remedy = "switch enable_signed_ingest on, docs/guides/signed-ingest.md"
+        yield Finding("signed ingest", "warning", message, remedy)
+    elif count:
+        yield Finding("signed ingest", "ok", f"all {count} projects ask for signed samples")

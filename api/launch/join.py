@@ -1,0 +1,158 @@
+"""How a command finds the Ray cluster that serves a data directory, or that it is given, and how it is spoken to.
+
+A service notes its address in its own folder, which the lock file names. Whom we connect to gets Ray's token, so
+nothing is believed that another user could have written: lock, folder and note are judged by owner and mode.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import ssl
+from pathlib import Path
+
+from api.launch import private_files as private
+from api.launch import processes
+from api.launch import ray_tls as raytls
+from api.launch.leftovers import parse_lock
+from api.launch.ray_environment import LOCK_FILE
+from api.launch.ray_token import MODE, TOKEN_FILE, current, use_token
+from breaker_actors.errors import Invalid
+
+ADDRESS_FILE = "address.json"
+# What means "the cluster of this user on this machine": Ray's words for the one that it would find by itself.
+_OWN = ("auto", "local", "")
+_HOST_PORT = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.ASCII)
+# What decides about addresses and authentication, and what it may be: drivers of a cluster have to agree with it.
+_ASK, _ASK_S = "/ray.rpc.NodeInfoGcsService/GetClusterId", 3.0
+_TOLD = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": ("0", "1"), MODE: ("token", "disabled"), raytls.USE: ("1",)}
+
+
+def note_address(folder: Path, address: str) -> None:
+    """Says where the Ray cluster is that this process started, and how it is spoken to."""
+    told = {name: os.environ[name] for name in _TOLD if name in os.environ}
+    private.replace_own(folder / ADDRESS_FILE, json.dumps({"address": address, "environment": told}))
+
+
+def prepare_join(data_dir: Path) -> str:
+    """The address of the Ray cluster that serves from the data directory; "auto" (this machine's) when none was noted.
+    Sets what this process needs to speak to it: to be called before Ray is imported. Raises Invalid when somebody else
+    may have written what is noted."""
+    data_dir = data_dir.expanduser().resolve()
+    noted = _noted(data_dir)
+    if noted is None:
+        return "auto"
+    folder, address, told = noted
+    if raytls.USE in told:
+        told = told | raytls.environment_of(folder)
+    if told.get(MODE) == "token":
+        use_token(data_dir / TOKEN_FILE)
+    os.environ.update(told)
+    return address
+
+
+def _noted(data_dir: Path) -> tuple[Path, str, dict[str, str]] | None:
+    try:
+        _, folder = parse_lock(private.read_own(data_dir / LOCK_FILE))
+        if folder is None:
+            return None
+        private.check_folder(folder)
+        noted = json.loads(private.read_own(folder / ADDRESS_FILE))
+        told = noted["environment"]
+        known = {name: told[name] for name, may in _TOLD.items() if told.get(name) in may}
+        return folder, str(noted["address"]), known
+    except (OSError, LookupError, TypeError, AttributeError, ValueError):
+        return None
+
+
+def address_of(given: str) -> str:
+    """HOST:PORT of a cluster's head. "auto" is what RAY_ADDRESS says, or else this user's cluster on this machine, and
+    nobody else's: its head gets our token. Ray's other words for that ("local", nothing) mean the same here: Ray itself
+    would look among the processes of all users. Raises Invalid when there are several or `given` is no address, OSError
+    when there is none."""
+    if given.strip() in _OWN:
+        given = os.environ.get("RAY_ADDRESS", "")
+    if given.strip() in _OWN:
+        given = _own_head()
+    host, port = _parts(given.strip())
+    from ray._private.services import canonicalize_bootstrap_address_or_die  # localhost becomes the node's address
+
+    address: str = canonicalize_bootstrap_address_or_die(f"{host}:{port}")
+    return address
+
+
+def _own_head() -> str:
+    found = sorted(set(processes.options_of("raylet", "--gcs-address=", raylet_file())))
+    if not found:
+        raise ConnectionError("no Ray of this user runs on this machine")
+    if len(found) > 1:
+        raise Invalid(f"several Ray clusters run on this machine: choose by --address {' or '.join(found)}")
+    return found[0]
+
+
+def _parts(address: str) -> tuple[str, int]:
+    found = _HOST_PORT.fullmatch(address)
+    if found is None or not 0 < int(found[2]) < 65_536:
+        raise Invalid(
+            f"{address[:100]!a} is no address of a Ray cluster: give HOST:PORT, or auto for your own one here"
+        )
+    return found[1], int(found[2])
+
+
+def raylet_file() -> Path:
+    """The program that Ray of this installation starts on each node."""
+    spec = importlib.util.find_spec("ray")
+    if spec is None or spec.origin is None:
+        raise Invalid("Ray is not installed")
+    return Path(spec.origin).parent / "core" / "src" / "ray" / "raylet" / "raylet"
+
+
+def check_token(address: str) -> None:
+    """Raises Invalid when the cluster takes another token than this process has, or only one of both has one: Ray
+    itself would try for half a minute and say so in twenty lines. The token is shown to those only who ask for one."""
+    if raytls.is_on():
+        return
+    ours, open_to_all = os.environ.get(MODE, "disabled").lower() == "token", _admits(address, ())
+    if open_to_all is None and _speaks_tls(address):
+        raise Invalid(
+            f"the Ray cluster at {address} takes encrypted calls only: set RAY_USE_TLS=1 and RAY_TLS_* as on its nodes;"
+            " that of `breakers serve` is no cluster to deploy on"
+        )
+    if open_to_all is not False:
+        if ours and open_to_all:
+            raise Invalid(
+                f"the Ray cluster at {address} asks for no token: end it and start it again after "
+                '`eval "$(breakers node-env)"`, or set RAY_AUTH_MODE=disabled here, too'
+            )
+        return
+    if not ours:
+        raise Invalid(
+            f"the Ray cluster at {address} asks for a token: copy {TOKEN_FILE} from the head's data directory into"
+            " this one"
+        )
+    if _admits(address, (("authorization", f"Bearer {current()}"),)) is False:
+        raise Invalid(
+            f"the Ray cluster at {address} has another token than this data directory: copy the head's {TOKEN_FILE}"
+        )
+
+
+def _admits(address: str, metadata: tuple[tuple[str, str], ...]) -> bool | None:
+    """Whether the head answers a caller with this metadata; None when it says neither."""
+    import grpc  # type: ignore[import-untyped]
+
+    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        try:
+            channel.unary_unary(_ASK)(b"", timeout=_ASK_S, metadata=metadata)
+        except grpc.RpcError as error:
+            return False if error.code() is grpc.StatusCode.UNAUTHENTICATED else None
+    return True
+
+
+def _speaks_tls(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        return bool(ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=_ASK_S))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,198 @@
+"""What the port of a replica takes in: requests that HAProxy of this cluster sends, and of all else no more than it
+takes to see that they are not. Serve's fallback proxy has the same.
+
+HAProxy proves itself by a header (api/launch/haproxy.py). It is looked at when a request's head is there, before Serve
+or the app learn of it, and is not handed on. A request without it is 403 and ends its connection: nothing behind its
+head is parsed, however many requests came with it. Until its first proof a connection has HEAD_S seconds,
+HEAD_BYTES_MAX bytes for a head, and one of UNPROVEN_MAX places: when all are taken, the connection that waits longest
+makes room, so whoever takes them has to do so anew within the millisecond in which HAProxy connects and sends.
+Connections of HAProxy are bounded by HAProxy; it sends a request when it has the answer to the one before, so more than
+PIPELINED_MAX that wait end a connection. Trailers, which come after the look at the head, are nobody's headers. Of a
+body that goes on after its answer LINGER_BYTES_MAX bytes and LINGER_S seconds are taken in, so that a caller who sends
+all of it first sees the answer; then the connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import uuid
+from typing import Any, Literal
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.launch import haproxy as ingress
+from breaker_actors.telemetry.meters import Meters
+
+HEAD_S = 10.0
+HEAD_BYTES_MAX = 2 * ingress.HEAD_BYTES_MAX
+"""HAProxy hands on half of it at most, and headers of its own."""
+UNPROVEN_MAX = 256
+PIPELINED_MAX = 1
+"""Requests of a connection that wait for the answer to another one: an answer may be whole for HAProxy before the app
+is done with it."""
+
+LINGER_S = 10.0
+LINGER_BYTES_MAX = 16 << 20
+"""Twice the largest body that is taken."""
+
+What = Literal["unproven", "late", "head", "connections", "pipelined", "body"]
+refused: dict[What, int] = {"unproven": 0, "late": 0, "head": 0, "connections": 0, "pipelined": 0, "body": 0}
+"""What was refused in this process: requests without a proof, and what is no request; connections that sent no whole
+head in time, too long a head, made room for another one, sent requests without waiting for answers, or a body long
+after its answer."""
+_NAME = ingress.PROOF.encode()
+
+
+def tell(meters: Meters) -> None:
+    """Brings a registry up to date."""
+    for what, n in refused.items():
+        meters.total("breakers_port_refused_total", n, what=what)
+
+
+class Port:
+    """One listening server. `proof`: what a request's header has to say; None: Ray asks for no token, and every request
+    counts as proven. `head_s`, `unproven_max`: as HEAD_S and UNPROVEN_MAX."""
+
+    def __init__(self, proof: str | None, head_s: float = HEAD_S, unproven_max: int = UNPROVEN_MAX) -> None:
+        self._proof = proof.encode() if proof else None
+        self._unproven_max = unproven_max
+        self.head_s = head_s
+        self.unproven: dict[Connection, None] = {}  # those that came first are first
+
+    def proves(self, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Whether a request is HAProxy's. Takes the proof out of its headers."""
+        given = [value for name, value in headers if name == _NAME]
+        headers[:] = [header for header in headers if header[0] != _NAME]
+        return self._proof is None or (len(given) == 1 and hmac.compare_digest(given[0], self._proof))
+
+    def admit(self, connection: Connection) -> None:
+        """A new connection waits for its proof."""
+        if len(self.unproven) >= self._unproven_max:
+            next(iter(self.unproven)).cut("connections")
+        self.unproven[connection] = None
+
+    def protocol(self, **options: Any) -> Connection:
+        """For uvicorn, which makes one for each connection."""
+        return Connection(self, **options)
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's own protocol with the bounds it lacks."""
+
+    def __init__(self, port: Port, **options: Any) -> None:
+        super().__init__(**options)
+        self._port = port
+        self._in_head, self._head_bytes = True, 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._lingered_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._port.admit(self)
+        self._deadline = self.loop.call_later(self._port.head_s, self.cut, "late")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave_unproven()
+        self._end_linger()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what came, of a head no more than it may have."""
+        self._unset_keepalive_if_required()
+        if self._linger is not None:
+            self._lingered_bytes += len(data)
+            if self._lingered_bytes > LINGER_BYTES_MAX:
+                self.cut("body")
+        while data and not self.transport.is_closing():
+            room = HEAD_BYTES_MAX + 1 - self._head_bytes if self._in_head else len(data)
+            piece, data = data[:room], data[room:]
+            if self._in_head:
+                self._head_bytes += len(piece)
+            self._parse(piece)
+            if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+                self.cut("head")
+
+    def _parse(self, piece: bytes) -> None:
+        """Hands on a piece, or says what is wrong with it. What a callback raises ends the parsing at its place."""
+        with contextlib.suppress(httptools.HttpParserUpgrade):  # answered as if it had asked for none
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserError:
+                if self.transport.is_closing():
+                    return
+                if self in self._port.unproven:
+                    self._refuse()
+                else:
+                    self.send_400_response("Invalid HTTP request received.")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if not self._port.proves(self.headers):
+            self._refuse()
+            raise _RefusedError
+        if len(self.pipeline) >= PIPELINED_MAX:
+            self.cut("pipelined")
+            raise _RefusedError
+        self._leave_unproven()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        self._end_linger()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not (self._in_head or self.pipeline or self.transport.is_closing()):
+            self._lingered_bytes = 0
+            self._linger = self.loop.call_later(LINGER_S, self.cut, "body")
+
+    def _refuse(self) -> None:
+        """Answers whoever passes by HAProxy, and ends the connection, with whatever else came on it."""
+        refused["unproven"] += 1
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_refusal())
+            self.transport.close()
+        else:  # in the middle of another answer
+            self.transport.abort()
+
+    def cut(self, what: What) -> None:
+        """Ends the connection at once."""
+        if not self.transport.is_closing():
+            refused[what] += 1
+        self._leave_unproven()
+        self.transport.abort()
+
+    def _end_linger(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def _leave_unproven(self) -> None:
+        self._port.unproven.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _RefusedError(Exception):
+    """Ends the parsing of a connection that is closed."""
+
+
+def _refusal() -> bytes:
+    """The answer to whoever passes by HAProxy."""
+    number = uuid.uuid4().hex
+    message = "This port is HAProxy's; ask at the port of the service."
+    body = json.dumps({"error": "forbidden", "code": "forbidden", "message": message, "request_id": number})
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = [f"{name}: {value}\r\n" for name, value in (headers | {"x-request-id": number}).items()]
+    return f"HTTP/1.1 403 Forbidden\r\n{''.join(lines)}\r\n{body}".encode()

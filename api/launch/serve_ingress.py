@@ -1,0 +1,66 @@
+"""The door of a single node without HAProxy (BREAKERS_INGRESS=serve): Serve's own proxy, with the bounds it lacks.
+
+Heads, silent connections and bodies after their answer are bounded as at a replica's port (api/launch/replica_port.py);
+what callers write into X-Forwarded-For counts for nothing; Serve's own pages (`/-/routes`, `/-/healthz`) are 404. What
+HAProxy does beyond that is missing: a share of the connections for each source, a certificate that is read anew, reads
+that are asked of another replica when one dies.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import Any
+
+from ray.serve._private import http_util
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.launch.listeners import BELIEVED
+from api.launch.replica_port import Port
+
+_serves: Any = http_util.start_asgi_http_server
+_start: Any = types.FunctionType(_serves.__code__, _serves.__globals__)
+"""What Serve's function does by itself."""
+
+
+def bound() -> list[Any]:
+    """What Serve calls before it starts an HTTP server of its own (RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH), for a
+    list of middlewares: from here on this process's servers have bounds, and believe nobody. Repeated, it changes
+    nothing."""
+    os.environ[BELIEVED] = ""
+    # Within the function, and by its code alone: see api/launch/listeners.py.
+    _serves.__code__ = _serve_bounded.__code__
+    return [Middleware(ServePagesClosed)]
+
+
+def _serve_bounded(app: Any, http_options: Any, *, event_loop: Any, enable_so_reuseport: bool = False) -> Any:
+    """What becomes of Serve's function. It runs among Serve's names, hence the import."""
+    from api.launch import serve_ingress
+
+    return serve_ingress.start_bounded(
+        app, http_options, event_loop=event_loop, enable_so_reuseport=enable_so_reuseport
+    )
+
+
+async def start_bounded(app: Any, http_options: Any, *, event_loop: Any, enable_so_reuseport: bool) -> Any:
+    """Serve's own function, with the protocol of a replica's port."""
+    task, server = await _start(app, http_options, event_loop=event_loop, enable_so_reuseport=enable_so_reuseport)
+    # The server's task has not run yet: it listens by the protocols of its configuration.
+    server.config.http, server.config.ws = Port(None).protocol, "none"
+    return task, server
+
+
+class ServePagesClosed:
+    """Serve's own pages tell strangers what runs here."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (scope["path"] == "/-" or scope["path"].startswith("/-/")):
+            body = {"error": "not_found", "code": "not_found", "message": "There is no such path."}
+            await JSONResponse(body, 404)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -1,0 +1,6 @@
+"""What a replica remembers of keys, projects and routers, so that a sample costs no query. In: hashes and ids to look
+up, and changes from the feed that make an entry stale. Out: rows from memory or, shared by all who miss them, from the
+store.
+
+Public: `caches.Caches`, `key_usage.KeyUses`, `remembered.Remembered`, `states.States`.
+"""

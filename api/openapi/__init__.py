@@ -1,0 +1,5 @@
+"""The API in its own words: the table of operations, described bodies, the document and its page. In: nothing from the
+running service: tables, structs and the rules' bounds. Out: `/openapi.json`, `/docs` and `breakers openapi`.
+
+Public: `document.document`, `page.packed`, `page.page`, `page.policy`, `printing.print_document`.
+"""

@@ -1,0 +1,180 @@
+"""Query strings. Mostly of an events read: filters, the window of time, and the opaque cursor."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal, get_args
+
+import msgspec
+
+from api.auth import uuid_or_none
+from breaker_actors.clock import unix_ms
+from breaker_actors.errors import BadRequest
+from breaker_actors.store.rows import DeliveryQuery, DeliveryState, EventQuery, EventRow, EventSource
+
+LIMIT_DEFAULT, LIMIT_MAX = 50, 200
+EVENT_SOURCES: tuple[EventSource | Literal["all"], ...] = ("live", "backfill", "all")
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_CURSOR = re.compile(r"(?:([db])\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
+_NUMBER_CURSOR = re.compile(r"l\.([0-9]{1,18})")
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)")
+
+
+def events_query(project_id: str, args: Mapping[str, str]) -> EventQuery:
+    """The filter that a query string asks for; empty values count as not given, unknown keys are nobody's."""
+    given = _given(args)
+    floors = [_integer("since_ms", given), _before(_instant("start_time", given))]
+    query = EventQuery(
+        project_id=project_id,
+        breaker_id=_breaker(given),
+        since_ms=max((floor for floor in floors if floor is not None), default=None),
+        until_ms=_instant("end_time", given),
+        after_sequence=_integer("after_sequence", given),
+        limit=_limit(given),
+        source=_source(given),
+    )
+    query = _continue(query, given["cursor"]) if "cursor" in given else query
+    if query.source == "all" and query.after_sequence is not None:
+        raise _bad("after_sequence", "each source numbers its own: ask for live or for backfill")
+    return query
+
+
+def cursor_after(query: EventQuery, last: EventRow) -> str:
+    """Where the next page begins; only characters that survive a URL unescaped."""
+    if query.after_sequence is not None:
+        return _opaque(f"a.{last.sequence}")
+    return _opaque(f"{'b' if last.source == 'backfill' else 'd'}.{last.ts_ms}.{last.sequence}")
+
+
+def _given(args: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in args.items() if value != ""}
+
+
+def audit_query(args: Mapping[str, str]) -> tuple[int, int | None]:
+    """How many entries of the audit log are asked for, and before which one."""
+    given = _given(args)
+    return _limit(given), _before_number(given)
+
+
+def deliveries_query(project_id: str, channel_id: str, args: Mapping[str, str]) -> DeliveryQuery:
+    """Which deliveries of a channel are asked for."""
+    given = _given(args)
+    state = given.get("state")
+    if state not in (None, *DELIVERY_STATES):
+        raise _bad("state", f"not one of {', '.join(DELIVERY_STATES)}")
+    return DeliveryQuery(
+        project_id=project_id,
+        channel_id=channel_id,
+        state=state,
+        before=_before_number(given),
+        limit=_limit(given),
+    )
+
+
+def number_cursor(number: int) -> str:
+    """Where the next page begins of what is ordered by a number."""
+    return _opaque(f"l.{number}")
+
+
+def _before_number(given: Mapping[str, str]) -> int | None:
+    return int(_place(_NUMBER_CURSOR, given["cursor"]).group(1)) if "cursor" in given else None
+
+
+def _opaque(place: str) -> str:
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
+def _place(pattern: re.Pattern[str], cursor: str) -> re.Match[str]:
+    try:
+        place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise _bad("cursor", "not a cursor of this service") from None
+    if found := pattern.fullmatch(place):
+        return found
+    raise _bad("cursor", "not a cursor of this service")
+
+
+def _continue(query: EventQuery, cursor: str) -> EventQuery:
+    letter, ts_ms, sequence, after = _place(_CURSOR, cursor).groups()
+    if after:
+        return msgspec.structs.replace(query, after_sequence=int(after))
+    source: EventSource = "backfill" if letter == "b" else "live"
+    if query.source not in ("all", source):
+        raise _bad("cursor", "of another source")
+    before = (int(ts_ms), int(sequence))
+    return msgspec.structs.replace(query, after_sequence=None, before=before, before_source=source)
+
+
+def _source(given: Mapping[str, str]) -> EventSource | Literal["all"]:
+    for known in EVENT_SOURCES:
+        if given.get("source", "live") == known:
+            return known
+    raise _bad("source", f"not one of {', '.join(EVENT_SOURCES)}")
+
+
+def _bad(field: str, message: str) -> BadRequest:
+    return BadRequest(f"{field}: {message}", {field: message})
+
+
+def flag(field: str, args: Mapping[str, str]) -> bool:
+    """true or false; absent and empty are false."""
+    word = args.get(field, "").lower()
+    if word not in ("", "true", "false"):
+        raise _bad(field, "not true or false")
+    return word == "true"
+
+
+def overlap_ms(args: Mapping[str, str], most: int) -> int:
+    """How long a rotated secret shall still count: what is asked for, at most the setting, which is the default."""
+    asked = _integer("overlap_ms", _given(args))
+    if asked is not None and not 0 <= asked <= most:
+        raise _bad("overlap_ms", f"not between 0 and {most}")
+    return most if asked is None else asked
+
+
+def _integer(field: str, given: Mapping[str, str]) -> int | None:
+    if field not in given:
+        return None
+    if not _INTEGER.fullmatch(given[field]):
+        raise _bad(field, "not an integer")
+    return int(given[field])
+
+
+def _limit(given: Mapping[str, str]) -> int:
+    limit = _integer("limit", given)
+    if limit is None:
+        return LIMIT_DEFAULT
+    if not 1 <= limit <= LIMIT_MAX:
+        raise _bad("limit", f"not between 1 and {LIMIT_MAX}")
+    return limit
+
+
+def _breaker(given: Mapping[str, str]) -> str | None:
+    if "breaker_id" not in given:
+        return None
+    if (found := uuid_or_none(given["breaker_id"])) is None:
+        raise _bad("breaker_id", "not a uuid")
+    return found
+
+
+def _instant(field: str, given: Mapping[str, str]) -> int | None:
+    """Milliseconds of an RFC 3339 time; a `+` of the offset that arrived unescaped has become a space."""
+    if field not in given:
+        return None
+    text = re.sub(r" (?=\d\d:?\d\d\Z)", "+", given[field]).upper()
+    try:
+        # Python reads much more than RFC 3339: dates alone, weeks, times without a zone.
+        moment = datetime.fromisoformat(text if _INSTANT.fullmatch(text) else "")
+        return unix_ms(moment)
+    except (ValueError, OverflowError):
+        raise _bad(field, "not an RFC 3339 time") from None
+
+
+def _before(start_ms: int | None) -> int | None:
+    """since_ms is exclusive, start_time is not."""
+    return None if start_ms is None else start_ms - 1

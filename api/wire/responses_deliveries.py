@@ -1,0 +1,73 @@
+"""Answer bodies of deliveries: what was told on a channel, what waits and why, made of stored rows; pure."""
+
+from __future__ import annotations
+
+from api.wire.responses import Answer, list_of, shown
+from api.wire.types import Count, Instant, Int32, Uuid
+from breaker_actors.clock import rfc3339
+from breaker_actors.core.model import StateWord
+from breaker_actors.notify.circuit import Circuit
+from breaker_actors.notify.limits import Pace
+from breaker_actors.store.rows import AlertKind, CircuitRow, DeliveryRow, DeliveryState
+
+
+class Delivery(Answer, kw_only=True):
+    """One notification on its way to one channel. `event_id` null: the end of a deleted breaker has no event.
+    `next_attempt_at`: null unless it is pending."""
+
+    id: Uuid
+    project_id: Uuid
+    channel_id: str
+    breaker_id: Uuid
+    name: str
+    event_id: str | None
+    transition_seq: Count
+    kind: AlertKind
+    state: DeliveryState
+    attempts: Count
+    last_status: Int32 | None
+    last_error: str | None
+    next_attempt_at: Instant | None
+    created_at: Instant
+    sent_at: Instant | None
+    ended_at: Instant | None
+
+
+class Silence(Answer, kw_only=True):
+    """Why nothing is tried on a channel now: its receiver fails. open: until `retry_at`; half_open: it is probed."""
+
+    state: StateWord
+    retry_at: Instant | None
+    last_status: Int32 | None
+    last_error: str | None
+
+
+DeliveryList = list_of("DeliveryList", "deliveries", Delivery, returned=Count, silence=Silence | None)
+
+
+def delivery(row: DeliveryRow) -> Delivery:
+    return shown(
+        Delivery,
+        row,
+        name=row.told.name,
+        event_id=None if row.kind == "resolve" else f"{row.breaker_id}.{row.transition_seq}",
+        next_attempt_at=rfc3339(max(row.next_ms, row.created_ms)) if row.state == "pending" else None,
+        created_at=rfc3339(row.created_ms),
+        sent_at=_instant(row.ended_ms) if row.state == "sent" else None,
+        ended_at=_instant(row.ended_ms),
+    )
+
+
+def _instant(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms)
+
+
+def silence(stored: CircuitRow | None, now_ms: int) -> Silence | None:
+    """What is known of a channel that failed and is left in peace (open), or just probed (half_open)."""
+    if stored is None:
+        return None
+    circuit = Circuit(stored.channel_id, stored.version, stored, Pace(), now_ms)
+    resting = circuit.capacity(now_ms) == 0
+    if circuit.state == "closed" and not resting:
+        return None
+    return shown(Silence, stored, state=circuit.state, retry_at=rfc3339(circuit.wake_ms()) if resting else None)

@@ -1,0 +1,69 @@
+"""Fields of a request's body that nothing reads: told beside the answer, so that a slip of the pen shows. Pure.
+
+What is free in form (metadata, actions, config, kind_params) is kept as it is and not looked at. Fields that answers
+have and requests don't are passed over in changes of things that were read before, and told where things are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from api.wire import requests as r
+from api.wire import requests_accounts as ra
+from api.wire import responses as a
+from api.wire import responses_accounts as accounts
+from breaker_actors.core.rule_fields import FIELDS
+
+WARNINGS_MAX = 20
+"""Of one answer; what is beyond is not looked for."""
+NAME_SHOWN_MAX = 64
+"""Characters of a name that are shown and compared."""
+UNKNOWN_FIELD = "unknown_field"
+RULE_FIELDS = frozenset(field.name for field in FIELDS)
+READ_BEFORE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
+    r.ProjectPatch: a.Project,
+    r.BreakerPatch: a.Breaker,
+    r.BreakerItem: a.Breaker,
+    r.RouterPatch: a.Router,
+    ra.WorkspacePatch: accounts.Workspace,
+    ra.ChannelPatch: accounts.Channel,
+}
+"""Changes, and what their callers may have read and send back."""
+
+
+class FieldWarning(msgspec.Struct, frozen=True):
+    """A field of the request that was ignored."""
+
+    code: str
+    field: str
+    message: str
+
+
+@cache
+def _known(kind: type[msgspec.Struct]) -> tuple[frozenset[str], frozenset[str]]:
+    """The fields that a body of this kind has, and those that pass without a word."""
+    fields = frozenset(kind.__struct_fields__)
+    if issubclass(kind, r.BreakerCreate):
+        fields |= RULE_FIELDS
+    read = READ_BEFORE.get(kind)
+    return fields, fields | frozenset(read.__struct_fields__ if read else ())
+
+
+def unknown_fields(fields: Mapping[str, Any], kind: type[msgspec.Struct], place: str = "") -> list[FieldWarning]:
+    """A warning for each field that is none of the kind's, at most WARNINGS_MAX. `place` stands before each name."""
+    known, passed = _known(kind)
+    if fields.keys() <= passed:
+        return []
+    strange = [name for name in fields if name not in passed][:WARNINGS_MAX]
+    return [_warning(place, name[:NAME_SHOWN_MAX], known) for name in strange]
+
+
+def _warning(place: str, name: str, known: Collection[str]) -> FieldWarning:
+    meant = get_close_matches(name, known, 1)
+    message = f"is no field of this request; did you mean {meant[0]}?" if meant else "is no field of this request"
+    return FieldWarning(UNKNOWN_FIELD, place + name, message)

@@ -1,0 +1,109 @@
+"""What breakers have stored: transitions at once, and now and then the records of all that have changed.
+
+Gets effects from the host of a BreakerActor; hands Commits to the Journals, one lane each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from breaker_actors.breaker.hosted import Effects, HostedBreaker
+from breaker_actors.breaker.metrics import count_events
+from breaker_actors.core.log_entries import decode_breaker
+from breaker_actors.errors import BreakersError
+from breaker_actors.messages import Commit, CommitResult, Paced
+from breaker_actors.telemetry.meters import Meters
+from breaker_actors.transport.lane import Lane
+from breaker_actors.transport.peers import JournalPeer, Net, journal_name
+
+RETRY_S = 0.2
+CHECKPOINTS_MAX = 200
+"""So many wait for a Journal at a time: no transition waits behind more."""
+
+
+class Commits:
+    """The lanes of one BreakerActor."""
+
+    def __init__(self, net: Net, meters: Meters) -> None:
+        self._net = net
+        self._meters = meters
+        self._lanes: dict[int, Lane[Commit, CommitResult | Paced]] = {}
+
+    def look(self, meters: Meters) -> None:
+        """Tells how the lanes stand (see Meters.watch)."""
+        lanes = self._lanes.values()
+        meters.gauge("breakers_lane_waiting", sum(lane.weight for lane in lanes), lane="commit")
+        meters.total("breakers_lane_calls_total", sum(lane.calls for lane in lanes), lane="commit")
+
+    async def close(self) -> None:
+        for lane in self._lanes.values():
+            await lane.close()
+
+    async def publish(self, hosted: HostedBreaker, effects: Effects) -> bool:
+        """Commits until the journal has answered. Nothing more is applied to this breaker meanwhile. False: it has gone
+        to another owner, and nothing was stored."""
+        commit = hosted.commit(effects)
+        hosted.dirty = False
+        while not hosted.dropped:
+            result = await self._result(hosted, commit, self._put(hosted, commit))
+            if result == "ok":
+                hosted.note_committed()
+                count_events(self._meters, commit.events)
+                return True
+            if result == "fenced":
+                self._meters.count("breakers_fenced_total")
+                return False
+            if isinstance(result, Paced):
+                await asyncio.sleep(result.wait_ms / 1000)
+                continue
+            self._meters.count("breakers_commit_retries_total")
+            await asyncio.sleep(RETRY_S)
+        return True
+
+    async def checkpoint(self, breakers: Iterable[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
+        """Stores the records that changed since last time, CHECKPOINTS_MAX at a time; yields the breakers that have
+        gone to another owner."""
+        changed = [hosted for hosted in breakers if hosted.dirty]
+        for first in range(0, len(changed), CHECKPOINTS_MAX):
+            async for hosted in self._checkpoint(changed[first : first + CHECKPOINTS_MAX]):
+                yield hosted
+
+    async def _checkpoint(self, changed: Sequence[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
+        waiting = []
+        for hosted in changed:
+            if not hosted.dirty or hosted.blocked or hosted.dropped or hosted.breaker is None:
+                continue
+            commit = hosted.commit(())
+            hosted.dirty = False
+            waiting.append((hosted, commit, self._put(hosted, commit)))
+        for hosted, commit, answer in waiting:
+            result = await self._result(hosted, commit, answer)
+            if result == "fenced" and hosted.committed and hosted.committed.transition_seq == commit.transition_seq:
+                self._meters.count("breakers_fenced_total")
+                yield hosted
+            elif result == "ok":
+                self._meters.count("breakers_checkpoints_total")
+            else:
+                self._meters.count("breakers_commit_retries_total", result == "failed")
+                hosted.dirty = True
+
+    @staticmethod
+    async def _result(
+        hosted: HostedBreaker, commit: Commit, answer: asyncio.Future[CommitResult | Paced]
+    ) -> CommitResult | Paced:
+        try:
+            result = await answer
+        except BreakersError:
+            return "failed"
+        if result == "ok" and commit.settings is not None:
+            hosted.stored_version = decode_breaker(commit.settings).version
+        return result
+
+    def _put(self, hosted: HostedBreaker, commit: Commit) -> asyncio.Future[CommitResult | Paced]:
+        lane = self._lanes.get(hosted.shard)
+        if lane is None:
+            peer = JournalPeer(self._net, journal_name(hosted.shard))
+            # bounded by what is held here: a breaker has at most one commit and one checkpoint waiting
+            lane = self._lanes[hosted.shard] = Lane(peer.commit, weight_max=1 << 30, call_weight_max=1_000)
+        return lane.put(commit)

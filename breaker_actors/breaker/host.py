@@ -1,0 +1,319 @@
+"""BreakerActor's inside (stop 8 of a sample's life): applies log records to the breakers assigned here, in log order.
+
+Gets Deliveries from routers' owners; hands Commits to the Journal. Everything that a breaker misses (start, restart, a
+full lane, a lost call) it reads from the log. Applying is synchronous; while a commit or a read is under way for a
+breaker, its input waits in its inbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from sys import intern
+
+import msgspec
+import structlog
+
+from breaker_actors.breaker.applying import Applying, Bodies, Settle, Todo
+from breaker_actors.breaker.background import BreakerTasks
+from breaker_actors.breaker.commits import Commits
+from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, shared
+from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
+from breaker_actors.breaker.subscriptions import Subscriptions, Want
+from breaker_actors.breaker.watermarks import ROUND_S, Watermarks
+from breaker_actors.breaker.window_memory import WindowShares
+from breaker_actors.clock import Clock
+from breaker_actors.messages import (
+    ActorReport,
+    BreakerAssignment,
+    BreakerEpoch,
+    BreakerFigures,
+    Delivery,
+    Readings,
+    RouterRef,
+    StateReading,
+)
+from breaker_actors.settings import Settings
+from breaker_actors.telemetry.meters import Meters
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.transport.peers import DirectoryPeer, Net
+from breaker_actors.wal.base import SampleLog
+
+BEAT_S = 0.5
+
+log = structlog.get_logger()
+
+
+class BreakerHost:
+    """Everything a BreakerActor does, without Ray. Start with `start()`, end with `stop()`."""
+
+    def __init__(self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._asides = Asides()
+        self._log = Recovery(log, self._asides)
+        self._directory = DirectoryPeer(net)
+        self._clock = clock
+        self._settings = settings
+        self._hosted: dict[str, HostedBreaker] = {}
+        self.meters = Meters("breaker", name)
+        self._tasks = BreakerTasks(self._asides)
+        self._subscriptions = Subscriptions(name, net, self._hosted, settings.owner_timeout_ms / 1000)
+        self._watermarks = Watermarks(net, self._subscriptions, settings.owner_timeout_ms, clock, self.meters)
+        self._timers = self._watermarks.timers
+        samples_max = settings.window_samples_max
+        self._applying = Applying(self._watermarks, self._asides, clock, self.meters, samples_max)
+        self._windows = WindowShares(samples_max, settings.window_project_samples_max)
+        self._commits = Commits(net, self.meters)
+        self._checkpoint_at = 0.0
+        self._checkpointing: asyncio.Task[None] | None = None
+        self.meters.watch(lambda: self._applying.look(self._hosted.values()))
+        for part in (self._subscriptions, self._windows, self._commits):
+            self.meters.watch(partial(part.look, self.meters))
+        self.meters.watch_asides(self._asides)
+
+    # ------------------------------------------------------------------ calls
+
+    def start(self) -> None:
+        """Begins timers and the regular work. Nothing is hosted until `assign`."""
+        self._checkpoint_at = asyncio.get_running_loop().time() + self._settings.checkpoint_interval_ms / 1000
+        self._tasks.every(ROUND_S, "timers", self._fire_due, at_once=True)
+        self._tasks.every(BEAT_S, "breaker beat", self._beat_once, at_once=False)
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+        await self._commits.close()
+
+    async def checkpoint(self) -> None:
+        """Stores the records that changed since last time."""
+        async for gone in self._commits.checkpoint(self._hosted.values()):
+            self._drop(gone)
+
+    async def report(self) -> ActorReport:
+        """Returns this process's incarnation and the breakers that it hosts, with epochs."""
+        return ActorReport(incarnation=self.incarnation, epochs={h.id: h.epoch for h in self._hosted.values()})
+
+    async def status(self) -> BreakerFigures:
+        found = await self._subscriptions.figures(self._clock.now_ms())
+        return msgspec.structs.replace(found, limits=self._windows.limits())
+
+    async def assign(self, assignments: Sequence[BreakerAssignment]) -> None:
+        """Hosts breakers under new epochs; restoring goes on in the background."""
+        taken: dict[str, list[tuple[HostedBreaker, BreakerAssignment]]] = {}
+        for assignment in assignments:
+            known = self._hosted.get(assignment.breaker_id)
+            if known is not None:
+                if known.epoch >= assignment.epoch:
+                    continue
+                self._drop(known)
+            hosted = self._hosted[assignment.breaker_id] = host_breaker(assignment, self._asides)
+            if not hosted.aside:
+                taken.setdefault(hosted.project_id, []).append((hosted, assignment))
+        for group in taken.values():  # no project waits for another's commits
+            self._tasks.spawn(self._restore(group), *(hosted for hosted, _ in group))
+
+    async def drop(self, epochs: Sequence[BreakerEpoch]) -> None:
+        """Lets go of breakers that have moved on, to an owner under a later epoch."""
+        for moved in epochs:
+            hosted = self._hosted.get(moved.breaker_id)
+            if hosted is not None and hosted.epoch < moved.epoch:
+                self._drop(hosted)
+
+    async def link(self, links: Sequence[tuple[str, RouterRef]]) -> None:
+        """Links breakers to one more router each; a link that is known already is left as it is."""
+        wants = []
+        for breaker_id, router in links:
+            hosted = self._hosted.get(breaker_id)
+            current = router.until_offset is None
+            if hosted is not None and current and hosted.routers.get(router.router_id) != router:
+                hosted.routers[router.router_id] = shared(router)
+                hosted.applied_offsets.setdefault(router.router_id, router.since_offset)
+                wants.append((hosted, router.router_id))
+        await self._subscribe(wants)
+
+    async def routers_moved(self, owners: Mapping[str, str]) -> None:
+        """Subscribes at the new owners of routers (id -> owner)."""
+        wants = []
+        for hosted in self._hosted.values():
+            for router_id in [i for i in hosted.routers if i in owners]:
+                ref = hosted.routers[router_id]
+                hosted.routers[router_id] = msgspec.structs.replace(ref, owner=intern(owners[router_id]))
+                wants.append((hosted, router_id))
+        await self._subscribe(wants)
+
+    async def states(self, breaker_ids: Sequence[str], wait_s: float) -> Readings:
+        """Returns committed states of the breakers hosted here; waits up to `wait_s` for those being restored."""
+        hosted = [h for h in map(self._hosted.get, breaker_ids) if h is not None]
+        starting = [asyncio.ensure_future(h.until_ready()) for h in hosted if not h.ready]
+        if starting:
+            _, late = await asyncio.wait(starting, timeout=wait_s)
+            for waiter in late:
+                waiter.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        now = self._clock.now_ms()
+        readings = Readings()
+        for each in (h for h in hosted if h.ready):
+            if not each.dropped:
+                self._step(each, partial(_read_state, each, now, readings))
+            if each.aside:
+                readings.append(StateReading(breaker_id=each.id, view=NO_VIEW, aside=True))
+        return readings
+
+    async def deliver(self, delivery: Delivery) -> list[BreakerEpoch]:
+        """Applies or queues a lane's call; returns what is refused, since it is not hosted under that epoch."""
+        refused = []
+        bodies: Bodies = [None] * len(delivery.records)
+        for target in delivery.targets:
+            hosted = self._hosted.get(target.breaker_id)
+            if hosted is None or hosted.epoch != target.epoch or hosted.aside:
+                refused.append(BreakerEpoch(target.breaker_id, target.epoch))
+            else:
+                self._step(hosted, partial(self._applying.accept, hosted, target, delivery, bodies))
+        for entry in delivery.records:
+            self._applying.count_lag(entry.received_ms)
+        return refused
+
+    # ------------------------------------------------------------------ applying
+
+    def _step(self, hosted: HostedBreaker, step: Callable[[], Todo | None]) -> bool:
+        """A synchronous step of one breaker, and what has to be done for it to go on. False: the step failed; that
+        breaker is set aside as a whole, and no other one."""
+        todo, is_fine = None, True
+        try:
+            todo = step()
+        except Exception as error:
+            self._tasks.set_aside(hosted, error)
+            is_fine = False
+        self._go_on(hosted, todo)
+        return is_fine
+
+    def _go_on(self, hosted: HostedBreaker, todo: Todo | None) -> None:
+        """Starts what a blocked breaker waits for."""
+        if hosted.is_over:
+            self._drop(hosted)
+        elif todo is not None:
+            self._tasks.spawn(self._carry_out(hosted, todo), hosted)
+
+    async def _carry_out(self, hosted: HostedBreaker, todo: Todo) -> None:
+        if isinstance(todo, Settle):
+            await self._commit(hosted, todo.effects)
+        else:
+            await self._apply_entries(self._log.read(todo.router_id, [hosted], todo.upto))
+        self._go_on(hosted, self._applying.unblock(hosted))
+
+    async def _commit(self, hosted: HostedBreaker, effects: Effects) -> None:
+        """Commits effects: durable, then visible. Then refills the window if new settings ask for it."""
+        if effects and not await self._commits.publish(hosted, effects):
+            self._drop(hosted)
+        if hosted.needs_refill and not hosted.dropped:
+            hosted.needs_refill = False
+            await self._log.refill([hosted])
+
+    async def _apply_entries(self, entries: Entries) -> None:
+        """Applies what is read from the log; the effects of each entry are settled before the next one is read."""
+        async with aclosing(entries):
+            async for hosted, item in entries:
+                while not hosted.dropped and (effects := self._applying.catch_up(hosted, item)):
+                    await self._commit(hosted, effects)
+                effects = self._applying.apply(hosted, item)
+                if hosted.is_over:
+                    self._drop(hosted)
+                await self._commit(hosted, effects)
+                self._applying.count_lag(item.received_ms)
+
+    def _drop(self, hosted: HostedBreaker) -> None:
+        """A breaker was deleted, or has gone to another owner."""
+        self._applying.end(hosted)
+        if self._hosted.get(hosted.id) is hosted:
+            del self._hosted[hosted.id]
+
+    # ------------------------------------------------------------------ restoring and subscribing
+
+    async def _restore(self, taken: list[tuple[HostedBreaker, BreakerAssignment]]) -> None:
+        """Restores a group. When that fails with what nobody expected, each is begun anew and alone: one must not take
+        the others with it."""
+        try:
+            await self._restore_group(taken)
+        except Exception as error:
+            if len(taken) == 1:
+                raise
+            log.error("restore_failed", breakers=len(taken), error=repr(error))
+            for hosted, assignment in taken:
+                if hosted.blocked and not hosted.dropped:
+                    self._drop(hosted)
+                    again = self._hosted[hosted.id] = host_breaker(assignment, self._asides)
+                    self._tasks.spawn(self._restore([(again, assignment)]), again)
+
+    async def _restore_group(self, taken: list[tuple[HostedBreaker, BreakerAssignment]]) -> None:
+        """Records at their applied offsets, windows from the log before them, then everything after them."""
+        now, samples_max = self._clock.now_ms(), self._settings.window_samples_max
+        for hosted, assignment in taken:
+            self._step(hosted, partial(restore_record, hosted, assignment, now, samples_max, self._asides))
+        group = [hosted for hosted, _ in taken if not hosted.dropped]
+        await self._log.refill([h for h in group if h.breaker is not None])
+        await self._subscriptions.subscribe([(h, router_id) for h in group for router_id in h.routers])
+        await self._apply_entries(self._log.read_all(group))
+        for hosted in group:
+            self._step(hosted, partial(self._applying.unblock, hosted))
+
+    async def _subscribe(self, wants: Sequence[Want]) -> None:
+        """Subscribes breakers to routers; they read from the log what they missed."""
+        await self._subscriptions.subscribe(wants)
+        for hosted, _ in wants:
+            self._go_on(hosted, self._applying.work(hosted))
+
+    async def _beat_once(self) -> None:
+        """Subscribes where that failed; every checkpoint interval: stores what changed and checks all subscriptions."""
+
+        async def renew(owner: str, wants: Sequence[Want]) -> None:
+            await self._subscribe(await self._subscriptions.to_renew(owner, wants))
+
+        await self._windows.check(self._hosted.values())
+        now = asyncio.get_running_loop().time()
+        if now >= self._checkpoint_at:
+            self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
+            if self._checkpointing is None or self._checkpointing.done():  # one at a time, however slow the journal
+                self._checkpointing = self._tasks.spawn(self.checkpoint())
+            await asyncio.gather(*(renew(*owned) for owned in self._subscriptions.by_owner().items()))
+        await self._subscribe(await self._subscriptions.to_retry())
+        await self._directory.report_asides(self._asides)
+
+    # ------------------------------------------------------------------ timers
+
+    async def _fire_due(self) -> None:
+        """Fires the timers that are due, as far as nobody can contradict them any more."""
+        due, now = await self._timers.due()
+        try:
+            await self._fire([hosted for hosted in due if not self._is_waiting(hosted, now)], now)
+        except Exception:
+            for hosted in due:
+                self._timers.later(hosted)
+            raise
+
+    def _is_waiting(self, hosted: HostedBreaker, now: int) -> bool:
+        """Whether what the last watermark counted on is still on its way, or being read."""
+        if self._watermarks.is_waiting(hosted, now):
+            self._timers.later(hosted)
+            return True
+        if not self._watermarks.read_overdue(hosted, now):
+            return False
+        self._go_on(hosted, self._applying.work(hosted))
+        return hosted.blocked
+
+    async def _fire(self, due: Sequence[HostedBreaker], upto_ms: int) -> None:
+        answers = await self._watermarks.request(due, upto_ms)
+        for hosted in due:
+            if hosted.dropped:
+                continue
+            is_given = self._watermarks.accept(hosted, answers, upto_ms)
+            apply = partial(self._applying.apply_watermark, hosted)
+            if is_given and not hosted.blocked and not hosted.inbox and not self._step(hosted, apply):
+                continue
+            if not is_given or hosted.watermark is not None:
+                self._timers.later(hosted)
+
+
+def _read_state(hosted: HostedBreaker, now_ms: int, readings: list[StateReading]) -> None:
+    readings.append(StateReading(breaker_id=hosted.id, view=hosted.view(now_ms)))

@@ -1,0 +1,395 @@
+"""One breaker as its BreakerActor holds it: the machine, its place in the routers' logs, and what waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from sys import intern
+
+import msgspec
+
+from breaker_actors.core.log_entries import (
+    BREAKER,
+    GAP,
+    SAMPLES,
+    VIEW,
+    BreakerSet,
+    SampleColumns,
+    decode_breaker,
+    decode_gap,
+    encode_entry,
+)
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Cause, Effect, RateChange, StateWord, Transition, View
+from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, RouterRef, WatermarkAnswer
+
+Effects = tuple[Effect, ...]
+
+INBOX_ROWS_MAX = 50_000
+EFFECTS_MAX = 100
+"""One commit of a breaker that is behind its time carries so many effects at most."""
+BEHIND_MS = 3_000
+"""Who is not further behind than that has no more moves to make: three of them take 100 ms."""
+EMPTY: deque[Item] = deque(maxlen=0)
+"""The inbox of all for whom nothing waits: an empty one of each would be half of what an idle breaker takes."""
+END_OF_LOG = 1 << 62
+NO_VIEW = View(
+    state="closed",
+    state_since_ms=0,
+    allow_rate=1.0,
+    verdict="indeterminate",
+    value=None,
+    sample_count=0,
+    passes=0,
+    last_eval_ms=0,
+    next_eval_ms=None,
+    transition_seq=0,
+    open_cause=None,
+    held_back=False,
+)
+"""Of a breaker that was set aside; it says nothing."""
+IDLE_MS = 60_000
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A log record waiting to be applied: nothing that concerns the breaker lies between `after` and `offset`.
+
+    `body` None: only known that the log must be read up to `offset`.
+    """
+
+    router_id: str
+    after: int
+    offset: int
+    received_ms: int
+    kind: int
+    body: SampleColumns | bytes | None
+    start: int
+    stop: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What readers may see while a transition is on its way into the journal."""
+
+    state: StateWord
+    state_since_ms: int
+    allow_rate: float
+    transition_seq: int
+    open_cause: Cause | None
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """A breaker's watermark: nothing stamped at or before `upto_ms` will come any more but what `answers`, by router,
+    say was sent. A router whose owner gave none is not among them."""
+
+    upto_ms: int
+    answers: dict[str, WatermarkAnswer]
+
+
+class HostedBreaker:
+    """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it.
+
+    Who sets a field from outside: `applying` sets `blocked`; `watermarks` `watermark` and `looked_ms`; `commits`
+    `stored_version`; `wakeups` `wake`; `metrics` `noted`; `subscriptions` and the host's `link` the owners in
+    `routers`; `recovery` moves `cut` over what it has read, and makes `breaker` from its stored record. `dirty` is set
+    by whoever changes what a checkpoint stores and cleared by `commits`; `needs_refill` is set by `apply` and cleared
+    by the host, which has the window refilled. Everything else is set by the methods below alone."""
+
+    __slots__ = (
+        "_drafts",
+        "_starting",
+        "applied_offsets",
+        "aside",
+        "blocked",
+        "breaker",
+        "committed",
+        "dirty",
+        "dropped",
+        "ended_links",
+        "epoch",
+        "id",
+        "inbox",
+        "inbox_rows",
+        "looked_ms",
+        "losses_reported",
+        "needs_refill",
+        "overflows",
+        "project_id",
+        "ready",
+        "routers",
+        "settings",
+        "shard",
+        "stored_version",
+        "wake",
+        "watermark",
+    )
+
+    def __init__(self, assignment: BreakerAssignment) -> None:
+        self.id = assignment.breaker_id
+        self.project_id = assignment.project_id
+        self.shard = assignment.shard
+        self.epoch = assignment.epoch
+        # a link that ended comes before the same one begun anew
+        self.routers: dict[str, RouterRef] = {r.router_id: shared(r) for r in assignment.routers}
+        self.applied_offsets: dict[str, int] = {
+            r.router_id: assignment.applied_offsets[r.router_id] for r in assignment.routers
+        }
+        # links that have ended: read no further, but refilled from as long as the window reaches them
+        self.ended_links: dict[str, RouterRef] = {}
+        for router in list(self.routers.values()):
+            if router.until_offset is not None and self.applied_offsets[router.router_id] >= router.until_offset:
+                self.ended_links[router.router_id] = self.routers.pop(router.router_id)
+        self.settings: BreakerSet | None = decode_breaker(assignment.settings) if assignment.settings else None
+        self.stored_version = self.settings.version if self.settings else 0
+        self.breaker: Breaker | None = None
+        self.committed: Committed | None = None
+        self.inbox = EMPTY
+        self.inbox_rows = 0
+        self.blocked = True
+        self._drafts: tuple[EventDraft, ...] | None = None
+        self.dropped = False
+        self.aside = False
+        self.dirty = False
+        self.needs_refill = False
+        self.watermark: Watermark | None = None
+        self.looked_ms = 0
+        self.overflows = 0
+        self.losses_reported = (0, 0, 0)
+        self.ready = False
+        self._starting: asyncio.Event | None = None
+        self.wake: int | None = None
+
+    @classmethod
+    def unreadable(cls, assignment: BreakerAssignment) -> HostedBreaker:
+        """One that is given here and stands still: nothing of it is known that could be gone on from."""
+        hosted = cls(msgspec.structs.replace(assignment, routers=(), applied_offsets={}, settings=None, record=None))
+        hosted.set_aside()
+        return hosted
+
+    def set_aside(self) -> None:
+        """From here on it takes nothing and fires nothing, and the store is asked for its state: until it is assigned
+        anew, which happens when its actor starts again."""
+        self.aside = self.aside or not self.dropped
+        self.dropped = True
+        self.clear()
+        self.routers.clear()
+        self.be_ready()
+
+    def end(self) -> None:
+        """The breaker was deleted, or has another owner: it takes nothing any more, and its samples go."""
+        self.dropped = True
+        self.clear()
+        self.be_ready()
+        if self.breaker is not None:
+            self.breaker.unload()  # timers and calls under way may still know it for a while
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended here; one that was set aside stays, to say so."""
+        return self.dropped and not self.aside
+
+    def push(self, item: Item) -> None:
+        """Queues an item; past INBOX_ROWS_MAX the whole inbox becomes one catch-up marker per router (read the log)."""
+        if self.inbox is EMPTY:
+            self.inbox = deque()
+        self.inbox.append(item)
+        self.inbox_rows += max(1, item.stop - item.start)
+        if self.inbox_rows > INBOX_ROWS_MAX:
+            self.overflows += 1
+            upto: dict[str, int] = {}
+            for waiting in self.inbox:
+                upto[waiting.router_id] = max(waiting.offset, upto.get(waiting.router_id, 0))
+            self.inbox = deque(catch_up_marker(router_id, offset) for router_id, offset in upto.items())
+            self.inbox_rows = len(self.inbox)
+
+    def push_first(self, item: Item) -> None:
+        """Puts an item back before all that waits."""
+        if self.inbox is EMPTY:
+            self.inbox = deque()
+        self.inbox.appendleft(item)
+        self.inbox_rows += max(1, item.stop - item.start)
+
+    def losses(self) -> tuple[int, int, int]:
+        """So far: samples too late for the window, samples that left it early, inboxes that became markers."""
+        late, truncated = self.breaker.lost if self.breaker is not None else (0, 0)
+        return late, truncated, self.overflows
+
+    def pop(self) -> Item:
+        item = self.inbox.popleft()
+        self.inbox_rows -= max(1, item.stop - item.start)
+        if not self.inbox:
+            self.inbox = EMPTY
+        return item
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self.inbox, self.inbox_rows = EMPTY, 0
+
+    def be_ready(self) -> None:
+        """From here on reads are answered, or known to be in vain."""
+        self.ready = True
+        if self._starting is not None:
+            self._starting.set()
+            self._starting = None
+
+    async def until_ready(self) -> None:
+        if not self.ready:
+            self._starting = self._starting or asyncio.Event()
+            await self._starting.wait()
+
+    def wants(self, router_id: str, offset: int) -> bool:
+        """Whether a record of a router's log is news for this breaker."""
+        return not self.dropped and router_id in self.routers and offset > self.applied_offsets[router_id]
+
+    def skip_to(self, router_id: str, offset: int) -> None:
+        """What lies before an offset of a router's log concerns others."""
+        if router_id in self.routers:
+            self.applied_offsets[router_id] = max(self.applied_offsets[router_id], offset)
+
+    def is_behind(self, item: Item) -> bool:
+        """Whether the breaker may have more moves to make before an entry than one commit carries."""
+        return self.breaker is not None and item.body is not None and item.received_ms - self.breaker.now_ms > BEHIND_MS
+
+    def moves_until(self, item: Item) -> int | None:
+        """Up to when its own timers fire before an entry (ms); None: the entry does not concern them."""
+        if item.kind == SAMPLES:
+            return item.received_ms - 1
+        if item.kind == GAP:
+            assert isinstance(item.body, bytes)
+            return decode_gap(item.body).from_ms
+        if item.kind != BREAKER:
+            return None
+        assert isinstance(item.body, bytes)
+        change = decode_breaker(item.body)
+        return item.received_ms - 1 if change.breaker_id == self.id and change.rule is not None else None
+
+    def apply(self, item: Item, window_samples_max: int) -> Effects:
+        """One log entry into the breaker; the cut moves with it. What becomes of the effects is the caller's."""
+        self.applied_offsets[item.router_id] = item.offset
+        self.dirty = True
+        if item.kind == VIEW:
+            self.leave(item.router_id, item.offset)
+            return ()
+        if item.kind == BREAKER:
+            assert isinstance(item.body, bytes)
+            return self._set(decode_breaker(item.body), item.received_ms, window_samples_max)
+        if self.breaker is None:
+            return ()
+        if item.kind == SAMPLES:
+            assert isinstance(item.body, SampleColumns)
+            return self.breaker.ingest(item.body.rows(item.start, item.stop), item.received_ms)
+        if item.kind == GAP:
+            assert isinstance(item.body, bytes)
+            gap = decode_gap(item.body)
+            return self.breaker.gap(gap.from_ms, gap.to_ms)
+        return ()
+
+    def _set(self, settings: BreakerSet, now_ms: int, window_samples_max: int) -> Effects:
+        """Settings of this breaker: creation, change or end."""
+        if settings.breaker_id != self.id or (self.settings and settings.version <= self.settings.version):
+            return ()
+        if settings.rule is None:
+            self.end()
+            return ()
+        if self.breaker is None:
+            if not settings.created:
+                return ()
+            self.settings = settings
+            self.breaker, effects = Breaker.create(
+                settings.rule, now_ms, after_seq=settings.after_seq, window_samples_max=window_samples_max
+            )
+            return effects
+        effects = self.breaker.advance(now_ms - 1)
+        if effects:
+            self._drafts = self._events(effects)  # these moves were made under the rule and name before the change
+        rate = self.breaker.allow_rate
+        self.settings = settings
+        self.needs_refill = self.breaker.configure(settings.rule, now_ms)
+        if self.breaker.allow_rate != rate:
+            effects = (*effects, RateChange(ts_ms=now_ms, allow_rate=self.breaker.allow_rate))
+        return effects
+
+    def leave(self, router_id: str, offset: int) -> None:
+        """The link to a router ended at an offset of its log; it may have begun anew behind that. The cut stays: what
+        lies before it is in the window for a while, and must not be read twice if the link begins again."""
+        router = self.routers.get(router_id)
+        if router is not None and router.since_offset < offset:
+            self.ended_links[router_id] = self.routers.pop(router_id)
+
+    def next_look(self) -> int:
+        """When to look at the breaker again: its next timer, and once a minute anyway, for its cut to follow the logs.
+        On whole minutes, so that many idle ones share their routers' watermarks."""
+        assert self.breaker is not None
+        idle = self.looked_ms - self.looked_ms % IDLE_MS + IDLE_MS
+        timer = self.breaker.next_wake()
+        return idle if timer is None else min(timer, idle)
+
+    def show(self) -> None:
+        """From its creation (or restore) on a breaker answers reads."""
+        if not self.ready:
+            self.note_committed()
+            self.be_ready()
+
+    def note_committed(self) -> None:
+        """What the journal has is what the machine says now."""
+        assert self.breaker is not None
+        record = self.breaker.record()
+        self.committed = Committed(
+            record.state,
+            record.state_since_ms,
+            self.breaker.allow_rate,
+            record.transition_seq,
+            record.open_cause,
+        )
+
+    def view(self, now_ms: int) -> View:
+        """The committed state, with the live figures of the window."""
+        assert self.breaker is not None
+        view = self.breaker.view(now_ms)
+        c = self.committed
+        if c is None or (view.transition_seq == c.transition_seq and view.allow_rate == c.allow_rate):
+            return view
+        return msgspec.structs.replace(
+            view,
+            state=c.state,
+            state_since_ms=c.state_since_ms,
+            allow_rate=c.allow_rate,
+            transition_seq=c.transition_seq,
+            open_cause=c.open_cause,
+        )
+
+    def commit(self, effects: Effects) -> Commit:
+        """What the journal has to store for these effects (none: a checkpoint)."""
+        assert self.breaker is not None
+        assert self.settings is not None
+        drafts, self._drafts = self._drafts, None
+        record = self.breaker.record()
+        changed = self.settings.version != self.stored_version
+        return Commit(
+            breaker_id=self.id,
+            project_id=self.project_id,
+            epoch=self.epoch,
+            events=self._events(effects) if drafts is None else drafts,
+            state=record.state,
+            allow_rate=self.breaker.allow_rate,
+            transition_seq=record.transition_seq,
+            record=msgspec.msgpack.encode(record),
+            applied_offsets=dict(self.applied_offsets),
+            settings=encode_entry(self.settings) if changed else None,
+            announce=bool(effects) and all(isinstance(e, RateChange) for e in effects),
+        )
+
+    def _events(self, effects: Effects) -> tuple[EventDraft, ...]:
+        assert self.settings is not None
+        assert self.breaker is not None
+        name, rule = self.settings.name, self.breaker.rule
+        return tuple(EventDraft.of(name, rule, effect) for effect in effects if isinstance(effect, Transition))
+
+
+def shared(router: RouterRef) -> RouterRef:
+    """With names that all breakers here have in common: they are few, and each came as a copy of its own."""
+    return msgspec.structs.replace(router, owner=intern(router.owner), log_slot=intern(router.log_slot))
+
+
+def catch_up_marker(router_id: str, upto: int) -> Item:
+    """Returns an item that says: read the log of this router up to here."""
+    return Item(router_id, 0, upto, 0, 0, None, 0, 0)

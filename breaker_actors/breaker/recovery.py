@@ -1,0 +1,166 @@
+"""What breakers read from routers' logs: their windows after a restore, and everything they have not been sent.
+
+Reads are repeated until the log answers, so a breaker that reads stays blocked meanwhile and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+
+import msgspec
+
+from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item
+from breaker_actors.core.log_entries import BREAKER, SampleColumns, decode_breaker
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Record
+from breaker_actors.errors import BreakersError
+from breaker_actors.messages import BreakerAssignment, RouterRef
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import LogReader
+
+RETRY_S = 0.2
+
+Entries = AsyncGenerator[tuple[HostedBreaker, Item], None]
+
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+
+
+def host_breaker(assignment: BreakerAssignment, asides: Asides) -> HostedBreaker:
+    """Set aside as a whole when its settings, or how far it has read, are not known."""
+    if assignment.aside:
+        return HostedBreaker.unreadable(assignment)
+    where = (assignment.breaker_id, assignment.settings or b"", 0, assignment.project_id)
+    return asides.attempt(partial(HostedBreaker, assignment), "state", *where) or HostedBreaker.unreadable(assignment)
+
+
+def restore_record(
+    hosted: HostedBreaker, assignment: BreakerAssignment, now: int, window_samples_max: int, asides: Asides
+) -> None:
+    """The breaker from its stored record, if it has one; where that can't be read, from the state that is stored beside
+    it, as of now: its timers begin anew, and its window is filled from the log as ever."""
+    if assignment.record is None or hosted.settings is None or hosted.settings.rule is None:
+        return
+    rule, encoded = hosted.settings.rule, assignment.record
+    where = (hosted.id, encoded, 0, hosted.project_id)
+
+    def restored(record: Record) -> Breaker:
+        breaker = Breaker.restore(rule, record, window_samples_max=window_samples_max)
+        breaker.record()
+        breaker.view(now)
+        return breaker
+
+    hosted.breaker = asides.attempt(lambda: restored(_decode_record(encoded)), "state", *where)
+    if hosted.breaker is None:
+        bare = Record(
+            created_ms=now,
+            now_ms=now,
+            grid_ms=now,
+            state=assignment.state,
+            state_since_ms=now,
+            transition_seq=assignment.transition_seq,
+            last_eval_ms=now,
+        )
+        hosted.breaker = restored(bare)
+        hosted.dirty = True
+    hosted.losses_reported = hosted.losses()
+    hosted.note_committed()
+
+
+class Recovery:
+    """Yields (breaker, entry): the next one is asked for once an entry was applied and its effects are durable."""
+
+    def __init__(self, log: SampleLog, asides: Asides | None = None) -> None:
+        self._reader = LogReader(log, asides)
+
+    async def refill(self, group: list[HostedBreaker]) -> None:
+        """Fills windows from what the log has at and below each breaker's cut."""
+        while True:
+            try:
+                return await self._refill(group)
+            except BreakersError:
+                await asyncio.sleep(RETRY_S)
+
+    async def read(self, router_id: str, group: list[HostedBreaker], upto: int) -> Entries:
+        """A router's log after the cuts of blocked breakers, in order, up to an offset."""
+        while True:
+            try:
+                async for entry in self._read(router_id, group, upto):
+                    yield entry
+                return
+            except BreakersError:
+                await asyncio.sleep(RETRY_S)
+
+    async def read_all(self, group: list[HostedBreaker]) -> Entries:
+        """All logs of blocked breakers to their ends. What brings a breaker to life is read first."""
+        born = [(hosted, await self._birthplace(hosted)) for hosted in group if hosted.breaker is None]
+        rest = [(hosted, router_id) for hosted in group for router_id in list(hosted.routers)]
+        for pairs in (born, rest):
+            by_router: dict[str, list[HostedBreaker]] = {}
+            for hosted, router_id in pairs:
+                by_router.setdefault(router_id, []).append(hosted)
+            for router_id, listeners in by_router.items():
+                async for entry in self.read(router_id, listeners, END_OF_LOG):
+                    yield entry
+
+    async def _birthplace(self, hosted: HostedBreaker) -> str:
+        """The router whose log holds the creation of a breaker: the first record of the link that it was made with."""
+        for router in hosted.routers.values() if len(hosted.routers) > 1 else ():
+            while True:
+                try:
+                    record = await self._reader.at(router, router.since_offset + 1)
+                    break
+                except BreakersError:
+                    await asyncio.sleep(RETRY_S)
+            if record is not None and record.kind == BREAKER:
+                told = self._reader.attempt(partial(decode_breaker, record.payload), record)
+                if told is not None and told.breaker_id == hosted.id and told.created:
+                    return router.router_id
+        return next(iter(hosted.routers), "")
+
+    async def _refill(self, group: list[HostedBreaker]) -> None:
+        """May be repeated: begins with empty windows. Links that have ended count as long as a window reaches them."""
+        for each in group:
+            if each.breaker is not None:
+                each.breaker.unload()
+        for router, listeners in _by_router(group):
+            uptos = {h.id: h.applied_offsets.get(router.router_id, 0) for h in listeners}
+            since = {h.id: h.breaker.reload_after_ms for h in listeners if h.breaker is not None}
+            by_id = {h.id: h for h in listeners}
+            async for record in self._reader.back(router, max(uptos.values()), min(since.values(), default=0)):
+                splitter = await self._reader.splitter(router, record)
+                for breaker_id, body, start, stop in self._reader.concerned(record, splitter):
+                    hosted = by_id.get(breaker_id)
+                    if hosted is None or hosted.breaker is None or record.offset > uptos[breaker_id]:
+                        continue
+                    if not isinstance(body, SampleColumns) or record.received_ms <= since[breaker_id]:
+                        continue
+                    if body.metric_at(start) == hosted.breaker.rule.metric:  # it may have had another one then
+                        load = partial(hosted.breaker.load, body.rows(start, stop), record.received_ms)
+                        self._reader.attempt(load, record)
+
+    async def _read(self, router_id: str, group: list[HostedBreaker], upto: int) -> Entries:
+        listeners = {h.id: h for h in group if not h.dropped and router_id in h.routers}
+        if not listeners:
+            return
+        router = next(iter(listeners.values())).routers[router_id]
+        last = start = min(h.applied_offsets[router_id] for h in listeners.values())
+        async for record in self._reader.after(router, start, upto):
+            splitter = await self._reader.splitter(router, record)
+            for breaker_id, body, first, stop in self._reader.concerned(record, splitter):
+                hosted = listeners.get(breaker_id)
+                if hosted is not None and hosted.wants(router_id, record.offset):
+                    yield hosted, Item(router_id, 0, record.offset, record.received_ms, record.kind, body, first, stop)
+            last = record.offset
+        for hosted in listeners.values():
+            hosted.skip_to(router_id, last)
+
+
+def _by_router(group: Iterable[HostedBreaker]) -> list[tuple[RouterRef, list[HostedBreaker]]]:
+    found: dict[str, tuple[RouterRef, list[HostedBreaker]]] = {}
+    for hosted in group:
+        for router in {**hosted.ended_links, **hosted.routers}.values():
+            found.setdefault(router.router_id, (router, []))[1].append(hosted)
+    return list(found.values())

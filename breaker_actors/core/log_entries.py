@@ -1,0 +1,288 @@
+"""What a router's log holds, as values and bytes (architecture.md section 3.1): samples, settings, router views, gaps.
+
+Pure codec; nothing here reads or writes a file. Offsets are dense per router and start at 1; offset 0 means "nothing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh64_intdigest
+
+from breaker_actors.core.model import Batch, Flags, Float64, Int64, Rule
+
+SAMPLES, BREAKER, VIEW, GAP = 1, 2, 3, 4
+UNREADABLE = 0
+"""A record that says nothing: it takes the place of a change that could not be read. Every reader passes it over."""
+Mode = Literal["static", "canary", "weighted"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+class BreakerSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one breaker from here on; `rule` None means it was deleted.
+
+    `created` marks the record that brings the breaker to life: its created_ms is the record's received_ms and its
+    first transition is numbered `after_seq + 1`.
+    """
+
+    breaker_id: str
+    version: int
+    name: str
+    rule: Rule | None
+    created: bool = False
+    after_seq: int = 0
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One breaker linked to a router: it takes samples of `metric`; `share` is its percent (canary) or weight."""
+
+    breaker_id: str
+    metric: str
+    share: float | None = None
+
+
+class RouterView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a router splits samples from here on."""
+
+    version: int
+    mode: Mode = "static"
+    enabled: bool = True
+    links: tuple[Link, ...] = ()
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A span in which the router could take no samples: silence in it is no evidence (semantics.md section 2)."""
+
+    from_ms: int
+    to_ms: int
+
+
+class LogRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One record as it lies in the log. `view_offset` is the offset of the RouterView in force (0 before the first)."""
+
+    router_id: str
+    offset: int
+    received_ms: int
+    kind: int
+    view_offset: int
+    payload: bytes
+
+
+class _Header(msgspec.Struct, array_like=True):
+    metrics: list[str]
+    counts: list[int]
+    has_share: bool
+    traces: list[str] = []
+
+
+class SampleColumns:
+    """Samples of one record grouped by metric (stable within a metric): metric i owns rows starts[i]..starts[i+1].
+
+    `share`: `share_of_trace` of each row's trace_id, 0 where it has none; None when no row has one that matters.
+    `traces`: the trace_id of each row, "" where it has none; empty when nobody asks for them.
+    """
+
+    __slots__ = ("batch", "metrics", "share", "starts", "traces")
+
+    def __init__(
+        self,
+        metrics: Sequence[str],
+        starts: Sequence[int],
+        batch: Batch,
+        share: Int64 | None,
+        traces: Sequence[str] = (),
+    ) -> None:
+        self.metrics = metrics
+        self.starts = starts
+        self.batch = batch
+        self.share = share
+        self.traces = traces
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Some rows of one metric, without a copy, with their newest trace."""
+        batch = self.batch.slice(start, stop)
+        if self.traces:
+            batch.trace = _newest_trace(batch.ts_ms, self.traces[start:stop])
+        return batch
+
+    def metric_at(self, start: int) -> str:
+        """The metric whose rows begin at row `start`."""
+        return self.metrics[self.starts.index(start)]
+
+    def of(self, metric: str) -> Batch | None:
+        """The rows of one metric, or None when the record has none."""
+        try:
+            i = self.metrics.index(metric)
+        except ValueError:
+            return None
+        return self.rows(self.starts[i], self.starts[i + 1])
+
+    def pick(self, start: int, rows: npt.NDArray[np.intp]) -> SampleColumns:
+        """Some rows of the metric that begins at row `start`, as columns of their own."""
+        metric = self.metric_at(start)
+        chosen = Batch(self.batch.ts_ms[rows], self.batch.value[rows], self.batch.ok[rows])
+        traces = [self.traces[row] for row in rows.tolist()] if self.traces else ()
+        return SampleColumns((metric,), (0, len(rows)), chosen, None, traces)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_header_decoder = msgspec.msgpack.Decoder(_Header)
+
+
+def encode_samples(
+    metrics: Sequence[str],
+    counts: Sequence[int],
+    ts_ms: Int64,
+    value: Float64,
+    ok: Flags,
+    share: Int64 | None = None,
+    traces: Sequence[str] = (),
+) -> bytes:
+    """Bytes of a samples record: length-prefixed header, then ts_ms, value, ok and, if given, share as raw columns.
+
+    `traces`, where given, has an entry per row."""
+    header = _encoder.encode(_Header(list(metrics), list(counts), share is not None, list(traces)))
+    columns = (ts_ms.astype("<i8", copy=False), value.astype("<f8", copy=False), ok.astype("?", copy=False))
+    tail = b"" if share is None else share.astype("<i8", copy=False).tobytes()
+    return b"".join((len(header).to_bytes(4, "little"), header, *(c.tobytes() for c in columns), tail))
+
+
+def decode_samples(payload: bytes) -> SampleColumns:
+    """The columns of a samples record, without copying the payload."""
+    head = int.from_bytes(payload[:4], "little")
+    header = _header_decoder.decode(payload[4 : 4 + head])
+    starts = [0]
+    for count in header.counts:
+        starts.append(starts[-1] + count)
+    n, at = starts[-1], 4 + head
+    ts_ms = np.frombuffer(payload, "<i8", n, at)
+    value = np.frombuffer(payload, "<f8", n, at + 8 * n)
+    ok = np.frombuffer(payload, "?", n, at + 16 * n)
+    share = np.frombuffer(payload, "<i8", n, at + 17 * n) if header.has_share else None
+    return SampleColumns(header.metrics, starts, Batch(ts_ms, value, ok), share, header.traces)
+
+
+def merge_samples(payloads: Sequence[bytes]) -> bytes:
+    """One payload with the rows of several, grouped by metric, earlier payloads first."""
+    if len(payloads) == 1:
+        return payloads[0]
+    groups: dict[str, list[tuple[SampleColumns, int, int]]] = {}
+    for columns in map(decode_samples, payloads):
+        for i, metric in enumerate(columns.metrics):
+            groups.setdefault(metric, []).append((columns, columns.starts[i], columns.starts[i + 1]))
+    parts = [part for group in groups.values() for part in group]
+    return encode_samples(
+        list(groups),
+        [sum(stop - start for _, start, stop in group) for group in groups.values()],
+        np.concatenate([c.batch.ts_ms[start:stop] for c, start, stop in parts]),
+        np.concatenate([c.batch.value[start:stop] for c, start, stop in parts]),
+        np.concatenate([c.batch.ok[start:stop] for c, start, stop in parts]),
+        _merged_shares(parts),
+        _merged_traces(parts),
+    )
+
+
+def _merged_shares(parts: Sequence[tuple[SampleColumns, int, int]]) -> Int64 | None:
+    if all(columns.share is None for columns, _, _ in parts):
+        return None
+    return np.concatenate(
+        [np.zeros(stop - start, np.int64) if c.share is None else c.share[start:stop] for c, start, stop in parts]
+    )
+
+
+def _merged_traces(parts: Sequence[tuple[SampleColumns, int, int]]) -> list[str]:
+    if not any(columns.traces for columns, _, _ in parts):
+        return []
+    return [
+        trace for c, start, stop in parts for trace in (c.traces[start:stop] if c.traces else [""] * (stop - start))
+    ]
+
+
+def _newest_trace(ts_ms: Int64, traces: Sequence[str]) -> tuple[int, str] | None:
+    """(ts_ms, trace_id) of the newest row that has one, the last of several."""
+    newest = max(((ts, i) for i, ts in enumerate(ts_ms.tolist()) if traces[i]), default=None)
+    return None if newest is None else (newest[0], traces[newest[1]])
+
+
+def encode_entry(entry: BreakerSet | RouterView | Gap) -> bytes:
+    """Bytes of a record that is not samples."""
+    return _encoder.encode(entry)
+
+
+decode_breaker = msgspec.msgpack.Decoder(BreakerSet).decode
+decode_view = msgspec.msgpack.Decoder(RouterView).decode
+decode_gap = msgspec.msgpack.Decoder(Gap).decode
+
+
+def share_of_trace(trace_id: str) -> int:
+    """What decides where the samples of one trace go; never 0, which says "no trace"."""
+    return _signed(xxh64_intdigest(trace_id.encode())) or 1
+
+
+class Splitter:
+    """Who takes what of a samples record under one view (semantics.md section 7).
+
+    A pure function of the view and the record, so the live router and every replay split alike.
+    """
+
+    __slots__ = ("_links", "view")
+
+    def __init__(self, view: RouterView) -> None:
+        self.view = view
+        self._links: dict[str, list[Link]] = {}
+        for link in view.links if view.enabled else ():
+            self._links.setdefault(link.metric, []).append(link)
+
+    def split(
+        self, columns: SampleColumns, router_id: str, offset: int
+    ) -> Iterator[tuple[str, int, int, npt.NDArray[np.intp] | None]]:
+        """Breaker id, first and last+1 row of its metric, and which of them (row numbers; None: all of them).
+
+        Breakers that take nothing are left out."""
+        mode = self.view.mode
+        for i, metric in enumerate(columns.metrics):
+            links = self._links.get(metric)
+            if not links:
+                continue
+            start, stop = columns.starts[i], columns.starts[i + 1]
+            if mode == "static":
+                for link in links:
+                    yield link.breaker_id, start, stop, None
+                continue
+            place = _places(columns, start, stop, router_id, offset)
+            taken = _canary(links, place) if mode == "canary" else _weighted(links, place)
+            for link, rows in zip(links, taken, strict=True):
+                if rows is None or len(rows):
+                    yield link.breaker_id, start, stop, None if rows is None else rows + start
+
+
+def _places(columns: SampleColumns, start: int, stop: int, router_id: str, offset: int) -> Float64:
+    """A number in [0, 1) per row: from its trace where it has one, else from its place in the log."""
+    share = np.zeros(stop - start, np.int64) if columns.share is None else columns.share[start:stop].copy()
+    for row in np.flatnonzero(share == 0).tolist():
+        share[row] = _signed(xxh64_intdigest(f"{router_id}:{offset}:{start + row}".encode()))
+    return (share.view(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _canary(links: Sequence[Link], place: Float64) -> list[npt.NDArray[np.intp] | None]:
+    """Breakers with a percent get that share, the others everything."""
+    return [None if link.share is None else np.flatnonzero(place * 100 < link.share) for link in links]
+
+
+def _weighted(links: Sequence[Link], place: Float64) -> list[npt.NDArray[np.intp] | None]:
+    """Each row goes to exactly one breaker in proportion to the weights; all zero: to nobody."""
+    ends = np.cumsum([1.0 if link.share is None else link.share for link in links])
+    if not ends[-1] > 0:
+        return [np.empty(0, np.intp) for _ in links]
+    last = int(np.flatnonzero(np.diff(ends, prepend=0.0) > 0)[-1])
+    chosen = np.minimum(np.searchsorted(ends, place * ends[-1], side="right"), last)
+    return [np.flatnonzero(chosen == i) for i in range(len(links))]
+
+
+def _signed(digest: int) -> int:
+    """64 bits as the log's signed column keeps them."""
+    return digest - (1 << 64) if digest >> 63 else digest

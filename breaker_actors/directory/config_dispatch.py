@@ -1,0 +1,219 @@
+"""Configuration on its way into the routers' logs (architecture.md section 3.6): change rows of the store are
+appended by the routers' owners, in order per router, then settled; breakers that start to count are placed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+
+import structlog
+
+from breaker_actors.core.log_entries import BREAKER, BreakerSet, decode_breaker
+from breaker_actors.directory.placement import Placer
+from breaker_actors.directory.rebalancer import Rebalancer
+from breaker_actors.directory.supervision import Supervision
+from breaker_actors.errors import BreakersError, NotOwner
+from breaker_actors.messages import EVERY_PROJECT, ChangeRow, RouterRef
+from breaker_actors.store.base import PlacementStore
+from breaker_actors.transport.peers import BreakerPeer, JournalPeer, Net, RouterPeer, journal_name
+
+CHANGES_MAX = 1_000
+
+log = structlog.get_logger()
+
+
+class ConfigDispatch:
+    """Relays change rows from the store to the routers' logs, and starts breakers that are new."""
+
+    def __init__(
+        self, store: PlacementStore, net: Net, placer: Placer, supervision: Supervision, rebalancer: Rebalancer
+    ) -> None:
+        self._store = store
+        self._net = net
+        self._placer = placer
+        self._supervision = supervision
+        self._rebalancer = rebalancer
+        self._applying = asyncio.Lock()
+        self._unstarted: dict[str, None] = {}
+        # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
+        self._doubtful: dict[int, ChangeRow] = {}
+        self._starting = asyncio.Lock()
+        # changed projects not announced to replicas yet; bounded by the projects there are
+        self._unannounced: set[str] = set()
+
+    def load(self, breaker_ids: Sequence[str]) -> None:
+        """What the last Directory had settled but not started, or not linked, is done (again) by this one. It may have
+        announced nothing of that, so all replicas look at everything."""
+        self._unstarted.update(dict.fromkeys(breaker_ids))
+        self._unannounced.add(EVERY_PROJECT)
+
+    async def apply_left(self) -> None:
+        """One regular round: what waits, and breakers that could not be started when their turn was."""
+        try:
+            await self.apply()
+        except BreakersError as error:
+            log.warning("changes_not_applied", error=str(error))
+        if self._unstarted and not self._starting.locked():
+            self._placer.tasks.spawn(self._start_breakers())
+        if self._unannounced:
+            self._placer.tasks.spawn(self._announce())
+
+    async def apply(self) -> None:
+        """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes."""
+        async with self._applying:
+            await self._check_doubtful()
+            stuck: set[str] = set()
+            while True:
+                able = [name for name in self._placer.membership.up("router") if name not in stuck]
+                changes = await self._store.pending_changes(CHANGES_MAX, able)
+                left = await self._apply_batch(changes)
+                owners = {self._placer.assignments["router"].owner(c.router_id) or "" for c in left}
+                if len(left) == len(changes) and owners <= stuck:
+                    return
+                stuck |= owners
+
+    async def publish(self, project_id: str) -> None:
+        """Announces to replicas that a project's configuration changed: now, or in a later round."""
+        self._unannounced.add(project_id)
+        await self._announce()
+
+    async def unsettled_owners(self, change_ids: Sequence[int]) -> set[str]:
+        """The owners of the routers for which some of these changes still wait; "": nobody owns it yet."""
+        left = await self._store.unsettled(change_ids)
+        return {self._placer.assignments["router"].owner(router_id) or "" for router_id in left}
+
+    # ------------------------------------------------------------------ inside
+
+    async def _apply_batch(self, changes: list[ChangeRow]) -> list[ChangeRow]:
+        """Appends changes through the routers' owners; answers those that are not settled."""
+        await self._supervision.place_new("router", dict.fromkeys(c.router_id for c in changes))
+        offsets = await self._append(changes)
+        if settled := [c for c in changes if c.id in offsets]:
+            self._doubtful.update((c.id, c) for c in settled)
+            await self._placer.write(lambda epoch: self._store.settle_changes(epoch, offsets))
+            await self._follow(settled)
+        return [c for c in changes if c.id not in offsets]
+
+    async def _check_doubtful(self) -> None:
+        """Changes that nobody knew to be settled may be by now, and don't come again."""
+        if self._doubtful:
+            waiting = set(await self._store.unsettled(list(self._doubtful)))
+            await self._follow([c for c in self._doubtful.values() if c.router_id not in waiting])
+
+    async def _follow(self, settled: Sequence[ChangeRow]) -> None:
+        """Carries out what follows settled changes: breakers start or end, replicas are notified."""
+        if not settled:
+            return
+        for change in settled:
+            self._doubtful.pop(change.id, None)
+        ended = self._forget_created(settled)
+        self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
+        self._placer.tasks.spawn(self._start_breakers())
+        self._unannounced.update(c.project_id for c in settled)
+        await self._announce()
+        with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
+            await self._release_routers({c.router_id for c in settled})
+            await self._forget_ended(ended)
+
+    async def _append(self, changes: Sequence[ChangeRow], again: bool = True) -> dict[int, int]:
+        """Change id -> offset of what was appended. Who is not the owner any more is made one again, or the one to
+        whom a router has moved is asked."""
+        by_owner: dict[str, list[ChangeRow]] = {}
+        for change in changes:
+            owner = self._placer.assignments["router"].owner(change.router_id)
+            if owner is not None and self._placer.membership.is_up(owner):
+                by_owner.setdefault(owner, []).append(change)
+        answers = await asyncio.gather(*(self._append_at(owner, rows) for owner, rows in by_owner.items()))
+        offsets = {change_id: offset for answer in answers for change_id, offset in (answer or {}).items()}
+        if again and None in answers:
+            offsets |= await self._append([c for c in changes if c.id not in offsets], again=False)
+        return offsets
+
+    async def _append_at(self, owner: str, changes: list[ChangeRow]) -> dict[int, int] | None:
+        """None: a router was not owned there; now it is, or it has moved."""
+        try:
+            return await RouterPeer(self._net, owner).change(changes)
+        except NotOwner:
+            async with self._rebalancer.lock, self._supervision.lock(owner):
+                owners = self._placer.assignments["router"]
+                theirs = {c.router_id for c in changes if owners.owner(c.router_id) == owner}
+                await self._placer.assign("router", owner, sorted(theirs))
+            return None
+        except BreakersError as error:
+            self._placer.membership.lost(owner)
+            log.warning("change_not_appended", actor=owner, error=str(error))
+            return {}
+
+    async def _release_routers(self, router_ids: set[str]) -> None:
+        """Routers that were deleted with their last change: their owners let go of them."""
+        there = {a.router_id for a in await self._store.router_assignments(sorted(router_ids))}
+        owners = self._placer.assignments["router"]
+        by_owner: dict[str, list[str]] = {}
+        for router_id in sorted(router_ids - there):
+            owner = owners.owner(router_id)
+            owners.forget(router_id)
+            if owner is not None:
+                by_owner.setdefault(owner, []).append(router_id)
+        for owner, gone in by_owner.items():
+            with contextlib.suppress(BreakersError):  # a successor of that process never hears of them
+                await RouterPeer(self._net, owner).release(gone)
+
+    def _forget_created(self, changes: Sequence[ChangeRow]) -> set[str]:
+        """A created breaker is new, even if its predecessor of the same id has not been read away yet. Answers those
+        that were deleted."""
+        decoded = [self._settings_in(c, payload) for c in changes for kind, payload in c.entries if kind == BREAKER]
+        readable = [settings for settings in decoded if settings is not None]
+        for settings in readable:
+            if settings.created:
+                self._placer.assignments["breaker"].forget(settings.breaker_id)
+        return {settings.breaker_id for settings in readable if settings.rule is None}
+
+    def _settings_in(self, change: ChangeRow, payload: bytes) -> BreakerSet | None:
+        where = (change.router_id, payload, change.id, change.project_id)
+        return self._store.asides.attempt(partial(decode_breaker, payload), "change", *where)
+
+    async def _forget_ended(self, breaker_ids: set[str]) -> None:
+        """A deleted breaker frees its place; its owner drops it when it reads the record. Not so one that was created
+        again meanwhile: another router's log may have heard of that first."""
+        if breaker_ids:
+            there = {a.breaker_id for a in await self._store.breaker_assignments(sorted(breaker_ids))}
+            for breaker_id in breaker_ids - there:
+                self._placer.assignments["breaker"].forget(breaker_id)
+
+    async def _start_breakers(self) -> None:
+        """Breakers whose link now lies in a log: new ones are placed, held ones listen to one more router.
+
+        What fails stays in `_unstarted` and is tried again every second."""
+        async with self._starting:
+            linked, self._unstarted = self._unstarted, {}
+            held = [i for i in linked if self._placer.assignments["breaker"].owner(i) is not None]
+            try:
+                await self._supervision.place_new("breaker", linked)
+                await self._link(held)
+            except BreakersError as error:
+                self._unstarted |= linked
+                log.warning("breakers_not_started", error=str(error))
+
+    async def _link(self, breaker_ids: list[str]) -> None:
+        """Repeating a link is harmless."""
+        by_owner: dict[str, list[tuple[str, RouterRef]]] = {}
+        for assignment in await self._store.breaker_assignments(breaker_ids) if breaker_ids else ():
+            owner = self._placer.assignments["breaker"].owner(assignment.breaker_id)
+            if owner is not None and self._placer.membership.is_up(owner):  # else it is assigned with all its links
+                links = by_owner.setdefault(owner, [])
+                links.extend((assignment.breaker_id, router) for router in assignment.routers)
+        for owner, links in by_owner.items():
+            await BreakerPeer(self._net, owner).link(links)
+
+    async def _announce(self) -> None:
+        """Announces changed projects to replicas. What could not be announced is retried in the next round."""
+        projects, self._unannounced = self._unannounced, set()
+        if not projects:  # another round is at it
+            return
+        try:
+            await JournalPeer(self._net, journal_name(0)).announce("config", sorted(projects))
+        except BreakersError as error:
+            self._unannounced |= projects
+            log.warning("config_not_announced", error=str(error))

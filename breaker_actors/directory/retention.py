@@ -1,0 +1,122 @@
+"""Keeps logs and history bounded: tells routers' owners what of their logs nobody needs, removes rows that are too old.
+
+Runs beside the Directory. Everything it does may be done twice, so a superseded one harms nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from msgspec.structs import replace
+
+from breaker_actors.clock import Clock
+from breaker_actors.errors import BreakersError
+from breaker_actors.messages import LogFloor
+from breaker_actors.settings import Settings
+from breaker_actors.store.base import RetentionStore
+from breaker_actors.store.rows import KEPT_MS
+from breaker_actors.telemetry.guard import run_supervised
+from breaker_actors.transport.peers import Net, RouterPeer
+from breaker_actors.wal.base import LogStock, SampleLog
+
+GONE_MIN_MS = 600_000
+"""Of a deleted router's log something stays at least so long: its breakers read their own end in there."""
+GONE_SPARED_MS = 60_000
+"""Where room is short the rest of it goes early, but for what came within this time."""
+PRUNE_EVERY_MS = 600_000
+PRUNED_MANY = 1_000
+"""A round that removed so many rows of a table is not waited behind: there may be more of them."""
+DAY_MS = 86_400_000
+
+log = structlog.get_logger()
+
+
+class Retention:
+    """Start with `start()`, end with `stop()`; `round()` is one pass."""
+
+    def __init__(
+        self, store: RetentionStore, sample_log: SampleLog, net: Net, clock: Clock, settings: Settings
+    ) -> None:
+        self._store = store
+        self._log = sample_log
+        self._net = net
+        self._clock = clock
+        self._settings = settings
+        self._pruned_ms = 0
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.upkeep_interval_ms / 1000)
+            await run_supervised("upkeep", self.round())
+
+    async def round(self) -> None:
+        """Trims every log whose owner answers and, now and then, prunes the history."""
+        now = self._clock.now_ms()
+        try:
+            await self._trim(now)
+            if shed := await self._store.shed_deliveries(now):
+                log.warning("deliveries_shed", count=shed)
+            if now - self._pruned_ms >= PRUNE_EVERY_MS:
+                before_ms = now - self._settings.history_retention_days * DAY_MS
+                removed = await self._store.prune(before_ms)
+                removed["idempotency_keys"] = await self._store.prune_idempotency_keys(now - KEPT_MS)
+                removed["deliveries"] = await self._store.prune_deliveries(before_ms)
+                if max(removed.values()) < PRUNED_MANY:
+                    self._pruned_ms = now
+                if any(removed.values()):
+                    log.info("history_pruned", **removed)
+        except BreakersError as error:
+            log.warning("upkeep_put_off", error=str(error))
+
+    async def _trim(self, now: int) -> None:
+        placed = {p.log_slot for p in await self._store.placements("router") if p.log_slot}
+        # first what lies there, then who needs it: a router that is made meanwhile is never taken for a gone one, and
+        # what comes into a log that nobody listens to may be there for whoever is linked meanwhile
+        stock = {slot: await self._log.stock(slot) for slot in sorted(placed)}
+        ends = {entry.router_id: entry.last_offset for entries in stock.values() for entry in entries}
+        floors = [
+            floor if floor.offset is not None else replace(floor, offset=ends.get(floor.router_id, 0))
+            for floor in await self._store.log_floors()
+        ]
+        needed = {floor.router_id: floor for floor in floors if not floor.project_id}
+        known = {floor.router_id for floor in floors if floor.project_id}
+        old_ms = now - max(self._settings.log_retention_ms, GONE_MIN_MS)
+        by_owner: dict[str, list[LogFloor]] = {}
+        for floor in floors:
+            if floor.owner:
+                by_owner.setdefault(floor.owner, []).append(floor)
+        for owner, mine in by_owner.items():
+            left = [
+                (slot, entry)
+                for slot in sorted({floor.slot for floor in mine} & stock.keys())
+                for entry in stock[slot]
+                if entry.router_id not in known
+            ]
+            gone = [(s, e.router_id) for s, e in left if e.last_received_ms < old_ms and e.router_id not in needed]
+            spared = [_spared(s, e, needed.get(e.router_id), now) for s, e in left if (s, e.router_id) not in gone]
+            await self._tell(owner, mine + spared, gone)
+
+    async def _tell(self, owner: str, floors: list[LogFloor], gone: list[tuple[str, str]]) -> None:
+        try:
+            await RouterPeer(self._net, owner).trim(floors, gone)
+        except BreakersError as error:
+            log.info("log_not_trimmed", actor=owner, error=str(error))
+
+
+def _spared(slot: str, entry: LogStock, needed: LogFloor | None, now: int) -> LogFloor:
+    """What has to stay of a deleted router's log: the newest, and what a breaker that hung on it still needs."""
+    newest_ms = now - GONE_SPARED_MS
+    if needed is None or needed.offset is None:
+        return LogFloor(entry.router_id, "", slot, entry.last_offset, newest_ms)
+    since_ms = newest_ms if needed.since_ms is None else min(newest_ms, needed.since_ms)
+    return LogFloor(entry.router_id, "", slot, needed.offset, since_ms)

@@ -1,0 +1,56 @@
+"""Whether a channel's destination can ever be reached, as far as that shows without a look-up. Pure.
+
+A name that is not known now may be known in a moment: it passes. What passes here is still held against the policy at
+each connection.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from breaker_actors.notify.channels.config import ADDRESS_KEYS, WEB_PORTS, Problem, parse_address, recipients
+from breaker_actors.notify.egress.policy import (
+    NAME_REFUSED,
+    REFUSED,
+    is_address,
+    permits_address,
+    permits_port,
+)
+from breaker_actors.store.rows import ChannelKind
+
+
+def unreachable(kind: ChannelKind, config: Mapping[str, Any], allow_private: bool) -> Problem | None:
+    """Why nothing can ever be sent to the destination, in the words of a test notification; None where something may.
+    A config without a destination passes: the test says what it lacks."""
+    key = ADDRESS_KEYS[kind]
+    if not (given := config.get(key)):
+        return None
+    try:
+        if kind == "email":
+            recipients(given)
+            return None
+        url = parse_address(given)
+    except ValueError as error:
+        return Problem(f"config.{key}", str(error))
+    words = _refusal(url.host, url.port or WEB_PORTS[url.scheme], allow_private)
+    return Problem(f"config.{key}", words) if words else None
+
+
+def _refusal(host: str, port: int, allow_private: bool) -> str | None:
+    if not permits_port(port, allow_private):
+        return REFUSED
+    if is_address(host):
+        return None if permits_address(_plain(host), allow_private) else REFUSED
+    # RFC 6761: these names are loopback everywhere.
+    is_local = host.rstrip(".").lower().rpartition(".")[2] == "localhost"
+    return NAME_REFUSED if is_local and not allow_private else None
+
+
+def _plain(host: str) -> str:
+    """The usual spelling of an address ("0x7f.1" is 127.0.0.1)."""
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host))
+    except OSError:
+        return host.strip("[]")

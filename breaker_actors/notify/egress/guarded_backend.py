@@ -1,0 +1,210 @@
+"""Connections for HTTP whose policy is checked on the very address that is connected to.
+
+A host is resolved once per connection and the addresses that pass are dialled as numbers: no second look-up can give
+another answer. TLS above this still verifies the host's name. Look-ups run on threads of their own, one for all that
+ask for the same host, so that slow name servers hold up nobody else until RESOLVERS hosts have such.
+
+The time limit of an exchange is kept here, at each read and write, and not by cancelling the exchange: httpcore keeps
+for ever a connection whose request was cancelled between two of its steps, and a pool full of such sends nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpcore
+
+from breaker_actors.notify.egress.policy import is_address, permits_address, permits_port
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+RESOLVERS = 128
+ADDRESSES_MAX = 4
+"""Of a host with more addresses the first few are tried, each with its share of the time that is left."""
+CONNECT_S = 10.0
+REFUSAL_S = 1.0
+"""Longer than nearly every look-up of a name."""
+READ_MAX, ANSWER_BYTES_MAX = 4_096, 65_536
+"""Bytes that are read at once, and of one answer in all, with what comes before its status: a receiver may send any
+number of informational answers first, and each piece is parsed in one go of the loop that serves everybody."""
+
+
+_ENDS: ContextVar[float | None] = ContextVar("ends", default=None)
+"""When the exchange of this task has to be over, on the loop's clock."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """What this task asks of the network in here ends by then, with httpcore's own timeouts."""
+    token = _ENDS.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _ENDS.reset(token)
+
+
+def _left_s(timeout: float | None) -> float | None:
+    ends = _ENDS.get()
+    if ends is None:
+        return timeout
+    left_s = max(0.0, ends - asyncio.get_running_loop().time())
+    return left_s if timeout is None else min(left_s, timeout)
+
+
+class DestinationRefused(Exception):
+    """The address or port is not one that notifications may go to."""
+
+
+class NameRefused(Exception):
+    """The host's name leads nowhere that notifications may go to. Whether it is unknown or leads to where only the
+    service gets is not told: channels would be a way to look internal names up."""
+
+
+class Resolver:
+    """Names to addresses by the system's resolver, which also reads numbers in all their spellings."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="notify-dns")
+        self._asked: dict[str, asyncio.Future[list[str]]] = {}
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Raises OSError when the name is unknown. A look-up can't be stopped: who gives up leaves it to the next."""
+        answer = self._asked.get(host)
+        if answer is None:
+            answer = asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host)
+            self._asked[host] = answer
+            answer.add_done_callback(lambda done: self._forget(host, done))
+        return await asyncio.shield(answer)
+
+    def _forget(self, host: str, done: asyncio.Future[list[str]]) -> None:
+        self._asked.pop(host, None)
+        if not done.cancelled():
+            done.exception()  # nobody may be left to be told
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(host: str) -> list[str]:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+
+class BoundedStream(httpcore.AsyncNetworkStream):
+    """A connection of which no answer is read without end."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._answered_bytes = 0
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's interface
+        """Raises httpcore.RemoteProtocolError beyond ANSWER_BYTES_MAX since the last write."""
+        if self._answered_bytes >= ANSWER_BYTES_MAX:
+            raise httpcore.RemoteProtocolError("the answer has no end")
+        found = await self._stream.read(min(max_bytes, READ_MAX), _left_s(timeout))
+        self._answered_bytes += len(found)
+        return found
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
+        self._answered_bytes = 0
+        await self._stream.write(buffer, _left_s(timeout))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> httpcore.AsyncNetworkStream:
+        return BoundedStream(await self._stream.start_tls(ssl_context, server_hostname, _left_s(timeout)))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """The network of an httpcore pool: TCP only, and only where the policy lets it go. `hides_names`: an unknown name
+    and one without a permitted address are refused alike."""
+
+    def __init__(
+        self,
+        resolve: Resolve,
+        permits: Callable[[str], bool],
+        permits_port: Callable[[int], bool],
+        hides_names: bool = True,
+    ) -> None:
+        self._resolve = resolve
+        self._permits = permits
+        self._permits_port = permits_port
+        self._hides_names = hides_names
+        self._net = httpcore.AnyIOBackend()
+
+    @classmethod
+    def for_policy(cls, resolve: Resolve, allow_private: bool) -> GuardedBackend:
+        return cls(
+            resolve,
+            lambda address: permits_address(address, allow_private),
+            lambda port: permits_port(port, allow_private),
+            hides_names=not allow_private,
+        )
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Raises DestinationRefused, NameRefused, httpcore.ConnectError or httpcore.ConnectTimeout."""
+        if not self._permits_port(port):
+            raise DestinationRefused
+        try:
+            async with asyncio.timeout(_left_s(timeout)):
+                addresses = await self._addresses(host, port)
+        except TimeoutError:
+            raise httpcore.ConnectTimeout("name") from None
+        left_s = _left_s(timeout)
+        return await self._dial(addresses, port, CONNECT_S if left_s is None else left_s)
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        """The first addresses of a host that may be connected to. A name without any takes REFUSAL_S at least to be
+        refused, so that the time does not tell what the words do not."""
+        clock = asyncio.get_running_loop().time
+        ready = clock() + REFUSAL_S
+        try:
+            found = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            if not self._hides_names:
+                raise httpcore.ConnectError("name") from error
+            found = []
+        permitted = [address for address in found if self._permits(address)]
+        if permitted:
+            return permitted[:ADDRESSES_MAX]
+        if is_address(host) or not self._hides_names:
+            raise DestinationRefused
+        await asyncio.sleep(ready - clock())
+        raise NameRefused
+
+    async def _dial(self, addresses: list[str], port: int, within_s: float) -> httpcore.AsyncNetworkStream:
+        clock = asyncio.get_running_loop().time
+        ends = clock() + within_s
+        for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            try:
+                share_s = max(0.0, ends - clock()) / left
+                return BoundedStream(await self._net.connect_tcp(address, port, timeout=share_s))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if left == 1:
+                    raise
+        raise httpcore.ConnectError("address")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

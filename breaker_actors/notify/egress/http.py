@@ -1,0 +1,110 @@
+"""One POST over HTTP, bounded in time and in what is read.
+
+On httpcore, the engine below httpx: its pool takes a network of our own, which is where the destination policy lives;
+and a client above it would log every address, keep cookies of one channel for another, and look for proxies.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import cast
+
+import httpcore
+import httpx
+
+from breaker_actors.notify.egress.guarded_backend import (
+    DestinationRefused,
+    GuardedBackend,
+    NameRefused,
+    Resolve,
+    Resolver,
+    time_limit,
+)
+from breaker_actors.notify.egress.http_outcome import BODY_MAX, Answer
+from breaker_actors.notify.egress.network_errors import network_words
+from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED
+from breaker_actors.notify.limits import Pace
+from breaker_actors.notify.model import Attempt
+
+CONNECTIONS = Pace().total_max
+"""As many as there may be deliveries: a pool with fewer would make those to healthy receivers wait for hanging ones."""
+IDLE_CONNECTIONS, IDLE_S = 10, 15.0
+AGENT = {"User-Agent": "breaker-actors", "Accept-Encoding": "identity", "Content-Type": "application/json"}
+
+
+def trusted() -> ssl.SSLContext:
+    """Certificates are held against the bundled authorities and the system's (SSL_CERT_FILE adds one's own)."""
+    context = httpx.create_ssl_context(trust_env=False)
+    context.load_default_certs()
+    return context
+
+
+class Poster:
+    """The process's HTTP connections for notifications. `resolve` is for tests; the system's resolver otherwise."""
+
+    def __init__(
+        self, timeout_ms: int, allow_private: bool, tls: ssl.SSLContext | None = None, resolve: Resolve | None = None
+    ) -> None:
+        self._timeout_s = timeout_ms / 1_000
+        self._resolver = Resolver()
+        backend = GuardedBackend.for_policy(resolve or self._resolver, allow_private)
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls or trusted(),
+            max_connections=CONNECTIONS,
+            max_keepalive_connections=IDLE_CONNECTIONS,
+            keepalive_expiry=IDLE_S,
+            network_backend=backend,
+        )
+        # At debug level it writes the headers of answers, in which a receiver may repeat what it was sent.
+        logging.getLogger("httpcore").setLevel(logging.INFO)
+
+    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> Answer | Attempt:
+        """The answer, or the attempt's outcome when there was none. The time limit is over all of it.
+
+        A status that came in time counts, even when the rest of its answer did not.
+        """
+        answer = Answer()
+        try:
+            with time_limit(self._timeout_s):
+                await self._exchange(url, AGENT | dict(headers), body, answer)
+        except DestinationRefused:
+            return Attempt(result="refused", error=REFUSED)
+        except NameRefused:
+            return Attempt(result="retry", error=NAME_REFUSED)
+        except httpcore.LocalProtocolError:
+            return Attempt(result="refused", error="its headers can't be sent")
+        except httpcore.TimeoutException:
+            if not answer.status:
+                return Attempt(result="retry", error=f"no answer within {self._timeout_s:g} s")
+        except httpcore.RemoteProtocolError:
+            if not answer.status:
+                return Attempt(result="retry", error="the answer was cut short or is not HTTP")
+        except (httpcore.NetworkError, OSError) as error:
+            if not answer.status:
+                return Attempt(result="retry", error=network_words(error))
+        return answer
+
+    async def _exchange(self, url: httpx.URL, headers: dict[str, str], body: bytes, answer: Answer) -> None:
+        # httpcore would leave the brackets of an IPv6 address out
+        headers = {"Host": url.netloc.decode("ascii")} | headers
+        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        # no limit on the wait for a place: there are as many as deliveries
+        async with self._pool.stream("POST", target, headers=list(headers.items()), content=body) as response:
+            answer.status = response.status
+            answer.retry_after = _header(response.headers, b"retry-after")
+            async with aclosing(cast(AsyncGenerator[bytes], response.aiter_stream())) as chunks:
+                async for chunk in chunks:
+                    answer.body = (answer.body + chunk)[:BODY_MAX]
+                    if len(answer.body) >= BODY_MAX:
+                        break
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+        self._resolver.close()
+
+
+def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in headers if key.lower() == name), None)

@@ -1,0 +1,234 @@
+"""From a group of items to records for the log: repetitions recognised, parts of one router merged, offsets given out.
+
+Nothing here touches the log; `router.appends` writes what was staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from breaker_actors.core.log_entries import (
+    GAP,
+    SAMPLES,
+    VIEW,
+    Gap,
+    RouterView,
+    SampleColumns,
+    Splitter,
+    decode_samples,
+    encode_entry,
+    merge_samples,
+)
+from breaker_actors.messages import AppendResult, ChangeRow, Part, Refusal, RouterAssignment
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.wal.base import Append, RouterHead
+
+REUSABLE = 2
+"""Keys of a part before this place say that it is a repetition; one from here on, that another body had its key."""
+
+
+class OwnedRouter:
+    """One owned router: where its log stands and how it splits.
+
+    Who sets what: `appends` the end of the log, the routing table and the last gap; `watermark` the two watermarks;
+    `duplicates` the keys; `takeover` makes it, with what its predecessor in this process knew."""
+
+    __slots__ = (
+        "durable_watermark_ms",
+        "epoch",
+        "gap_ms",
+        "generation",
+        "id",
+        "keys",
+        "last_ms",
+        "offset",
+        "project_id",
+        "since_ms",
+        "slot",
+        "splitter",
+        "view_offset",
+        "watermark_ms",
+    )
+
+    def __init__(self, assignment: RouterAssignment, head: RouterHead, view: RouterView) -> None:
+        self.id = assignment.router_id
+        self.project_id = assignment.project_id
+        self.epoch = assignment.epoch
+        self.slot = assignment.log_slot
+        self.generation = head.generation
+        self.offset = head.offset
+        self.last_ms = head.last_received_ms
+        self.watermark_ms = 0  # nothing will be stamped at or before this
+        self.durable_watermark_ms = 0  # up to here the watermark survives this process
+        self.since_ms = 0  # until when an earlier owner could take samples
+        self.gap_ms = 0  # the stamp of the last gap written here
+        self.keys = dict(head.keys)
+        self.set_view(head.view_offset, view)
+
+    def set_view(self, offset: int, view: RouterView) -> None:
+        self.view_offset = offset
+        self.splitter = Splitter(view)
+
+    def stamp(self, now_ms: int) -> int:
+        """received_ms of the next record (semantics.md section 2); later than the watermark."""
+        return max(now_ms, self.last_ms, self.watermark_ms + 1 if self.watermark_ms else 0)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change of configuration on its way into a router's log, under the key by which a repetition is known."""
+
+    row: ChangeRow
+    key: bytes
+
+
+class Staged(msgspec.Struct):
+    """One record on its way into the log, and the items it answers."""
+
+    router: OwnedRouter
+    append: Append
+    answers: list[int]
+    columns: SampleColumns | None = None
+
+
+class Group:
+    """Stages the samples and changes of one group. `outcomes[i]`: of the items that need no record of their own.
+
+    `refusal`: why new samples for a slot and project are refused, if they are. `owed`: the gap that has to
+    lie before anything else of a router, if there is one."""
+
+    def __init__(
+        self,
+        routers: Mapping[str, OwnedRouter],
+        refusal: Callable[[str, str], Refusal | None],
+        now_ms: int,
+        owed: Callable[[str], Gap | None],
+        asides: Asides | None = None,
+    ) -> None:
+        self._routers = routers
+        self._owed = owed
+        self._asides = asides or Asides()
+        self._refusal = refusal
+        self._now_ms = now_ms
+        self.outcomes: dict[int, AppendResult] = {}
+        self._open: dict[str, tuple[list[Part], list[int]]] = {}
+        self._seen: dict[tuple[str, bytes], int] = {}
+        self._ends: dict[str, int] = {}
+        self._staged: list[Staged] = []
+        self.duplicate_parts = self.duplicate_samples = 0
+
+    def add(self, index: int, item: Part | Change) -> None:
+        """Items of one router keep their order; parts that follow each other become one record."""
+        router_id = item.router_id if isinstance(item, Part) else item.row.router_id
+        router = self._routers.get(router_id)
+        if router is None:
+            self.outcomes[index] = AppendResult("not_owner")
+            return
+        keys = item.keys if isinstance(item, Part) else (item.key,)
+        if (known := self._known(router, keys[:REUSABLE])) is not None:
+            if isinstance(item, Part):
+                self.duplicate_parts += 1
+                self.duplicate_samples += item.count
+            self._repeat(index, *known)
+            return
+        if isinstance(item, Part) and self._known(router, keys[REUSABLE:]) is not None:
+            self.outcomes[index] = AppendResult("reused")
+            return
+        if isinstance(item, Part) and (refusal := self._refusal(router.slot, router.project_id)) is not None:
+            self.outcomes[index] = AppendResult(refusal)
+            return
+        self._settle(router)
+        self._seen.update({(router_id, key): index for key in keys})
+        if isinstance(item, Part):
+            parts, answers = self._open.setdefault(router_id, ([], []))
+            parts.append(item)
+            answers.append(index)
+        else:
+            self._close_parts(router_id)
+            self._stage_change(router, item, index)
+
+    def settle(self, router_ids: Iterable[str]) -> None:
+        """Stages the gaps of these routers, records that answer nobody."""
+        for router_id in router_ids:
+            if (router := self._routers.get(router_id)) is not None:
+                self._settle(router)
+
+    def _settle(self, router: OwnedRouter) -> None:
+        """Stages the gap that is owed to a router, as its first record here, stamped with the gap's end."""
+        gap = self._owed(router.id)
+        if gap is not None and router.id not in self._ends:
+            self._stage(router, GAP, encode_entry(gap), (), [], gap.to_ms)
+
+    def close(self) -> list[Staged]:
+        """All records, in order per router; each is split by the view in force where it lies."""
+        for router_id in list(self._open):
+            self._close_parts(router_id)
+        latest: dict[str, int] = {}
+        for record in self._staged:
+            if record.router.id in latest and record.append.view_offset != latest[record.router.id]:
+                record.append = replace(record.append, view_offset=latest[record.router.id])
+            if record.append.kind == VIEW:
+                latest[record.router.id] = record.append.offset
+        return self._staged
+
+    def _known(self, router: OwnedRouter, keys: Sequence[bytes]) -> tuple[str, int] | None:
+        """Where a repetition stands already: ("log", offset) or ("group", item index)."""
+        for key in keys:
+            if key in router.keys:
+                return ("log", router.keys[key])
+            if (router.id, key) in self._seen:
+                return ("group", self._seen[router.id, key])
+        return None
+
+    def _repeat(self, index: int, where: str, at: int) -> None:
+        """A repetition answers like its first: from the log at once, in the same group together with it."""
+        if where == "log":
+            self.outcomes[index] = AppendResult("duplicate", at)
+            return
+        for answers in (*(s.answers for s in self._staged), *(a for _, a in self._open.values())):
+            if at in answers:
+                answers.append(index)
+                return
+        self.outcomes[index] = AppendResult("failed")  # its first could not be read
+
+    def _close_parts(self, router_id: str) -> None:
+        if router_id not in self._open:
+            return
+        parts, answers = self._open.pop(router_id)
+        router, keys = self._routers[router_id], tuple(key for p in parts for key in p.keys)
+
+        def merged() -> tuple[bytes, SampleColumns]:
+            payload = merge_samples([p.payload for p in parts])
+            return payload, decode_samples(payload)
+
+        readable = self._asides.attempt(merged, "log", router_id, parts[0].payload, 0, router.project_id)
+        if readable is None:  # nothing of it comes into the log
+            for index in answers:
+                self.outcomes[index] = AppendResult("failed")
+            return
+        payload, columns = readable
+        self._stage(router, SAMPLES, payload, keys, answers).columns = columns
+
+    def _stage_change(self, router: OwnedRouter, change: Change, index: int) -> None:
+        """All records of one change; its key and its answer sit on the first."""
+        for i, (kind, payload) in enumerate(change.row.entries):
+            self._stage(router, kind, payload, () if i else (change.key,), [] if i else [index])
+
+    def _stage(
+        self,
+        router: OwnedRouter,
+        kind: int,
+        payload: bytes,
+        keys: tuple[bytes, ...],
+        answers: list[int],
+        now_ms: int | None = None,
+    ) -> Staged:
+        offset = self._ends[router.id] = self._ends.get(router.id, router.offset) + 1
+        stamp = router.stamp(self._now_ms if now_ms is None else now_ms)
+        append = Append(
+            router.id, router.epoch, offset, stamp, kind, router.view_offset, payload, keys, router.generation
+        )
+        self._staged.append(Staged(router, append, answers))
+        return self._staged[-1]

@@ -1,0 +1,354 @@
+"""RouterActor's inside (stop 7 of a sample's life): stamps, appends to the sample log, splits by linked breaker.
+
+Gets Parts from replicas and changes from the Directory; hands records to the owners of the linked breakers. All that
+touches a router's log goes through one group lane, so one log transaction is in flight and offsets stay dense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from breaker_actors.clock import Clock
+from breaker_actors.errors import BreakersError, NotOwner, Unavailable
+from breaker_actors.messages import (
+    UNAVAILABLE,
+    ActorReport,
+    AppendResult,
+    ChangeRow,
+    LogFloor,
+    Part,
+    RouterAssignment,
+    RouterFigures,
+    SubscribeRequest,
+    Subscribers,
+    SubscriptionCheck,
+    WatermarkAnswer,
+    WatermarkAnswers,
+)
+from breaker_actors.router.appends import Appends
+from breaker_actors.router.group import Change, Group
+from breaker_actors.router.owned import OwnedRouters
+from breaker_actors.router.takeover import Takeover
+from breaker_actors.router.watermark import Watermarks
+from breaker_actors.settings import Settings
+from breaker_actors.telemetry.guard import run_supervised
+from breaker_actors.telemetry.meters import Meters
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.transport.lane import Lane
+from breaker_actors.transport.peers import DirectoryPeer, Net
+from breaker_actors.wal.base import SampleLog
+
+T = TypeVar("T")
+
+RECORD_ROWS_MAX = 10_000
+
+log = structlog.get_logger()
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """Work that has its turn among the samples: done behind those of its group, with the group's time."""
+
+    name: str
+    do: Callable[[int], Awaitable[Any]]
+
+
+async def _nothing(_: int) -> None: ...
+
+
+_BEAT = _Step("beat", _nothing)
+_PING = _Step("ping", _nothing)
+_SETTLE = _Step("settle", _nothing)
+"""Makes a group, in which a slice of owed gaps is written."""
+
+_Item = Part | Change | _Step
+
+CHANGES_AT_ONCE = 100
+"""Changes of configuration in one group: what others append waits for no more than that."""
+CHANGES_S = 5.0
+"""Seconds in which a call begins with slices of changes, a third of what its caller waits."""
+
+
+def _slices(changes: Sequence[ChangeRow]) -> Iterator[list[ChangeRow]]:
+    """Changes in their order, at most CHANGES_AT_ONCE at a time and one of a router."""
+    found: list[ChangeRow] = []
+    routers: set[str] = set()
+    for row in changes:
+        if row.router_id in routers or len(found) == CHANGES_AT_ONCE:
+            yield found
+            found, routers = [], set()
+        found.append(row)
+        routers.add(row.router_id)
+    if found:
+        yield found
+
+
+def _weigh(item: _Item) -> int:
+    return item.weight() if isinstance(item, Part) else 0
+
+
+class RouterHost:
+    """Everything a RouterActor does, without Ray. Start with `start()`, end with `stop()`."""
+
+    def __init__(self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._log = log
+        self._directory = DirectoryPeer(net)
+        self._clock = clock
+        self._settings = settings
+        self.meters = Meters("router", name)
+        self._asides = Asides()
+        self._owned = OwnedRouters(log, net, settings, self.meters)
+        self._outages = self._owned.outages
+        self._appends = Appends(log, self._owned, clock, self.meters, self._asides)
+        skew_max_ms = settings.max_clock_skew_ms
+        self._takeover = Takeover(log, incarnation, self._owned, self._appends, clock, skew_max_ms, self._asides)
+        self._watermarks = Watermarks(log, incarnation)
+        self._is_settling = False
+        self._work: Lane[_Item, Any] = Lane(
+            self._run, weigh=_weigh, weight_max=settings.lane_samples_max, call_weight_max=RECORD_ROWS_MAX
+        )
+        self._beating: asyncio.Task[None] | None = None
+        self.meters.watch(self._look)
+        self.meters.watch_asides(self._asides)
+
+    # ------------------------------------------------------------------ calls
+
+    def start(self) -> None:
+        """Begins the heartbeat. Nothing is owned until `acquire`."""
+        self._beating = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        await self._work.close()
+        await self._owned.fanout.close()
+
+    async def append(self, parts: Sequence[Part]) -> list[AppendResult]:
+        """Appends samples; one outcome per part. "ok" means durable in the log."""
+        self._outages.heard(self._clock.now_ms())
+        futures: list[asyncio.Future[AppendResult] | AppendResult] = []
+        for part in parts:
+            try:
+                futures.append(self._work.put(part))
+            except BreakersError:
+                futures.append(AppendResult("full"))
+        return [f if isinstance(f, AppendResult) else await _outcome(f) for f in futures]
+
+    async def ping(self) -> str:
+        """Notes that a replica can reach this process: samples could be taken now, unless the log refuses them. Returns
+        why the log's last write failed; "" when it did not, or when no router is owned."""
+        self._outages.heard(self._clock.now_ms())
+        with contextlib.suppress(Unavailable):
+            await self._work.put(_PING)
+        return self._appends.fault if self._owned.by_id else ""
+
+    async def acquire(self, assignments: Sequence[RouterAssignment]) -> list[str]:
+        """Becomes the owner of routers; returns the ids that were not fenced by a higher epoch. Raises Unavailable when
+        the log does not answer."""
+        return await self._in_turn("acquire", partial(self._takeover.acquire, assignments))
+
+    async def change(self, changes: Sequence[ChangeRow]) -> dict[int, int]:
+        """Appends configuration changes; change id -> offset of its first record. Repeating one is harmless. After one
+        that failed no other of its router is appended: an old view must not come behind a newer one. Those that were
+        not begun within CHANGES_S are left out; they come again."""
+        loop, offsets, stuck = asyncio.get_running_loop(), dict[int, int](), set[str]()
+        until = loop.time() + CHANGES_S
+        for slice_ in _slices(changes):
+            if loop.time() > until:
+                break
+            able = [row for row in slice_ if row.router_id not in stuck]
+            waiting = [self._work.put(Change(row, b"change:%09d" % row.id)) for row in able]
+            for row, outcome in zip(able, await asyncio.gather(*waiting), strict=True):
+                if outcome.status in ("ok", "duplicate"):
+                    offsets[row.id] = outcome.offset
+                elif outcome.status == "not_owner":
+                    raise NotOwner(f"router {row.router_id} is not owned here")
+                else:
+                    stuck.add(row.router_id)
+        return offsets
+
+    async def subscribe(self, owner: str, requests: Sequence[SubscribeRequest]) -> list[int | None]:
+        """Subscribes breakers of an owner; returns for each the offset after which deliveries start (what lies before
+        is read from the log), None when the router is not owned here."""
+
+        async def subscribe(_: int) -> list[int | None]:
+            return [self._owned.subscribe(owner, request) for request in requests]
+
+        return await self._in_turn("subscribe", subscribe)
+
+    async def advance_watermark(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> WatermarkAnswers:
+        """Advances the watermark: nothing stamped at or before `upto_ms` will come any more. Returns one answer for
+        each (router_id, breaker_id). Raises Unavailable when the log does not answer."""
+
+        async def advance(_: int) -> WatermarkAnswers:
+            return WatermarkAnswers(await self._advance_watermark(upto_ms, pairs))
+
+        return await self._in_turn("advance_watermark", advance)
+
+    async def release(self, router_ids: Sequence[str]) -> None:
+        """Routers that were deleted, or go to another owner: nothing is appended here any more."""
+        await self._in_turn("release", partial(self._let_go, router_ids))
+
+    async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
+        """Drops what is older than the retention (earlier near the byte bound) and nobody needs any more, and routers
+        [(slot, router_id)] that are gone for good; answers how many records went."""
+        return await self._owned.retention.run(floors, gone, self._clock.now_ms())
+
+    async def check_subscriptions(self, owner: str, subscribers: Mapping[str, Subscribers]) -> SubscriptionCheck:
+        """Compares the subscriptions of an owner's breakers with what it believes, by router."""
+        not_owned, mismatched = self._owned.check_subscriptions(owner, subscribers)
+        return SubscriptionCheck(incarnation=self.incarnation, not_owned=not_owned, mismatched=mismatched)
+
+    async def status(self) -> RouterFigures:
+        sizes = {slot: await self._log.size_bytes(slot) for slot in self._owned.slots()}
+        return RouterFigures(
+            routers=len(self._owned.by_id),
+            waiting=self._work.weight,
+            log_bytes=sizes,
+            limits=self._owned.retention.limits(),
+        )
+
+    async def incarnation_id(self) -> str:
+        return self.incarnation
+
+    async def report(self) -> ActorReport:
+        """Returns this process's incarnation and the routers that it owns, with epochs."""
+        epochs = {r.id: r.epoch for r in self._owned.by_id.values()}
+        return ActorReport(incarnation=self.incarnation, epochs=epochs)
+
+    # ------------------------------------------------------------------ the group
+
+    async def _in_turn(self, name: str, step: Callable[[int], Awaitable[T]]) -> T:
+        """The answer of a step that no append runs beside. Raises Unavailable when the log does not answer."""
+        answer: T = await self._work.put(_Step(name, step))
+        return answer
+
+    async def _run(self, items: list[_Item]) -> list[Any]:
+        """One group: everything in arrival order, samples and changes in one log transaction."""
+        if any(item is _SETTLE for item in items):
+            self._is_settling = False
+        if self._appends.is_doubtful:
+            await self._takeover.reread()
+        now = self._clock.now_ms()
+        reached = any(isinstance(item, Part) or item is _PING for item in items)
+        changed = {item.row.router_id for item in items if isinstance(item, Change)}
+        self._outages.note(self._owned.by_id, changed, reached, now)
+        group = self._group(now)
+        group.settle(self._outages.owed.slice())
+        for index, item in enumerate(items):
+            if isinstance(item, Part | Change):
+                group.add(index, item)
+        staged = group.close()
+        if group.duplicate_parts:
+            self.meters.count("breakers_duplicate_parts_total", group.duplicate_parts)
+            self.meters.count("breakers_duplicate_samples_total", group.duplicate_samples)
+        outcomes = group.outcomes | await self._appends.write(staged) if staged else group.outcomes
+        if self._appends.is_doubtful:
+            return [outcomes.get(index) or _unknown(item) for index, item in enumerate(items)]
+        results: list[Any] = []
+        for index, item in enumerate(items):
+            results.append(await _answer(item, now) if isinstance(item, _Step) else outcomes.get(index))
+        self._owned.fanout.flush()
+        self._settle_soon()
+        return results
+
+    def _group(self, now: int) -> Group:
+        owned = self._owned
+        return Group(owned.by_id, owned.retention.refusal, now, self._outages.owed.of, self._asides)
+
+    def _settle_soon(self) -> None:
+        """Owed gaps are written a slice with each group, and there is one until none is owed. After a failed write the
+        next that comes begins anew."""
+        if self._outages.owed and not self._appends.is_doubtful and not self._is_settling:
+            self._is_settling = True
+            self._work.put(_SETTLE)
+
+    async def _settle(self, router_ids: Sequence[str], now: int) -> None:
+        """Writes gaps that are owed. When the log does not answer, they are still owed."""
+        group = self._group(now)
+        group.settle(router_ids)
+        if staged := group.close():
+            await self._appends.write(staged)
+
+    async def _let_go(self, router_ids: Sequence[str], now: int) -> None:
+        """Notes that samples could be taken until now: the next owner's gap, if there has to be one, begins here."""
+        owed = self._outages.owed
+        await self._settle([i for i in router_ids if owed.of(i)], now)
+        is_away = self._outages.away_since(now) is not None
+        alive = [slot for slot in self._owned.slots(router_ids) if not is_away and not owed.is_owed(slot)]
+        for router_id in router_ids:
+            self._owned.forget(router_id)
+        with contextlib.suppress(BreakersError):
+            for slot in alive:
+                await self._log.alive(slot, self.incarnation, now)
+
+    async def _advance_watermark(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[WatermarkAnswer]:
+        """Gives no watermark while no samples can be taken, nor in a slot where an outage is still to be written: that
+        silence is no evidence."""
+        if self._outages.away_since(self._clock.now_ms()) is not None:
+            return [UNAVAILABLE] * len(pairs)
+        asked = {i: router for i, _ in pairs if (router := self._owned.by_id.get(i))}
+        owed = {router.id for router in asked.values() if self._outages.owed.is_owed(router.slot)}
+        async for lost in self._watermarks.advance([r for r in asked.values() if r.id not in owed], upto_ms):
+            self._owned.lose(lost)
+        return [UNAVAILABLE if i in owed else self._owned.watermark(i, breaker_id) for i, breaker_id in pairs]
+
+    # ------------------------------------------------------------------ the heartbeat
+
+    async def _beat(self) -> None:
+        """Every heartbeat_interval_ms: notes in the log's store that samples could be taken until now."""
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            await run_supervised("router heartbeat", self._beat_once())
+
+    async def _beat_once(self) -> None:
+        await self._directory.report_asides(self._asides)
+        with contextlib.suppress(BreakersError):
+            await self._work.put(_BEAT)
+            now = self._clock.now_ms()
+            if self._outages.away_since(now) is not None:
+                return
+            for slot in self._owned.slots():
+                if not self._outages.owed.is_owed(slot):
+                    await self._appends.noting(self._log.alive(slot, self.incarnation, now))
+            self._outages.worked(self._clock.now_ms())
+
+    def _look(self) -> None:
+        """How things stand (see Meters.watch)."""
+        self._appends.look()
+        self._owned.look()
+        self.meters.gauge("breakers_lane_waiting", self._work.weight, lane="log")
+        self.meters.total("breakers_lane_calls_total", self._work.calls, lane="log")
+
+
+async def _outcome(future: asyncio.Future[AppendResult]) -> AppendResult:
+    try:
+        return await future
+    except BreakersError:
+        return AppendResult("failed")
+
+
+async def _answer(step: _Step, now: int) -> Any:
+    """What a step answers; a bug in it does not take the answers of its group along."""
+    try:
+        return await step.do(now)
+    except BreakersError as error:
+        return error
+    except Exception as error:
+        log.error("control_failed", item=step.name, error=repr(error))
+        return Unavailable(f"unexpected {type(error).__name__}")
+
+
+def _unknown(item: _Item) -> AppendResult | BreakersError:
+    """The log may or may not have taken the group: samples and changes are sent again, the rest is asked again."""
+    samples = isinstance(item, Part | Change)
+    return AppendResult("failed") if samples else Unavailable("the sample log does not answer")

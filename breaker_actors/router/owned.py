@@ -1,0 +1,94 @@
+"""The routers that one RouterActor owns, with everything that begins and ends with owning one.
+
+The owner of a router knows its duplicate keys, its subscribers, the gap owed to it and what its log takes; when it
+loses the router it forgets all of that at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from breaker_actors.messages import NOT_SUBSCRIBED, SubscribeRequest, Subscribers, WatermarkAnswer
+from breaker_actors.router.duplicates import DuplicateKeys
+from breaker_actors.router.fanout import FanOut
+from breaker_actors.router.group import OwnedRouter
+from breaker_actors.router.outage import Outages
+from breaker_actors.router.retention import LogRetention
+from breaker_actors.settings import Settings
+from breaker_actors.telemetry.meters import Meters
+from breaker_actors.transport.peers import Net
+from breaker_actors.wal.base import SampleLog
+
+
+class OwnedRouters:
+    """By id; `adopt`, `lose` and `forget` alone change which there are."""
+
+    def __init__(self, log: SampleLog, net: Net, settings: Settings, meters: Meters) -> None:
+        self._routers: dict[str, OwnedRouter] = {}
+        self._meters = meters
+        self.keys = DuplicateKeys(settings.duplicate_keys_max, settings.duplicate_window_ms)
+        self.fanout = FanOut(net, settings.lane_samples_max)
+        self.outages = Outages(settings.heartbeat_interval_ms)
+        share = settings.log_bytes_max * settings.log_project_percent_max // 100
+        self.retention = LogRetention(log, settings.log_retention_ms, settings.log_bytes_max, share)
+
+    @property
+    def by_id(self) -> Mapping[str, OwnedRouter]:
+        """To be read alone."""
+        return self._routers
+
+    def adopt(self, router: OwnedRouter, log_bytes: int, now_ms: int) -> None:
+        """Takes in a router that was acquired; one acquired anew keeps its subscribers."""
+        old = self._routers.get(router.id)
+        self._routers[router.id] = router
+        if old is not None:
+            self.fanout.resume(router)
+        self.keys.adopt(router, old, now_ms)
+        self.retention.adopt(router.slot, router.id, router.project_id, log_bytes)
+
+    def lose(self, router_id: str) -> None:
+        """The log says that another owner has taken over."""
+        self._meters.count("breakers_log_refusals_total")
+        self.forget(router_id)
+
+    def forget(self, router_id: str) -> None:
+        """A router is not owned here any more, and nothing is owed to it."""
+        self._routers.pop(router_id, None)
+        self.fanout.forget(router_id)
+        self.outages.owed.settled(router_id)
+
+    def subscribe(self, owner: str, request: SubscribeRequest) -> int | None:
+        """Subscribes a breaker; returns the offset after which deliveries start, None when the router is not owned."""
+        router = self._routers.get(request.router_id)
+        if router is None:
+            return None
+        self.fanout.subscribe(router, request.breaker_id, request.epoch, owner)
+        return router.offset
+
+    def watermark(self, router_id: str, breaker_id: str) -> WatermarkAnswer:
+        """Returns up to where a breaker has been sent what concerns it, or NOT_SUBSCRIBED."""
+        router = self._routers.get(router_id)
+        sent = self.fanout.sent(router_id, breaker_id)
+        return NOT_SUBSCRIBED if router is None or sent is None else WatermarkAnswer("given", sent, router.offset)
+
+    def check_subscriptions(self, owner: str, expected: Mapping[str, Subscribers]) -> tuple[list[str], list[str]]:
+        """Returns which of these routers are not owned here, and which have other subscribers of that owner."""
+        not_owned = [i for i in expected if i not in self._routers]
+        actual = {i: self.fanout.subscribers(i, owner) for i in expected if i in self._routers}
+        return not_owned, [i for i, subscribers in actual.items() if subscribers != expected[i]]
+
+    def slots(self, router_ids: Sequence[str] | None = None) -> list[str]:
+        """The log slots of these routers, of all when None; sorted."""
+        routers = map(self._routers.get, self._routers if router_ids is None else router_ids)
+        return sorted({router.slot for router in routers if router is not None})
+
+    def look(self) -> None:
+        """Tells how things stand (see Meters.watch)."""
+        meters, retention = self._meters, self.retention
+        meters.gauge("breakers_routers_held", len(self._routers))
+        meters.gauge("breakers_duplicate_keys", len(self.keys))
+        meters.gauge("breakers_log_size_bytes", retention.size_bytes)
+        meters.gauge("breakers_log_shares_full", len(retention.limits()))
+        meters.total("breakers_log_trimmed_total", retention.by_retention, reason="retention")
+        meters.total("breakers_log_trimmed_total", retention.by_size, reason="size")
+        self.fanout.look(meters)

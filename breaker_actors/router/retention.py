@@ -1,0 +1,133 @@
+"""How long a RouterActor's logs grow: a retention, a byte bound, a share of it for each project, and never past what a
+breaker still has to read.
+
+Bytes are counted as records come, and set right from the log when it is taken and in every round: free pages of a file
+are used again and don't count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from breaker_actors.messages import LogFloor, ProjectShare, Refusal
+from breaker_actors.wal.base import SampleLog
+
+EARLY_SHARE = 0.8
+"""From this share of a byte bound on, records go before their retention is over."""
+SHORTER = 0.75
+ROW_BYTES = 64
+_SHORTEST_MS = 1_000
+
+
+class LogRetention:
+    """Trims logs and knows who may add to them: not to a slot at its byte bound, not for a project at its share of one.
+
+    What lies in the log of a router that was deleted counts for its project as long as this process knew the router."""
+
+    def __init__(self, log: SampleLog, retention_ms: int, bytes_max: int, share_max: int) -> None:
+        self._log = log
+        self._retention_ms = retention_ms
+        self._bytes_max, self._share_max = bytes_max, share_max
+        self._bytes: dict[str, int] = {}
+        self._shares: dict[tuple[str, str], int] = {}
+        # of routers with a log here: their project
+        self._projects: dict[str, str] = {}
+        self._routers: dict[str, int] = {}
+        self._trimmed: dict[str, int] = {}
+        self.by_retention = self.by_size = 0
+
+    def adopt(self, slot: str, router_id: str, project_id: str, size: int) -> None:
+        """A router's log was taken: so many bytes of its project lie there."""
+        before = self._routers.get(router_id, 0)
+        self._projects[router_id], self._routers[router_id] = project_id, size
+        self._grow(slot, project_id, size - before)
+
+    def note(self, slot: str, router_id: str, payload_bytes: int) -> None:
+        """A record was appended."""
+        size = payload_bytes + ROW_BYTES
+        self._routers[router_id] = self._routers.get(router_id, 0) + size
+        self._grow(slot, self._projects.get(router_id, ""), size)
+
+    def _grow(self, slot: str, project_id: str, size: int) -> None:
+        self._bytes[slot] = self._bytes.get(slot, 0) + size
+        self._shares[slot, project_id] = self._shares.get((slot, project_id), 0) + size
+
+    def refusal(self, slot: str, project_id: str) -> Refusal | None:
+        """Why samples of a project are not taken into a slot now; None: they are."""
+        if self._bytes.get(slot, 0) >= self._bytes_max:
+            return "log_full"
+        return "share_full" if self._shares.get((slot, project_id), 0) >= self._share_max else None
+
+    @property
+    def size_bytes(self) -> int:
+        """What all logs take, as far as is known."""
+        return sum(self._bytes.values())
+
+    def limits(self) -> tuple[ProjectShare, ...]:
+        """The projects that have used up their share of a slot."""
+        full = [(project_id, used) for (_, project_id), used in self._shares.items() if used >= self._share_max]
+        return tuple(
+            ProjectShare(project_id=project_id, limit="log_bytes", used=used, most=self._share_max)
+            for project_id, used in full
+            if project_id
+        )
+
+    async def run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
+        """One round over all slots of these floors; answers how many records went."""
+        for slot, router_id in gone:
+            await self._log.forget(slot, router_id)
+            for known in (self._trimmed, self._routers, self._projects):
+                known.pop(router_id, None)
+        self._projects.update({floor.router_id: floor.project_id for floor in floors if floor.project_id})
+        by_slot: dict[str, list[LogFloor]] = {slot: [] for slot, _ in gone}
+        for floor in floors:
+            by_slot.setdefault(floor.slot, []).append(floor)
+        return sum([await self._trim_slot(slot, some, now_ms) for slot, some in by_slot.items()])
+
+    async def _trim_slot(self, slot: str, floors: list[LogFloor], now_ms: int) -> int:
+        """By retention; near a share and near the byte bound by ever shorter ones, so that the newest stay as long as
+        there is room. A project near its share pays with its own logs."""
+        dropped = await self._trim_older(slot, floors, now_ms - self._retention_ms)
+        self.by_retention += dropped
+        await self._measure(slot)
+        for project_id in [p for s, p in self._shares if s == slot]:
+            mine = [floor for floor in floors if self._projects.get(floor.router_id, "") == project_id]
+            dropped += await self._shorten(slot, mine, now_ms, partial(self._used_of_share, (slot, project_id)))
+        return dropped + await self._shorten(slot, floors, now_ms, lambda: self._bytes[slot] / self._bytes_max)
+
+    def _used_of_share(self, share: tuple[str, str]) -> float:
+        return self._shares.get(share, 0) / self._share_max
+
+    async def _shorten(self, slot: str, floors: list[LogFloor], now_ms: int, used: Callable[[], float]) -> int:
+        """Ever shorter retentions until less than EARLY_SHARE of a bound is used."""
+        dropped, keep_ms = 0, self._retention_ms
+        while used() > EARLY_SHARE and keep_ms > 0:
+            keep_ms = int(keep_ms * SHORTER) if keep_ms > _SHORTEST_MS else 0
+            if early := await self._trim_older(slot, floors, now_ms - keep_ms):
+                dropped += early
+                await self._measure(slot)
+        self.by_size += dropped
+        return dropped
+
+    async def _trim_older(self, slot: str, floors: list[LogFloor], before_ms: int) -> int:
+        dropped = 0
+        for floor in floors:
+            old_ms = before_ms if floor.since_ms is None else min(before_ms, floor.since_ms)
+            last = await self._log.find(slot, floor.router_id, old_ms)
+            if floor.offset is not None:
+                last = min(last, floor.offset)
+            if last > self._trimmed.get(floor.router_id, 0):
+                dropped += await self._log.trim(slot, floor.router_id, last + 1)
+                self._trimmed[floor.router_id] = last
+        return dropped
+
+    async def _measure(self, slot: str) -> None:
+        """Sets the counts right by what the log says."""
+        self._bytes[slot] = await self._log.size_bytes(slot)
+        shares: dict[tuple[str, str], int] = {}
+        for entry in await self._log.stock(slot):
+            self._routers[entry.router_id] = entry.bytes
+            share = (slot, self._projects.get(entry.router_id, ""))
+            shares[share] = shares.get(share, 0) + entry.bytes
+        self._shares = {share: size for share, size in self._shares.items() if share[0] != slot} | shares

@@ -1,0 +1,127 @@
+"""A RouterActor becomes the owner of routers, or asks the log where they stand after a write of unknown outcome.
+
+What lies between an earlier owner's last sign of life and now is owed to the router as a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from breaker_actors.clock import Clock
+from breaker_actors.core.log_entries import GAP, RouterView, decode_view
+from breaker_actors.messages import RouterAssignment
+from breaker_actors.router.appends import Appends
+from breaker_actors.router.group import OwnedRouter
+from breaker_actors.router.outage import GAP_MIN_MS
+from breaker_actors.router.owned import OwnedRouters
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.wal.base import RouterHead, SampleLog
+from breaker_actors.wal.reader import view_at
+
+
+class Takeover:
+    """Takes routers over under the name of one process. `skew_max_ms`: so far another node's clock may be ahead."""
+
+    def __init__(
+        self,
+        log: SampleLog,
+        incarnation: str,
+        owned: OwnedRouters,
+        appends: Appends,
+        clock: Clock,
+        skew_max_ms: int,
+        asides: Asides,
+    ) -> None:
+        self._log = log
+        self._incarnation = incarnation
+        self._owned = owned
+        self._appends = appends
+        self._clock = clock
+        self._skew_max_ms = skew_max_ms
+        self._asides = asides
+
+    async def acquire(self, assignments: Sequence[RouterAssignment], now: int) -> list[str]:
+        """Acquires routers; returns the ids that were not fenced by a higher epoch. Raises Unavailable
+        when the log does not answer; some may be owned then."""
+        by_slot: dict[str, list[RouterAssignment]] = {}
+        for assignment in assignments:
+            by_slot.setdefault(assignment.log_slot, []).append(assignment)
+        taken: list[str] = []
+        gaps: list[tuple[OwnedRouter, int]] = []
+        outages = self._owned.outages
+        up_ms = outages.up_ms
+        for slot, group in by_slot.items():
+            wanted = {a.router_id: a for a in group}
+            for head in await self._heads(slot, [(a.router_id, a.epoch) for a in group], now):
+                view = await self._view_in_force(slot, head)
+                old = self._owned.by_id.get(head.router_id)
+                router = _successor(OwnedRouter(wanted[head.router_id], head, view), head, old)
+                # this process knows better than the log until when it took samples itself
+                since = max(head.alive_ms, head.last_received_ms, router.durable_watermark_ms, up_ms if old else 0)
+                router.since_ms = since
+                self._owned.adopt(router, head.log_bytes, now)
+                taken.append(router.id)
+                outages.owed.found(router.id, head.last_received_ms)
+                if head.offset and (old is None or outages.is_long(since, now)):
+                    if since == head.last_received_ms and now - since < GAP_MIN_MS:
+                        router.gap_ms = await self._gap_at_end(slot, head)
+                    gaps.append((router, since))
+        now = await self._past(max((since for _, since in gaps), default=0), now)
+        for router, since in gaps:
+            outages.owed.owe(router, since, now)
+        return taken
+
+    async def reread(self) -> None:
+        """After a write of unknown outcome: where does the log stand really?"""
+        routers = list(self._owned.by_id.values())
+        assignments = [
+            RouterAssignment(router_id=r.id, project_id=r.project_id, epoch=r.epoch, log_slot=r.slot) for r in routers
+        ]
+        up_ms = self._owned.outages.up_ms
+        taken = await self.acquire(assignments, self._clock.now_ms())
+        for router in routers:
+            if router.id not in taken:
+                self._owned.forget(router.id)
+        self._appends.is_doubtful = False
+        self._owned.outages.still_up_to(up_ms)
+        self._owned.fanout.flush()
+
+    async def _heads(self, slot: str, routers: list[tuple[str, int]], now: int) -> list[RouterHead]:
+        horizon = self._owned.keys.horizon_ms(now)
+        heads = await self._appends.noting(self._log.acquire(slot, self._incarnation, routers, now, horizon))
+        self._owned.outages.worked(now)
+        return heads
+
+    async def _view_in_force(self, slot: str, head: RouterHead) -> RouterView:
+        """The newest view in a router's log that can be read."""
+        if (payload := head.view) is None:
+            return RouterView(version=0)
+        where = (head.router_id, payload, head.view_offset)
+        view = self._asides.attempt(partial(decode_view, payload), "log", *where)
+        return view or await view_at(self._log, slot, head.router_id, head.view_offset, self._asides)
+
+    async def _gap_at_end(self, slot: str, head: RouterHead) -> int:
+        """The stamp of a router's last record when that is a gap: its owner was never reached, so the gap goes on."""
+        records = await self._log.read(slot, head.router_id, head.offset - 1, head.offset, 1)
+        return records[0].received_ms if records and records[0].kind == GAP else 0
+
+    async def _past(self, last_ms: int, now: int) -> int:
+        """The time, once it lies behind an earlier owner's last stamp: on another node the clock may be behind."""
+        if last_ms <= now:
+            return now
+        await asyncio.sleep(min(last_ms - now, self._skew_max_ms) / 1000)
+        return self._clock.now_ms()
+
+
+def _successor(router: OwnedRouter, head: RouterHead, old: OwnedRouter | None) -> OwnedRouter:
+    """Keeps the watermark that this process gave for a router before it acquired it anew."""
+    if old is not None:
+        router.watermark_ms, router.durable_watermark_ms, router.gap_ms = (
+            old.watermark_ms,
+            old.durable_watermark_ms,
+            old.gap_ms,
+        )
+    router.watermark_ms = max(router.watermark_ms, head.alive_ms)
+    return router

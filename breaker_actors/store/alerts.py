@@ -1,0 +1,264 @@
+"""Rows of the outbox, written where their cause is: with a transition in the Journal's commit, with the deletion of an
+open breaker in the transaction that deletes it. Neighbour: `outbox.py`, what becomes of them.
+
+Sync functions over a `Connection`; each runs inside the transaction of its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Column, ColumnElement, Connection, Select, exists, insert, select
+
+from breaker_actors.core.model import Agg, Rule, StateWord
+from breaker_actors.store import tables as t
+from breaker_actors.store.quotas import UNSENT, add, shares, used
+from breaker_actors.store.rows import Alert, AlertKind, AlertPayload, BreakerRow, alert_of
+from breaker_actors.store.section import IDS, bump, by_ids, chunks, new_id
+from breaker_actors.text.escaping import link_of
+
+BOTH: tuple[Alert, ...] = ("trip", "recover")
+_OF_RULE = ("kind", "metric", "threshold", "window_ms")
+_MORE_OF_RULE = ("op", "min_count", "kind_params")
+
+
+class Receivers(NamedTuple):
+    """(channel, alerts it takes) of a project, and how it links to traces."""
+
+    channels: list[tuple[str, tuple[str, ...]]]
+    trace_template: str | None
+
+
+class Outage(NamedTuple):
+    """The event that began an outage: its sequence and time."""
+
+    sequence: int
+    ts_ms: int
+
+
+def is_heard(project_id: Column[str]) -> ColumnElement[bool]:
+    """Whether anybody wants to be told of a project's alerts at all."""
+    ch, p = t.channels.c, t.projects.c
+    own = exists().where(ch.project_id == project_id, ch.enabled)
+    return own | exists().where(p.id == project_id, p.slack_webhook_url.is_not(None))
+
+
+def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
+    """One row for each channel that takes it, of event rows that are being stored, in order. Call before they are
+    inserted, with those of projects that are heard (`is_heard`). Costs nothing for events that are no alerts."""
+    alerts = [event for event in events if alert_of(event["prev"], event["curr"])]
+    if not alerts:
+        return
+    receivers = _receivers(c, sorted({event["project_id"] for event in alerts}))
+    alerts = [event for event in alerts if event["project_id"] in receivers]
+    if not alerts:
+        return
+    rules = _rules(c, sorted({event["breaker_id"] for event in alerts}))
+    rows: list[dict[str, Any]] = []
+    for event, outage in _with_outages(c, alerts):
+        kind = alert_of(event["prev"], event["curr"])
+        assert kind is not None
+        mine = receivers[event["project_id"]]
+        trace_url = link_of(mine.trace_template, event["trace_id"])
+        told = _told(event, rules.get(event["breaker_id"]), outage, trace_url)
+        for channel_id, wanted in mine.channels:
+            if kind in wanted:
+                # a channel that takes recoveries only asks for no trip before them
+                incident = outage.sequence if outage is not None and "trip" in wanted else None
+                rows.append(_row(event, channel_id, kind, told, incident))
+    _write(c, rows)
+
+
+def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
+    """Breakers that are deleted while they are open: who got their trip, or will get it, is told of the end
+    (semantics.md section 3). Call before they are gone."""
+    states = _states(c, [row.id for row in removed])
+    ended = [row for row in removed if states[row.id].state != "closed"]
+    outages = _outages(c, [row.id for row in ended])
+    listeners = _listeners(c, outages)
+    rows = []
+    for row in ended:
+        if channels := listeners.get(row.id):
+            outage, state = outages[row.id], states[row.id]
+            told = _end_told(row, state.state, outage, now_ms)
+            of = {"project_id": row.project_id, "breaker_id": row.id, "ts_ms": now_ms}
+            of |= {"transition_seq": state.transition_seq}
+            rows += [_row(of, channel_id, "resolve", told, outage.sequence) for channel_id in channels]
+    _write(c, rows)
+
+
+def _write(c: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Stores new rows, as many as their projects may have: twice their share, where what waits has filled it."""
+    by_project: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_project.setdefault(row["project_id"], []).append(row)
+    for project_id, mine in sorted(by_project.items()):
+        room = 2 * shares(c).deliveries - used(c, project_id, "deliveries")
+        kept = mine if len(mine) <= room else _within_share(c, mine, room)
+        if kept:
+            c.execute(_ADD_ROWS, kept)
+            add(c, project_id, "deliveries", len(kept))
+        if len(kept) < len(mine):
+            bump(c, UNSENT, len(mine) - len(kept))
+
+
+def _within_share(c: Connection, rows: Sequence[dict[str, Any]], room: int) -> list[dict[str, Any]]:
+    """Of rows beyond a project's share the first, and the end of every outage whose trip is written: who was told of
+    the beginning is told of the end, and nobody else."""
+    kept: list[dict[str, Any]] = []
+    told = _written_trips(c, rows)
+    for row in rows:
+        outage = (row["channel_id"], row["incident"])
+        ends = row["kind"] != "trip" and row["incident"] is not None
+        if outage in told if ends else len(kept) < room:
+            kept.append(row)
+            told.add(outage)
+    return kept
+
+
+def _written_trips(c: Connection, rows: Sequence[dict[str, Any]]) -> set[tuple[str, int | None]]:
+    """The (channel, outage) of these rows that have a trip which was sent, or will be."""
+    o = t.outbox.c
+    incidents = sorted({row["incident"] for row in rows if row["incident"] is not None})
+    query = select(o.channel_id, o.incident).where(o.kind == "trip", o.state.in_(("pending", "sent")))
+    return {
+        (channel_id, incident)
+        for some in chunks(incidents)
+        for channel_id, incident in c.execute(query.where(o.incident.in_(some)))
+    }
+
+
+def _receivers_statement() -> Select[Any]:
+    p, ch = t.projects.c, t.channels.c
+    query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
+    query = query.add_columns(p.trace_id_url_template)
+    query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled)
+    return query.where(p.deleted_ms.is_(None), p.id.in_(IDS)).order_by(p.id, ch.number)
+
+
+def _outage_starts_statement() -> Select[Any]:
+    e, b = t.events.c, t.breakers.c
+    earlier = t.events.alias()
+    began = (
+        select(earlier.c.transition_seq)
+        .where(earlier.c.breaker_id == b.id, earlier.c.project_id == b.project_id, earlier.c.prev == "closed")
+        .order_by(earlier.c.transition_seq.desc())
+        .limit(1)
+        .correlate(t.breakers)
+        .scalar_subquery()
+    )
+    query = select(b.id, e.sequence, e.ts_ms).select_from(t.breakers)
+    same = (e.breaker_id == b.id) & (e.project_id == b.project_id) & (e.transition_seq == began)
+    return query.join(t.events, same).where(b.id.in_(IDS))
+
+
+_RECEIVERS = _receivers_statement()
+_OUTAGE_STARTS = _outage_starts_statement()
+_RULES = select(t.breakers.c.id, t.breakers.c.rule).where(t.breakers.c.id.in_(IDS))
+_ADD_ROWS = insert(t.outbox)
+
+
+def _receivers(c: Connection, project_ids: Sequence[str]) -> dict[str, Receivers]:
+    """Those of each project that has any; a project's own id stands for its slack_webhook_url."""
+    found: dict[str, Receivers] = {}
+    for row in by_ids(c, _RECEIVERS, project_ids):
+        mine = found.setdefault(row.id, Receivers([(row.id, BOTH)] if row.legacy else [], row.trace_id_url_template))
+        if row.channel_id is not None:
+            mine.channels.append((row.channel_id, row.events))
+    return {project_id: receivers for project_id, receivers in found.items() if receivers.channels}
+
+
+def _with_outages(
+    c: Connection, alerts: Sequence[Mapping[str, Any]]
+) -> Iterable[tuple[Mapping[str, Any], Outage | None]]:
+    """Each event with the outage it belongs to. An outage begins with the move from closed; where that is not among
+    these events it is stored already (or forgotten)."""
+    first = {event["breaker_id"]: event["prev"] for event in reversed(alerts)}
+    outages = _outages(c, sorted(id_ for id_, prev in first.items() if prev != "closed"))
+    for event in alerts:
+        if event["prev"] == "closed":
+            outages[event["breaker_id"]] = Outage(event["sequence"], event["ts_ms"])
+        yield event, outages.get(event["breaker_id"])
+
+
+def _outages(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Outage]:
+    """The newest stored outage of each breaker. Its events are looked through from the newest one back to its
+    beginning, by the index on them: that is a few rows, however long the history is."""
+    return {id_: Outage(sequence, ts_ms) for id_, sequence, ts_ms in by_ids(c, _OUTAGE_STARTS, breaker_ids)}
+
+
+def _rules(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Rule]:
+    return {id_: rule for id_, rule in by_ids(c, _RULES, breaker_ids)}
+
+
+def _told(event: Mapping[str, Any], stored: Rule | None, outage: Outage | None, trace_url: str | None) -> AlertPayload:
+    rule = event["rule"]
+    if stored is not None and all(rule.get(name) == getattr(stored, name) for name in _OF_RULE):
+        rule = rule | {name: getattr(stored, name) for name in _MORE_OF_RULE}
+    lasted = None if outage is None or event["prev"] == "closed" else event["ts_ms"] - outage.ts_ms
+    given = {name: event[name] for name in AlertPayload.__struct_fields__ if name in event and name != "rule"}
+    return AlertPayload(**given, rule=rule, outage_ms=lasted, trace_url=trace_url)
+
+
+def _end_told(row: BreakerRow, state: StateWord, outage: Outage, now_ms: int) -> AlertPayload:
+    rule = {name: getattr(row.rule, name) for name in (*_OF_RULE, *_MORE_OF_RULE)}
+    return AlertPayload(
+        name=row.name,
+        prev=state,
+        curr="closed",
+        ts_ms=now_ms,
+        reason="deleted",
+        value=None,
+        rule=rule | {"tags": {}},
+        agg=msgspec.to_builtins(Agg()),
+        outage_ms=now_ms - outage.ts_ms,
+    )
+
+
+def _row(
+    of: Mapping[str, Any], channel_id: str, kind: AlertKind, told: AlertPayload, incident: int | None
+) -> dict[str, Any]:
+    """A new row; it is due at once."""
+    return {
+        "id": new_id(),
+        "project_id": of["project_id"],
+        "channel_id": channel_id,
+        "breaker_id": of["breaker_id"],
+        "kind": kind,
+        "shard": of.get("shard"),
+        "sequence": of.get("sequence"),
+        "transition_seq": of["transition_seq"],
+        "incident": incident,
+        "told": told,
+        "state": "pending",
+        "attempts": 0,
+        "next_ms": 0,
+        "created_ms": of["ts_ms"],
+    }
+
+
+def _states(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Any]:
+    """The records of breakers, locked as the Journal locks them: a trip is stored before the deletion, or never."""
+    query = (
+        select(t.breakers.c.id, t.records.c.state, t.records.c.transition_seq)
+        .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+        .where(t.breakers.c.id.in_(IDS))
+        .order_by(t.breakers.c.id)
+        .with_for_update()
+    )
+    return {row.id: row for row in by_ids(c, query, sorted(breaker_ids))}
+
+
+def _listeners(c: Connection, outages: Mapping[str, Outage]) -> dict[str, list[str]]:
+    """Per breaker the channels that were told of its outage, or will be."""
+    o = t.outbox.c
+    query = select(o.breaker_id, o.channel_id, o.incident).where(o.kind == "trip", o.state.in_(("pending", "sent")))
+    found: dict[str, dict[str, None]] = {}
+    for some in chunks(list(outages)):
+        mine = o.breaker_id.in_(some) & o.incident.in_([outages[id_].sequence for id_ in some])
+        for row in c.execute(query.where(mine).order_by(o.number)):
+            if row.incident == outages[row.breaker_id].sequence:
+                found.setdefault(row.breaker_id, {})[row.channel_id] = None
+    return {breaker_id: list(channels) for breaker_id, channels in found.items()}

@@ -1,0 +1,414 @@
+"""What the service keeps durably: one protocol for each role, so that every host takes what it may do and no more.
+`sql_store.py` implements all of them for SQLite and PostgreSQL; the rows are in `rows.py`.
+
+Every method is one transaction, runs on the event loop and raises errors.Unavailable when the database does not answer.
+`now_ms` is the caller's clock. With `once` a write that was done before raises Repeated, and IdempotencyKeyReused when
+that was another one. Configuration writes are rows plus `changes` rows that the Directory later appends to the routers'
+logs (architecture.md section 3.6), plus a row of the audit log that names `by` whom. Runtime writes (records, events)
+come from the Journal only, fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from breaker_actors.messages import (
+    Aside,
+    BreakerAssignment,
+    ChangeRow,
+    Commit,
+    CommitResult,
+    EventDraft,
+    LogFloor,
+    RouterAssignment,
+)
+from breaker_actors.store.rows import (
+    SYSTEM,
+    AsideRow,
+    AuditRow,
+    BreakerBrief,
+    BreakerDraft,
+    BreakerItem,
+    BreakerMetadata,
+    BreakerRow,
+    ChannelDraft,
+    ChannelRow,
+    CircuitRow,
+    DeliveryQuery,
+    DeliveryResult,
+    DeliveryRow,
+    EventQuery,
+    EventRow,
+    JournalHead,
+    KeyKind,
+    KeyRow,
+    Leased,
+    Once,
+    OrgRow,
+    Placement,
+    ProjectRow,
+    Replaced,
+    RouterDraft,
+    RouterRow,
+    ScrapedBreaker,
+    StoredFigures,
+    StoredState,
+    StreamSnapshot,
+    Waiting,
+    WorkspaceRow,
+)
+from breaker_actors.telemetry.set_aside import Asides
+
+Edit = Callable[[BreakerRow], BreakerRow]
+RouterEdit = Callable[[RouterRow], RouterRow]
+ChannelEdit = Callable[[ChannelRow], ChannelRow]
+Check = Callable[[Sequence[BreakerRow], int], None]
+"""Looks at the current breakers of a project and at how many of them would go; raises to keep them."""
+
+
+class Access(Protocol):
+    """A database that is reached."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def ping(self) -> None: ...
+    async def database_id(self) -> str:
+        """Which database this is: copies and backups keep it, no other one has it."""
+
+
+class AsideNotes(Protocol):
+    """What an actor notes of rows it cannot read."""
+
+    asides: Asides
+    """What this process could not read of the store; it comes into the table by itself."""
+
+
+class AsideStore(AsideNotes, Protocol):
+    """The table of what could not be read."""
+
+    async def set_aside(self, entries: Sequence[Aside]) -> None:
+        """Notes what could not be read; what is in the table already is counted there. Bounded, see `asides.py`."""
+
+    async def list_aside(self, limit: int, before: int | None = None) -> list[AsideRow]:
+        """Newest first; `before`: the number of the last row already given."""
+
+    async def drop_aside(self, numbers: Sequence[int] | None = None) -> int:
+        """Forgets rows (None: all); how many there were."""
+
+    async def count_aside(self) -> tuple[int, int]:
+        """How many rows there are, and how many entries found no room."""
+
+
+class QuotaReads(Protocol):
+    """What is kept, beside what may be kept."""
+
+    async def configuration_bytes(self, project_id: str) -> int:
+        """What a project's configuration takes: bytes of its texts, and a part for each row."""
+
+    async def stored_figures(self) -> StoredFigures:
+        """The projects and organisations that are near a bound of what they may keep, or beyond it; and what was left
+        out for it."""
+
+
+class AccessVersion(Protocol):
+    """Tells that caches of keys and projects are out of date."""
+
+    async def access_version(self) -> int:
+        """A counter that only rises: by every revoked key, and by every change of a project's ingest authentication
+        (whether it asks for signatures, with which secrets, or that it is gone)."""
+
+
+class AccountStore(AccessVersion, Protocol):
+    """Organisations with their keys, workspaces and projects."""
+
+    async def create_org(self, name: str, now_ms: int) -> str: ...
+    async def has_org(self) -> bool: ...
+    async def list_orgs(self) -> list[OrgRow]: ...
+    async def create_key(
+        self,
+        org_id: str,
+        kind: KeyKind,
+        name: str,
+        now_ms: int,
+        project_id: str | None = None,
+        by: str = SYSTEM,
+        once: Once | None = None,
+        key: str | None = None,
+    ) -> tuple[KeyRow, str]:
+        """The row and, only here, the key itself: a random one, or `key`, which has to be as random."""
+
+    async def find_key(self, key: str) -> KeyRow | None: ...
+    async def list_keys(self, org_id: str, project_id: str | None = None) -> list[KeyRow]:
+        """In order of creation: all keys of the organisation, or those of one project."""
+
+    async def revoke_key(
+        self, org_id: str, key_id: str, now_ms: int, project_id: str | None = None, by: str = SYSTEM
+    ) -> None:
+        """Removes a key; with `project_id` only one of that project."""
+
+    async def live_keys(self, key_ids: Sequence[str]) -> set[str]:
+        """Those of the keys that are not revoked."""
+
+    async def touch_keys(self, uses: Mapping[str, int]) -> None:
+        """Notes when keys (id -> ms) were used last; a use within a minute of the noted one is not written."""
+
+    async def create_workspace(
+        self, org_id: str, name: str, slug: str, now_ms: int, by: str = SYSTEM, once: Once | None = None
+    ) -> WorkspaceRow: ...
+    async def list_workspaces(self, org_id: str) -> list[WorkspaceRow]: ...
+    async def get_workspace(self, workspace_id: str) -> WorkspaceRow | None: ...
+    async def update_workspace(
+        self, workspace_id: str, fields: Mapping[str, str], now_ms: int, by: str = SYSTEM
+    ) -> WorkspaceRow: ...
+    async def delete_workspace(self, workspace_id: str, now_ms: int, by: str = SYSTEM) -> None:
+        """Raises WorkspaceHasProjects while there are any."""
+
+    async def create_project(
+        self,
+        org_id: str,
+        workspace_id: str,
+        name: str | None,
+        now_ms: int,
+        by: str = SYSTEM,
+        once: Once | None = None,
+    ) -> ProjectRow: ...
+    async def list_projects(self, org_id: str, workspace_id: str | None = None) -> list[ProjectRow]: ...
+    async def get_project(self, project_id: str) -> ProjectRow | None: ...
+    async def update_project(
+        self, project_id: str, fields: Mapping[str, Any], now_ms: int, by: str = SYSTEM
+    ) -> ProjectRow: ...
+    async def rotate_secret(
+        self, project_id: str, now_ms: int, overlap_ms: int = 0, by: str = SYSTEM, once: Once | None = None
+    ) -> ProjectRow: ...
+    async def delete_project(self, project_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
+        """Everything of the project is gone for reads at once; its breakers end through the routers' logs."""
+
+
+class ConfigStore(Protocol):
+    """Breakers, routers and channels of projects, with the audit log. Writes of breakers and routers answer the ids of
+    the change rows they wrote."""
+
+    async def create_breaker(
+        self, project_id: str, draft: BreakerDraft, now_ms: int, by: str = SYSTEM, once: Once | None = None
+    ) -> tuple[BreakerRow, list[int]]: ...
+    async def update_breaker(
+        self, project_id: str, breaker_id: str, edit: Edit, now_ms: int, by: str = SYSTEM
+    ) -> tuple[BreakerRow, list[int]]:
+        """`edit` is a pure function from the current row to the wanted one; equal means nothing is written."""
+
+    async def delete_breaker(self, project_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM) -> list[int]: ...
+    async def replace_breakers(
+        self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM
+    ) -> Replaced:
+        """Makes `items` the whole set of a project's breakers (semantics.md section 8). Invalid items are refused
+        before `check` is asked."""
+
+    async def list_breakers(
+        self, project_id: str, breaker_ids: Sequence[str] | None = None
+    ) -> tuple[list[BreakerRow], int]:
+        """Rows (all, or those of some ids) in creation order, and the time of the last configuration change (ms)."""
+
+    async def breaker_briefs(self, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[BreakerBrief]:
+        """Of all breakers of a project in creation order, or of those with the ids in any; nothing of free form is
+        read for it."""
+
+    async def scraped_breakers(self, most: int) -> tuple[list[ScrapedBreaker], int]:
+        """The oldest breakers of all projects, `most` of them at most, and how many there are in all."""
+
+    async def breaker_metadata(self, project_id: str) -> list[BreakerMetadata]:
+        """The same of their metadata."""
+
+    async def get_breaker(self, project_id: str, breaker_id: str) -> BreakerRow | None: ...
+    async def create_router(
+        self, project_id: str, draft: RouterDraft, now_ms: int, by: str = SYSTEM, once: Once | None = None
+    ) -> tuple[RouterRow, list[int]]:
+        """`once` answers from the row and its breakers in link order. Of a large answer only the router's id is kept:
+        Repeated.thing."""
+
+    async def list_routers(self, project_id: str) -> list[RouterRow]: ...
+    async def router_modes(self, project_id: str, router_ids: Sequence[str] | None = None) -> dict[str, str]:
+        """The modes of all routers of a project, or of those with the ids; nothing else is read for it."""
+
+    async def router_links(self, project_id: str, router_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The breakers of those of the routers that have some, in link order."""
+
+    async def get_router(self, project_id: str, router_id: str) -> RouterRow | None: ...
+    async def update_router(
+        self, project_id: str, router_id: str, edit: RouterEdit, now_ms: int, by: str = SYSTEM
+    ) -> tuple[RouterRow, list[int]]:
+        """`edit` as for breakers; a change row is written only when the split changes."""
+
+    async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
+        """Raises RouterHasBreakers while there are any."""
+
+    async def link_breakers(
+        self, project_id: str, router_id: str, breaker_ids: Sequence[str], now_ms: int, by: str = SYSTEM
+    ) -> tuple[RouterRow, list[int]]:
+        """All of them or none; what is linked already stays as it is."""
+
+    async def unlink_breaker(
+        self, project_id: str, router_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[int]:
+        """The link is gone at once; the view without it lies in the change row."""
+
+    async def create_channel(
+        self, project_id: str, draft: ChannelDraft, now_ms: int, by: str = SYSTEM, once: Once | None = None
+    ) -> ChannelRow: ...
+    async def list_channels(self, project_id: str) -> list[ChannelRow]: ...
+    async def get_channel(self, project_id: str, channel_id: str) -> ChannelRow | None: ...
+    async def update_channel(
+        self, project_id: str, channel_id: str, edit: ChannelEdit, now_ms: int, by: str = SYSTEM
+    ) -> ChannelRow: ...
+    async def delete_channel(self, project_id: str, channel_id: str, now_ms: int, by: str = SYSTEM) -> None: ...
+    async def audit(self, project_id: str, limit: int, before: int | None = None) -> list[AuditRow]:
+        """Newest first; `before`: the number of the last row already given. Fewer than `limit` also where entries are
+        large, but one at least while there are any."""
+
+
+class EventStore(AsideNotes, Protocol):
+    """Events, and the states that were committed last."""
+
+    async def events(self, query: EventQuery) -> list[EventRow]: ...
+    async def latest_event_ms(self, query: EventQuery) -> int | None: ...
+    async def stored_states(self, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[StoredState]: ...
+    async def stream_snapshot(self, project_id: str, now_ms: int) -> StreamSnapshot: ...
+    async def add_backfill_events(
+        self, project_id: str, run_id: str, events: Sequence[tuple[str, EventDraft]], now_ms: int
+    ) -> None:
+        """Events (breaker id, draft) of a backfill run; one that the run has stored already is left as it is."""
+
+
+class DeliveryStore(Protocol):
+    """The outbox as people see it."""
+
+    async def deliveries(self, query: DeliveryQuery) -> list[DeliveryRow]: ...
+    async def circuit(self, channel_id: str) -> CircuitRow | None:
+        """What the Notifier noted last of a channel that failed; None: nothing, or it was edited since."""
+
+    async def redrive_delivery(
+        self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[DeliveryRow]:
+        """Makes a dead delivery and the other dead ones of its outage pending again; all of them, in order. Raises
+        NotRedrivable when it is not dead, when nothing can be sent, or when it would end a newer outage."""
+
+
+class OutboxStore(AsideNotes, Protocol):
+    """The outbox as the Notifier works on it, under its epoch."""
+
+    async def open_notifier(self) -> int:
+        """Raises the notifier's epoch and returns it; older notifiers are refused from here on."""
+
+    async def waiting_channels(self) -> list[Waiting]:
+        """Channels that have pending deliveries."""
+
+    async def lease_deliveries(
+        self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
+    ) -> list[Leased]:
+        """At most so many deliveries of each channel as `wants` says, to be sent at once; of a breaker only the oldest
+        one. Each counts as an attempt. Nobody else may send them before `until_ms`. `held`: ids that this epoch is
+        sending; what it leased beside them it never heard of, and may take again. Channels that are gone or disabled
+        are left out. Raises Fenced."""
+
+    async def settle_deliveries(
+        self,
+        epoch: int,
+        tried: Sequence[DeliveryResult],
+        circuits: Sequence[CircuitRow] = (),
+        hasten: Sequence[str] = (),
+    ) -> set[str]:
+        """Notes what came of attempts; the ids of those that were still leased under the epoch, the others are left
+        alone. The recoveries of a dead trip end with it. `hasten`: channels whose waiting deliveries are due now."""
+
+    async def give_up_deliveries(
+        self, epoch: int, channel_id: str, now_ms: int, before_ms: int, error: str
+    ) -> dict[str, int]:
+        """Ends deliveries of a channel that does not answer which have been tried, or waited for, since `before_ms`;
+        how many became "dead" and "cancelled". `error`: for those never tried. A bounded part of them. Raises Fenced.
+        """
+
+    async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
+        """Ends the pending deliveries of a channel that is gone or disabled; how many. Raises Fenced."""
+
+    async def outbox_depth(self) -> tuple[int, int | None]:
+        """How many deliveries are pending, and the created_ms of the oldest."""
+
+
+class JournalStore(AccessVersion, AsideNotes, Protocol):
+    """Commits of a shard, under the epoch of its Journal."""
+
+    async def open_journal(self, shard: int) -> JournalHead: ...
+    async def journal_head(self, shard: int) -> JournalHead:
+        """Where the shard stands, whoever holds it."""
+
+    async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
+        """One transaction. Each commit with events or `announce` takes sequence numbers in order: one per event, one
+        for an announcement (n events take n numbers; the last one is its feed entry). Raises Fenced when a newer
+        journal holds the shard."""
+
+
+class Placements(Protocol):
+    """Who owns what."""
+
+    async def placements(self, kind: Literal["breaker", "router"]) -> list[Placement]: ...
+
+
+class PlacementStore(AsideNotes, Placements, Protocol):
+    """Owners, epochs and change rows, under the epoch of the Directory."""
+
+    async def open_directory(self, known: int | None = None) -> int:
+        """Raises the directory epoch and returns it; older directories are refused from here on. `known`: only if it
+        is still this one, else Fenced is raised."""
+
+    async def directory_epoch(self) -> int:
+        """The epoch of the newest directory; 0 when there was none yet."""
+
+    async def claim(
+        self, directory_epoch: int, kind: Literal["breaker", "router"], owners: Mapping[str, str]
+    ) -> dict[str, int]:
+        """Gives each id to its new owner under a raised epoch; unknown ids are left out of the answer."""
+
+    async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
+        """The oldest change rows; with `owners` only those of routers that are theirs or nobody's yet."""
+
+    async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
+        """The routers for which some of these changes still wait."""
+
+    async def settle_changes(self, directory_epoch: int, offsets: Mapping[int, int]) -> None:
+        """Removes applied change rows; `offsets`: change id -> offset of its first record, which becomes the links'
+        since_offset (offset - 1)."""
+
+    async def breaker_assignments(self, breaker_ids: Sequence[str]) -> list[BreakerAssignment]: ...
+    async def router_assignments(self, router_ids: Sequence[str]) -> list[RouterAssignment]: ...
+
+
+class RetentionStore(Placements, Protocol):
+    """What is too old or too much, and what of the logs is still needed. Each call removes a bounded part."""
+
+    async def log_floors(self) -> list[LogFloor]:
+        """What is still needed of every router's log, by its linked breakers' stored records."""
+
+    async def prune(self, before_ms: int) -> dict[str, int]:
+        """Removes history older than a time, a bounded part of it; how many rows went of each table."""
+
+    async def prune_idempotency_keys(self, before_ms: int) -> int:
+        """Forgets keys of `once` from before a time, a bounded part of them; how many."""
+
+    async def prune_deliveries(self, before_ms: int) -> int:
+        """Removes a bounded part of the ended deliveries from before a time; how many."""
+
+    async def shed_deliveries(self, now_ms: int) -> int:
+        """Of projects with more deliveries than they may keep: removes the oldest ended ones, and makes those that wait
+        for longest dead where there are none; a bounded part of them; how many."""
+
+
+class DirectoryStore(AsideStore, QuotaReads, PlacementStore, Protocol):
+    """What the Directory takes."""
+
+
+class ReplicaStore(Access, AsideStore, QuotaReads, AccountStore, ConfigStore, EventStore, DeliveryStore, Protocol):
+    """What a replica of the API takes."""
+
+
+class Store(ReplicaStore, DirectoryStore, JournalStore, OutboxStore, RetentionStore, Protocol):
+    """All roles: for who opens the store, and for commands on a data directory."""

@@ -1,0 +1,176 @@
+"""Statements over breakers, routers and links that both resources use, and the change rows that carry them to the logs.
+
+Sync functions over a `Connection`; each runs inside the transaction of its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+
+from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, RouterView, encode_entry
+from breaker_actors.store import tables as t
+from breaker_actors.store.config.routing_tables import Linked, view_of
+from breaker_actors.store.quotas import add_link_count, reweighed
+from breaker_actors.store.rows import BreakerRow
+from breaker_actors.store.section import DAY_MS, IDS, by_ids, chunks
+
+Entry = tuple[int, bytes]
+_entries = msgspec.msgpack.Encoder()
+
+BREAKER_COLUMNS = [t.breakers.c[f] for f in BreakerRow.__struct_fields__ if f != "router_ids"]
+
+
+def breaker_entry(row: BreakerRow) -> Entry:
+    """The settings record of a breaker that existed before."""
+    return BREAKER, encode_entry(BreakerSet(breaker_id=row.id, version=row.version, name=row.name, rule=row.rule))
+
+
+def view_entry(view: RouterView) -> Entry:
+    return VIEW, encode_entry(view)
+
+
+class Change(NamedTuple):
+    """The entries that go to one router's log, in this order; `links`: breakers that start to count with them."""
+
+    router: Row[Any]
+    entries: Sequence[Entry]
+    links: tuple[str, ...] = ()
+
+
+def add_changes(c: Connection, changes: Sequence[Change]) -> list[int]:
+    """One change row each; their ids in the same order."""
+    if not changes:
+        return []
+    rows = [
+        {
+            "router_id": change.router.id,
+            "project_id": change.router.project_id,
+            "entries": _entries.encode(list(change.entries)),
+            "links": change.links,
+        }
+        for change in changes
+    ]
+    statement = insert(t.changes).returning(t.changes.c.id, sort_by_parameter_order=True)
+    return [int(id_) for id_ in c.execute(statement, rows).scalars()]
+
+
+def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked]]:
+    """The breakers of each router, in link order."""
+    found: dict[str, list[Linked]] = {router_id: [] for router_id in router_ids}
+    b, links = t.breakers.c, t.links.c
+    query = select(links.router_id, b.id, b.name, b.rule).join(t.links, links.breaker_id == b.id)
+    for row in by_ids(c, query.where(links.router_id.in_(IDS)).order_by(links.number), router_ids):
+        found[row.router_id].append(Linked(row.id, row.name, row.rule.metric))
+    return found
+
+
+def end_link(c: Connection, project_id: str, router_id: str, breaker_id: str) -> int | None:
+    """Removes a link; the offset after which it counted (None: it was not in the log yet)."""
+    mine = (t.links.c.router_id == router_id) & (t.links.c.breaker_id == breaker_id)
+    since_offset = c.execute(select(t.links.c.since_offset).where(mine)).scalar()
+    add_link_count(c, project_id, -c.execute(delete(t.links).where(mine)).rowcount)
+    return since_offset
+
+
+def note_ended_link(
+    c: Connection, router_id: str, breaker_id: str, since_offset: int | None, change_id: int, now_ms: int
+) -> None:
+    """Keeps in mind what is still to be read through a link that a change ends. One that ended before and was taken up
+    again stays readable from its first beginning: the views in the log tell when it counted."""
+    e = t.ended_links.c
+    mine = (e.router_id == router_id) & (e.breaker_id == breaker_id)
+    earlier = c.execute(select(e.since_offset).where(mine)).scalar()
+    c.execute(delete(t.ended_links).where(mine))
+    known = [offset for offset in (earlier, since_offset) if offset is not None]
+    values = {"breaker_id": breaker_id, "router_id": router_id, "change_id": change_id, "ended_ms": now_ms}
+    c.execute(insert(t.ended_links).values(**values, since_offset=min(known, default=None)))
+
+
+def current_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:
+    """The view that each router's configuration asks for now, under its stored version."""
+    linked = linked_of(c, [router.id for router in routers])
+    return {r.id: view_of(r.version, r.mode, r.enabled, r.metadata, linked[r.id]) for r in routers}
+
+
+def raise_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:
+    """The current views, each under the next version of its router."""
+    if routers:
+        statement = update(t.routers).where(t.routers.c.id == bindparam("which"))
+        next_versions = [{"which": router.id, "next": router.version + 1} for router in routers]
+        c.execute(statement.values(version=bindparam("next")), next_versions)
+    views = current_views(c, routers)
+    return {id_: msgspec.structs.replace(view, version=view.version + 1) for id_, view in views.items()}
+
+
+def links_of(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The ids of the routers each breaker hangs on, in link order."""
+    found: dict[str, list[str]] = {breaker_id: [] for breaker_id in breaker_ids}
+    query = select(t.links.c.breaker_id, t.links.c.router_id).where(t.links.c.breaker_id.in_(IDS))
+    for breaker_id, router_id in by_ids(c, query.order_by(t.links.c.number), breaker_ids):
+        found[breaker_id].append(router_id)
+    return found
+
+
+def load_routers(c: Connection, router_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    return {row.id: row for row in by_ids(c, select(t.routers).where(t.routers.c.id.in_(IDS)), router_ids)}
+
+
+def add_links(c: Connection, project_id: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """Links (router, breaker)."""
+    if pairs:
+        c.execute(insert(t.links), [{"router_id": router, "breaker_id": breaker} for router, breaker in pairs])
+        add_link_count(c, project_id, len(pairs))
+
+
+def mark_routers_deleted(c: Connection, project_id: str, router_ids: Sequence[str], now_ms: int) -> None:
+    """They go with their last change, which only an owner can put into their log."""
+    with reweighed(c, project_id, t.routers, router_ids):
+        for some in chunks(router_ids):
+            c.execute(update(t.routers).where(t.routers.c.id.in_(some)).values(deleted_ms=now_ms))
+
+
+def end_routers(c: Connection, project_id: str, now_ms: int) -> list[int]:
+    """The live routers of a project, all without breakers by now, go: their last view takes nothing."""
+    live = (t.routers.c.project_id == project_id) & t.routers.c.deleted_ms.is_(None)
+    routers = c.execute(select(t.routers).where(live).order_by(t.routers.c.number)).all()
+    views = raise_views(c, routers)
+    mark_routers_deleted(c, project_id, [router.id for router in routers], now_ms)
+    return add_changes(c, [Change(router, [view_entry(views[router.id])]) for router in routers])
+
+
+def stream_names(c: Connection, project_id: str, names: Sequence[str]) -> dict[str, str]:
+    """The stream names of all breakers called one of `names`, with whose they are."""
+    b = t.breakers.c
+    # Sorted here: asked for the order, SQLite takes the index on creation and walks through the whole project.
+    query = select(b.created_ms, b.number, b.id, b.name).where(b.project_id == project_id)
+    rows = [tuple(row) for some in chunks(names) for row in c.execute(query.where(b.name.in_(some)))]
+    return name_streams((id_, name) for _, _, id_, name in sorted(rows))
+
+
+def name_streams(breakers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Breakers (id, name), oldest first, by stream name: the oldest has its name, the others of that name their id."""
+    taken: dict[str, str] = {}
+    for id_, name in breakers:
+        taken[id_ if name in taken else name] = id_
+    return taken
+
+
+def note_stream_names(
+    c: Connection, project_id: str, before: Mapping[str, str], after: Mapping[str, str], harmless: set[str], now_ms: int
+) -> None:
+    """Keeps the names that went away for a day, and forgets those that are long gone. `harmless`: breakers that went
+    and never left closed: nobody was told anything else of them, so nobody has to hear of their names again. (Of one
+    that goes on under another name a state may still be shown under the old one, until replicas know the new one.)"""
+    mine = t.gone_names.c.project_id == project_id
+    names = sorted(name for name in before.keys() - after.keys() if before[name] not in harmless)
+    if before.keys() != after.keys():
+        c.execute(delete(t.gone_names).where(mine, t.gone_names.c.until_ms <= now_ms))
+    for some in chunks(names):
+        c.execute(delete(t.gone_names).where(mine, t.gone_names.c.name.in_(some)))
+    if names:
+        until_ms = now_ms + DAY_MS
+        c.execute(insert(t.gone_names), [{"project_id": project_id, "name": n, "until_ms": until_ms} for n in names])

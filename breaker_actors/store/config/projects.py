@@ -1,0 +1,188 @@
+"""Projects: settings, the ingest secret, deletion. A project marked as deleted is invisible here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, Select, delete, insert, select, update
+
+from breaker_actors.errors import Invalid, NotFound
+from breaker_actors.store import tables as t
+from breaker_actors.store.config.audit_log import Note, Place, write_down
+from breaker_actors.store.config.change_rows import end_routers
+from breaker_actors.store.config.change_set import Plan, carry_out
+from breaker_actors.store.config.idempotency import Onces, forget_answers
+from breaker_actors.store.operational.leases import remove_deleted_projects
+from breaker_actors.store.quotas import add, add_one, forget, hand_over, refuse_churn
+from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
+from breaker_actors.store.secrets import new_ingest_secret
+from breaker_actors.store.section import ACCESS, bump, lock_project, must_exist, new_id
+from breaker_actors.text.escaping import link_template
+
+_PROJECT_FIELDS = {"name", "enable_signed_ingest", "slack_webhook_url", "trace_id_url_template"}
+_ACCESS_FIELDS = ("enable_signed_ingest", "ingest_secret", "previous_secret", "previous_until_ms")
+"""What decides who may send samples; the others concern nobody's access."""
+
+
+def live_projects(org_id: str | None = None) -> Select[Any]:
+    """The projects of an organisation, or of all, that are not deleted."""
+    columns = [t.workspaces.c.org_id if f == "org_id" else t.projects.c[f] for f in ProjectRow.__struct_fields__]
+    query = select(*columns).join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+    query = query.where(t.projects.c.deleted_ms.is_(None))
+    return query if org_id is None else query.where(t.workspaces.c.org_id == org_id)
+
+
+class Projects(Onces):
+    async def create_project(
+        self,
+        org_id: str,
+        workspace_id: str,
+        name: str | None,
+        now_ms: int,
+        by: str = SYSTEM,
+        once: Once | None = None,
+    ) -> ProjectRow:
+        project_id, secret = new_id(), new_ingest_secret()
+        values = {
+            "id": project_id,
+            "workspace_id": workspace_id,
+            "name": name,
+            "enable_signed_ingest": False,
+            "ingest_secret": self._box.seal(secret, secret_place(project_id)),
+            "shard": UUID(project_id).int % self._shards,
+            "inserted_ms": now_ms,
+            "breakers_updated_ms": now_ms,
+        }
+
+        def work(c: Connection) -> ProjectRow:
+            mine = select(t.workspaces.c.id).where(t.workspaces.c.id == workspace_id, t.workspaces.c.org_id == org_id)
+            must_exist(c, mine.with_for_update(), "workspace")
+            add_one(c, org_id, "projects")
+            refuse_churn(c, org_id)
+            c.execute(insert(t.projects).values(values))
+            row = self._load_project(c, project_id)
+            write_down(c, Place(by, now_ms, project_id, org_id), [Note("project.create", project_id, after=row)])
+            return row
+
+        return await self.write_once(once, work)
+
+    async def list_projects(self, org_id: str, workspace_id: str | None = None) -> list[ProjectRow]:
+        query = live_projects(org_id).order_by(t.projects.c.number)
+        if workspace_id is not None:
+            query = query.where(t.projects.c.workspace_id == workspace_id)
+
+        def work(c: Connection) -> list[ProjectRow]:
+            rows = [
+                self.asides.attempt(partial(self._project, row), "row", f"projects:{row.id}", b"", 0, row.id)
+                for row in c.execute(query).all()
+            ]
+            return [row for row in rows if row is not None]
+
+        return await self._db.read(work)
+
+    async def get_project(self, project_id: str) -> ProjectRow | None:
+        query = live_projects().where(t.projects.c.id == project_id)
+        found = await self._db.look_up(lambda c: c.execute(query).first())
+        return None if found is None else self._project(found)
+
+    async def update_project(
+        self, project_id: str, fields: Mapping[str, Any], now_ms: int, by: str = SYSTEM
+    ) -> ProjectRow:
+        unknown = sorted(set(fields) - _PROJECT_FIELDS)
+        if unknown:
+            raise Invalid(f"a project has no changeable field {unknown[0]}", {"field": unknown[0]})
+        values = dict(fields)
+        if values.get("slack_webhook_url") is not None:
+            values["slack_webhook_url"] = self._box.seal(values["slack_webhook_url"], slack_place(project_id))
+        return await self._change_project(project_id, values, "project.update", now_ms, by)
+
+    async def rotate_secret(
+        self, project_id: str, now_ms: int, overlap_ms: int = 0, by: str = SYSTEM, once: Once | None = None
+    ) -> ProjectRow:
+        sealed = self._box.seal(new_ingest_secret(), secret_place(project_id))
+        kept = t.projects.c.ingest_secret if overlap_ms else None
+        values = {
+            "ingest_secret": sealed,
+            "previous_secret": kept,
+            "previous_until_ms": now_ms + overlap_ms if overlap_ms else None,
+        }
+        return await self._change_project(project_id, values, "project.rotate_secret", now_ms, by, once)
+
+    async def delete_project(self, project_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
+        def work(c: Connection) -> list[int]:
+            lock_project(c, project_id)
+            row = self._load_project(c, project_id)
+            place = Place(by, now_ms, project_id, row.org_id)
+            change_ids = carry_out(c, place, Plan.removal_of_all(c, project_id))
+            change_ids += end_routers(c, project_id, now_ms)
+            for table in (t.channels, t.gone_names):
+                c.execute(delete(table).where(table.c.project_id == project_id))
+            keys = c.execute(delete(t.api_keys).where(t.api_keys.c.project_id == project_id)).rowcount
+            add(c, row.org_id, "keys", -keys)
+            add(c, row.org_id, "projects", -1)
+            forget_answers(c, t.idempotency_keys.c.project_id == project_id)
+            c.execute(update(t.projects).where(t.projects.c.id == project_id).values(deleted_ms=now_ms))
+            forget(c, project_id)
+            remove_deleted_projects(c, [project_id])
+            bump(c, ACCESS)
+            write_down(c, place, [Note("project.delete", project_id, before=row)])
+            hand_over(c, project_id, row.org_id)
+            return change_ids
+
+        return await self._db.write(work)
+
+    async def _change_project(
+        self,
+        project_id: str,
+        values: Mapping[str, Any],
+        action: str,
+        now_ms: int,
+        by: str,
+        once: Once | None = None,
+    ) -> ProjectRow:
+        def work(c: Connection) -> ProjectRow:
+            lock_project(c, project_id)
+            row = self._load_project(c, project_id)
+            if not values:
+                return row
+            c.execute(update(t.projects).where(t.projects.c.id == project_id).values(**values))
+            new = self._load_project(c, project_id)
+            if any(getattr(new, name) != getattr(row, name) for name in _ACCESS_FIELDS):
+                bump(c, ACCESS)
+            if new != row:
+                write_down(c, Place(by, now_ms, project_id, row.org_id), [Note(action, project_id, row, new)])
+            return new
+
+        return await self.write_once(once, work)
+
+    def _load_project(self, c: Connection, project_id: str) -> ProjectRow:
+        found = c.execute(live_projects().where(t.projects.c.id == project_id)).first()
+        if found is None:
+            raise NotFound("There is no such project.", {"project_id": project_id})
+        return self._project(found)
+
+    def _project(self, row: Row[Any]) -> ProjectRow:
+        values = dict(row._mapping)
+        for name in ("ingest_secret", "previous_secret"):
+            if values[name] is not None:
+                values[name] = self._box.unseal(values[name], secret_place(row.id))
+        if row.slack_webhook_url is not None:
+            sealed, place = row.slack_webhook_url, slack_place(row.id)
+            values["slack_webhook_url"] = self.asides.attempt(
+                lambda: self._box.unseal(sealed, place), "channel", row.id, sealed, 0, row.id
+            )
+        # one that is no template of web links may be stored from earlier; nobody is to render it
+        values["trace_id_url_template"] = link_template(row.trace_id_url_template)
+        return ProjectRow(**values)
+
+
+def secret_place(project_id: str) -> str:
+    return f"ingest secret:{project_id}"
+
+
+def slack_place(project_id: str) -> str:
+    """What a project's slack_webhook_url is sealed for."""
+    return f"slack webhook address:{project_id}"

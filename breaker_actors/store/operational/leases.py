@@ -1,0 +1,216 @@
+"""The Directory's side of the store: owners, epochs, change rows, assignments (architecture.md sections 3.2, 3.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, select, update
+
+from breaker_actors.core.log_entries import UNREADABLE
+from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
+from breaker_actors.store import tables as t
+from breaker_actors.store.fencing import DIRECTORY
+from breaker_actors.store.rows import Placement
+from breaker_actors.store.section import IDS, StorePart, by_ids, chunks
+from breaker_actors.telemetry.set_aside import Asides
+
+Kind = Literal["breaker", "router"]
+_TABLES = {"breaker": t.breakers, "router": t.routers}
+_decode_entries = msgspec.msgpack.Decoder(tuple[tuple[int, bytes], ...]).decode
+
+
+class Placements(StorePart):
+    async def open_directory(self, known: int | None = None) -> int:
+        return int((await self._db.write(lambda c: DIRECTORY.open(c, known=known))).epoch)
+
+    async def directory_epoch(self) -> int:
+        row = await self._db.read(DIRECTORY.stored)
+        return 0 if row is None else int(row.epoch)
+
+    async def placements(self, kind: Kind) -> list[Placement]:
+        return await self._db.read(lambda c: _placements(c, kind))
+
+    async def claim(self, directory_epoch: int, kind: Kind, owners: Mapping[str, str]) -> dict[str, int]:
+        return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
+
+    async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
+        query = select(t.changes).order_by(t.changes.c.id).limit(limit)
+        if owners is not None:
+            able = t.routers.c.owner.is_(None) | t.routers.c.owner.in_(owners)
+            query = query.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
+        return [_change(row, self.asides) for row in await self._db.read(lambda c: c.execute(query).all())]
+
+    async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
+        return await self._db.read(lambda c: _unsettled(c, change_ids))
+
+    async def settle_changes(self, directory_epoch: int, offsets: Mapping[int, int]) -> None:
+        await self._db.write(lambda c: _settle(c, directory_epoch, offsets))
+
+    async def breaker_assignments(self, breaker_ids: Sequence[str]) -> list[BreakerAssignment]:
+        return await self._db.read(lambda c: _breaker_assignments(c, breaker_ids))
+
+    async def router_assignments(self, router_ids: Sequence[str]) -> list[RouterAssignment]:
+        return await self._db.read(lambda c: _router_assignments(c, router_ids))
+
+
+def _placements(c: Connection, kind: Kind) -> list[Placement]:
+    table = _TABLES[kind]
+    columns = [table.c.id, table.c.project_id, table.c.owner, table.c.epoch]
+    if kind == "router":
+        columns.append(table.c.log_slot)
+    return [Placement(**row._mapping) for row in c.execute(select(*columns).order_by(table.c.number))]
+
+
+def _claim(c: Connection, directory_epoch: int, kind: Kind, owners: Mapping[str, str]) -> dict[str, int]:
+    DIRECTORY.check(c, directory_epoch)
+    if not owners:
+        return {}
+    table = _TABLES[kind]
+    values: dict[str, Any] = {"owner": bindparam("to"), "epoch": table.c.epoch + 1}
+    if kind == "router":
+        # A router's log stays where it began, whoever owns it.
+        values["log_slot"] = func.coalesce(table.c.log_slot, bindparam("to"))
+    statement = update(table).where(table.c.id == bindparam("which")).values(values)
+    c.execute(statement, [{"which": id_, "to": owner} for id_, owner in sorted(owners.items())])
+    query = select(table.c.id, table.c.epoch).where(table.c.id.in_(IDS))
+    return {id_: epoch for id_, epoch in by_ids(c, query, list(owners))}
+
+
+def _unsettled(c: Connection, change_ids: Sequence[int]) -> list[str]:
+    query = select(t.changes.c.router_id).where(t.changes.c.id.in_(IDS))
+    return sorted({router_id for (router_id,) in by_ids(c, query, change_ids)})
+
+
+def _change(row: Row[Any], asides: Asides) -> ChangeRow:
+    """A row that can't be read is set aside; a record that says nothing takes its place in the log, so that the later
+    changes of its router go on and its links have their offsets."""
+    entries = asides.attempt(
+        lambda: _decode_entries(row.entries), "change", row.router_id, row.entries, row.id, row.project_id
+    )
+    return ChangeRow(
+        id=row.id,
+        router_id=row.router_id,
+        project_id=row.project_id,
+        entries=((UNREADABLE, b""),) if not entries else entries,
+        links=row.links,
+    )
+
+
+def _settle(c: Connection, directory_epoch: int, offsets: Mapping[int, int]) -> None:
+    DIRECTORY.check(c, directory_epoch)
+    starts: list[dict[str, Any]] = []
+    router_ids: set[str] = set()
+    for some in chunks(sorted(offsets)):
+        query = select(t.changes.c.id, t.changes.c.router_id, t.changes.c.links).where(t.changes.c.id.in_(some))
+        for row in c.execute(query.order_by(t.changes.c.id)):
+            since = offsets[row.id] - 1
+            starts += [{"router": row.router_id, "breaker": breaker, "since": since} for breaker in row.links]
+            router_ids.add(row.router_id)
+        c.execute(delete(t.changes).where(t.changes.c.id.in_(some)))
+    if starts:
+        for table in (t.links, t.ended_links):  # a link may have ended before it was in the log
+            mine = (table.c.router_id == bindparam("router")) & (table.c.breaker_id == bindparam("breaker"))
+            unknown = table.c.since_offset.is_(None)
+            c.execute(update(table).where(mine, unknown).values(since_offset=bindparam("since")), starts)
+    ends = update(t.ended_links).where(t.ended_links.c.change_id == bindparam("change"))
+    slot = select(t.routers.c.log_slot).where(t.routers.c.id == t.ended_links.c.router_id).scalar_subquery()
+    ends = ends.values(until_offset=bindparam("until"), log_slot=slot)
+    c.execute(ends, [{"change": change_id, "until": offset} for change_id, offset in offsets.items()])
+    _remove_deleted(c, sorted(router_ids))
+
+
+def _remove_deleted(c: Connection, router_ids: Sequence[str]) -> None:
+    """Routers that were marked as deleted go with their last change."""
+    waiting = exists().where(t.changes.c.router_id == t.routers.c.id)
+    for some in chunks(router_ids):
+        gone = t.routers.c.id.in_(some) & t.routers.c.deleted_ms.is_not(None) & ~waiting
+        project_ids = c.execute(select(t.routers.c.project_id).where(gone).distinct()).scalars().all()
+        c.execute(delete(t.routers).where(gone))
+        remove_deleted_projects(c, project_ids)
+
+
+def remove_deleted_projects(c: Connection, project_ids: Sequence[str]) -> None:
+    """Projects that were marked as deleted go with their last router."""
+    kept = exists().where(t.routers.c.project_id == t.projects.c.id)
+    mine = t.projects.c.id.in_(project_ids)
+    c.execute(delete(t.projects).where(mine, t.projects.c.deleted_ms.is_not(None), ~kept))
+
+
+def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[BreakerAssignment]:
+    found: dict[str, BreakerAssignment] = {}
+    for some in chunks(breaker_ids):
+        refs = _router_refs(c, some)
+        for row in c.execute(
+            select(
+                t.breakers.c.id.label("breaker_id"),
+                t.breakers.c.project_id,
+                t.breakers.c.epoch,
+                t.breakers.c.name,
+                t.projects.c.shard,
+                t.records.c.state,
+                t.records.c.transition_seq,
+                t.records.c.record,
+                t.records.c.cut.label("applied_offsets"),
+                t.records.c.settings,
+            )
+            .join(t.projects, t.projects.c.id == t.breakers.c.project_id)
+            .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+            .where(t.breakers.c.id.in_(some))
+        ):
+            routers = tuple(refs.get(row.breaker_id, ()))
+            values = {
+                **row._mapping,
+                "routers": routers,
+                "applied_offsets": _starts(routers) | (row.applied_offsets or {}),
+            }
+            found[row.breaker_id] = BreakerAssignment(**values, aside=row.applied_offsets is None)
+    return [found[breaker_id] for breaker_id in breaker_ids if breaker_id in found]
+
+
+def _router_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[RouterRef]]:
+    """Links that count already; one whose change is not in the log yet has nothing to read."""
+    query = (
+        select(
+            t.links.c.breaker_id, t.links.c.router_id, t.routers.c.owner, t.routers.c.log_slot, t.links.c.since_offset
+        )
+        .join(t.routers, t.routers.c.id == t.links.c.router_id)
+        .where(t.links.c.breaker_id.in_(breaker_ids), t.links.c.since_offset.is_not(None))
+        .order_by(t.links.c.number)
+    )
+    refs = _ended_refs(c, breaker_ids)
+    for breaker_id, router_id, owner, slot, since in c.execute(query):
+        refs.setdefault(breaker_id, []).append(RouterRef(router_id, owner or "", slot or "", since))
+    return refs
+
+
+def _starts(refs: Sequence[RouterRef]) -> dict[str, int]:
+    """Where reading a router begins when nothing was read yet. For a link that ended and was taken up again: at its
+    first beginning; the views in the log tell when it counted."""
+    starts: dict[str, int] = {}
+    for ref in refs:
+        starts[ref.router_id] = min(ref.since_offset, starts.get(ref.router_id, ref.since_offset))
+    return starts
+
+
+def _ended_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[RouterRef]]:
+    """Links that have ended and may still have to be read, also where the same one has begun anew."""
+    e = t.ended_links.c
+    query = (
+        select(e.breaker_id, e.router_id, t.routers.c.owner, func.coalesce(e.log_slot, t.routers.c.log_slot))
+        .add_columns(e.since_offset, func.coalesce(e.until_offset, ENDING))
+        .join_from(t.ended_links, t.routers, t.routers.c.id == e.router_id, isouter=True)
+        .where(e.breaker_id.in_(breaker_ids), e.since_offset.is_not(None))
+    )
+    refs: dict[str, list[RouterRef]] = {}
+    for breaker_id, router_id, owner, slot, since, until in c.execute(query):
+        refs.setdefault(breaker_id, []).append(RouterRef(router_id, owner or "", slot or "", since, until))
+    return refs
+
+
+def _router_assignments(c: Connection, router_ids: Sequence[str]) -> list[RouterAssignment]:
+    columns = (t.routers.c.id.label("router_id"), t.routers.c.project_id, t.routers.c.epoch, t.routers.c.log_slot)
+    query = select(*columns).where(t.routers.c.id.in_(IDS), t.routers.c.log_slot.is_not(None))
+    found = {row.router_id: RouterAssignment(**row._mapping) for row in by_ids(c, query, router_ids)}
+    return [found[router_id] for router_id in router_ids if router_id in found]

@@ -1,0 +1,226 @@
+"""What keeps the store and the logs bounded: which part of each log is still needed, and rows that are too old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import Column, ColumnElement, Connection, Select, case, delete, exists, func, select, tuple_
+
+from breaker_actors.core.log_entries import decode_breaker
+from breaker_actors.core.model import Record
+from breaker_actors.messages import LogFloor
+from breaker_actors.store import tables as t
+from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
+from breaker_actors.store.section import StorePart, bump, chunks
+from breaker_actors.telemetry.set_aside import Asides
+
+PAGE = 1_000
+PAGES_MAX = 20
+PROJECTS_AT_ONCE = 10
+"""A round removes at most PAGE x PAGES_MAX rows of a table; what is left goes in the next one."""
+
+SETTLED_WITHIN_MS = 3_600_000
+"""How long after it was written a change lies in the log at the latest, for what depends on its time there."""
+
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+
+
+class Upkeeps(StorePart):
+    async def log_floors(self) -> list[LogFloor]:
+        return await self._db.read(lambda c: _log_floors(c, self.asides))
+
+    async def prune(self, before_ms: int) -> dict[str, int]:
+        removed = {}
+        for name, columns in _AGED.items():
+            removed[name] = 0
+            query = _oldest(columns, _STARTS_ONGOING_OUTAGE if name == "events" else None)
+            for _ in range(PAGES_MAX):
+                gone, seen = await self._db.write(
+                    partial(_prune_page, query=query, key=columns[1:], before_ms=before_ms)
+                )
+                removed[name] += gone
+                if gone == 0 or seen < PAGE:
+                    break
+        removed["events"] += await self._prune_beyond()
+        removed["ended_links"] = await self._db.write(lambda c: _prune_ended_links(c, self.asides))
+        return removed
+
+    async def _prune_beyond(self) -> int:
+        """Removes the oldest events of projects that have more than their share, all of deleted ones; how many."""
+        removed = 0
+        for _ in range(PAGES_MAX):
+            gone = await self._db.write(_prune_largest)
+            removed += gone
+            if gone == 0:
+                break
+        await self._db.write(sweep)
+        return removed
+
+
+# Per table: the column of its age, then the key by which it grows. Rows are written about in order of age, so old ones
+# are found at the beginning of the key without an index on the age.
+_AGED: dict[str, tuple[Column[Any], ...]] = {
+    "events": (t.events.c.ts_ms, t.events.c.shard, t.events.c.sequence),
+    "backfill_events": (t.backfill_events.c.inserted_ms, t.backfill_events.c.number),
+    "audit": (t.audit.c.at_ms, t.audit.c.number),
+}
+
+
+def _starts_ongoing_outage() -> ColumnElement[bool]:
+    """The beginning of an outage that goes on: who is told of its end must have heard of it, and how long it was."""
+    e, later = t.events.c, t.events.alias()
+    same_life = (later.c.breaker_id == e.breaker_id) & (later.c.project_id == e.project_id)
+    newer = exists().where(same_life, later.c.prev == "closed", later.c.transition_seq > e.transition_seq)
+    b = t.breakers.c
+    its_breaker = (b.id == e.breaker_id) & (b.project_id == e.project_id)
+    going_on = exists().where(its_breaker, t.records.c.breaker_id == b.id, t.records.c.state != "closed")
+    return (e.prev == "closed") & going_on & ~newer
+
+
+_STARTS_ONGOING_OUTAGE = _starts_ongoing_outage()
+
+
+def _oldest(columns: Sequence[Column[Any]], kept: ColumnElement[bool] | None) -> Select[Any]:
+    age, *key = columns
+    query = select(*key, age).order_by(*key).limit(PAGE)
+    return query if kept is None else query.where(~kept)
+
+
+def _prune_page(c: Connection, query: Select[Any], key: Sequence[Column[Any]], before_ms: int) -> tuple[int, int]:
+    """Removes old rows among the first PAGE ones; answers how many, and how many rows were looked at."""
+    rows = c.execute(query).all()
+    old = [row for row in rows if row[-1] < before_ms]
+    _remove(c, key, [tuple(row[:-1]) for row in old])
+    return len(old), len(rows)
+
+
+def _remove(c: Connection, key: Sequence[Column[Any]], keys: Sequence[tuple[Any, ...]]) -> None:
+    """Deletes rows, and takes them from what their projects and organisations keep."""
+    table = key[0].table
+    for some in chunks(keys):
+        mine = tuple_(*key).in_(some)
+        if table is t.events:
+            of = t.events.c.project_id
+            for project_id, n in c.execute(select(of, func.count()).where(mine).group_by(of).order_by(of)).all():
+                add(c, project_id, "events", -n)
+        elif table is t.audit:
+            _take_audit(c, mine)
+        c.execute(delete(table).where(mine))
+
+
+def _take_audit(c: Connection, mine: ColumnElement[bool]) -> None:
+    """Takes entries from the sums they are in: of a deleted project that of its organisation, as its own is gone."""
+    a = t.audit.c
+    project, org = a.project_id, case((a.project_id.is_(None), a.org_id))
+    for project_id, org_id, size in c.execute(
+        select(project, org, func.sum(AUDIT_WEIGHT)).where(mine).group_by(project, org)
+    ).all():
+        if org_id is not None:
+            add(c, org_id, "org_audit", -int(size))
+        elif project_id is not None:
+            of_id, what = audit_sum(c, project_id)
+            add(c, of_id, what, -int(size))
+
+
+def _prune_largest(c: Connection) -> int:
+    """Removes a page of the oldest events of the project that is farthest beyond its share; how many."""
+    e = t.events.c
+    for project_id, much in beyond(c, "events", PROJECTS_AT_ONCE):
+        oldest = (
+            select(e.shard, e.sequence)
+            .where(e.project_id == project_id, ~_STARTS_ONGOING_OUTAGE)
+            .order_by(e.ts_ms, e.sequence)
+        )
+        found = c.execute(oldest.limit(min(PAGE, much))).all()
+        if found:
+            _remove(c, (e.shard, e.sequence), [tuple(row) for row in found])
+            bump(c, DROPPED, len(found))
+            return len(found)
+    return 0
+
+
+def _log_floors(c: Connection, asides: Asides) -> list[LogFloor]:
+    """Per router with a log: the smallest cut of its breakers and the earliest time that a window of them reaches. A
+    change that waits may lie in the log already: nobody knows who needs it. Of a router that is gone, without an owner
+    and a project: what breakers that hung on it still need."""
+    r = t.routers.c
+    routers = c.execute(select(r.id, r.owner, r.log_slot, r.project_id).where(r.log_slot.is_not(None))).all()
+    floors: dict[str, list[tuple[int, int | None]]] = {row.id: [] for row in routers}
+    gone: dict[str, str] = {}
+    columns = (t.links.c.router_id, t.links.c.since_offset, t.records.c.record, t.records.c.cut, t.records.c.settings)
+    query = (
+        select(*columns, t.breakers.c.rule, t.links.c.breaker_id)
+        .join(t.records, t.records.c.breaker_id == t.links.c.breaker_id)
+        .join(t.breakers, t.breakers.c.id == t.links.c.breaker_id)
+        .where(t.links.c.since_offset.is_not(None))
+    )
+    for row in c.execute(query):
+        if row.router_id in floors and row.cut is not None:  # else it was set aside and reads nothing
+            floors[row.router_id].append(_needs(row, asides))
+    for row in _ended(c):
+        if row.cut is None:
+            continue
+        if row.router_id not in floors and row.log_slot is not None:
+            gone[row.router_id] = row.log_slot
+        if row.router_id in floors or row.router_id in gone:
+            floors.setdefault(row.router_id, []).append(_needs(row, asides))
+    for router_id in c.execute(select(t.changes.c.router_id).distinct()).scalars():
+        if router_id in floors:
+            floors[router_id].append((0, None))
+    return [
+        *(LogFloor(r.id, r.owner or "", r.log_slot, *_lowest(floors[r.id]), r.project_id) for r in routers),
+        *(LogFloor(router_id, "", slot, *_lowest(floors[router_id])) for router_id, slot in gone.items()),
+    ]
+
+
+def _ended(c: Connection) -> Sequence[Any]:
+    e = t.ended_links.c
+    columns = (e.router_id, e.since_offset, t.records.c.record, t.records.c.cut, t.records.c.settings)
+    query = (
+        select(*columns, t.breakers.c.rule, e.breaker_id, e.until_offset, e.ended_ms, e.log_slot)
+        .join_from(t.ended_links, t.records, t.records.c.breaker_id == e.breaker_id)
+        .join(t.breakers, t.breakers.c.id == e.breaker_id)
+        .where(e.since_offset.is_not(None))
+    )
+    return c.execute(query).all()
+
+
+def _prune_ended_links(c: Connection, asides: Asides) -> int:
+    """Forgets ended links that were read to their end and that no window reaches any more."""
+    e, gone = t.ended_links.c, 0
+    for row in _ended(c):
+        if row.cut is None:
+            continue
+        offset, since_ms = _needs(row, asides)
+        if row.until_offset is None or offset < row.until_offset or since_ms is None:
+            continue
+        if since_ms > row.ended_ms + SETTLED_WITHIN_MS:
+            mine = (e.breaker_id == row.breaker_id) & (e.router_id == row.router_id)
+            gone += c.execute(delete(t.ended_links).where(mine, e.until_offset == row.until_offset)).rowcount
+    return gone
+
+
+def _needs(row: Any, asides: Asides) -> tuple[int, int | None]:
+    """The offset up to which a breaker has read, and the time its window reaches back to (None: it holds nothing, or
+    nobody can read what)."""
+    offset = row.cut.get(row.router_id, row.since_offset)
+    if row.record is None:
+        return offset, None
+    record = asides.attempt(lambda: _decode_record(row.record), "state", row.breaker_id, row.record)
+    settings = None
+    if row.settings is not None:
+        settings = asides.attempt(lambda: decode_breaker(row.settings), "state", row.breaker_id, row.settings)
+    if record is None:
+        return offset, None
+    told = None if settings is None else settings.rule
+    window_ms = max(row.rule.window_ms, 0 if told is None else told.window_ms)
+    return offset, record.now_ms - window_ms
+
+
+def _lowest(needs: Sequence[tuple[int, int | None]]) -> tuple[int | None, int | None]:
+    offsets = [offset for offset, _ in needs]
+    times = [since for _, since in needs if since is not None]
+    return min(offsets, default=None), min(times, default=None)

@@ -1,0 +1,96 @@
+"""Channels as the Notifier sees them: which have something pending, how they are reached, what is known of those that
+fail. Sync functions over a `Connection`; neighbours: `leases.py`, `outbox.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    CompoundSelect,
+    Connection,
+    Row,
+    Select,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+
+from breaker_actors.store import tables as t
+from breaker_actors.store.rows import CircuitRow, Waiting
+from breaker_actors.store.section import IDS, by_ids
+
+# Written out, not as a parameter: the planner must see that the partial index serves.
+PENDING = t.outbox.c.state == literal("pending", literal_execute=True)
+
+
+def _waiting_channels_statement() -> Select[Any]:
+    o = t.outbox.c
+    chain = select(func.min(o.channel_id).label("channel_id")).where(PENDING).cte("chain", recursive=True)
+    following = select(func.min(o.channel_id)).where(PENDING, o.channel_id > chain.c.channel_id).scalar_subquery()
+    chain = chain.union_all(select(following).where(chain.c.channel_id.is_not(None)))
+    newest = select(func.max(o.number)).where(PENDING, o.channel_id == chain.c.channel_id).scalar_subquery()
+    return select(chain.c.channel_id, newest).where(chain.c.channel_id.is_not(None))
+
+
+def _destinations_statement() -> CompoundSelect[Any]:
+    ch, p = t.channels.c, t.projects.c
+    live = p.deleted_ms.is_(None)
+    own = select(ch.id, ch.project_id, ch.channel, ch.config.label("sealed"), p.name)
+    own = own.join(t.projects, p.id == ch.project_id).where(ch.enabled, live, ch.id.in_(IDS))
+    legacy = select(p.id, p.id.label("project_id"), literal("slack"), p.slack_webhook_url, p.name)
+    return own.union_all(legacy.where(p.slack_webhook_url.is_not(None), live, p.id.in_(IDS)))
+
+
+_WAITING = _waiting_channels_statement()
+_CHANNELS = _destinations_statement()
+_CIRCUITS = select(*(t.circuits.c[f] for f in CircuitRow.__struct_fields__)).where(t.circuits.c.channel_id.in_(IDS))
+
+
+def waiting(c: Connection) -> list[Waiting]:
+    """Channels with pending rows: from one to the next by the index, however many rows each has."""
+    found = {channel_id: number for channel_id, number in c.execute(_WAITING)}
+    if not found:
+        return []
+    there, circuits = channels_of(c, list(found)), circuits_of(c, list(found))
+    return [
+        Waiting(
+            channel_id=channel_id,
+            newest=number,
+            kind=there[channel_id].channel if channel_id in there else None,
+            version=version_of(there[channel_id]) if channel_id in there else None,
+            circuit=circuits.get(channel_id),
+        )
+        for channel_id, number in found.items()
+    ]
+
+
+def channels_of(c: Connection, channel_ids: Sequence[str]) -> dict[str, Any]:
+    """Those that are there and enabled, and projects whose slack_webhook_url an id stands for; `sealed` is how to reach
+    them."""
+    return {row.id: row for row in by_ids(c, _CHANNELS, channel_ids)}
+
+
+def version_of(channel: Row[Any]) -> str:
+    """Another one whenever the channel was edited: each seal is different."""
+    return hashlib.sha256(channel.sealed).hexdigest()[:16]
+
+
+def circuits_of(c: Connection, channel_ids: Sequence[str]) -> dict[str, CircuitRow]:
+    return {row.channel_id: CircuitRow(**row._mapping) for row in by_ids(c, _CIRCUITS, channel_ids)}
+
+
+def circuit_now(c: Connection, channel_id: str) -> CircuitRow | None:
+    stored, channel = circuits_of(c, [channel_id]).get(channel_id), channels_of(c, [channel_id]).get(channel_id)
+    return stored if stored and channel is not None and stored.version == version_of(channel) else None
+
+
+def store_circuit(c: Connection, row: CircuitRow) -> None:
+    values = msgspec.structs.asdict(row)
+    if c.execute(update(t.circuits).where(t.circuits.c.channel_id == row.channel_id).values(values)).rowcount == 0:
+        c.execute(insert(t.circuits).values(values))

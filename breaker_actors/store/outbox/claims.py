@@ -1,0 +1,233 @@
+"""Taking rows of the outbox under the Notifier's epoch, and what becomes of them.
+
+Per channel and breaker rows go in order of `number`: only the first pending one of such a chain may be taken. A
+recovery whose outage was never told ends as its trips did. Sync functions over a `Connection`, each inside one
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, Update, bindparam, delete, func, literal, select, update
+
+from breaker_actors.store import tables as t
+from breaker_actors.store.fencing import NOTIFIER
+from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, store_circuit
+from breaker_actors.store.rows import CircuitRow, DeliveryResult, DeliveryRow
+from breaker_actors.store.section import IDS, chunks
+
+PAGE, HEADS_MAX = 64, 400
+"""A lease reads a channel's rows by pages and looks at so many breakers at most: if all of those are being sent or wait
+to be tried again, the others wait with them."""
+GIVE_UP_MAX = 500
+COLUMNS = [t.outbox.c[f] for f in DeliveryRow.__struct_fields__]
+GONE = "the channel was disabled or deleted"
+NOT_TOLD = {
+    "dead": "no trip of this outage could be sent: see the dead one",
+    "cancelled": "no trip of this outage was sent on this channel",
+}
+
+
+def _queue_heads_statement() -> Select[Any]:
+    o = t.outbox.c
+    columns = (o.number, o.id, o.breaker_id, o.kind, o.incident, o.next_ms, o.lease_epoch, o.lease_until_ms)
+    query = select(*columns).where(PENDING, o.channel_id == bindparam("channel"))
+    return query.order_by(o.number).limit(literal(PAGE, literal_execute=True))
+
+
+def _claim_statements() -> tuple[Update, Select[Any]]:
+    o = t.outbox.c
+    mine = o.number.in_(bindparam("numbers", expanding=True)) & PENDING
+    taking = (
+        update(t.outbox)
+        .where(mine)
+        .values(
+            lease_epoch=bindparam("epoch"),
+            lease_until_ms=bindparam("until"),
+            attempts=o.attempts + 1,
+            since_ms=func.coalesce(o.since_ms, bindparam("now")),
+        )
+    )
+    return taking, select(*COLUMNS).where(mine).order_by(o.number)
+
+
+def _settle_statement() -> Update:
+    return (
+        update(t.outbox)
+        .where(t.outbox.c.id == bindparam("which"))
+        .values(
+            state=bindparam("to"),
+            next_ms=bindparam("next"),
+            last_status=bindparam("status"),
+            last_error=bindparam("error"),
+            ended_ms=bindparam("ended"),
+            lease_epoch=None,
+            lease_until_ms=None,
+        )
+    )
+
+
+def _claimed_statement() -> Select[Any]:
+    o = t.outbox.c
+    query = select(o.id, o.channel_id, o.incident, o.state, o.kind)
+    mine = o.id.in_(IDS) & (o.lease_epoch == bindparam("epoch"))
+    return query.where(mine).with_for_update()
+
+
+_HEADS = _queue_heads_statement()
+_HEADS_BEYOND = _HEADS.where(t.outbox.c.breaker_id.not_in(bindparam("seen", expanding=True)))
+_CLAIM, _CLAIMED = _claim_statements()
+_CLAIMED_OF_EPOCH = _claimed_statement()
+_SETTLE = _settle_statement()
+
+
+class Term(NamedTuple):
+    """Under which epoch and for how long rows are taken; `held`: ids that this epoch is sending already."""
+
+    epoch: int
+    now_ms: int
+    until_ms: int
+    held: frozenset[str]
+
+
+def delivery_of(row: Row[Any]) -> DeliveryRow:
+    return DeliveryRow(**row._mapping)
+
+
+def heads_of(c: Connection, channel_id: str, want: int, term: Term) -> tuple[list[Any], int | None]:
+    """The first rows of chains that may be taken now, oldest first, and when the next of the others may be."""
+    heads: list[Any] = []
+    later: list[int] = []
+    seen: set[str] = set()
+    while len(seen) < HEADS_MAX:
+        values = {"channel": channel_id}
+        page = c.execute(*((_HEADS_BEYOND, values | {"seen": list(seen)}) if seen else (_HEADS, values))).all()
+        for row in page:
+            if row.breaker_id in seen:
+                continue
+            seen.add(row.breaker_id)
+            free_ms = _free_ms(row, term)
+            if free_ms is None or free_ms > term.now_ms:
+                later += [] if free_ms is None else [free_ms]
+                continue
+            heads.append(row)
+            if len(heads) == want:
+                return heads, term.now_ms
+        if len(page) < PAGE:
+            break
+    return heads, min(later, default=None)
+
+
+def _free_ms(row: Any, term: Term) -> int | None:
+    """From when on a row may be taken; None: it is being sent by who asks."""
+    if row.id in term.held:
+        return None
+    if row.lease_epoch is None or row.lease_epoch == term.epoch:
+        # of this epoch and not held: the answer to that lease got lost
+        return int(row.next_ms)
+    # of an older one: its result may still come, so it is not sent beside it
+    return max(int(row.next_ms), int(row.lease_until_ms))
+
+
+def claim(c: Connection, numbers: Sequence[int], term: Term) -> list[DeliveryRow]:
+    """Leases rows that are still pending; each counts as attempted from here on."""
+    if not numbers:
+        return []
+    which = {"numbers": list(numbers)}
+    c.execute(_CLAIM, which | {"epoch": term.epoch, "until": term.until_ms, "now": term.now_ms})
+    return [delivery_of(row) for row in c.execute(_CLAIMED, which)]
+
+
+def settle(
+    c: Connection, epoch: int, tried: Sequence[DeliveryResult], circuits: Sequence[CircuitRow], hasten: Sequence[str]
+) -> set[str]:
+    newest = NOTIFIER.is_newest(c, epoch)  # first, as everybody here takes that lock first
+    o = t.outbox.c
+    mine: dict[str, Any] = {}
+    for some in chunks([one.delivery_id for one in tried]):
+        mine.update({row.id: row for row in c.execute(_CLAIMED_OF_EPOCH, {"ids": some, "epoch": epoch})})
+    # what was sent was sent, even if the row was cancelled meanwhile; else a cancelled one stays so
+    kept = [one for one in tried if one.delivery_id in mine]
+    kept = [one for one in kept if one.result == "sent" or mine[one.delivery_id].state == "pending"]
+    _write_tried(c, kept)
+    dead = [mine[one.delivery_id] for one in kept if one.result == "dead"]
+    at_ms = max((one.at_ms for one in kept), default=0)
+    drop_followers(c, [(row.channel_id, row.incident) for row in dead if row.kind == "trip"], at_ms)
+    if newest:
+        for circuit in circuits:
+            store_circuit(c, circuit)
+        for channel_id in hasten:
+            waits = (o.channel_id == channel_id) & PENDING & (o.next_ms > at_ms)
+            c.execute(update(t.outbox).where(waits).values(next_ms=at_ms))
+    return set(mine)
+
+
+def _write_tried(c: Connection, tried: Sequence[DeliveryResult]) -> None:
+    if not tried:
+        return
+    states = {"sent": "sent", "retry": "pending", "dead": "dead"}
+    rows = [
+        {
+            "which": one.delivery_id,
+            "to": states[one.result],
+            "next": one.next_ms,
+            "status": one.status,
+            "error": one.error,
+            "ended": None if one.result == "retry" else one.at_ms,
+        }
+        for one in tried
+    ]
+    c.execute(_SETTLE, rows)
+
+
+def drop_followers(c: Connection, outages: Iterable[tuple[str, int | None]], now_ms: int) -> Counter[str]:
+    """Recoveries of outages (channel, incident) none of whose trips was sent or will be: they end as the trips did."""
+    o = t.outbox.c
+    wanted = {(channel_id, incident) for channel_id, incident in outages if incident is not None}
+    trips: dict[tuple[str, int], set[str]] = {pair: set() for pair in wanted}
+    for some in chunks(sorted({incident for _, incident in wanted})):
+        query = select(o.channel_id, o.incident, o.state).where(o.incident.in_(some), o.kind == "trip")
+        for channel_id, incident, state in c.execute(query):
+            if (channel_id, incident) in trips:
+                trips[channel_id, incident].add(state)
+    dropped: Counter[str] = Counter()
+    for (channel_id, incident), states in trips.items():
+        if not states & {"sent", "pending"}:
+            word = "dead" if "dead" in states else "cancelled"
+            mine = (o.incident == incident) & (o.channel_id == channel_id) & (o.kind != "trip") & PENDING
+            ended = {"state": word, "last_error": NOT_TOLD[word], "ended_ms": now_ms}
+            dropped[word] += c.execute(update(t.outbox).where(mine).values(ended)).rowcount
+    return dropped
+
+
+def give_up(c: Connection, epoch: int, channel_id: str, now_ms: int, before_ms: int, error: str) -> dict[str, int]:
+    """Rows of a channel that does not answer: their time runs from now on at the latest; what was tried since
+    `before_ms`, or waited for that long, is dead. A row behind one that is being sent, or is younger, waits with it."""
+    NOTIFIER.check(c, epoch)
+    o = t.outbox.c
+    mine = (o.channel_id == channel_id) & PENDING
+    c.execute(update(t.outbox).where(mine, o.since_ms.is_(None)).values(since_ms=now_ms))
+    ripe = (o.lease_epoch.is_(None) | (o.lease_until_ms <= now_ms)) & (o.since_ms <= before_ms)
+    kept = select(o.breaker_id, func.min(o.number)).where(mine, ~ripe).group_by(o.breaker_id)
+    first_kept = {breaker_id: number for breaker_id, number in c.execute(kept)}
+    query = select(o.number, o.breaker_id, o.kind, o.incident).where(mine, ripe).order_by(o.number).limit(GIVE_UP_MAX)
+    rows = [row for row in c.execute(query) if row.number < first_kept.get(row.breaker_id, row.number + 1)]
+    ended = {"state": "dead", "ended_ms": now_ms, "last_error": func.coalesce(o.last_error, error)}
+    for some in chunks([row.number for row in rows]):
+        c.execute(update(t.outbox).where(o.number.in_(some), PENDING).values(ended))
+    dropped = drop_followers(c, [(channel_id, row.incident) for row in rows if row.kind == "trip"], now_ms)
+    return dict(dropped + Counter(dead=len(rows)))
+
+
+def cancel(c: Connection, epoch: int, channel_id: str, now_ms: int) -> int:
+    """Nothing is sent on a channel that is not there; one that came back meanwhile is left alone."""
+    NOTIFIER.check(c, epoch)
+    if channels_of(c, [channel_id]):
+        return 0
+    c.execute(delete(t.circuits).where(t.circuits.c.channel_id == channel_id))
+    mine = (t.outbox.c.channel_id == channel_id) & PENDING
+    ended = {"state": "cancelled", "ended_ms": now_ms, "last_error": GONE}
+    return c.execute(update(t.outbox).where(mine).values(ended)).rowcount

@@ -1,0 +1,272 @@
+"""The outbox: what the Notifier takes and settles under its epoch, and what people see of it and send again.
+
+Rows are born in `alerts.py`. Per channel and breaker they are sent in order of `number`: only the first pending row of
+such a chain may be taken. A recovery is never sent unless a trip of its outage was; it ends as its trips did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, Select, delete, exists, func, literal, select, update
+
+from breaker_actors.errors import BreakersError, NotFound, NotRedrivable
+from breaker_actors.store import tables as t
+from breaker_actors.store.config.audit_log import Note, Place, write_down
+from breaker_actors.store.config.channels import config_place
+from breaker_actors.store.config.projects import slack_place
+from breaker_actors.store.fencing import NOTIFIER
+from breaker_actors.store.outbox import claims as leases
+from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, circuit_now, waiting
+from breaker_actors.store.outbox.claims import COLUMNS, GONE, Term, delivery_of
+from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add, beyond
+from breaker_actors.store.rows import SYSTEM, CircuitRow, DeliveryQuery, DeliveryResult, DeliveryRow, Leased, Waiting
+from breaker_actors.store.section import StorePart, bump, chunks, lock_project
+
+PRUNE_MAX = 5_000
+SHED_PAGES, SHED_AT_ONCE = 20, 10
+TOO_MANY = "too many deliveries of this project wait (BREAKERS_DELIVERIES_MAX)"
+
+
+class Outbox(StorePart):
+    async def open_notifier(self) -> int:
+        return int((await self._db.write(NOTIFIER.open)).epoch)
+
+    async def waiting_channels(self) -> list[Waiting]:
+        return await self._db.read(waiting)
+
+    async def lease_deliveries(
+        self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
+    ) -> list[Leased]:
+        term = Term(epoch, now_ms, until_ms, frozenset(held))
+
+        def work(c: Connection) -> list[Leased]:
+            NOTIFIER.check(c, epoch)
+            there = channels_of(c, list(wants))
+            return [self._lease_channel(c, channel, wants[channel_id], term) for channel_id, channel in there.items()]
+
+        return await self._db.write(work)
+
+    async def settle_deliveries(
+        self,
+        epoch: int,
+        tried: Sequence[DeliveryResult],
+        circuits: Sequence[CircuitRow] = (),
+        hasten: Sequence[str] = (),
+    ) -> set[str]:
+        return await self._db.write(lambda c: leases.settle(c, epoch, tried, circuits, hasten))
+
+    async def give_up_deliveries(
+        self, epoch: int, channel_id: str, now_ms: int, before_ms: int, error: str
+    ) -> dict[str, int]:
+        return await self._db.write(lambda c: leases.give_up(c, epoch, channel_id, now_ms, before_ms, error))
+
+    async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
+        return await self._db.write(lambda c: leases.cancel(c, epoch, channel_id, now_ms))
+
+    async def outbox_depth(self) -> tuple[int, int | None]:
+        return await self._db.read(_depth)
+
+    async def deliveries(self, query: DeliveryQuery) -> list[DeliveryRow]:
+        o = t.outbox.c
+        statement = select(*COLUMNS).where(o.project_id == query.project_id, o.channel_id == query.channel_id)
+        if query.state is not None:
+            statement = statement.where(o.state == query.state)
+        if query.before is not None:
+            statement = statement.where(o.number < query.before)
+        statement = statement.order_by(o.number.desc()).limit(query.limit)
+        return await self._db.read(lambda c: [delivery_of(row) for row in c.execute(statement)])
+
+    async def circuit(self, channel_id: str) -> CircuitRow | None:
+        return await self._db.read(lambda c: circuit_now(c, channel_id))
+
+    async def redrive_delivery(
+        self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[DeliveryRow]:
+        place = Place(by, now_ms, project_id)
+        return await self._db.write(lambda c: _redrive(c, place, project_id, channel_id, delivery_id))
+
+    async def prune_deliveries(self, before_ms: int) -> int:
+        return await self._db.write(lambda c: _prune(c, before_ms))
+
+    async def shed_deliveries(self, now_ms: int) -> int:
+        done = 0
+        for _ in range(SHED_PAGES):
+            changed = await self._db.write(lambda c: _shed(c, now_ms))
+            done += changed
+            if changed == 0:
+                break
+        return done
+
+    def _lease_channel(self, c: Connection, channel: Row[Any], want: int, term: Term) -> Leased:
+        channel_id = channel.id
+        heads, later_ms = leases.heads_of(c, channel_id, want, term)
+        followers = [(channel_id, head.incident) for head in heads if head.kind != "trip" and head.incident is not None]
+        dropped = leases.drop_followers(c, followers, term.now_ms)
+        return Leased(
+            channel_id=channel_id,
+            kind=channel.channel,
+            config=self._config(channel),
+            project_name=channel.name,
+            rows=tuple(leases.claim(c, [head.number for head in heads], term)),
+            later_ms=later_ms,
+            dropped=dict(dropped),
+        )
+
+    def _config(self, channel: Row[Any]) -> dict[str, Any] | None:
+        """The opened configuration; a seal that does not open is that channel's trouble alone."""
+        try:
+            if channel.project_id == channel.id:
+                return {"webhook_url": self._box.unseal(channel.sealed, slack_place(channel.id))}
+            config = self._box.unseal(channel.sealed, config_place(channel.id))
+            return msgspec.json.decode(config, type=dict[str, Any])
+        except (BreakersError, msgspec.MsgspecError) as error:
+            self.asides.note("channel", channel.id, error, channel.sealed, 0, channel.project_id)
+            return None
+
+
+def _depth(c: Connection) -> tuple[int, int | None]:
+    count, oldest = c.execute(select(func.count(), func.min(t.outbox.c.number)).where(PENDING)).one()
+    return count, c.execute(select(t.outbox.c.created_ms).where(t.outbox.c.number == oldest)).scalar()
+
+
+def _redrive(c: Connection, place: Place, project_id: str, channel_id: str, delivery_id: str) -> list[DeliveryRow]:
+    """Makes a dead row, and all dead ones of the same outage, pending again."""
+    lock_project(c, project_id)
+    o = t.outbox.c
+    mine = (o.id == delivery_id) & (o.channel_id == channel_id) & (o.project_id == project_id)
+    found = c.execute(select(*COLUMNS).where(mine).with_for_update()).first()
+    if found is None:
+        raise NotFound("There is no such delivery.", {"delivery_id": delivery_id})
+    if found.state != "dead":
+        raise NotRedrivable(f"This delivery is {found.state}, not dead.", {"state": found.state})
+    if not channels_of(c, [channel_id]):
+        raise NotRedrivable(f"Nothing can be sent: {GONE}.", {"channel_id": channel_id})
+    linked = (o.channel_id == channel_id) & (o.breaker_id == found.breaker_id) & (o.state == "dead")
+    linked &= o.id == delivery_id if found.incident is None else o.incident == found.incident
+    rows = c.execute(select(*COLUMNS).where(linked).order_by(o.number).with_for_update()).all()
+    _refuse_late(c, rows)
+    _refuse_endless(c, rows[-1])
+    again = {"state": "pending", "attempts": 0, "next_ms": 0, "since_ms": None, "ended_ms": None}
+    c.execute(update(t.outbox).where(o.number.in_([row.number for row in rows])).values(again))
+    write_down(c, place, [Note("delivery.redrive", row.id, {"state": "dead"}, {"state": "pending"}) for row in rows])
+    told = select(*COLUMNS).where(o.number.in_([row.number for row in rows])).order_by(o.number)
+    return [delivery_of(row) for row in c.execute(told)]
+
+
+def _refuse_late(c: Connection, rows: Sequence[Row[Any]]) -> None:
+    """What the receiver hears last must stay true: an old end must not look like that of an outage which stands, nor an
+    old trip like one of now. Newer rows that are still to be sent put it right by themselves."""
+    o, last = t.outbox.c, rows[-1]
+    channel = (o.project_id == last.project_id) & (o.channel_id == last.channel_id)
+    chain = channel & (o.breaker_id == last.breaker_id)
+    newer = select(o.kind, o.state).where(chain, o.number > last.number, o.state.in_(("pending", "sent")))
+    newest = c.execute(newer.order_by(o.number.desc()).limit(1)).first()
+    if newest is None or newest.state == "pending" or (newest.kind == "trip") == (last.kind == "trip"):
+        return
+    heard = "that it has tripped again" if newest.kind == "trip" else "of its recovery"
+    raise NotRedrivable(
+        f"This channel was told since {heard}: what is older would make it believe the contrary.",
+        {"breaker_id": last.breaker_id},
+    )
+
+
+def _refuse_endless(c: Connection, last: Row[Any]) -> None:
+    """A trip whose outage is over, for a channel that takes ends and has none of this one: nobody takes it back."""
+    o, e, ch = t.outbox.c, t.events.c, t.channels.c
+    if last.kind != "trip":
+        return
+    alerts = c.execute(select(ch.events).where(ch.id == last.channel_id)).scalar()
+    mine = (o.channel_id == last.channel_id) & (o.breaker_id == last.breaker_id)
+    followed = select(literal(1)).where(mine, o.number > last.number, o.state.in_(("pending", "sent")))
+    if (alerts is not None and "recover" not in alerts) or c.execute(followed.limit(1)).first():
+        return
+    state = c.execute(select(t.records.c.state).where(t.records.c.breaker_id == last.breaker_id)).scalar()
+    closed = select(literal(1)).where(
+        e.breaker_id == last.breaker_id,
+        e.project_id == last.project_id,
+        e.transition_seq > last.transition_seq,
+        e.curr == "closed",
+    )
+    if state in (None, "closed") or c.execute(closed.limit(1)).first():
+        raise NotRedrivable(
+            "This outage is over, and the channel has no word of its end: the trip would stand for ever.",
+            {"breaker_id": last.breaker_id},
+        )
+
+
+def _prune(c: Connection, before_ms: int) -> int:
+    """Removes ended rows from before a time, oldest first; at most PRUNE_MAX."""
+    o = t.outbox.c
+    return _remove(c, select(o.number, o.project_id).where(o.created_ms < before_ms, _ENDED).order_by(o.created_ms))
+
+
+def _shed(c: Connection, now_ms: int) -> int:
+    """Of the project that is farthest beyond its share: removes the oldest ended rows; where there are none, ends the
+    oldest that wait. At most PRUNE_MAX; how many."""
+    o = t.outbox.c
+    for project_id, much in beyond(c, "deliveries", SHED_AT_ONCE):
+        ended = select(o.number, o.project_id).where(o.project_id == project_id, _ENDED).order_by(o.number)
+        removed = _remove(c, ended, min(much, PRUNE_MAX))
+        if removed:
+            bump(c, DELIVERIES_DROPPED, removed)
+        changed = removed or _end_oldest(c, project_id, now_ms, min((much + 1) // 2, PRUNE_MAX))
+        if changed:
+            return changed
+    return 0
+
+
+def _remove(c: Connection, query: Select[Any], most: int = PRUNE_MAX) -> int:
+    rows = c.execute(query.limit(most)).all()
+    for some in chunks([row.number for row in rows]):
+        c.execute(delete(t.outbox).where(t.outbox.c.number.in_(some)))
+    for project_id, count in sorted(Counter(row.project_id for row in rows).items()):
+        add(c, project_id, "deliveries", -count)
+    return len(rows)
+
+
+def _end_oldest(c: Connection, project_id: str, now_ms: int, most: int) -> int:
+    """Makes so many of the longest waiting alerts dead, and with a trip the end of its outage: whoever takes them too
+    slowly loses whole outages. The end of an outage whose trip was sent is kept. What is being sent is left alone."""
+    o = t.outbox.c
+    free = o.lease_until_ms.is_(None) | (o.lease_until_ms <= now_ms)
+    waiting = select(o.number, o.channel_id, o.kind, o.incident).where(o.project_id == project_id, PENDING, free)
+    rows = c.execute(waiting.where((o.kind == "trip") | o.incident.is_(None)).order_by(o.number).limit(most)).all()
+    ended = {"state": "dead", "ended_ms": now_ms, "last_error": TOO_MANY}
+    for some in chunks([row.number for row in rows]):
+        c.execute(update(t.outbox).where(o.number.in_(some)).values(ended))
+    trips = [(row.channel_id, row.incident) for row in rows if row.kind == "trip"]
+    count = len(rows) + leases.drop_followers(c, trips, now_ms).total()
+    if count:
+        bump(c, UNSENT, count)
+    return count
+
+
+def _forgettable() -> ColumnElement[bool]:
+    """What has ended, but for the last sent trip of an outage that goes on, or whose end is still on its way: an end is
+    told to those only who know of the beginning."""
+    o = t.outbox.c
+    same, pending, e = t.outbox.alias(), t.outbox.alias(), t.events.c
+    newer = exists().where(
+        same.c.incident == o.incident,
+        same.c.channel_id == o.channel_id,
+        same.c.kind == "trip",
+        same.c.state == "sent",
+        same.c.number > o.number,
+    )
+    on_its_way = exists().where(
+        pending.c.incident == o.incident, pending.c.channel_id == o.channel_id, pending.c.state == "pending"
+    )
+    same_life = (e.breaker_id == o.breaker_id) & (e.project_id == o.project_id)
+    over = exists().where(same_life, e.transition_seq > o.transition_seq, e.prev == "closed")
+    its_breaker = (t.breakers.c.id == o.breaker_id) & (t.breakers.c.project_id == o.project_id)
+    of_it = t.records.c.breaker_id == t.breakers.c.id
+    going_on = exists().where(its_breaker, of_it, t.records.c.state != "closed") & ~over
+    needed = (o.kind == "trip") & (o.state == "sent") & ~newer & (on_its_way | going_on)
+    return (o.state != "pending") & ~needed
+
+
+_ENDED = _forgettable()

@@ -1,0 +1,260 @@
+"""How much each project keeps in the database: bytes of configuration and of the audit log, numbers of events and
+deliveries; and each organisation: its own audit log, that of its deleted projects, kept answers, and how many projects,
+workspaces and keys it has.
+
+The sums change in the transaction of what they count. Sizes are those of the stored texts, measured in the database
+before and after a write: they are what a new sum over all rows would say. Configuration and audit are written in serial
+transactions only, so two writers can't pass a bound together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil
+from typing import Any, Literal, NamedTuple, get_args
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Table,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from breaker_actors.errors import Invalid
+from breaker_actors.messages import ProjectShare, ShareLimit
+from breaker_actors.store import tables as t
+from breaker_actors.store.rows import StoredFigures
+from breaker_actors.store.section import StorePart, chunks, raise_sum
+
+Counted = Literal["projects", "workspaces", "keys"]
+OfProject = Literal["configuration", "audit", "events", "deliveries"]
+What = Literal[OfProject, "org_audit", "gone_audit", "answers", Counted]
+
+ROW_BYTES, LINK_BYTES = 200, 100
+"""What a row counts beside its texts: its ids, times and places in indexes."""
+FULL = 0.95
+"""From so much of a share on `limits` shows the project."""
+LIMITS_MAX = 100
+SHORTENED, DROPPED = "audit_shortened", "events_dropped"
+DELIVERIES_DROPPED, UNSENT = "deliveries_dropped", "alerts_unsent"
+"""Counters: audit entries written without before and after; events and ended deliveries that went before their time;
+alerts that were given up, or never written, since too many waited."""
+GONE_TIMES = 16
+"""So many times the bound of one audit log those of an organisation's deleted projects may take together."""
+
+_S = t.stored.c
+_LIVE = exists().where(t.projects.c.id == _S.of_id, t.projects.c.deleted_ms.is_(None))
+
+
+class Shares(NamedTuple):
+    """What one project may keep, and one organisation. Of `audit_bytes` and `deliveries` twice as much is the end."""
+
+    configuration_bytes: int = 64 << 20
+    audit_bytes: int = 256 << 20
+    events: int = 10_000_000
+    deliveries: int = 1_000_000
+    projects: int = 1_000
+    workspaces: int = 1_000
+    keys: int = 10_000
+    answer_bytes: int = 64 << 20
+
+
+class octets(FunctionElement[int]):  # named like the function of SQL it stands for
+    """Bytes of a text or of bytes."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(octets)
+def _octets(element: octets, compiler: Any, **options: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **options)})"
+
+
+@compiles(octets, "sqlite")
+def _octets_of_sqlite(element: octets, compiler: Any, **options: Any) -> str:
+    return f"length(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
+
+
+def weight(*columns: Column[Any]) -> ColumnElement[int]:
+    """What one row counts."""
+    sizes: ColumnElement[int] = literal(ROW_BYTES, BigInteger)
+    for column in columns:
+        sizes = sizes + func.coalesce(octets(column), 0)
+    return sizes
+
+
+_B, _C = t.breakers.c, t.channels.c
+_WEIGHTS: dict[Table, ColumnElement[int]] = {
+    t.breakers: weight(_B.name, _B.rule, _B.actions, _B.metadata),
+    t.routers: weight(t.routers.c.name, t.routers.c.metadata),
+    t.channels: weight(_C.name, _C.config),
+    t.api_keys: weight(t.api_keys.c.name),
+}
+AUDIT_WEIGHT = weight(t.audit.c.before, t.audit.c.after)
+
+
+class Stored(StorePart):
+    async def stored_figures(self) -> StoredFigures:
+        return await self._db.read(_figures)
+
+    async def configuration_bytes(self, project_id: str) -> int:
+        return await self._db.read(lambda c: used(c, project_id, "configuration"))
+
+
+def shares(c: Connection) -> Shares:
+    """The bounds that this store was opened with."""
+    found: Shares = c.get_execution_options()["shares"]
+    return found
+
+
+def used(c: Connection, of_id: str, what: What) -> int:
+    return max(0, c.execute(select(_S.used).where(_S.of_id == of_id, _S.what == what)).scalar() or 0)
+
+
+def add(c: Connection, of_id: str, what: What, count: int) -> None:
+    """Changes a sum; several may do it at once."""
+    if count:
+        raise_sum(c, _S.used, count, {"of_id": of_id, "what": what})
+
+
+def add_one(c: Connection, org_id: str, what: Counted) -> None:
+    """Counts a new thing of an organisation. Raises Invalid where it has as many as it may have, which undoes the
+    transaction."""
+    most: int = getattr(shares(c), what)
+    if used(c, org_id, what) >= most:
+        raise Invalid(
+            f"An organisation has at most {most} {what}: delete some that nobody needs.",
+            {"limit": f"BREAKERS_{what.upper()}_PER_ORG_MAX"},
+        )
+    add(c, org_id, what, 1)
+
+
+def forget(c: Connection, project_id: str) -> None:
+    """Drops the sum of a project whose configuration has gone."""
+    c.execute(delete(t.stored).where(_S.of_id == project_id, _S.what == "configuration"))
+
+
+def hand_over(c: Connection, project_id: str, org_id: str) -> None:
+    """The audit log of a project that was deleted stays as long as all others, and counts for its organisation."""
+    add(c, org_id, "gone_audit", used(c, project_id, "audit"))
+    c.execute(delete(t.stored).where(_S.of_id == project_id, _S.what == "audit"))
+
+
+def audit_sum(c: Connection, project_id: str) -> tuple[str, Literal["audit", "gone_audit"]]:
+    """Which sum a project's audit entries are in: its own, or its organisation's once it was deleted."""
+    a = t.audit.c
+    if c.execute(select(_S.used).where(_S.of_id == project_id, _S.what == "audit")).first() is None:
+        named = select(a.org_id).where(a.project_id == project_id, a.org_id.is_not(None))
+        org_id = c.execute(named.order_by(a.number.desc()).limit(1)).scalar()
+        if org_id is not None:
+            return org_id, "gone_audit"
+    return project_id, "audit"
+
+
+def refuse_churn(c: Connection, org_id: str) -> None:
+    """Raises Invalid where what deleted projects left in the audit log is too much for another project."""
+    most = GONE_TIMES * shares(c).audit_bytes
+    if used(c, org_id, "gone_audit") >= most:
+        raise Invalid(
+            f"The audit logs of this organisation's deleted projects have {most} bytes, and old entries are not given"
+            " up early: no project can be made before some are old enough.",
+            {"limit": "BREAKERS_AUDIT_BYTES_MAX"},
+        )
+
+
+def beyond(c: Connection, what: Literal["events", "deliveries"], limit: int) -> list[tuple[str, int]]:
+    """The projects that keep more than their share, and by how much, the largest first; of a deleted project all is
+    too much."""
+    most: int = getattr(shares(c), what)
+    query = select(_S.of_id, _S.used, _LIVE).where(_S.what == what, (_S.used > most) | ((_S.used > 0) & ~_LIVE))
+    rows = c.execute(query.order_by(_S.used.desc()).limit(limit)).all()
+    return [(of_id, count - most if live else count) for of_id, count, live in rows]
+
+
+def sweep(c: Connection) -> None:
+    """Drops empty sums of deleted projects."""
+    c.execute(delete(t.stored).where(_S.what.in_(("events", "deliveries")), _S.used <= 0, ~_LIVE))
+
+
+def weigh(c: Connection, table: Table, ids: Sequence[str]) -> int:
+    """What rows of the configuration count now; those marked as deleted nothing."""
+    query = select(cast(func.coalesce(func.sum(_WEIGHTS[table]), 0), BigInteger))
+    if "deleted_ms" in table.c:
+        query = query.where(table.c.deleted_ms.is_(None))
+    return sum(c.execute(query.where(table.c.id.in_(some))).scalar_one() for some in chunks(ids))
+
+
+@contextmanager
+def reweighed(c: Connection, project_id: str, table: Table, ids: Sequence[str]) -> Iterator[None]:
+    """Counts what a block adds to rows and takes from them."""
+    before = weigh(c, table, ids)
+    yield
+    add(c, project_id, "configuration", weigh(c, table, ids) - before)
+
+
+def add_link_count(c: Connection, project_id: str, count: int) -> None:
+    add(c, project_id, "configuration", count * LINK_BYTES)
+
+
+@contextmanager
+def within_share(c: Connection, project_id: str) -> Iterator[None]:
+    """Refuses a block after which the project's configuration is larger than before and beyond its share. Raises
+    Invalid, which undoes the transaction."""
+    before = used(c, project_id, "configuration")
+    yield
+    after, most = used(c, project_id, "configuration"), shares(c).configuration_bytes
+    if after > max(before, most):
+        raise Invalid(
+            f"This project's breakers, routers, links, channels and keys would take {after} bytes, and {most} is the"
+            " most: delete some, or make their actions and metadata smaller.",
+            {"limit": "BREAKERS_CONFIGURATION_BYTES_MAX"},
+        )
+
+
+_LIMITS: dict[What, tuple[ShareLimit, str, int]] = {
+    "configuration": ("configuration_bytes", "configuration_bytes", 1),
+    "audit": ("audit_bytes", "audit_bytes", 1),
+    "events": ("events", "events", 1),
+    "deliveries": ("deliveries", "deliveries", 1),
+    "org_audit": ("org_audit_bytes", "audit_bytes", 1),
+    "gone_audit": ("gone_audit_bytes", "audit_bytes", GONE_TIMES),
+    "projects": ("projects", "projects", 1),
+    "workspaces": ("workspaces", "workspaces", 1),
+    "keys": ("keys", "keys", 1),
+}
+"""What is shown near its bound: under which name, and of which of the Shares so many times is the bound."""
+
+
+def _figures(c: Connection) -> StoredFigures:
+    most = {what: times * getattr(shares(c), field) for what, (_, field, times) in _LIMITS.items()}
+    full = or_(*((_S.what == what) & (_S.used >= ceil(FULL * bound)) for what, bound in most.items()))
+    query = select(_S.of_id, _S.what, _S.used).where(full).order_by(_S.used.desc()).limit(LIMITS_MAX)
+    counts = {row.name: row.value for row in c.execute(select(t.counters))}
+    return StoredFigures(
+        shares=tuple(
+            ProjectShare(
+                project_id=of_id if what in get_args(OfProject) else None,
+                org_id=None if what in get_args(OfProject) else of_id,
+                limit=_LIMITS[what][0],
+                used=n,
+                most=most[what],
+            )
+            for of_id, what, n in c.execute(query)
+        ),
+        shortened=counts.get(SHORTENED, 0),
+        dropped=counts.get(DROPPED, 0),
+        deliveries_dropped=counts.get(DELIVERIES_DROPPED, 0),
+        unsent=counts.get(UNSENT, 0),
+    )

@@ -1,0 +1,477 @@
+"""Stored rows as values, and the drafts and queries that go into the store. Neighbour: `base.py`, the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from breaker_actors.core.model import Rule, StateWord
+from breaker_actors.messages import EventDraft, ProjectShare
+
+SYSTEM = "system"
+"""Who did it, in the audit log, when no API key was used."""
+
+KeyKind = Literal["user", "admin", "project"]
+
+
+class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key without its secret: only a SHA-256 of the key is stored."""
+
+    id: str
+    org_id: str
+    project_id: str | None
+    kind: KeyKind
+    name: str
+    key_prefix: str
+    inserted_ms: int
+    last_used_ms: int | None = None
+
+
+class OrgRow(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    inserted_ms: int
+
+
+class WorkspaceRow(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    org_id: str
+    name: str
+    slug: str
+    inserted_ms: int
+
+
+class ProjectRow(msgspec.Struct, frozen=True, kw_only=True):
+    """`ingest_secret` is decrypted here (64 hex digits) and must not reach a log or an answer but on create/rotate.
+
+    The `previous_secret` counts beside it until `previous_until_ms`."""
+
+    id: str
+    workspace_id: str
+    org_id: str
+    name: str | None
+    enable_signed_ingest: bool
+    ingest_secret: str
+    slack_webhook_url: str | None
+    trace_id_url_template: str | None
+    shard: int
+    inserted_ms: int
+    previous_secret: str | None = None
+    previous_until_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"ProjectRow(id={self.id!r})"
+
+    def shown_name(self) -> str:
+        """Never empty: clients can't read a project without a name."""
+        return self.name or f"project-{self.id[:8]}"
+
+    def secrets(self, now_ms: int) -> tuple[str, ...]:
+        """The ingest secrets that count now."""
+        if self.previous_secret is None or now_ms >= (self.previous_until_ms or 0):
+            return (self.ingest_secret,)
+        return self.ingest_secret, self.previous_secret
+
+
+class BreakerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A breaker's configuration. `router_ids`: in link order. `version` goes up by one with every change."""
+
+    id: str
+    project_id: str
+    name: str
+    rule: Rule
+    actions: dict[str, Any] | None
+    metadata: dict[str, str]
+    version: int
+    created_ms: int
+    updated_ms: int
+    router_ids: tuple[str, ...]
+
+
+class BriefRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer about a breaker's state shows of its rule."""
+
+    threshold: float
+    min_count: int = 1
+    window_ms: int = 60_000
+
+
+class BreakerBrief(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer about a breaker's state shows of its configuration: small, whatever else is stored."""
+
+    id: str
+    name: str
+    rule: BriefRule
+
+
+class ScrapedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What metrics show of a rule."""
+
+    metric: str
+    kind: str
+    threshold: float
+
+
+class ScrapedBreaker(msgspec.Struct, frozen=True, kw_only=True):
+    """What metrics show of a breaker's configuration. `project`: the project's name, "" where it has none."""
+
+    id: str
+    name: str
+    project_id: str
+    project: str
+    rule: ScrapedRule
+
+
+class BreakerMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    metadata: dict[str, str]
+
+
+class BreakerDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a create asks for; id and name may be left to the store (name: unique and non-empty)."""
+
+    rule: Rule
+    id: str | None = None
+    name: str | None = None
+    actions: dict[str, Any] | None = None
+    metadata: dict[str, str] = {}
+
+
+class BreakerItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One breaker of a bulk replace: matched by id, else by name. `metadata` None: what is stored is kept."""
+
+    rule: Rule
+    id: str | None = None
+    name: str | None = None
+    actions: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+
+
+KEPT_MS = 86_400_000
+"""How long the repetition of a request that is done once is answered like the first one."""
+
+
+class Once(msgspec.Struct, kw_only=True):
+    """A request that is to be done once, under the key that its caller gave it. `fingerprint`: of all it asks.
+    `answer`: its answer's body, from what the write results in. `forgotten`: keys that had to go early for it."""
+
+    org_id: str
+    operation: str
+    key: str
+    fingerprint: str
+    status: int
+    answer: Callable[[Any], str]
+    now_ms: int
+    project_id: str | None = None
+    forgotten: int = 0
+
+
+class Repeated(Exception):
+    """The request was done before: its answer, and the change rows that it wrote. `thing`: the id of what it made,
+    where the answer was too large to keep."""
+
+    def __init__(self, status: int, body: str, change_ids: Sequence[int], thing: str | None = None) -> None:
+        super().__init__(status)
+        self.status, self.body, self.change_ids, self.thing = status, body, change_ids, thing
+
+
+class Replaced(msgspec.Struct, frozen=True, kw_only=True):
+    """The set of breakers after a bulk replace, in creation order, and the change rows it took."""
+
+    changed: bool
+    rows: list[BreakerRow]
+    change_ids: list[int]
+
+
+class RouterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A router's configuration. `breaker_ids`: in link order."""
+
+    id: str
+    project_id: str
+    name: str
+    mode: Literal["static", "canary", "weighted"]
+    enabled: bool
+    created_by: Literal["system", "user"]
+    metadata: dict[str, str]
+    version: int
+    inserted_ms: int
+    breaker_ids: tuple[str, ...]
+
+
+class RouterDraft(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    mode: Literal["static", "canary", "weighted"] = "static"
+    enabled: bool = True
+    metadata: dict[str, str] = {}
+    breaker_ids: tuple[str, ...] = ()
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Owner and epoch of one breaker or router; owner None: nobody yet. `log_slot` for routers only."""
+
+    id: str
+    project_id: str
+    owner: str | None
+    epoch: int
+    log_slot: str | None = None
+
+
+class JournalHead(msgspec.Struct, frozen=True):
+    shard: int
+    epoch: int
+    sequence: int
+
+
+EventSource = Literal["live", "backfill"]
+
+
+class EventRow(EventDraft, frozen=True, kw_only=True):
+    """A stored event: the draft and its place. `sequence` is global per shard; those of history that was loaded
+    afterwards (`source` backfill, by the run `run_id`) have one of their own."""
+
+    sequence: int
+    project_id: str
+    breaker_id: str
+    source: EventSource = "live"
+    run_id: str | None = None
+
+
+class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Filter of an events read. `before`: (ts_ms, sequence) of the last event already given (exclusive, newest first).
+    `until_ms` inclusive, `since_ms` exclusive; `after_sequence` switches to ascending order by sequence.
+
+    `source` "all": both, at equal times those that happened first; it has no `after_sequence`, and its `before` is a
+    place among the events of `before_source`."""
+
+    project_id: str
+    breaker_id: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    before: tuple[int, int] | None = None
+    after_sequence: int | None = None
+    limit: int = 50
+    source: EventSource | Literal["all"] = "live"
+    before_source: EventSource | None = None
+
+
+class StoredState(msgspec.Struct, frozen=True, kw_only=True):
+    """The committed state of one breaker. `record` None: it never had one (just created)."""
+
+    breaker_id: str
+    name: str
+    rule: Rule
+    created_ms: int
+    state: StateWord
+    allow_rate: float
+    transition_seq: int
+    record: bytes | None
+
+
+class StreamSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All committed states of a project and the Journal position they were read at, in one transaction.
+
+    Ordered by creation; `gone`: names deleted or renamed away in the last 24 h and not taken again.
+    """
+
+    position: int
+    states: tuple[StoredState, ...]
+    gone: tuple[str, ...]
+
+
+ChannelKind = Literal["slack", "pagerduty", "email", "webhook"]
+Alert = Literal["trip", "recover"]
+
+
+def alert_of(prev: str, curr: str) -> Alert | None:
+    """The notification that a move is worth (semantics.md section 5): every move to open is a trip."""
+    if curr == "open":
+        return "trip"
+    return "recover" if (prev, curr) == ("half_open", "closed") else None
+
+
+class ChannelDraft(msgspec.Struct, frozen=True, kw_only=True):
+    channel: ChannelKind
+    config: dict[str, Any]
+    name: str | None = None
+    enabled: bool = True
+    events: tuple[Alert, ...] = ("trip", "recover")
+
+
+class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A notification channel. `config` is decrypted here and must be masked before it reaches a log or an answer."""
+
+    id: str
+    project_id: str
+    name: str
+    channel: ChannelKind
+    config: dict[str, Any]
+    enabled: bool
+    events: tuple[Alert, ...]
+    inserted_ms: int
+    updated_ms: int
+
+    def __repr__(self) -> str:
+        return f"ChannelRow(id={self.id!r})"
+
+
+AlertKind = Literal["trip", "recover", "resolve"]
+DeliveryState = Literal["pending", "sent", "dead", "cancelled"]
+
+
+class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """What a notification has to tell: the event as it was stored, or the end of a deleted breaker.
+
+    `rule` is that of the event and, where the breaker's settings are still the same, op, min_count and kind_params.
+    `outage_ms`: since the breaker left closed; None for the move that began it, or where that is not known any more.
+    """
+
+    name: str
+    prev: StateWord
+    curr: StateWord
+    ts_ms: int
+    reason: str
+    value: float | None
+    rule: dict[str, Any]
+    agg: dict[str, Any]
+    outage_ms: int | None = None
+    trace_url: str | None = None
+
+
+UNREADABLE_ALERT = AlertPayload(
+    name="(unreadable)", prev="closed", curr="open", ts_ms=0, reason="unreadable", value=None, rule={}, agg={}
+)
+"""Stands for what can't be read any more; it is told to nobody."""
+UNREADABLE_RULE = Rule(metric="(unreadable)", kind="count", op="gt", threshold=1e308)
+"""Stands for a breaker's rule that can't be read: nothing is sent for its metric, and it never trips."""
+
+
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One notification on its way to one channel. `id` is the same over all attempts; `number` orders them.
+
+    `kind` resolve: its breaker was deleted while it was open. `next_ms`: not before then is it tried (again);
+    `created_ms`: the time of the event; `ended_ms`: when it became sent, dead or cancelled."""
+
+    number: int
+    id: str
+    project_id: str
+    channel_id: str
+    breaker_id: str
+    kind: AlertKind
+    transition_seq: int
+    incident: int | None
+    told: AlertPayload
+    state: DeliveryState
+    attempts: int
+    next_ms: int
+    since_ms: int | None
+    last_status: int | None
+    last_error: str | None
+    created_ms: int
+    ended_ms: int | None
+
+
+class DeliveryQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliveries of one channel, newest first. `before`: the number of the last one already given."""
+
+    project_id: str
+    channel_id: str
+    state: DeliveryState | None = None
+    before: int | None = None
+    limit: int = 50
+
+
+class CircuitRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a channel whose receiver failed: the encoded core Record of its circuit breaker, a pause that
+    the receiver asked for, and its last failure. Good for one `version` of the channel's address only."""
+
+    channel_id: str
+    version: str
+    record: bytes
+    not_before_ms: int
+    last_status: int | None
+    last_error: str | None
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel with pending deliveries. `newest`: the highest number among them. `kind` and `version` None: the
+    channel is disabled or gone, and nothing can be sent."""
+
+    channel_id: str
+    newest: int
+    kind: ChannelKind | None
+    version: str | None
+    circuit: CircuitRow | None
+
+
+class Leased(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Notifier may send on one channel now. `config` is opened (None: its seal does not open) and must not
+    reach a log. `later_ms`: when the next of those that wait may be tried; None: nobody knows of one.
+    `dropped`: recoveries that ended here because their trips were not sent, by state."""
+
+    channel_id: str
+    kind: ChannelKind
+    config: dict[str, Any] | None
+    project_name: str | None
+    rows: tuple[DeliveryRow, ...]
+    later_ms: int | None
+    dropped: dict[str, int]
+
+    def __repr__(self) -> str:
+        return f"Leased(channel_id={self.channel_id!r}, rows={len(self.rows)})"
+
+
+class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one attempt to deliver. `status`: the receiver's HTTP status; `next_ms`: when to try again (retry
+    only)."""
+
+    delivery_id: str
+    result: Literal["sent", "retry", "dead"]
+    at_ms: int
+    status: int | None = None
+    error: str | None = None
+    next_ms: int = 0
+
+
+class AsideRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something stored that could not be read and was set aside (see `setaside.Aside`). `times`: how often a process
+    met it for the first time."""
+
+    number: int
+    kind: str
+    thing: str
+    place: int
+    project_id: str | None
+    reason: str
+    payload: bytes
+    size: int
+    times: int
+    first_ms: int
+    seen_ms: int
+
+
+class StoredFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What projects and organisations keep. `shares`: those near a bound or beyond it. `shortened`: audit entries that
+    were written without before and after; `dropped`, `deliveries_dropped`: events and ended deliveries that went before
+    their time; `unsent`: alerts that were given up, or never written, since too many waited."""
+
+    shares: tuple[ProjectShare, ...] = ()
+    shortened: int = 0
+    dropped: int = 0
+    deliveries_dropped: int = 0
+    unsent: int = 0
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of configuration: who (the id of a key) did what to which thing. Secrets are masked."""
+
+    number: int
+    project_id: str | None
+    at_ms: int
+    who: str
+    action: str
+    target_id: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None

@@ -1,1 +1,0 @@
-"""Numbered migrations; a file that has been released is never edited."""

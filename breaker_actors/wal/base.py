@@ -1,0 +1,111 @@
+"""The write-ahead log (sample log): one dense sequence of records per router, the order of everything (architecture.md
+section 3.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from breaker_actors.core.log_entries import LogRecord
+from breaker_actors.errors import Invalid
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True):
+    """One record to append. Its offset and received_ms are the caller's (the router's owner), checked by the log.
+    `generation`: the lease generation under which the owner learned where the log stands."""
+
+    router_id: str
+    epoch: int
+    offset: int
+    received_ms: int
+    kind: int
+    view_offset: int
+    payload: bytes
+    keys: tuple[bytes, ...] = ()
+    generation: int = 1
+
+
+class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a router's log stands when an owner takes it over. `alive_ms`: until when its last owner was surely up.
+    `generation`: the lease generation. Counts the acquisitions within an epoch, from 1; appends sent under an earlier
+    one are refused, so a retry can't land behind a watermark."""
+
+    router_id: str
+    epoch: int
+    offset: int
+    last_received_ms: int
+    alive_ms: int
+    view_offset: int
+    view: bytes | None
+    generation: int
+    keys: tuple[tuple[bytes, int], ...]
+    """Duplicate keys still alive, with the offset they were stored at, oldest first."""
+    log_bytes: int = 0
+    """What its records take up."""
+
+
+class LogStock(msgspec.Struct, frozen=True):
+    """How much of a router's log is kept. An empty log has `last_offset` 0. `bytes`: what its records take up, a
+    running count kept with every append and trim, right within 10 percent; duplicate keys are not in it."""
+
+    router_id: str
+    last_offset: int
+    last_received_ms: int
+    bytes: int = 0
+
+
+_SLOT = re.compile(r"[a-z0-9-]{1,64}")
+
+
+def check_slot(slot: str) -> str:
+    """The slot itself. Raises Invalid for a name that could be more than a name where logs are kept."""
+    if _SLOT.fullmatch(slot) is None:
+        raise Invalid(f"not a log slot: {slot!r}")
+    return slot
+
+
+class SampleLog(Protocol):
+    """Appends are fenced by epoch; reads need none. Raises errors.Unavailable when the log can't be reached."""
+
+    async def acquire(
+        self, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+    ) -> list[RouterHead]:
+        """Acquires routers [(id, epoch)] for an owner incarnation; appends of lower epochs are refused from here on. A
+        router that has a higher epoch is left out of the answer. Each acquisition begins a lease generation: an owner
+        that acquires again what it has learns where the log stands, and its own earlier appends are refused, too."""
+
+    async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
+        """Appends all in one transaction; False where epoch or generation are not the router's, or the offset is not
+        its next."""
+
+    async def alive(self, slot: str, owner: str, now_ms: int) -> None:
+        """Stores the heartbeat (or watermark) of an owner incarnation, durable when this returns; never goes back."""
+
+    async def advance_watermark(
+        self, slot: str, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int
+    ) -> list[bool]:
+        """Stores a watermark for routers [(id, epoch)]: their owner stamps nothing at or before `upto_ms` any more.
+        Durable when this returns; False for routers that are not (or no longer) its own."""
+
+    async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
+        """Records with after < offset <= upto, ascending, at most `limit`."""
+
+    async def find(self, slot: str, router_id: str, at_ms: int) -> int:
+        """The offset of the last record received at or before a time; 0 when none (any more) is that old."""
+
+    async def stock(self, slot: str) -> list[LogStock]:
+        """What lies in a slot, one entry per router that was ever acquired there and not forgotten."""
+
+    async def trim(self, slot: str, router_id: str, below: int) -> int:
+        """Drops records below an offset except the view in force; returns how many."""
+
+    async def forget(self, slot: str, router_id: str) -> None:
+        """Drops all that is kept of a router that exists no more."""
+
+    async def size_bytes(self, slot: str) -> int:
+        """Bytes a slot takes up; what trimming freed is not counted."""
+
+    async def close(self) -> None: ...

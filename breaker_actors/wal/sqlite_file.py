@@ -1,0 +1,306 @@
+"""One file of the SQLite sample log: its tables and every statement on it, as sync functions over a connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from breaker_actors.core.log_entries import LogRecord
+from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, make_file
+from breaker_actors.wal import head as loghead
+from breaker_actors.wal.base import Append, LogStock, RouterHead, check_slot
+from breaker_actors.wal.head import Head
+
+TRIM_ROWS = 200
+PAGE_BYTES, ROW_BYTES = 4096, 60
+"""Pages are SQLite's default; ROW_BYTES is what a record takes beside its payload."""
+_OVERFLOW_PAGE = PAGE_BYTES - 4
+_ROW_MIN, _ROW_MAX = (PAGE_BYTES - 12) * 32 // 255 - 23, (PAGE_BYTES - 12) * 64 // 255 - 23
+"""How much of a row lies in the tree itself where the rest has overflow pages, and where it has none (SQLite's file
+format, section 1.6)."""
+_CACHED_STATEMENTS = 64
+
+# Payloads come last in a row: SQLite reads the columns before them without touching their overflow pages.
+# `keys` is clustered by offset, not by key: owners look keys up in memory, the table is only written and read in order.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS records (
+    router_id TEXT NOT NULL, offset INTEGER NOT NULL, received_ms INTEGER NOT NULL, kind INTEGER NOT NULL,
+    view_offset INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (router_id, offset)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS heads (
+    router_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL, owner TEXT NOT NULL, offset INTEGER NOT NULL,
+    last_received_ms INTEGER NOT NULL, view_offset INTEGER NOT NULL, taken_offset INTEGER NOT NULL,
+    before_ms INTEGER NOT NULL, keys_from_ms INTEGER NOT NULL, turn INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS keys (
+    router_id TEXT NOT NULL, offset INTEGER NOT NULL, key BLOB NOT NULL, received_ms INTEGER NOT NULL,
+    PRIMARY KEY (router_id, offset, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS alive (owner TEXT PRIMARY KEY, alive_ms INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+_HEAD_COLUMNS = ", ".join({"generation": "turn"}.get(field, field) for field in Head.__struct_fields__)
+_SELECT_HEAD = f"SELECT {_HEAD_COLUMNS} FROM heads WHERE router_id = ?"  # nosec B608 # constants
+_SELECT_RECORDS = "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records WHERE router_id = ?"
+
+
+def file_name(slot: str) -> str:
+    """The file of a slot. Raises Invalid for a name that could leave the folder."""
+    return f"{check_slot(slot)}.sqlite"
+
+
+def open_writer(path: Path, synchronous_full: bool) -> sqlite3.Connection:
+    """Makes the file when it is missing."""
+    make_file(path)
+    connection = _connect(path)
+    connection.execute(f"PRAGMA synchronous={'FULL' if synchronous_full else 'NORMAL'}")
+    # The -wal file keeps the size of its longest time otherwise, for instance behind a slow reader.
+    connection.execute("PRAGMA journal_size_limit=67108864")
+    with _transaction(connection):
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        _add_columns(connection)
+    return connection
+
+
+def _add_columns(c: sqlite3.Connection) -> None:
+    """Brings a file of an earlier version up to date."""
+    known = [row[1] for row in c.execute("PRAGMA table_info(heads)")]
+    for name in ("turn", "bytes"):
+        if name not in known:
+            c.execute(f"ALTER TABLE heads ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0")
+    if "bytes" not in known:
+        taken: dict[str, int] = {}
+        for router_id, payload in c.execute("SELECT router_id, length(payload) FROM records"):
+            taken[router_id] = taken.get(router_id, 0) + record_bytes(payload)
+        c.executemany("UPDATE heads SET bytes = ? WHERE router_id = ?", [(n, id_) for id_, n in taken.items()])
+
+
+def record_bytes(payload: int) -> int:
+    """What a record with so many bytes of payload takes up: its row, and whole pages for what has no room in there."""
+    row = ROW_BYTES + payload
+    if row <= _ROW_MAX:
+        return row
+    local = _ROW_MIN + (row - _ROW_MIN) % _OVERFLOW_PAGE
+    local = local if local <= _ROW_MAX else _ROW_MIN
+    return local + -(-(row - local) // _OVERFLOW_PAGE) * PAGE_BYTES
+
+
+def open_reader(path: Path) -> sqlite3.Connection | None:
+    """None when the owner has not made the file and its tables yet."""
+    if not path.exists():
+        return None
+    connection = _connect(path)
+    connection.execute("PRAGMA query_only=1")
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alive'").fetchone() is None:
+        connection.close()
+        return None
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # check_same_thread stays on: one thread per connection is what makes this file free of locks.
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        cached_statements=_CACHED_STATEMENTS,
+    )
+
+
+@contextmanager
+def _transaction(c: sqlite3.Connection) -> Iterator[None]:
+    c.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        c.execute("COMMIT")
+    except BaseException:
+        if c.in_transaction:
+            c.execute("ROLLBACK")
+        raise
+
+
+def _head(c: sqlite3.Connection, router_id: str) -> Head | None:
+    row = c.execute(_SELECT_HEAD, (router_id,)).fetchone()
+    return None if row is None else Head(*row)
+
+
+def acquire(
+    c: sqlite3.Connection, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+) -> list[RouterHead]:
+    """Puts routers under an owner incarnation; see SampleLog.acquire."""
+    with _transaction(c):
+        alive: dict[str, int] = dict(c.execute("SELECT owner, alive_ms FROM alive"))
+        taken = []
+        for router_id, epoch in routers:
+            head = loghead.acquire(_head(c, router_id), router_id, epoch, owner, now_ms, alive)
+            if head is not None:
+                c.execute("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(head))
+                taken.append(head)
+        c.execute("DELETE FROM alive WHERE owner <> ? AND owner NOT IN (SELECT owner FROM heads)", (owner,))
+        return [_router_head(c, head, keys_after_ms) for head in taken]
+
+
+def _router_head(c: sqlite3.Connection, head: Head, keys_after_ms: int) -> RouterHead:
+    view = c.execute(
+        "SELECT payload FROM records WHERE router_id = ? AND offset = ?", (head.router_id, head.view_offset)
+    ).fetchone()
+    keys = c.execute(
+        "SELECT key, offset FROM keys WHERE router_id = ? AND received_ms > ? ORDER BY offset",
+        (head.router_id, keys_after_ms),
+    )
+    return loghead.router_head(head, None if view is None else view[0], keys.fetchall())
+
+
+def alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
+    """Only who owns something here is noted: a process that was replaced must not come back into the table."""
+    with _transaction(c):
+        if c.execute("SELECT 1 FROM heads WHERE owner = ? LIMIT 1", (owner,)).fetchone():
+            _note_alive(c, owner, now_ms)
+
+
+def advance_watermark(
+    c: sqlite3.Connection, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int
+) -> list[bool]:
+    """See SampleLog.advance_watermark."""
+    with _transaction(c):
+        heads = [(_head(c, router_id), epoch) for router_id, epoch in routers]
+        mine = [head is not None and head.epoch == epoch and head.owner == owner for head, epoch in heads]
+        if any(mine):
+            _note_alive(c, owner, upto_ms)
+        return mine
+
+
+def _note_alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
+    c.execute(
+        "INSERT INTO alive VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET alive_ms = max(alive_ms, excluded.alive_ms)",
+        (owner, now_ms),
+    )
+
+
+def append(c: sqlite3.Connection, records: Sequence[Append], keys_ms: int) -> list[bool]:
+    """One transaction for all records; see SampleLog.append."""
+    with _transaction(c):
+        heads = {id_: head for id_ in {record.router_id for record in records} if (head := _head(c, id_)) is not None}
+        judged = loghead.judge(heads, records)
+        pairs = zip(judged.results, records, strict=True)
+        results = [_lies_there(c, record) if result is None else result for result, record in pairs]
+        _insert(c, judged.fresh)
+        grown = dict.fromkeys((head.router_id for head in judged.moved), 0)
+        for record in judged.fresh:
+            grown[record.router_id] += record_bytes(len(record.payload))
+        for head in judged.moved:
+            _store_head(c, head, keys_ms, grown[head.router_id])
+        return results
+
+
+def _lies_there(c: sqlite3.Connection, record: Append) -> bool:
+    row = c.execute(_SELECT_RECORDS + " AND offset = ?", (record.router_id, record.offset)).fetchone()
+    return row is not None and row == _record_row(record)
+
+
+def _record_row(r: Append) -> tuple[str, int, int, int, int, bytes]:
+    return r.router_id, r.offset, r.received_ms, r.kind, r.view_offset, r.payload
+
+
+def _insert(c: sqlite3.Connection, records: Sequence[Append]) -> None:
+    c.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", map(_record_row, records))
+    c.executemany(
+        "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)",
+        ((r.router_id, r.offset, key, r.received_ms) for r in records for key in r.keys),
+    )
+
+
+def _store_head(c: sqlite3.Connection, head: Head, keys_ms: int, grown: int) -> None:
+    oldest_ms = loghead.due_keys_ms(head, keys_ms)
+    if oldest_ms is not None:
+        c.execute("DELETE FROM keys WHERE router_id = ? AND received_ms <= ?", (head.router_id, oldest_ms))
+    c.execute(
+        "UPDATE heads SET offset = ?, last_received_ms = ?, view_offset = ?, keys_from_ms = ?, bytes = bytes + ?"
+        " WHERE router_id = ?",
+        (head.offset, head.last_received_ms, head.view_offset, head.keys_from_ms, grown, head.router_id),
+    )
+
+
+def read(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
+    rows = c.execute(
+        _SELECT_RECORDS + " AND offset > ? AND offset <= ? ORDER BY offset LIMIT ?",
+        (router_id, after, upto, limit),
+    )
+    return [LogRecord(*row) for row in rows]
+
+
+def find(c: sqlite3.Connection, router_id: str, at_ms: int) -> int:
+    """Halves the range of offsets until one is left: received_ms never falls, so no index on it is needed."""
+    low, high = 0, c.execute("SELECT max(offset) FROM records WHERE router_id = ?", (router_id,)).fetchone()[0] or 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        row = c.execute(
+            "SELECT offset, received_ms FROM records WHERE router_id = ? AND offset >= ? AND offset <= ?"
+            " ORDER BY offset LIMIT 1",
+            (router_id, middle, high),
+        ).fetchone()
+        if row is not None and row[1] <= at_ms:
+            low = row[0]
+        else:
+            high = middle - 1
+    return low
+
+
+def stock(c: sqlite3.Connection) -> list[LogStock]:
+    rows = c.execute("SELECT router_id, offset, last_received_ms, bytes FROM heads ORDER BY router_id")
+    return [LogStock(*row) for row in rows]
+
+
+def trim(c: sqlite3.Connection, router_id: str, below: int) -> int:
+    """Drops up to TRIM_ROWS records below an offset, but not the view that the first kept record refers to."""
+    with _transaction(c):
+        first_kept = c.execute(
+            "SELECT view_offset FROM records WHERE router_id = ? AND offset >= ? ORDER BY offset LIMIT 1",
+            (router_id, below),
+        ).fetchone()
+        head = _head(c, router_id)
+        view_offset = first_kept[0] if first_kept else head.view_offset if head else 0
+        found = c.execute(
+            "SELECT offset, length(payload) FROM records WHERE router_id = ? AND offset < ? AND offset <> ?"
+            " ORDER BY offset LIMIT ?",
+            (router_id, below, view_offset, TRIM_ROWS),
+        ).fetchall()
+        return _drop(c, router_id, found)
+
+
+def _drop(c: sqlite3.Connection, router_id: str, found: Sequence[tuple[int, int]]) -> int:
+    """Removes records [(offset, bytes of payload)] of a router; answers how many."""
+    rows = [(router_id, offset) for offset, _ in found]
+    c.executemany("DELETE FROM records WHERE router_id = ? AND offset = ?", rows)
+    freed = sum(record_bytes(payload) for _, payload in found)
+    c.execute("UPDATE heads SET bytes = bytes - ? WHERE router_id = ?", (freed, router_id))
+    return len(found)
+
+
+def forget(c: sqlite3.Connection, router_id: str) -> int:
+    """Drops up to TRIM_ROWS records, and once fewer are left everything; answers how many records went."""
+    with _transaction(c):
+        found = c.execute(
+            "SELECT offset, length(payload) FROM records WHERE router_id = ? ORDER BY offset LIMIT ?",
+            (router_id, TRIM_ROWS),
+        ).fetchall()
+        dropped = _drop(c, router_id, found)
+        if dropped < TRIM_ROWS:
+            c.execute("DELETE FROM keys WHERE router_id = ?", (router_id,))
+            c.execute("DELETE FROM heads WHERE router_id = ?", (router_id,))
+        return dropped
+
+
+def size_bytes(c: sqlite3.Connection) -> int:
+    def ask(name: str) -> int:
+        return int(c.execute(f"PRAGMA {name}").fetchone()[0])
+
+    return (ask("page_count") - ask("freelist_count")) * ask("page_size")

@@ -1,0 +1,231 @@
+"""Breakers to be tried: from a file, from a dict, or as variants of one in a sweep."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from breaker_actors.core.model import Rule
+from breaker_actors.core.rules import DEFAULTS, REQUIRED, parse_rule
+from breaker_actors.errors import Invalid
+
+RULE_FIELDS = (*REQUIRED, *DEFAULTS)
+OTHER_FIELDS = (
+    "id", "name", "metadata", "actions", "router_id", "router_ids", "half_open_confirmation_ms", "recovery_window_ms",
+)  # fmt: skip
+"""Of a Breaker object (interface.md), beside its rule."""
+SWEPT_PARAMS = {"percentile": "percentile", "alpha": "delta", "delta_of": "delta"}
+"""Keys of kind_params that a sweep may set, with the kind that has them."""
+SETTINGS_MAX = 10_000
+Value = float | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A breaker to be tried. `router_ids`: of which routers it takes samples, where samples name theirs; none: of all.
+    In small letters."""
+
+    name: str
+    rule: Rule
+    router_ids: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+RuleLike = Rule | Mapping[str, Any] | Candidate | str | Path
+
+
+def candidates(given: RuleLike | Sequence[RuleLike]) -> list[Candidate]:
+    """Breakers from a rule, a Breaker object, a file of them, or a list of any of these; names are made unique, and
+    a rule without one is named by its own words."""
+    things = [given] if isinstance(given, Rule | Mapping | Candidate | str | Path) else list(given)
+    found: list[Candidate] = []
+    for thing in things:
+        if isinstance(thing, str | Path):
+            found += _read(Path(thing))
+        else:
+            found.append(_one(thing, "", len(found)))
+    if not found:
+        raise Invalid("there is no rule")
+    return _distinct(found)
+
+
+def _one(thing: Rule | Mapping[str, Any] | Candidate, where: str, number: int) -> Candidate:
+    if isinstance(thing, Candidate):
+        return thing
+    if isinstance(thing, Rule):
+        return Candidate(described(thing), thing)
+    given = thing.get("name") or thing.get("id")
+    name = str(given or f"rule {number + 1}")
+    try:
+        rule = parse_rule(thing)
+    except Invalid as error:
+        problems = "; ".join(f"{path} {problem}" for path, problem in error.details.items())
+        raise Invalid(f"{where}{name}: {problems}") from None
+    router_ids = thing.get("router_ids") or [id_ for id_ in [thing.get("router_id")] if id_]
+    if not isinstance(router_ids, Sequence) or isinstance(router_ids, str):
+        raise Invalid(f"{where}{name}: router_ids must be a list")
+    ignored = tuple(str(key) for key in thing if key not in RULE_FIELDS and key not in OTHER_FIELDS)
+    return Candidate(
+        name if given else described(rule), rule, tuple(dict.fromkeys(str(id_).lower() for id_ in router_ids)), ignored
+    )
+
+
+SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+
+def described(rule: Rule) -> str:
+    """A rule in its own words: what it evaluates and when it opens."""
+    params = "" if not rule.kind_params else f" {json.dumps(rule.kind_params)}"
+    over = "" if rule.kind == "consecutive_failures" else f" over {rule.window_ms / 1000:g} s"
+    return f"{rule.metric}: {rule.kind}{params} {SIGNS[rule.op]} {rule.threshold:g}{over}"
+
+
+def _distinct(found: list[Candidate]) -> list[Candidate]:
+    taken: set[str] = set()
+    out = []
+    for one in found:
+        names = itertools.chain([one.name], (f"{one.name} ({count})" for count in itertools.count(2)))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        out.append(replace(one, name=name))
+    return out
+
+
+def _read(path: Path) -> list[Candidate]:
+    """The breakers of a JSON or YAML file: one object, a list, or an object with a list under `breakers`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        content = _yaml(path, text) if path.suffix.lower() in (".yaml", ".yml") else _json(path, text)
+    except RecursionError:
+        raise Invalid(f"{path}: lists and objects are nested too deeply in it") from None
+    if isinstance(content, Mapping) and isinstance(content.get("breakers"), list):
+        content = content["breakers"]
+    things = content if isinstance(content, list) else [content]
+    for thing in things:
+        if not isinstance(thing, Mapping):
+            raise Invalid(f"{path}: a rule is an object, not {json.dumps(thing, default=str)[:60]}")
+    if not things:
+        raise Invalid(f"{path}: there is no rule in it")
+    return [_one(thing, f"{path}: ", number) for number, thing in enumerate(things)]
+
+
+def _json(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Invalid(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise Invalid(f"{path}: {error}") from None
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        yaml = importlib.import_module("yaml")
+    except ModuleNotFoundError:
+        raise Invalid(f"{path}: YAML needs the package pyyaml; JSON needs nothing") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise Invalid(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or 'it is damaged'}") from None
+    except ValueError as error:  # also a date that does not exist
+        raise Invalid(f"{path}: {error}") from None
+
+
+# -- sweeps -----------------------------------------------------------------------------------------------------------
+
+
+def parse_sweep(text: str) -> dict[str, list[Value]]:
+    """`threshold=100:500:25,window_ms=60000,300000`: for each field first:last:step (last included) or values."""
+    grid: dict[str, list[Value]] = {}
+    values: list[Value] | None = None
+    for word in text.split(","):
+        name, is_new, rest = word.partition("=")
+        if is_new:
+            name = name.strip()
+            if name in grid:
+                raise Invalid(f"--sweep names {name} twice")
+            values = grid[name] = []
+        if values is None:
+            raise Invalid(f"--sweep {text!r}: expected field=first:last:step or field=value,value")
+        values += _values((rest if is_new else word).strip(), word)
+    return checked_sweep(grid)
+
+
+def _values(text: str, word: str) -> list[Value]:
+    if ":" not in text:
+        return [_value(text, word)]
+    try:
+        first, last, step = map(Decimal, text.split(":"))
+    except (ValueError, InvalidOperation):
+        raise Invalid(f"--sweep {word!r}: a range is first:last:step") from None
+    if not all(part.is_finite() for part in (first, last, step)) or step <= 0 or last < first:
+        raise Invalid(f"--sweep {word!r}: a range goes up from its first to its last value")
+    count = int((last - first) / step) + 1
+    if count > SETTINGS_MAX:
+        raise Invalid(f"--sweep {word!r}: {count} values are more than {SETTINGS_MAX}")
+    return [_number(first + i * step) for i in range(count)]
+
+
+def _value(text: str, word: str) -> Value:
+    if not text:
+        raise Invalid(f"--sweep {word!r}: a value is missing")
+    try:
+        return _number(Decimal(text))
+    except InvalidOperation:
+        return text
+
+
+def _number(value: Decimal) -> float | int:
+    return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
+
+
+def checked_sweep(grid: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
+    """The same, when its fields can be swept and there are not too many settings."""
+    count = 1
+    for name, values in grid.items():
+        if name not in SWEPT_PARAMS and (name not in RULE_FIELDS or name in ("metric", "kind", "kind_params")):
+            raise Invalid(f"{name!r} can't be swept")
+        if not values:
+            raise Invalid(f"the sweep has no value for {name}")
+        count *= len(values)
+    if count > SETTINGS_MAX:
+        raise Invalid(f"the sweep has {count} settings, more than {SETTINGS_MAX}")
+    return {name: list(values) for name, values in grid.items()}
+
+
+def variants(candidate: Candidate, grid: Mapping[str, Sequence[Value]]) -> list[tuple[dict[str, Value], Candidate]]:
+    """Every setting of the grid, with the breaker under it."""
+    out = []
+    for values in itertools.product(*grid.values()):
+        setting = dict(zip(grid, values, strict=True))
+        shown = ", ".join(f"{name}={value}" for name, value in setting.items())
+        rule = _with(candidate, setting, shown)
+        out.append((setting, Candidate(f"{candidate.name} ({shown})", rule, candidate.router_ids)))
+    return out
+
+
+def _with(candidate: Candidate, setting: Mapping[str, Value], shown: str) -> Rule:
+    rule = candidate.rule
+    params = {name: value for name, value in setting.items() if name in SWEPT_PARAMS}
+    for name in params:
+        if rule.kind != SWEPT_PARAMS[name]:
+            raise Invalid(f"{candidate.name}: only kind {SWEPT_PARAMS[name]} has a {name} to sweep")
+    fields: dict[str, Any] = {name: value for name, value in setting.items() if name not in params}
+    if params:
+        fields["kind_params"] = {**(rule.kind_params or {}), **params}
+    try:
+        return parse_rule(fields, rule)
+    except Invalid as error:
+        problems = "; ".join(f"{path} {problem}" for path, problem in error.details.items())
+        raise Invalid(f"{candidate.name} ({shown}): {problems}") from None

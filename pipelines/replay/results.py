@@ -1,0 +1,175 @@
+"""What breakers did, as polars frames and as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from breaker_actors.core.model import Transition
+from pipelines.replay.run import Run
+from pipelines.replay.scoring import Labelled
+
+INSTANT = pl.Datetime("ms", "UTC")
+TRANSITIONS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "breaker": pl.String,
+    "ts_ms": pl.Int64,
+    "ts": INSTANT,
+    "prev": pl.String,
+    "curr": pl.String,
+    "transition_seq": pl.Int64,
+    "allow_rate": pl.Float64,
+    "reason": pl.String,
+    "value": pl.Float64,
+    "avg": pl.Float64,
+    "count": pl.Int64,
+    "error_count": pl.Int64,
+    "p95": pl.Float64,
+    "trace_id": pl.String,
+}
+STATES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "breaker": pl.String,
+    "state": pl.String,
+    "from_ms": pl.Int64,
+    "to_ms": pl.Int64,
+    "duration_ms": pl.Int64,
+    "from": INSTANT,
+    "to": INSTANT,
+}
+
+
+def titled(names: Sequence[str]) -> str:
+    """The first names of many."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def moves(run: Run) -> list[Transition]:
+    """The transitions of a run whose effects were kept."""
+    return [effect for effect in run.tally.effects if isinstance(effect, Transition)]
+
+
+def transitions(runs: Sequence[Run]) -> pl.DataFrame:
+    """One row per transition, rule by rule."""
+    rows = [
+        (
+            run.candidate.name, move.ts_ms, move.ts_ms, move.prev, move.curr, move.transition_seq, move.allow_rate,
+            move.reason, move.value, move.agg.avg, move.agg.count, move.agg.error_count, move.agg.p95, move.trace_id,
+        )
+        for run in runs
+        for move in moves(run)
+    ]  # fmt: skip
+    return pl.DataFrame(rows, TRANSITIONS, orient="row")
+
+
+def states(runs: Sequence[Run]) -> pl.DataFrame:
+    """One row per stay in a state, rule by rule."""
+    rows = []
+    for run in runs:
+        since_ms, state = run.first_ms, "closed"
+        for move in moves(run):
+            rows.append(_stay(run, state, since_ms, move.ts_ms))
+            since_ms, state = move.ts_ms, move.curr
+        rows.append(_stay(run, state, since_ms, run.last_ms))
+    return pl.DataFrame(rows, STATES, orient="row")
+
+
+def _stay(run: Run, state: str, from_ms: int, to_ms: int) -> tuple[str, str, int, int, int, int, int]:
+    return run.candidate.name, state, from_ms, to_ms, to_ms - from_ms, from_ms, to_ms
+
+
+def _outcome(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
+    tally = run.tally
+    row: dict[str, Any] = {
+        "samples": run.samples,
+        "late": run.late,
+        "truncated": run.truncated,
+        "transitions": tally.transitions,
+        "trips": tally.trips,
+        "recoveries": tally.recoveries,
+        **{f"{state}_ms": spent for state, spent in tally.time_in.items()},
+    }
+    if windows is None:
+        return row
+    latencies = tally.latencies()
+    mean = round(sum(latencies) / len(latencies)) if latencies else None
+    caught = {
+        "windows": len(run.judged()),
+        "caught": len(latencies),
+        "false_trips": tally.false_trips,
+        "latency_ms": mean,
+    }
+    return row | caught
+
+
+def summary(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
+    """One row per rule."""
+    rows = [
+        {"breaker": run.candidate.name, "from_ms": run.first_ms, "to_ms": run.last_ms} | _outcome(run, windows)
+        for run in runs
+    ]
+    return _frame(rows).with_columns(
+        pl.col("from_ms").cast(INSTANT).alias("from"), pl.col("to_ms").cast(INSTANT).alias("to")
+    )
+
+
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return frame.cast({"latency_ms": pl.Int64}) if "latency_ms" in frame.columns else frame
+
+
+def sweep(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
+    """One row per setting, the best first."""
+    several = len({run.swept for run in runs}) > 1
+    rows = []
+    for run in runs:
+        name = {"breaker": run.swept} if several else {}
+        rows.append(name | (run.setting or {}) | _outcome(run, windows))
+    frame = _frame(rows)
+    by, descending = ["trips", "open_ms"], [False, False]
+    if windows is not None:
+        by, descending = ["caught", "false_trips", "latency_ms"], [True, False, False]
+    return frame.sort(by, descending=descending, nulls_last=True, maintain_order=True)
+
+
+def best(swept: pl.DataFrame, windows: list[Labelled] | None) -> pl.DataFrame:
+    """The settings that catch most labelled windows, of these those with fewest false trips; without windows those
+    with fewest trips. Never empty."""
+    if windows is None:
+        return swept.filter(pl.col("trips") == swept["trips"][0])
+    most = swept.filter(pl.col("caught") == pl.col("caught").max())
+    return most.filter(pl.col("false_trips") == pl.col("false_trips").min())
+
+
+def plain(
+    moved: pl.DataFrame, runs: Sequence[Run], windows: list[Labelled] | None, swept: pl.DataFrame | None
+) -> dict[str, Any]:
+    """Plain values for JSON."""
+    agg = ("avg", "count", "error_count", "p95")
+    out: dict[str, Any] = {
+        "transitions": [
+            {name: value for name, value in row.items() if name not in agg} | {"agg": {name: row[name] for name in agg}}
+            for row in moved.drop("ts").iter_rows(named=True)
+        ],
+        "summary": {
+            "from_ms": min(run.first_ms for run in runs),
+            "to_ms": max(run.last_ms for run in runs),
+            "rules": [_plain_run(run, windows) for run in runs],
+        },
+    }
+    if swept is not None:
+        out["sweep"] = list(swept.iter_rows(named=True))
+    return out
+
+
+def _plain_run(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
+    row = {"breaker": run.candidate.name, "from_ms": run.first_ms, "to_ms": run.last_ms} | _outcome(run, windows)
+    if windows is None:
+        return row
+    shown, judged = [], run.judged()
+    for i, window in enumerate(windows):
+        first = run.tally.first_trips.get(i)
+        latency_ms = None if first is None else first - window.start_ms
+        told = {"start_ms": window.start_ms, "end_ms": window.end_ms, "first_trip_ms": first, "latency_ms": latency_ms}
+        shown.append(told | {"has_samples": i in judged})
+    return row | {"windows": shown, "caught_all": row["caught"] == len(judged)}

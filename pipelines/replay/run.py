@@ -1,0 +1,180 @@
+"""One pass over a source: each sample goes to the breakers that take it, and every breaker's outcome is filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from breaker_actors.core.log_entries import Gap
+from breaker_actors.errors import Invalid
+from pipelines.candidates import Candidate, Value
+from pipelines.columns import Samples
+from pipelines.replay.downsample import Sketch
+from pipelines.replay.scoring import Tally
+from pipelines.replay.vectorized.engine import CHUNK_ROWS, FastReplay, Walk
+from pipelines.sources import passed_over as passing
+from pipelines.sources.files import Born, Log, Source
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Run:
+    """One breaker's way over the samples. `setting`: what a sweep changed of the rule named `swept`; None: the rule as
+    given. `sketch`: to be drawn on the way."""
+
+    candidate: Candidate
+    tally: Tally
+    setting: dict[str, Value] | None = None
+    swept: str = ""
+    sketch: Sketch | None = None
+    samples: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    late: int = 0
+    truncated: int = 0
+
+    def judged(self) -> list[int]:
+        """Numbers of the labelled windows that samples reach; the others are neither caught nor missed."""
+        return self.tally.reached(self.first_ms, self.last_ms)
+
+
+def replayed(
+    runs: Sequence[Run], source: Source, rows_max: int, window_samples_max: int, progress: Progress | None
+) -> None:
+    """One pass over the source: every run ends with its tally filled in."""
+    streams: list[Stream] = []
+    read, seen = 0, Seen()
+    for batch in source.items() if isinstance(source, Log) else source.batches():
+        if not isinstance(batch, pl.DataFrame):
+            for stream in streams:
+                stream.note(batch)
+            continue
+        streams = streams or _streams(runs, batch.columns, rows_max, window_samples_max)
+        for stream in streams:
+            stream.feed(batch)
+        read += len(batch)
+        if not all(stream.taken for stream in streams):
+            seen.note(batch)
+        if progress is not None:
+            progress(read)
+    if not read:
+        unread = passing.told(getattr(source, "passed_over", None) or passing.passed_over())
+        raise Invalid("; ".join(filter(None, (f"{', '.join(source.names)}: there is no sample in it", unread))))
+    for stream in streams:
+        stream.finish(seen)
+
+
+Selection = tuple[str | None, tuple[str, ...]]
+"""A metric and routers, sorted; None and no routers: any."""
+
+
+def _streams(runs: Sequence[Run], columns: Sequence[str], rows_max: int, window_samples_max: int) -> list[Stream]:
+    """Runs by the samples they take: those of their metric and routers, where samples name theirs."""
+    by_selection: dict[Selection, list[Run]] = {}
+    for run in runs:
+        metric = run.candidate.rule.metric if "metric" in columns else None
+        router_ids = sorted(run.candidate.router_ids) if "router_id" in columns else ()
+        by_selection.setdefault((metric, tuple(router_ids)), []).append(run)
+    share = rows_max // len(by_selection)
+    return [Stream(selection, those, share, window_samples_max) for selection, those in by_selection.items()]
+
+
+class Stream:
+    """The samples of one metric and some routers, and the breakers that take them."""
+
+    def __init__(self, selection: Selection, runs: Sequence[Run], rows_max: int, window_samples_max: int) -> None:
+        self._selection, self._runs = selection, runs
+        self._sketches = [run.sketch for run in runs if run.sketch is not None]
+        self._walks = [_walk(run) for run in runs]
+        instants = np.unique(np.concatenate([one.ends for one in self._sketches])) if self._sketches else None
+        self._engine = FastReplay(
+            self._walks,
+            chunk_rows=CHUNK_ROWS,
+            rows_max=rows_max,
+            window_samples_max=window_samples_max,
+            instants=instants,
+        )
+        self.taken = 0
+        self._first_ms: int | None = None
+
+    def feed(self, batch: pl.DataFrame) -> None:
+        """The next samples of the source."""
+        metric, router_ids = self._selection
+        if metric is not None:
+            batch = batch.filter(pl.col("metric") == metric)
+        if router_ids:
+            batch = batch.filter(pl.col("router_id").str.to_lowercase().is_in(router_ids))
+        if not len(batch):
+            return
+        samples = samples_of(batch)
+        if self._first_ms is None:
+            self._begin(int(samples.at[0]))
+        self.taken += len(batch)
+        for sketch in self._sketches:
+            sketch.add(samples)
+        self._engine.feed(samples)
+
+    def note(self, item: Born | Gap) -> None:
+        """What a log says between samples."""
+        if isinstance(item, Gap):
+            self._engine.gap(item.from_ms, item.to_ms)
+        elif self._first_ms is None:
+            self._begin(item.at_ms)
+            self._engine.create(item.at_ms, item.after_seq)
+
+    def _begin(self, first_ms: int) -> None:
+        self._first_ms = first_ms
+        for run in self._runs:
+            run.tally.since_ms = first_ms
+
+    def finish(self, seen: Seen) -> None:
+        """Timers up to the last sample; then every run knows its outcome."""
+        last_ms = self._engine.finish()
+        if not self.taken or last_ms is None or self._first_ms is None:
+            raise Invalid(seen.complaint(*self._selection))
+        for run, walk in zip(self._runs, self._walks, strict=True):
+            assert walk.walker is not None
+            run.tally.leave(last_ms)
+            run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, last_ms
+            run.late, run.truncated = walk.walker.lost
+
+
+def _walk(run: Run) -> Walk:
+    sketch = run.sketch
+    if sketch is None:
+        return Walk(run.candidate.rule, run.tally.tell, run.tally.kept)
+    return Walk(run.candidate.rule, run.tally.tell, look=sketch.look)
+
+
+class Seen:
+    """Which metrics and routers the samples name, for the message that none of them is meant."""
+
+    MOST = 10
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {"metric": [], "router_id": []}
+
+    def note(self, batch: pl.DataFrame) -> None:
+        for name, known in self._names.items():
+            if name in batch.columns and len(known) < self.MOST:
+                known += [value for value in batch[name].unique(maintain_order=True) if value not in known]
+
+    def complaint(self, metric: str | None, router_ids: Sequence[str]) -> str:
+        given = {"metric": () if metric is None else (metric,), "router_id": router_ids}
+        wanted = {name: values for name, values in given.items() if values}
+        asked = " and ".join(f"{name} {' or '.join(map(repr, values))}" for name, values in wanted.items())
+        there = "; ".join(f"{name}: {', '.join(map(repr, self._names[name][: self.MOST]))}" for name in wanted)
+        return f"no sample has {asked}; there are {there}"
+
+
+def samples_of(batch: pl.DataFrame) -> Samples:
+    """The columns of a source's batch."""
+    ts_ms, value = batch["ts_ms"].to_numpy(), batch["value"].to_numpy()
+    at = batch["received_ms"].to_numpy() if "received_ms" in batch.columns else ts_ms
+    ok = batch["ok"].to_numpy() if "ok" in batch.columns else np.ones(len(batch), np.bool_)
+    trace = batch["trace_id"] if "trace_id" in batch.columns else None
+    return Samples(at, ts_ms, value, ok, trace, batch["record"].to_numpy() if "record" in batch.columns else None)

@@ -1,0 +1,108 @@
+"""What a kind looks at, for many windows at once: an interval that holds the value `core.exact` defines.
+
+For all kinds but stddev the interval is one float, exactly that value. Order statistics are not here: they are decided
+by class (`pipelines.replay.vectorized.order_statistics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from breaker_actors.core.accumulators import EPS
+from breaker_actors.core.model import Flags, Float64, Int64
+from pipelines.replay.vectorized.exact_sums import ExactSums, Index, TooWide
+from pipelines.replay.vectorized.prefix_columns import PrefixColumns, running
+
+Bounds = tuple[Any, Any]
+RANKED = ("p95", "percentile", "max", "min")
+WIDE = 2.0**400
+"""From here on squares of offsets may overflow, or their sums."""
+
+
+def value_bounds(kind: str, prefixes: PrefixColumns, entered: Index, left: Index) -> Bounds:
+    """(low, high) of the windows' values; the same object twice where it is exact. Empty windows give 0.
+
+    Raises TooWide."""
+    n = entered - left
+    match kind:
+        case "count":
+            value = np.asarray(n).astype(np.float64)
+        case "error_rate":
+            value = prefixes.errors(entered, left) / np.maximum(n, 1)
+        case "sum":
+            value = prefixes.sums().total(entered, left)
+        case "avg":
+            value = prefixes.sums().total(entered, left) / np.maximum(n, 1)
+        case _:
+            deviations: Deviations = prefixes.known("deviations", lambda: Deviations(prefixes))
+            return deviations.value_bounds(entered, left)
+    return value, value
+
+
+def value_bounds_of_one(kind: str, prefixes: PrefixColumns, entered: int, left: int) -> tuple[float, float]:
+    """`bounds` of a single window that is not empty."""
+    n = entered - left
+    match kind:
+        case "count":
+            value = float(n)
+        case "error_rate":
+            value = int(prefixes.errors(entered, left)) / n
+        case "sum":
+            value = prefixes.sums().one(entered, left)
+        case "avg":
+            value = prefixes.sums().one(entered, left) / n
+        case _:
+            low, high = value_bounds(kind, prefixes, entered, left)
+            return float(low), float(high)
+    return value, value
+
+
+class Deviations:
+    """stddev from sums of offsets and of their squares, with a bound on all that is rounded on the way."""
+
+    __slots__ = ("_changes", "_moments", "_origin", "_spreads", "_values")
+
+    def __init__(self, prefixes: PrefixColumns) -> None:
+        if len(prefixes.value) and max(prefixes.value.max(), -prefixes.value.min()) >= WIDE:
+            raise TooWide
+        self._values = prefixes.value
+        self._origin = float(prefixes.value.mean()) if len(prefixes.value) else 0.0
+        self._moments = self._sums(prefixes, lambda off: off)
+        self._spreads = self._sums(prefixes, lambda off: off * off)
+        self._changes: Int64 | None = None
+        if prefixes.ordered and len(prefixes.value):
+            self._changes = running(np.concatenate([[False], prefixes.value[1:] != prefixes.value[:-1]]))
+
+    def _sums(self, prefixes: PrefixColumns, of: Callable[[Float64], Float64]) -> ExactSums:
+        gone = None if prefixes.ordered else of(prefixes.gone_value - self._origin)
+        return ExactSums(of(prefixes.value - self._origin), gone, lossy=True)
+
+    def value_bounds(self, entered: Index, left: Index) -> Bounds:
+        """As `bounds`. What is rounded: each offset, each square, these figures, and the definition's own steps."""
+        n = np.maximum(entered - left, 1)
+        first, second = self._moments.total(entered, left), self._spreads.total(entered, left)
+        square = first * first / n
+        cut_off = n * self._spreads.lost + (2 * abs(first) + n * self._moments.lost) * self._moments.lost
+        error = 16 * EPS * (second + square) + cut_off + 1e-300
+        centre = abs(self._origin) + abs(first / n)
+        low = np.sqrt(np.maximum(0.0, second - square - error) / n) * (1 - 1e-12)
+        high = np.sqrt(np.maximum(0.0, second - square + error) / n + (8 * EPS * centre) ** 2) * (1 + 1e-12)
+        if self._changes is None:
+            return low, high
+        flat = (self._changes[entered] - self._changes[np.minimum(left + 1, entered)] == 0) & (entered > left)
+        exact = self._of_equals(self._values[np.minimum(left, len(self._values) - 1)], n)
+        return np.where(flat, exact, low), np.where(flat, exact, high)
+
+    def _of_equals(self, value: Any, n: Index) -> Any:
+        """Of n times the same value, rounded as the definition does: n * v and n * off**2 are rounded once each."""
+        off = value - n * value / n
+        return np.sqrt(n * (off * off) / n)
+
+
+def test_of(op: str, threshold: float) -> Callable[[Any], Flags]:
+    """value <op> threshold, for arrays."""
+    compare = {"gt": np.greater, "lt": np.less, "gte": np.greater_equal, "lte": np.less_equal}[op]
+    return lambda value: np.asarray(compare(value, threshold))

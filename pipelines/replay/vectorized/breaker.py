@@ -1,0 +1,296 @@
+"""Walks over columns: a breaker of the core with an evidence of its own, over windows that are looked up.
+
+Only the evaluations that may change something are run; `pipelines.replay.vectorized.breach_search` tells where the next
+one is. No rule of semantics.md is repeated here but one: which evaluations can't change anything, given where breaches
+are.
+
+- closed: none before the minimum duration is over, from then on all that find no breach. For delta, ticks are run.
+- open: none before its wait is over.
+- half_open: ticks are run; between them none that finds no breach, and while nothing can be lost (first step, no
+  passes) none before the minimum duration is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Batch, Effect, Int64, Record, Rule, Transition
+from pipelines.columns import Chunk
+from pipelines.replay.vectorized.breach_search import BreachSearch, Floor
+from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
+from pipelines.replay.vectorized.window_bounds import WindowBounds
+
+SEARCH_FIRST, SEARCH_MOST = 1 << 10, 1 << 18
+"""Arrivals looked at in one go; the longer nothing is found, the more."""
+BUSY_LEGS, BUSY_ARRIVALS, STRETCH_FIRST = 32, 12, 1 << 12
+"""A walk that takes more than one leg for so many arrivals is left to a breaker of the core for a stretch of them."""
+
+
+class VectorizedBreaker:
+    """One breaker of the core, moved from chunk to chunk. Its effects are passed on in order.
+    `evidence`: what is known of the samples of its windows."""
+
+    __slots__ = (
+        "_breaker",
+        "_chunk",
+        "_counted",
+        "_figures",
+        "_floors",
+        "_look",
+        "_looks",
+        "_row",
+        "_rule",
+        "_samples_max",
+        "_search",
+        "_tell",
+        "_times",
+        "evidence",
+    )
+
+    def __init__(self, rule: Rule, tell: Callable[[Iterable[Effect]], None], figures: bool, samples_max: int) -> None:
+        """`tell` gets the effects; `figures`: events are to say value and agg. Walks once `create` was called."""
+        self._rule, self._tell, self._figures = rule, tell, figures
+        self._samples_max = samples_max
+        self._look: Callable[[int, float | None], None] = lambda now_ms, value: None
+        self._looks: list[int] = []
+        self._row, self._floors = 0, list[Floor]()
+
+    def create(self, created_ms: int, after_seq: int) -> None:
+        """A new breaker, whose transitions are numbered from `after_seq` + 1."""
+        self._breaker, effects = Breaker.create(
+            self._rule,
+            created_ms,
+            after_seq=after_seq,
+            window_samples_max=self._samples_max,
+            evidence=self._make_evidence,
+        )
+        self._told(effects)
+
+    def record(self) -> Record:
+        return self._breaker.record()
+
+    def _make_evidence(self, rule: Rule, record: Record, samples_max: int) -> ChunkEvidence:
+        self.evidence = ChunkEvidence(rule, record, samples_max, self._figures)
+        return self.evidence
+
+    def gap(self, from_ms: int, to_ms: int) -> None:
+        """No sample could come in between (semantics.md section 2)."""
+        self._told(self._breaker.gap(from_ms, to_ms))
+
+    def advance(self, until_ms: int) -> None:
+        """Fires what is left up to a time."""
+        self._told(self._breaker.advance(until_ms))
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """Samples so far that came too late for the window, and that left it early."""
+        return self._breaker.lost
+
+    def _told(self, effects: Iterable[Effect]) -> None:
+        """Tells effects; where one of them begins evidence anew, that is with the current row."""
+        for effect in effects:
+            if isinstance(effect, Transition) and effect.curr == "half_open":
+                self._floors.append(Floor(effect.ts_ms, self._row, True))
+        self._tell(effects)
+
+    def watch(self, look: Callable[[int, float | None], None], instants: Int64, chunk: Chunk) -> None:
+        """`look` is told the value found at the last arrival before each of these instants, within the next chunk."""
+        arrivals = np.searchsorted(chunk.times, instants, "right") - 1
+        self._look, self._looks = look, np.unique(arrivals[arrivals >= 0]).tolist()
+
+    def walk(self, chunk: Chunk, search: BreachSearch, bounds: WindowBounds | None) -> None:
+        """Takes the chunk's arrivals; ends right after the last one."""
+        self._enter(chunk, bounds)
+        self._search = search
+        self._fire_before(0)
+        arrival = 0
+        for look in self._looks:
+            arrival = self._walk_to(look + 1, arrival, bounds)
+            self._look(self._breaker.now_ms, self.evidence.value())
+        self._walk_to(len(chunk.times), arrival, bounds)
+        self._count_lost(len(chunk.at), bounds)
+        self._looks = []
+        del self._search  # with all that was worked out for the windows of this chunk
+
+    def _walk_to(self, stop: int, arrival: int, bounds: WindowBounds | None) -> int:
+        """Takes the arrivals up to `stop`."""
+        stretch = STRETCH_FIRST
+        while arrival < stop:
+            begun = arrival
+            for _ in range(BUSY_LEGS):
+                arrival = self._leg(arrival, stop) if arrival < stop else stop
+            if arrival == stop or arrival - begun > BUSY_LEGS * BUSY_ARRIVALS:
+                stretch = STRETCH_FIRST
+                continue
+            until = min(stop, arrival + max(stretch, 4 * self._breaker.samples_held))
+            self._step_through(arrival, until, bounds)
+            self._fire_before(until)
+            arrival, stretch = until, 2 * stretch
+        return stop
+
+    def step_through(self, chunk: Chunk) -> None:
+        """The same, one arrival after the other, as the core does it."""
+        self._enter(chunk, None)
+        arrival = 0
+        for stop in [*(look + 1 for look in self._looks), len(chunk.times)]:
+            if arrival < stop:
+                self._step_through(arrival, stop, None)
+            self._look(self._breaker.now_ms, self.evidence.value())
+            arrival = stop
+        self._looks = []
+
+    def _enter(self, chunk: Chunk, bounds: WindowBounds | None) -> None:
+        """Stands at the start of the chunk, with what was seen before."""
+        self._chunk, self._times = chunk, chunk.times
+        self._row = self._counted = chunk.start
+        self._floors = [Floor(self._breaker.schedule.record.evidence_floor_ms, chunk.start, False)]
+        window = self.evidence.window
+        if isinstance(window, Lookup):
+            window.place(chunk, bounds.prefixes if bounds is not None and chunk.in_order else None)
+
+    def _step_through(self, start: int, stop: int, bounds: WindowBounds | None) -> None:
+        """The arrivals start..stop-1 by a breaker that keeps its window."""
+        chunk, old = self._chunk, self.evidence
+        self._told(self._breaker.advance(int(self._times[start]) - 1))
+        self._count_lost(chunk.begin(start), bounds)
+        breaker = Breaker.restore(self._rule, self._breaker.record(), window_samples_max=self._samples_max)
+        breaker.evidence.trace = old.trace
+        held = slice(0, chunk.begin(start))
+        breaker.load(Batch(chunk.eff[held], chunk.value[held], chunk.ok[held]), breaker.now_ms)
+        for arrival, time in enumerate(self._times[start:stop].tolist(), start):
+            effects = breaker.ingest(chunk.batch(arrival), time)
+            if effects:
+                self._note_floors(effects, arrival)
+                self._tell(effects)
+        self._row = self._counted = int(chunk.ends[stop - 1])
+        self._take_over(breaker, old)
+
+    def _note_floors(self, effects: Iterable[Effect], arrival: int) -> None:
+        """Evidence starts anew before an arrival, or with it when that is what ended the wait."""
+        for effect in effects:
+            if isinstance(effect, Transition) and effect.curr == "half_open":
+                with_it = effect.ts_ms == self._times[arrival]
+                row = int(self._chunk.ends[arrival]) if with_it else self._chunk.begin(arrival)
+                self._floors.append(Floor(effect.ts_ms, row, True))
+
+    def _take_over(self, breaker: Breaker, old: ChunkEvidence) -> None:
+        """Goes on where the breaker is, at the current row."""
+        self._breaker = Breaker.restore(
+            self._rule, breaker.record(), window_samples_max=self._samples_max, evidence=self._make_evidence
+        )
+        evidence = self.evidence
+        evidence.trace = breaker.evidence.trace
+        if isinstance(evidence.window, Lookup) and isinstance(old.window, Lookup):
+            evidence.window.place(self._chunk, old.window.prefixes)
+            evidence.window.stand(self._row)
+
+    def _leg(self, arrival: int, total: int) -> int:
+        """To the next evaluation that may change something; every timer before `arrival` has fired. Where to go on."""
+        to, comes, clear = self._next(arrival, total)
+        if to > arrival:
+            self._stand_after(to - 1, clear and to < total)
+        self._fire_before(to)
+        if not comes:
+            return to
+        self._row = int(self._chunk.ends[to])
+        self._told(self._breaker.ingest(self._chunk.batch(to), int(self._times[to])))
+        self._fire_before(to + 1)
+        return to + 1
+
+    def _fire_before(self, arrival: int) -> None:
+        """The timers before an arrival; behind the last one they wait for what comes next."""
+        if arrival < len(self._times):
+            self._told(self._breaker.fire(int(self._times[arrival]) - 1))
+
+    def _stand_after(self, arrival: int, clear: bool) -> None:
+        """As if each arrival up to this one had been evaluated. `clear`: the last one found no breach."""
+        evidence, row, now = self.evidence, int(self._chunk.ends[arrival]), int(self._times[arrival])
+        evidence.see(self._chunk.newest_trace(self._row, row))
+        self._row = row
+        if isinstance(evidence.window, Lookup):
+            evidence.window.stand(row)
+        self._search.stand(arrival, evidence, self._floors[-1])
+        self._breaker.schedule.now = now
+        evidence.expire(now)
+        if clear:
+            self._breaker.pass_by(now)
+        else:
+            effects = self._breaker.evaluate(now, "ingest")
+            assert not effects, "an evaluation passed by would have changed something"
+
+    # -- where to go next ---------------------------------------------------------------------------------------------
+
+    def _next(self, start: int, total: int) -> tuple[int, bool, bool]:
+        """(arrival, whether it is evaluated itself or only timers right before it, whether the one before is clear)."""
+        schedule, evidence = self._breaker.schedule, self.evidence
+        record = schedule.record
+        if record.state == "open":
+            return self._end_of_open(start, total)
+        half_open, ripe_ms = record.state == "half_open", schedule.ripe_ms()
+        first, stop = start, total
+        if half_open or evidence.is_delta:
+            tick_ms = max(schedule.next_tick, schedule.tick_from(int(self._times[start])))
+            stop = min(stop, self._after(tick_ms, start))
+        nothing_to_lose = not half_open or (record.step == 1 and not record.passes)
+        is_unripe = ripe_ms >= self._times[start]
+        if nothing_to_lose and is_unripe:
+            stop = min(stop, self._after(ripe_ms, start))
+            first = min(stop, self._at(ripe_ms, start))
+        ticks_pass = not (half_open or evidence.is_delta or is_unripe)
+        if evidence.ready_ms > self._times[start]:
+            # Nothing is a breach before that; what is, shows at the next timer or arrival.
+            return min(stop, self._at(evidence.ready_ms, start)), False, True
+        to, comes = self._first_breach(first, stop, ripe_ms if ticks_pass else None)
+        return to, comes, to - 1 >= first
+
+    def _end_of_open(self, start: int, total: int) -> tuple[int, bool, bool]:
+        due = self._breaker.schedule.deadline()
+        if due is None:
+            return start, True, True
+        to = min(total, self._at(due, start))
+        return to, to < total and int(self._times[to]) == due, True
+
+    def _at(self, instant_ms: int, start: int) -> int:
+        """The first arrival from `start` on that is not before the instant."""
+        return start + int(np.searchsorted(self._times[start:], instant_ms, "left"))
+
+    def _after(self, instant_ms: int, start: int) -> int:
+        """The first arrival from `start` on that is after the instant."""
+        return start + int(np.searchsorted(self._times[start:], instant_ms, "right"))
+
+    def _first_breach(self, start: int, stop: int, ripe_ms: int | None) -> tuple[int, bool]:
+        """(the first breaching arrival in start..stop-1, True), or (`stop`, False); with `ripe_ms` also ticks from then
+        on between the arrivals: then (the arrival after the tick, False)."""
+        evidence, floor, size = self.evidence, self._floors[-1], SEARCH_FIRST
+        while start < stop:
+            end = min(start + size, stop)
+            hits = self._search.breaches(start, end, evidence, floor)
+            found = int(hits.argmax())
+            hit = start + found if hits[found] else None
+            if ripe_ms is not None:
+                tick = self._search.tick(start, end, self._breaker.schedule.record.grid_ms, ripe_ms, floor)
+                if tick is not None and (hit is None or tick <= hit):
+                    return tick, False
+            if hit is not None:
+                return hit, True
+            start, size = end, min(size * 8, SEARCH_MOST)
+        return stop, False
+
+    def _count_lost(self, stop: int, bounds: WindowBounds | None) -> None:
+        """Samples before row `stop`, from the last count on, that came too late, or left early because more than
+        `samples_max` would be held."""
+        chunk, evidence = self._chunk, self.evidence
+        edges = [floor.row for floor in self._floors[1:]] + [stop]
+        for floor, edge in zip(self._floors, edges, strict=True):
+            rows = slice(max(floor.row, self._counted), min(edge, stop))
+            if bounds is None or rows.start >= rows.stop:
+                continue
+            if chunk.eff is not chunk.at:
+                low = np.maximum(chunk.at[rows] - bounds.window_ms, floor.ms - 1)
+                evidence.late += int(np.count_nonzero(chunk.eff[rows] <= low))
+            if bounds.truncated:
+                evidence.truncated += bounds.truncated_between(rows.start, rows.stop, floor.ms)
+        self._counted = stop

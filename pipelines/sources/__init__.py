@@ -1,0 +1,7 @@
+"""Where recorded samples come from and how files are written: files, object stores, the history store, a service's
+log. In: paths, URLs, frames, or the data directory of a service. Out: checked batches in one shape and in order of
+time, and files that are there as a whole or not at all.
+
+Public: `atomic_files`, `external_sort.Sorted`, `files`, `history_store`, `object_store`, `passed_over`, `routing`,
+`service_log`.
+"""

@@ -1,0 +1,254 @@
+"""The samples of one breaker out of a service's logs, record by record, in the order it was received; before that, what
+the history store has, shared out as routers are now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+
+from breaker_actors.core.log_entries import (
+    BREAKER,
+    GAP,
+    SAMPLES,
+    Gap,
+    SampleColumns,
+    Splitter,
+    decode_breaker,
+    decode_gap,
+)
+from breaker_actors.messages import RouterRef
+from breaker_actors.persistence import make_log
+from breaker_actors.settings import Settings
+from breaker_actors.store.rows import BreakerRow
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import LogReader
+from pipelines.candidates import Candidate
+from pipelines.sources import history_store as history
+from pipelines.sources import passed_over as passing
+from pipelines.sources.external_sort import Sorted
+from pipelines.sources.files import Born
+from pipelines.sources.object_store import open_place
+from pipelines.sources.passed_over import passed_over
+from pipelines.sources.routing import RouterPlan, shares
+
+T = TypeVar("T")
+Item = pl.DataFrame | Born | Gap
+
+ROWS = 1 << 16
+SCHEMA = {
+    "ts_ms": pl.Int64,
+    "value": pl.Float64,
+    "ok": pl.Boolean,
+    "received_ms": pl.Int64,
+    "metric": pl.String,
+    "trace_id": pl.String,
+    "record": pl.Int64,
+}
+
+
+class Recorded:
+    """A source: the samples of one breaker, the same ones each time it is asked.
+
+    `breaker`: its rule as it is now. `remarks`: after a pass, what keeps a backtest of that rule from doing what the
+    breaker did. `passed_over`: after a pass, which records could not be read (see `passing.py`).
+    """
+
+    def __init__(
+        self, row: BreakerRow, logs: Sequence[RouterRef], routers: Sequence[RouterPlan], settings: Settings
+    ) -> None:
+        """`logs`: what is read of which router's; `routers`: those that share history out to the breaker."""
+        self.names, self.breaker = [row.name], Candidate(row.name, row.rule)
+        self.window_samples_max = settings.window_samples_max
+        self.remarks: list[str] = []
+        self.passed_over = passed_over()
+        self._row, self._logs, self._settings = row, logs, settings
+        self._splitters = {router.id: Splitter(router.view) for router in routers}
+
+    def rows(self) -> int | None:
+        return None
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """The samples alone, in arrival order."""
+        return (item for item in self.items() if isinstance(item, pl.DataFrame))
+
+    def items(self) -> Iterator[Item]:
+        """As `sources.Log` says."""
+        yield pl.DataFrame(schema=SCHEMA)
+        reading = _Reading(self._row.id, self._row.rule.metric)
+        self.passed_over = passed_over(reading.asides)
+        with OwnLoop() as loop:
+            log = make_log(self._settings)
+            entries = reading.entries(log, self._logs)
+            try:
+                item = loop.run(_next(entries))
+                yield from reading.counted(self._history(None if item is None else _begin_ms(item)))
+                while item is not None:
+                    yield item
+                    item = loop.run(_next(entries))
+            finally:
+                loop.run(entries.aclose())
+                loop.run(log.close())
+        self.remarks = reading.remarks()
+        self.passed_over = passed_over(reading.asides)
+
+    def _history(self, until_ms: int | None) -> Iterator[pl.DataFrame]:
+        """What the breaker gets of what the history store has from before the log begins, each time of receipt an
+        arrival."""
+        place = open_place(self._settings.history)
+        names = history.files(place, self._row.project_id, self._splitters, to_ms=until_ms)
+        if names:
+            of_metric = pl.col("metric") == self._row.rule.metric
+            for number, batch in enumerate(Sorted(history.History(place, names, to_ms=until_ms)).batches(), 1):
+                mine = self._share(batch.filter(of_metric), number)
+                yield mine.with_columns(record=pl.col("received_ms")).select(*SCHEMA)
+
+    def _share(self, batch: pl.DataFrame, number: int) -> pl.DataFrame:
+        taken = [rows for _, id_, rows in shares(batch, self._splitters, number) if id_ == self._row.id]
+        return batch[np.sort(np.concatenate(taken))] if taken else batch.clear()
+
+
+def _begin_ms(item: Item) -> int:
+    if isinstance(item, pl.DataFrame):
+        return int(item["received_ms"][0])
+    return item.at_ms if isinstance(item, Born) else item.from_ms
+
+
+async def _next(entries: AsyncIterator[Item]) -> Item | None:
+    return await anext(entries, None)
+
+
+class OwnLoop:
+    """Runs coroutines one after the other, on a thread of its own: a notebook's is taken by the notebook."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sample-log")
+        self._runner = asyncio.Runner()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._thread.submit(self._runner.run, work).result()
+
+    def __enter__(self) -> OwnLoop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
+
+
+# -- one pass over the logs -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Puts what concerns a breaker into frames of about ROWS rows."""
+
+    breaker_id: str
+    metric: str
+    _parts: list[tuple[int, SampleColumns, int, int]] = field(default_factory=list)
+    _rows: int = 0
+    _records: int = 0
+    _was_born: bool = False
+    _changes: int = 0
+    _history: int = 0
+    asides: Asides = field(default_factory=Asides)
+
+    def remarks(self) -> list[str]:
+        """What is in the logs that a backtest of one rule from creation on does not follow."""
+        told = []
+        if self._history:
+            told.append(f"{self._history:,} samples of history come first; the breaker is created with them")
+        elif not self._was_born:
+            told.append("the log does not go back to the breaker's creation; it starts closed, with what is left")
+        if self._changes:
+            told.append(f"the breaker's settings were changed {self._changes} times; the rule is the same throughout")
+        return [*told, *filter(None, (passing.told(passed_over(self.asides)),))]
+
+    def counted(self, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """Samples of history, on their way."""
+        for batch in batches:
+            self._history += len(batch)
+            yield batch
+
+    async def entries(self, log: SampleLog, routers: Sequence[RouterRef]) -> AsyncGenerator[Item, None]:
+        """Everything in the logs, those of several routers merged by the time of receipt."""
+        reader = LogReader(log, self.asides)
+        async for record, body, start, stop in _merged([self._of(reader, router) for router in routers]):
+            if record.kind == SAMPLES:
+                self._parts.append((record.received_ms, body, start, stop))
+                self._rows += stop - start
+                if self._rows >= ROWS:
+                    yield self._frame()
+                continue
+            other = reader.attempt(partial(self._other, record.kind, body, record.received_ms), record)
+            if other is not None:
+                if self._parts:
+                    yield self._frame()
+                yield other
+        if self._parts:
+            yield self._frame()
+
+    async def _of(self, reader: LogReader, router: RouterRef) -> AsyncIterator[Any]:
+        async for record in reader.after(router, router.since_offset, router.until_offset or 0):
+            splitter = await reader.splitter(router, record)
+            for breaker_id, body, start, stop in reader.concerned(record, splitter):
+                if breaker_id == self.breaker_id:
+                    yield record, body, start, stop
+
+    def _other(self, kind: int, body: bytes, received_ms: int) -> Born | Gap | None:
+        if kind == GAP:
+            return decode_gap(body)
+        if kind == BREAKER:
+            settings = decode_breaker(body)
+            if settings.created:
+                self._was_born = True
+                return Born(received_ms, settings.after_seq)
+            self._changes += 1
+        return None
+
+    def _frame(self) -> pl.DataFrame:
+        """What has been gathered, with a number per record."""
+        parts, self._parts, self._rows = self._parts, [], 0
+        counts = np.array([stop - start for _, _, start, stop in parts])
+        batches = [columns.batch.slice(start, stop) for _, columns, start, stop in parts]
+        first, self._records = self._records, self._records + len(parts)
+        traces = [
+            trace or None
+            for _, columns, start, stop in parts
+            for trace in (columns.traces[start:stop] if columns.traces else [None] * (stop - start))
+        ]
+        return pl.DataFrame(
+            {
+                "ts_ms": np.concatenate([batch.ts_ms for batch in batches]),
+                "value": np.concatenate([batch.value for batch in batches]),
+                "ok": np.concatenate([batch.ok for batch in batches]),
+                "received_ms": np.repeat(np.array([received_ms for received_ms, *_ in parts], np.int64), counts),
+                "metric": pl.repeat(self.metric, int(counts.sum()), dtype=pl.String, eager=True),
+                "trace_id": traces,
+                "record": np.repeat(np.arange(first, self._records), counts),
+            },
+            schema_overrides=SCHEMA,
+        )
+
+
+async def _merged(logs: Sequence[AsyncIterator[Any]]) -> AsyncIterator[Any]:
+    """Records by the time they were received; of equal ones those of the first log first."""
+    heap = [(head[0].received_ms, i, head) for i, log in enumerate(logs) if (head := await anext(log, None))]
+    heapq.heapify(heap)
+    while heap:
+        _, i, head = heap[0]
+        yield head
+        following = await anext(logs[i], None)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (following[0].received_ms, i, following))

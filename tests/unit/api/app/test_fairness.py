@@ -1,0 +1,132 @@
+"""One caller's floods beside others: bad bodies are paid for with waiting, heavy work is done a piece at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.admission.shares import keyless
+from api.context.replica import EXTENSION
+from api.middleware import waste
+from api.middleware.waste import BURST_S, REQUEST_BYTES, Waste
+from api.routes.ingest import HEAVY_BYTES
+from api.wire import samples
+from breaker_actors.settings import Settings
+from tests.support.web_world import World, error_of
+
+RATE = 30_000
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path, rate_waste_bytes_per_s=RATE)
+
+
+def test_a_budget_of_waste_is_spent_and_fills_up_again() -> None:
+    budget = Waste(100)
+    assert not budget.charge("a", 100 * BURST_S, 0.0)
+    assert budget.charge("a", 1, 0.0)
+    assert not budget.charge("b", 1, 0.0)
+    assert not budget.charge("a", 99, 1.0)
+    assert budget.charge("a", 10**9, 1.0)
+    assert budget.late == 2
+    assert not budget.charge("a", 1, 2.0 * BURST_S + 1.0), "what is owed is bounded"
+
+
+def test_of_too_many_callers_the_one_unheard_of_longest_is_forgotten() -> None:
+    budget = Waste(100, callers_max=2)
+    for caller in ("a", "b", "a", "c"):
+        budget.charge(caller, 100 * BURST_S, 0.0)
+    assert budget.charge("a", 1, 0.0)
+    assert not budget.charge("b", 1, 0.0)
+
+
+def test_without_a_rate_nothing_is_late() -> None:
+    assert not Waste(0).charge("a", 1 << 40, 0.0)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long answers were held back."""
+    found = list[float]()
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, *result: Any) -> None:
+        if seconds == waste.LATE_S:
+            found.append(seconds)
+            seconds = 0
+        await sleep(seconds, *result)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    return found
+
+
+async def test_refusals_come_late_once_bad_bodies_have_cost_too_much(world: World, pauses: list[float]) -> None:
+    """What was read counts; good samples of the same project and address are neither counted nor held back; the bytes
+    of the body are given back before the wait."""
+    body = json.dumps([{"value": "x", "metric": "m" * 400}] * 60).encode()
+    for _ in range(RATE * BURST_S // (2 * len(body) + REQUEST_BYTES)):
+        await error_of(await world.call("POST", "ingest", None, data=body), 422, "validation_failed")
+    assert not pauses
+    await error_of(await world.call("POST", "ingest", None, data=body), 422, "validation_failed")
+    assert len(pauses) == 1
+    router = await world.router()
+    good = [{"router_id": router.id, "metric": "m", "ts_ms": world.clock.now_ms(), "value": 1}]
+    assert (await world.call("POST", "ingest", None, json=good)).status_code == 202
+    assert len(pauses) == 1
+    world.clock.seconds += BURST_S
+    await error_of(await world.call("POST", "ingest", None, data=body), 422, "validation_failed")
+    assert len(pauses) == 1
+
+
+async def test_a_body_that_nobody_asked_for_counts_as_well(world: World, pauses: list[float]) -> None:
+    """It is refused by its length, then thrown away: the next refusal is late, of this project alone."""
+    body = bytes(RATE * BURST_S)
+    strange = f"/v1/projects/{world.workspace_id}/ingest"
+    for late in range(3):
+        headers = {"Content-Length": str(len(body) // 2)}
+        response = await world.call("POST", strange, None, data=body[len(body) // 2 :], headers=headers)
+        assert response.status_code == 404
+        assert len(pauses) == late
+    assert (await world.call("POST", "ingest", None, data=b"x")).status_code == 400
+    assert len(pauses) == 2
+
+
+async def test_bad_samples_are_judged_in_slices_one_request_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No two slices run in one round of the loop, however many requests there are."""
+    rounds = list[int]()
+    judged = samples._judge_loose
+
+    def counted(*given: Any) -> Any:
+        rounds.append(now)
+        return judged(*given)
+
+    monkeypatch.setattr(samples, "_judge_loose", counted)
+    body = json.dumps([{"value": "x"}] * 200).encode()
+    calls = [asyncio.create_task(world.call("POST", "ingest", None, data=body)) for _ in range(4)]
+    now = 0
+    while not all(call.done() for call in calls):
+        await asyncio.sleep(0)
+        now += 1
+    assert [call.result().status_code for call in calls] == [422] * 4
+    assert len(rounds) == 800
+    # the end of one round of the loop and the beginning of the next may fall between two looks
+    assert max(rounds.count(n) for n in set(rounds)) <= 100
+
+
+async def test_bodies_that_are_heavy_to_read_take_turns(world: World) -> None:
+    """A body of more than HEAVY_BYTES waits for a turn, one below does not."""
+    turns = world.app.extensions[EXTENSION].intake.turns
+    async with turns.turn(keyless("10.0.0.9", "another")):
+        small = await world.call("POST", "ingest", None, data=b"[" + b" " * 9 + b"]")
+        assert small.status_code == 202
+        large = asyncio.create_task(world.call("POST", "ingest", None, data=b"[" + b" " * HEAVY_BYTES + b"]"))
+        await asyncio.wait([large], timeout=0.1)
+        assert not large.done()
+    assert (await large).status_code == 202

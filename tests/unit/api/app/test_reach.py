@@ -1,0 +1,27 @@
+"""A channel whose destination can never be reached is refused when it is made or changed, in the words of its test."""
+
+from __future__ import annotations
+
+import pytest
+
+from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED
+from tests.support.web_world import World, error_of
+
+CHANNELS = "notification-channels"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("http://127.0.0.1:9/", REFUSED), ("http://localhost/", NAME_REFUSED), ("ftp://a/", "must be an http or https")],
+)
+async def test_it_is_refused_when_made_and_when_changed(world: World, url: str, words: str) -> None:
+    body = {"channel": "webhook", "config": {"url": url}}
+    error = await error_of(await world.call("POST", CHANNELS, json=body), 422, "validation_failed")
+    assert words in error["details"]["config.url"]
+    good = {"channel": "webhook", "config": {"url": "https://no-such-name.invalid/"}}
+    made = await world.call("POST", CHANNELS, json=good)
+    assert made.status_code == 201, "a name that isn't known now may be in a moment"
+    path = f"{CHANNELS}/{(await made.get_json())['channel']['id']}"
+    error = await error_of(await world.call("PATCH", path, json={"config": {"url": url}}), 422, "validation_failed")
+    assert words in error["details"]["config.url"]
+    assert (await world.call("PATCH", path, json={"enabled": False})).status_code == 200

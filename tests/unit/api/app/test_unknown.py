@@ -1,0 +1,120 @@
+"""Fields that a request does not have: told beside the usual answer, refused where the caller is strict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.openapi.table import OPERATIONS
+from api.wire.unknown import NAME_SHOWN_MAX, WARNINGS_MAX
+from tests.support.web_world import RULE, World, error_of
+
+HOOK = {"channel": "webhook", "config": {"url": "https://hooks.example/"}}
+CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "create_workspace": ("POST", "/v1/workspaces", {"name": "n", "slug": "s"}, "nam"),
+    "update_workspace": ("PATCH", "/v1/workspaces/{workspace}", {"name": "n"}, "slugg"),
+    "create_project": ("POST", "/v1/projects", {"workspace_id": "{workspace}"}, "nme"),
+    "update_project": ("PATCH", "", {"name": "n"}, "enable_signed_ingests"),
+    "create_breaker": ("POST", "breakers", RULE, "window"),
+    "replace_breakers": ("PUT", "breakers", {"breakers": [{"name": "n", **RULE}]}, "window"),
+    "update_breaker": ("PATCH", "breakers/{breaker}", {"threshold": 7}, "treshold"),
+    "get_states": ("POST", "breakers/state:batch", {"breaker_ids": ["{breaker}"]}, "breakers"),
+    "update_breaker_metadata": ("PATCH", "breakers/{breaker}/metadata", {"metadata": {"a": "b"}}, "metdata"),
+    "create_router": ("POST", "routers", {}, "modes"),
+    "update_router": ("PATCH", "routers/{router}", {}, "enable"),
+    "link_breakers": ("POST", "routers/{router}/breakers", {"breaker_ids": ["{breaker}"]}, "breakers_ids"),
+    "update_router_metadata": ("PATCH", "routers/{router}/metadata", {"metadata": {"a": "b"}}, "metdata"),
+    "create_channel": ("POST", "notification-channels", HOOK, "event"),
+    "update_channel": ("PATCH", "notification-channels/{channel}", {}, "event"),
+    "create_key": ("POST", "keys", {"name": "n"}, "nme"),
+    "rebalance": ("POST", "/v1/admin/rebalance", {}, "maxi"),
+}
+
+
+def test_every_operation_with_fields_is_tried() -> None:
+    assert set(CASES) == {operation.id for operation in OPERATIONS if operation.checks_fields}
+
+
+async def ids(world: World) -> dict[str, str]:
+    row = await world.breaker("a")
+    made = await (await world.call("POST", "notification-channels", json=HOOK)).get_json()
+    router = await world.router()
+    return {
+        "workspace": world.workspace_id,
+        "breaker": row.id,
+        "router": router.id,
+        "channel": made["channel"]["id"],
+    }
+
+
+def filled(value: Any, names: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        return value.format(**names)
+    if isinstance(value, list):
+        return [filled(item, names) for item in value]
+    return {key: filled(item, names) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("operation", CASES)
+async def test_a_field_that_is_none_is_told_or_refused(world: World, operation: str) -> None:
+    method, path, body, wrong = CASES[operation]
+    names = await ids(world)
+    path, body = filled(path, names) or world.path, filled(body, names)
+    holder, place = (body["breakers"][0], "breakers[0].") if operation == "replace_breakers" else (body, "")
+    holder[wrong] = {} if "metadata" in operation else 1
+    key = "admin" if "metadata" in operation or operation == "rebalance" else "user"
+    error = await error_of(await world.call(method, f"{path}?strict=true", key, json=body), 422, "validation_failed")
+    assert list(error["details"]) == [f"{place}{wrong}"]
+    response = await world.call(method, path, key, json=body)
+    assert response.status_code in (200, 201), await response.get_data()
+    (warning,) = (await response.get_json())["warnings"]
+    assert (warning["code"], warning["field"]) == ("unknown_field", f"{place}{wrong}")
+    assert "did you mean" in warning["message"]
+    del holder[wrong]
+    again = await world.call(method, f"{path}?strict=true", key, json=body)
+    assert again.status_code != 422 or operation == "create_workspace"
+    assert "warnings" not in (await again.get_json())
+
+
+async def test_warnings_are_few_and_short(world: World) -> None:
+    body = RULE | {f"{n}{'x' * 200}": 1 for n in range(100)}
+    made = await (await world.call("POST", "breakers", json=body)).get_json()
+    assert len(made["warnings"]) == WARNINGS_MAX
+    assert all(len(warning["field"]) <= NAME_SHOWN_MAX for warning in made["warnings"])
+
+
+async def test_what_was_read_can_be_sent_back(world: World) -> None:
+    row = await world.breaker("a")
+    read = (await (await world.call("GET", f"breakers/{row.id}")).get_json())["breaker"]
+    for method, path, body in [("PATCH", f"breakers/{row.id}", read), ("PUT", "breakers", {"breakers": [read]})]:
+        response = await world.call(method, f"{path}?strict=true", json=body)
+        assert response.status_code == 200, await response.get_data()
+
+
+async def test_a_refusal_tells_of_the_slip_that_caused_it(world: World) -> None:
+    body = {"metrics" if name == "metric" else name: value for name, value in RULE.items()}
+    error = await error_of(await world.call("POST", "breakers", json=body), 422, "validation_failed")
+    assert error["details"] == {"metric": "is required"}
+    assert error["warnings"][0]["message"].endswith("did you mean metric?")
+
+
+async def test_a_repeated_request_is_answered_with_its_warnings(world: World) -> None:
+    headers = {"Idempotency-Key": "k"}
+    answers = [await world.call("POST", "breakers", json=RULE | {"window": 1}, headers=headers) for _ in range(2)]
+    first, second = [await answer.get_json() for answer in answers]
+    assert first == second
+    assert first["warnings"]
+
+
+async def test_samples_and_deletions_are_not_looked_through(world: World) -> None:
+    row = await world.breaker("a")
+    sample = {"router_id": row.router_ids[0], "metric": "m", "value": 1, "ts_ms": world.clock.now_ms(), "tag": 1}
+    taken = await world.call("POST", "ingest?strict=true", None, json=[sample])
+    assert (taken.status_code, await taken.get_json()) == (202, {"accepted": 1})
+    gone = await world.call("DELETE", world.path, json={"cascade": True})
+    assert gone.status_code == 204
+
+
+async def test_strict_is_a_word_of_two(world: World) -> None:
+    await error_of(await world.call("POST", "breakers?strict=maybe", json=RULE), 400, "bad_request")

@@ -1,0 +1,100 @@
+"""`breakers keys|orgs|projects`: on the store of a data directory, with one-line errors."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from api.cli.main import app
+from breaker_actors.persistence import make_store
+from breaker_actors.settings import Settings
+from breaker_actors.store.rows import KeyRow
+
+
+def breakers(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--data-dir", str(folder)])
+
+
+def lines(result: Result) -> list[list[str]]:
+    assert result.exit_code == 0, result.output
+    return [line.split("\t") for line in result.stdout.splitlines()]
+
+
+def refused(result: Result, words: str) -> None:
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+
+
+def find(folder: Path, key: str) -> KeyRow | None:
+    async def look() -> KeyRow | None:
+        store = make_store(Settings(data_dir=folder))
+        await store.open()
+        try:
+            return await store.find_key(key)
+        finally:
+            await store.close()
+
+    return asyncio.run(look())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data directory with one organisation and one project."""
+
+    async def make() -> None:
+        store = make_store(Settings(data_dir=tmp_path))
+        await store.open()
+        org = await store.create_org("first", 1)
+        workspace = await store.create_workspace(org, "w", "w", 1)
+        await store.create_project(org, workspace.id, "shop", 1)
+        await store.close()
+
+    asyncio.run(make())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command", [["keys", "list"], ["keys", "create"], ["orgs", "create", "x"], ["projects", "list"]]
+)
+def test_a_directory_without_data_is_refused(tmp_path: Path, command: list[str]) -> None:
+    """Nothing is made there: the first start makes the first organisation."""
+    refused(breakers(tmp_path, *command), "there is no data in")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_is_made_listed_and_revoked(folder: Path) -> None:
+    ((key,),) = lines(breakers(folder, "keys", "create", "--kind", "admin", "--name", "ops"))
+    row = find(folder, key)
+    assert row is not None
+    assert (row.kind, row.name) == ("admin", "ops")
+    assert lines(breakers(folder, "keys", "list")) == [[row.id, "admin", row.key_prefix, "-", "ops", "never"]]
+    assert lines(breakers(folder, "keys", "revoke", row.id)) == [[f"revoked {row.id}"]]
+    assert find(folder, key) is None
+    refused(breakers(folder, "keys", "revoke", row.id), f"there is no key {row.id}")
+
+
+def test_a_project_key_names_its_project(folder: Path) -> None:
+    ((project_id, _, name),) = lines(breakers(folder, "projects", "list"))
+    assert name == "shop"
+    ((key,),) = lines(breakers(folder, "keys", "create", "--kind", "project", "--project", project_id))
+    row = find(folder, key)
+    assert row is not None
+    assert row.project_id == project_id
+    refused(breakers(folder, "keys", "create", "--kind", "project"), "--project goes with")
+    refused(breakers(folder, "keys", "create", "--project", project_id), "--project goes with")
+
+
+def test_of_several_organisations_one_is_named(folder: Path) -> None:
+    ((second,),) = lines(breakers(folder, "orgs", "create", "second"))
+    assert [row[1] for row in lines(breakers(folder, "orgs", "list"))] == ["first", "second"]
+    refused(breakers(folder, "keys", "create"), "--org")
+    refused(breakers(folder, "keys", "create", "--org", "nobody"), "there is no organisation nobody")
+    ((key,),) = lines(breakers(folder, "keys", "create", "--org", second))
+    row = find(folder, key)
+    assert row is not None
+    assert row.org_id == second
+    assert lines(breakers(folder, "projects", "list", "--org", second)) == []

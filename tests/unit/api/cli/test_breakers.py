@@ -1,0 +1,261 @@
+"""The commands for breakers against the app of a whole service, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import structlog
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from typer.testing import CliRunner, Result
+
+from api.app import create_app
+from api.cli import watch
+from api.cli.breaker_client import BreakerClient, open_client
+from api.cli.main import app
+from api.launch.bootstrap import FILE_NAME, Credentials, write
+from breaker_actors.clock import SystemClock
+from breaker_actors.core.rule_fields import FIELDS, KIND_MEANINGS
+from breaker_actors.errors import Unavailable
+from breaker_actors.telemetry import logs
+from tests.support.cluster import Service, service
+from tests.support.web_world import TIMING
+
+HOSTILE = "\x1b[2J[red]\tx"
+RULE = ["--metric", "latency", "--kind", "avg", "--op", "gt", "--threshold", "100"]
+
+
+@dataclass
+class Town:
+    """A service that listens, and the data directory that tells of it."""
+
+    service: Service
+    loop: asyncio.AbstractEventLoop
+    folder: Path
+    credentials: Credentials
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def run(self, *arguments: str, text: str | None = None, **more: Any) -> Result:
+        return CliRunner().invoke(app, [*arguments, "--data-dir", str(self.folder)], input=text, **more)
+
+    def json(self, *arguments: str) -> Any:
+        result = self.run(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def create(self, name: str, *more: str) -> str:
+        result = self.run("create", name, *more, *RULE)
+        assert result.exit_code == 0, result.output
+        return result.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    folder, ready, stop = tmp_path_factory.mktemp("town"), threading.Event(), asyncio.Event()
+    found: list[Town] = []
+
+    async def run() -> None:
+        async with service(folder / "service") as s:
+            _, key = await s.store.create_key(s.project.org_id, "user", "u", 1)
+            with socket.create_server(("127.0.0.1", 0)) as listening:
+                port = listening.getsockname()[1]
+                made = Credentials(
+                    base_url=f"http://127.0.0.1:{port}",
+                    admin_key="",
+                    user_key=key,
+                    workspace_id=s.project.workspace_id,
+                    project_id=s.project.id,
+                    project_key="",
+                    ingest_secret="",
+                )
+                write(folder / "cli" / FILE_NAME, made)
+                config = Config()
+                config.bind, config.graceful_timeout = [f"fd://{listening.fileno()}"], 0.1
+                web = create_app(s.gateway, s.cluster.settings, SystemClock(), TIMING, owns_gateway=False)
+                found.append(Town(s, asyncio.get_running_loop(), folder / "cli", made))
+                serving = asyncio.create_task(serve(web, config, shutdown_trigger=stop.wait))
+                ready.set()
+                await serving
+                listening.detach()
+
+    logs.configure("test", level=logging.WARNING)  # the service shares the output of the commands
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    (folder / "service").mkdir()
+    thread.start()
+    assert ready.wait(30)
+    yield found[0]
+    found[0].loop.call_soon_threadsafe(stop.set)
+    thread.join(30)
+    structlog.reset_defaults()
+    assert not thread.is_alive()
+
+
+def refused(result: Result, words: str, code: int = 2) -> None:
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1), result.output
+    assert words in result.stderr
+
+
+def test_a_breaker_is_made_shown_changed_and_deleted(town: Town, tmp_path: Path) -> None:
+    file = tmp_path / "rule.json"
+    file.write_text(json.dumps({"kind": "delta", "kind_params": {"alpha": 0.5}, "min_count": 3}))
+    made = town.json("create", "crud", "--file", str(file), *RULE, "--kind", "delta", "--delta-of", "max")
+    assert (made["name"], made["kind"], made["min_count"]) == ("crud", "delta", 3)
+    assert made["kind_params"] == {"alpha": 0.5, "delta_of": "max"}
+    assert town.run("edit", "crud", "--alpha", "0.25", "--no-half-open-backoff-enabled").exit_code == 0
+    changed = town.json("get", made["id"].upper())
+    assert changed["kind_params"] == {"alpha": 0.25, "delta_of": "max"}
+    assert changed["half_open_backoff_enabled"] is False
+    assert changed["status"]["state"] == "closed"
+    assert town.run("edit", "crud", "--file", "-", text='{"threshold": 7}').exit_code == 0
+    assert "threshold\t7.0" in town.run("get", "crud").stdout
+    assert town.run("edit", "crud", "--rename", "crud2").exit_code == 0
+    refused(town.run("edit", "crud2"), "say what to change")
+    refused(town.run("delete", "crud2"), "--yes")
+    assert town.run("delete", "crud2", "--yes").stdout == f"deleted {made['id']}\n"
+    refused(town.run("get", "crud2"), "there is no breaker crud2")
+
+
+def test_list_and_events_tell_of_a_trip(town: Town) -> None:
+    row = town.wait(town.service.breaker("tripping", cooldown_ms=600_000))
+    town.wait(town.service.send(row.router_ids[0], [500.0]))
+    town.wait(town.service.in_state(row.id, "open"))
+    (found,) = [b for b in town.json("list", "--state", "open")["breakers"] if b["name"] == "tripping"]
+    assert found["status"]["allow_rate"] == 0
+    line = next(line for line in town.run("list").stdout.splitlines() if line.startswith("tripping\t")).split("\t")
+    assert (line[1], line[4]) == ("open", "> 100")
+    assert "tripping" not in town.run("list", "--state", "closed").stdout
+    event = town.run("events", "tripping", "--limit", "1").stdout.split("\t")
+    assert event[1:4] == ["tripping", "closed", "open"]
+    assert town.json("events", row.id)["events"][-1]["breaker_id"] == row.id
+
+
+def test_names_are_guessed_and_several_are_told_with_ids(town: Town) -> None:
+    ids = {town.create("twin"), town.create("twin")}
+    result = town.run("get", "twin")
+    refused(result, "2 breakers are named twin")
+    assert all(id_ in result.stderr for id_ in ids)
+    refused(town.run("get", "twni"), "did you mean twin?")
+    refused(town.run("get", str(uuid4())), "there is no breaker")
+    refused(town.run("list", "--project", "projekt"), "there is no project projekt: did you mean project?")
+    assert town.run("list", "--project", "project").exit_code == 0
+
+
+def test_what_the_service_refuses_is_one_line(town: Town, tmp_path: Path) -> None:
+    refused(town.run("create", "bad", *RULE, "--kind", "averge"), "kind")
+    refused(town.run("create", "bad"), "metric")
+    refused(town.run("create", "bad", "--file", str(tmp_path / "none")), "can't be read")
+    refused(town.run("create", "bad", "--file", "-", text="[1]"), "stdin is not a JSON object")
+    refused(town.run("create", "bad", "--file", "-", text="{"), "stdin is not valid JSON")
+    refused(town.run("list", env={"BREAKERS_KEY": "wrong"}), "answers 401", code=1)
+    refused(town.run("list", "--url", "http://127.0.0.1:1"), "nobody listens", code=1)
+
+
+def test_the_environment_stands_for_credentials(town: Town, tmp_path: Path) -> None:
+    known = town.credentials
+    env = {"BREAKERS_URL": known.base_url, "BREAKERS_KEY": known.user_key, "BREAKERS_PROJECT": known.project_id}
+    assert CliRunner().invoke(app, ["list", "--data-dir", str(tmp_path / "x")], env=env).exit_code == 0
+    (tmp_path / "key").write_text(env.pop("BREAKERS_KEY") + "\n")
+    env["BREAKERS_KEY_FILE"] = str(tmp_path / "key")
+    assert CliRunner().invoke(app, ["list", "--data-dir", str(tmp_path / "x")], env=env).exit_code == 0
+    refused(CliRunner().invoke(app, ["list", "--data-dir", str(tmp_path / "x")]), "BREAKERS_KEY")
+
+
+def test_hostile_names_stay_text(town: Town) -> None:
+    id_ = town.create(HOSTILE)
+    for arguments in (("list",), ("get", id_), ("events",), ("get", HOSTILE)):
+        shown = town.run(*arguments)
+        assert shown.exit_code == 0, shown.output
+        assert "\x1b" not in shown.stdout
+    assert "\\x1b[2J[red]\\tx\t" in town.run("list").stdout
+    assert town.run("delete", HOSTILE, "-y").exit_code == 0
+
+
+def test_watch_tells_states_and_their_changes(town: Town) -> None:
+    row = town.wait(town.service.breaker("watched"))
+    with open_client(None, None, town.folder, False) as client:
+        found = (m for m in watch.changes(client) if m["breaker"] in ("watched", row.id))
+        assert next(found)["state"] == "closed"
+        town.wait(town.service.send(row.router_ids[0], [500.0]))
+        assert next(found)["state"] == "open"
+        found.close()
+
+
+class Breaking:
+    """A client whose stream breaks off; None: it can't be had."""
+
+    def __init__(self, *streams: Sequence[str] | None) -> None:
+        self.streams = list(streams)
+
+    @contextmanager
+    def stream(self) -> Iterator[Iterator[str]]:
+        lines = self.streams.pop(0) if self.streams else None
+        if lines is None:
+            raise Unavailable("away")
+        yield iter(lines)
+
+
+def line(state: str) -> str:
+    return f'data: {{"breaker": "a", "state": "{state}", "allow_rate": null}}'
+
+
+def collect(client: Any, pauses: list[float]) -> Iterator[str]:
+    for message in watch.changes(client, pauses.append):
+        yield message["state"]
+
+
+def test_watch_connects_again_with_bounded_pauses_and_tells_only_changes() -> None:
+    client: Any = Breaking([line("closed")], None, None, ["", ": heartbeat", "data: {", line("closed"), line("open")])
+    pauses: list[float] = []
+    states = collect(client, pauses)
+    assert (next(states), next(states)) == ("closed", "open")
+    assert pauses == [0.5, 1.0, 2.0]
+    with pytest.raises(Unavailable, match="away"):
+        next(states)
+    assert max(pauses) == watch.PAUSE_MAX_S
+    assert len(pauses) == 3 + watch.ATTEMPTS_MAX
+
+
+def test_watch_fails_at_once_when_there_is_nothing_at_first() -> None:
+    pauses: list[float] = []
+    with pytest.raises(Unavailable):
+        next(collect(Breaking(), pauses))
+    assert not pauses
+
+
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_watch_ends_cleanly_at_ctrl_c(town: Town, json_lines: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(client: BreakerClient) -> Iterator[dict[str, Any]]:
+        yield {"breaker": HOSTILE, "state": "half_open", "allow_rate": 0.2}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "changes", interrupted)
+    result = town.run("watch", *(["--json"] if json_lines else []))
+    assert (result.exit_code, result.stdout.count("\n"), result.stderr) == (0, 1, "")
+    if json_lines:
+        assert json.loads(result.stdout)["breaker"] == HOSTILE
+    else:
+        assert result.stdout.split("\t")[1:] == ["\\x1b[2J[red]\\tx", "half_open", "0.2\n"]
+
+
+def test_every_kind_and_field_is_explained() -> None:
+    explain: Callable[..., Result] = lambda *words: CliRunner().invoke(app, ["explain", *words])  # noqa: E731
+    listed = explain().stdout
+    assert all(f"{kind}: {meaning}" in listed for kind, meaning in KIND_MEANINGS.items())
+    shown = explain("percentile").stdout
+    assert all(field.meaning in shown for field in FIELDS if field.name not in ("kind", "kind_params"))
+    assert KIND_MEANINGS["percentile"] in explain("kind").stdout
+    assert "alpha" in json.loads(explain("delta", "--json").stdout)["kind_params"]
+    refused(explain("avgg"), "did you mean avg?")

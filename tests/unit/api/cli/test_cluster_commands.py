@@ -1,0 +1,197 @@
+"""`breakers status`, `rebalance` and `node-env`: what they show, and how they fail."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from api.cli import cluster as cli_cluster
+from api.cli.main import app
+from api.cli.status_table import show
+from api.launch import ray_token as raytoken
+
+ACTOR: dict[str, Any] = {
+    "name": "breaker-0",
+    "kind": "breaker",
+    "state": "up",
+    "since_ms": 1_000,
+    "restarts": 2,
+    "holds": 5,
+    "incarnation": "abc",
+    "node_id": "0123456789",
+    "pid": 77,
+    "started_ms": 1_000,
+    **dict.fromkeys(("routers", "waiting", "log_bytes", "breakers", "starting", "unheard")),
+    "behind": 1,
+    "lag": 40,
+    "overdue_ms": 1_500,
+}
+STATUS: dict[str, Any] = {
+    "set_aside": 1,
+    "ts_ms": 65_000,
+    "nodes": [{"id": "0123456789", "address": "10.0.0.1", "cpus": 4.0, "head": True}],
+    "replicas": 2,
+    "budgets": {"router": 2, "breaker": None},
+    "journal": None,
+    "log_bytes": 3 << 20,
+    "actors": [ACTOR, {**ACTOR, "name": "router-0", "state": "away", "behind": None, "waiting": 9, "pid": None}],
+    "limits": [
+        *[{"project_id": "p-1", "org_id": None, "limit": "log_bytes", "used": 7, "max": 6}] * 2,
+        {"project_id": None, "org_id": "o-1", "limit": "keys", "used": 9, "max": 9},
+    ],
+}
+runner = CliRunner()
+
+
+def test_the_status_fits_on_a_screen() -> None:
+    out = io.StringIO()
+    show(STATUS, Console(file=out, width=120))
+    node, breaker, router = (line.split() for line in out.getvalue().splitlines()[1:5] if "since" not in line)
+    assert node == ["01234567", "10.0.0.1", "4", "head"]
+    assert breaker == ["breaker-0", "up", "1", "min", "01234567", "77", "2", "5", "1", "40", "1", "s"]
+    assert router[:5] == ["router-0", "away", "1", "min", "01234567"]
+    assert "9" in router
+    assert "journal does not answer" in out.getvalue()
+    assert "replicas 2" in out.getvalue()
+    assert out.getvalue().count("project p-1 at its limit: log_bytes 7 of 6") == 1
+    assert out.getvalue().count("organisation o-1 at its limit: keys 9 of 9") == 1
+
+
+class FakeOperator:
+    """20 things lie uneven."""
+
+    def __init__(self) -> None:
+        self.left, self.asked = 50, []  # type: tuple[int, list[int]]
+
+    def __enter__(self) -> FakeOperator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def rebalance(self, most: int) -> dict[str, int]:
+        self.asked.append(most)
+        moved = min(most, self.left)
+        self.left -= moved
+        return {"moved": moved, "left": self.left}
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "said"),
+    [
+        ([], [20, 20, 20], "moved 50, all is even"),
+        (["--max", "30"], [20, 10], "moved 30, left 20"),
+        (["--json"], [20, 20, 20], '{"moved": 50, "left": 0}'),
+    ],
+)
+def test_rebalance_asks_until_all_is_even(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], asked: list[int], said: str
+) -> None:
+    operator = FakeOperator()
+    monkeypatch.setattr(cli_cluster, "_operator", lambda address, data_dir, insecure: operator)
+    result = runner.invoke(app, ["rebalance", *options])
+    assert (result.exit_code, result.stdout.strip()) == (0, said)
+    assert operator.asked == asked
+
+
+def test_without_credentials_it_is_one_line(tmp_path: Path) -> None:
+    for command in ("status", "rebalance"):
+        result = runner.invoke(app, [command, "--data-dir", str(tmp_path)])
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+        assert "credentials.json" in result.stderr
+
+
+@pytest.fixture
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing of Ray's is in the environment; the umask is as it was, afterwards."""
+    for name in ("RAY_TMPDIR", raytoken.MODE, raytoken.TOKEN, raytoken.TOKEN_PATH):
+        monkeypatch.delenv(name, raising=False)
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def node_env(data_dir: Path, *options: str) -> Result:
+    return runner.invoke(app, ["node-env", *options, "--data-dir", str(data_dir)])
+
+
+def in_a_shell(printed: str, *names: str) -> list[str]:
+    """The values of variables after `eval`, and the umask."""
+    script = "\n".join([printed, *(f'printf "%s\\n" "${name}"' for name in names), "umask"])
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": os.defpath})
+    return done.stdout.splitlines()
+
+
+@pytest.mark.usefixtures("no_choice")
+def test_node_env_is_for_a_shell(tmp_path: Path) -> None:
+    """What it prints can be evaluated, twice it does not collide, and its launcher can be run."""
+    folders = []
+    for _ in range(2):
+        output = node_env(tmp_path / "data", "--head").stdout
+        assert output.splitlines()[:2] == ["umask 077", 'ulimit -n "$(ulimit -Hn)"']
+        assert all(re.fullmatch(r"export (RAY|BRK)_\w+=\S+", line) for line in output.splitlines()[2:])
+        launcher, place, mode, token, umask = in_a_shell(
+            output, "RAY_SERVE_HAPROXY_BINARY_PATH", "RAY_TMPDIR", raytoken.MODE, raytoken.TOKEN_PATH
+        )
+        assert (mode, token, umask) == ("token", str(tmp_path / "data" / "ray.token"), "0077")
+        assert os.access(launcher, os.X_OK)
+        version = subprocess.run([launcher, "-v"], capture_output=True, text=True, check=True)
+        assert "HAProxy" in version.stdout
+        folder = Path(launcher).parent
+        assert place == str(folder)
+        assert os.stat(folder).st_mode & 0o077 == 0
+        folders.append(folder)
+    assert folders[0] != folders[1]
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.usefixtures("no_choice")
+def test_the_nodes_of_a_cluster_have_one_token(tmp_path: Path) -> None:
+    """The head makes it; elsewhere it has to be there, and `eval` fails when it is not: nothing is started then."""
+    head, node = tmp_path / "head", tmp_path / "node"
+    missing = node_env(node)
+    assert (missing.exit_code, len(missing.stderr.splitlines())) == (2, 1)
+    assert "copy it from the head" in missing.stderr
+    assert missing.stdout == "false\n"
+    assert not node.exists()
+    shutil.rmtree(in_a_shell(node_env(head, "--head").stdout, "RAY_TMPDIR")[0])
+    node.mkdir()  # as mkdir and scp make it
+    shutil.copy(head / "ray.token", node)
+    place, path = in_a_shell(node_env(node).stdout, "RAY_TMPDIR", raytoken.TOKEN_PATH)[:2]
+    shutil.rmtree(place)
+    assert path == str(node / "ray.token")
+    assert (node / "ray.token").read_bytes() == (head / "ray.token").read_bytes()
+    assert stat.S_IMODE(node.stat().st_mode) == 0o700
+    (tmp_path / "file").touch()
+    unusable = node_env(tmp_path / "file" / "data", "--head")
+    assert (unusable.exit_code, len(unusable.stderr.splitlines())) == (2, 1)
+    (node / "ray.token").chmod(0o644)
+    assert "chmod" in node_env(node).stderr
+
+
+@pytest.mark.usefixtures("no_choice")
+@pytest.mark.parametrize("said", [raytoken.MODE, raytoken.TOKEN, raytoken.TOKEN_PATH])
+def test_what_the_operator_says_of_tokens_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv(said, "disabled" if said == raytoken.MODE else "mine")
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    output = node_env(tmp_path / "data").stdout
+    exported = dict(line.removeprefix("export ").split("=", 1) for line in output.splitlines() if "export" in line)
+    shutil.rmtree(Path(exported["RAY_SERVE_HAPROXY_BINARY_PATH"]).parent)
+    assert exported[raytoken.MODE] == ("disabled" if said == raytoken.MODE else "token")
+    assert not {raytoken.TOKEN, raytoken.TOKEN_PATH} & exported.keys()
+    assert exported["RAY_TMPDIR"] == "/tmp"
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,230 @@
+"""`breakers doctor`: each check finds what is wrong and says what helps, and what is fine is said to be."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import socket
+import sqlite3
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from api.cli.main import app
+from api.launch import doctor, doctor_database
+from api.launch.bootstrap import prepare
+from breaker_actors.clock import SystemClock
+from breaker_actors.persistence import make_store
+from breaker_actors.settings import Settings
+from breaker_actors.store import migrations
+
+CHECKS = ("python", "ray", "haproxy", "port", "files", "disk", "ray folder", "ray token", "clock", "names", "database")
+
+
+def levels(found: Iterable[doctor.Finding]) -> list[tuple[str, str]]:
+    """Check and level of each; what is not fine has a remedy, what is fine has none."""
+    found = list(found)
+    assert all((finding.remedy is None) is (finding.level == "ok") for finding in found)
+    return [(finding.check, finding.level) for finding in found]
+
+
+def run(folder: Path, *options: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", "--data-dir", str(folder), *options])
+
+
+def made(folder: Path) -> Settings:
+    settings = Settings(data_dir=folder)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    prepare(settings, "http://127.0.0.1:7117", SystemClock(), print)
+    return settings
+
+
+def test_every_check_is_made_and_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BREAKERS_PORT", "0")
+    result = run(tmp_path / "data", "--json")
+    told = json.loads(result.stdout)
+    assert tuple(finding["check"] for finding in told["findings"]) == CHECKS
+    assert (told["ok"], result.exit_code) == (True, 0), told
+    assert list(tmp_path.iterdir()) == []
+    rows = [line.split("\t") for line in run(tmp_path / "data").stdout.splitlines()]
+    assert [row[1] for row in rows] == list(CHECKS)
+
+
+def test_an_error_ends_with_1_and_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("BREAKERS_PORT", str(listener.getsockname()[1]))
+        result = run(tmp_path / "data")
+        asked = json.loads(run(tmp_path / "data", "--json").stdout)
+    assert result.exit_code == 1
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("error")]
+    assert "is in use" in row
+    assert "set BREAKERS_PORT" in row
+    assert asked["ok"] is False
+
+
+def test_versions() -> None:
+    assert levels(doctor.versions()) == [("python", "ok"), ("ray", "ok")]
+    assert levels(doctor.versions((3, 10, 1))) == [("python", "error"), ("ray", "ok")]
+    assert levels(doctor.versions(version=lambda _: "2.61.0"))[1] == ("ray", "error")
+
+    def missing(_: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    assert levels(doctor.versions(version=missing))[1] == ("ray", "error")
+
+
+def test_haproxy(tmp_path: Path) -> None:
+    (found,) = doctor.haproxy()
+    assert (found.level, found.message.startswith("HAProxy 2.8.")) == ("ok", True)
+    assert levels(doctor.haproxy(lambda: None)) == [("haproxy", "error")]
+    (tmp_path / "haproxy").write_text("no program")
+    assert levels(doctor.haproxy(lambda: str(tmp_path / "haproxy"))) == [("haproxy", "error")]
+
+
+def test_a_port_that_the_own_service_has_is_fine(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
+        (tmp_path / "lock").write_text(f"{os.getpid()}\n")
+        assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
+        (tmp_path / "lock").write_text("not a lock\n")
+        assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
+    assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
+    assert levels(doctor.port("192.0.2.1", 7117, tmp_path)) == [("port", "error")]
+    assert levels(doctor.port("no such host.invalid", 7117, tmp_path)) == [("port", "error")]
+
+
+def test_a_certificate_without_its_key(tmp_path: Path) -> None:
+    assert levels(doctor.certificate(Settings(), 0)) == []
+    assert levels(doctor.certificate(Settings(tls_cert=tmp_path / "a.pem"), 0)) == [("certificate", "error")]
+
+
+def test_modes_of_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert levels(doctor.files(data)) == [("files", "ok")]
+    made(data)
+    assert levels(doctor.files(data)) == [("files", "ok")]
+    (data / "credentials.json").chmod(0o644)
+    (found,) = doctor.files(data)
+    assert (found.level, "credentials.json can be read" in found.message) == ("warning", True)
+    assert stat.S_IMODE((data / "credentials.json").stat().st_mode) == 0o644
+    (data / "log").mkdir(mode=0o700)
+    (data / "log" / "router-0.sqlite").symlink_to(data / "credentials.json")
+    assert levels(doctor.files(data)) == [("files", "error")]
+
+
+def test_room(tmp_path: Path) -> None:
+    data = tmp_path / "not" / "there"
+    for free, level in ((100 << 30, "ok"), (1 << 30, "warning"), (100 << 20, "error")):
+        assert levels(doctor.room(data, tmp_path, lambda path, free=free: max(free, 1 << 28)))[0] == (  # type: ignore[misc]
+            "disk",
+            level,
+        )
+    full = doctor.room(data, Path("/"), lambda path: 0 if path == Path("/") else 100 << 30)
+    assert levels(full) == [("disk", "ok"), ("disk", "error")]
+
+
+def test_the_folder_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(doctor.ray_folder(Path("/tmp"))) == [("ray folder", "ok")]
+    assert levels(doctor.ray_folder(Path("/a/long/parent"))) == [("ray folder", "error")]
+    assert levels(doctor.ray_folder(Path("/absent"))) == [("ray folder", "error")]
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    assert levels(doctor.ray_folder(Path("/tmp"))) == [("ray folder", "error")]
+
+
+def test_rays_token(tmp_path: Path) -> None:
+    path = tmp_path / "ray.token"
+    assert levels(doctor.token(tmp_path)) == [("ray token", "ok")]
+    path.write_text("a" * 64)
+    path.chmod(0o600)
+    assert levels(doctor.token(tmp_path)) == [("ray token", "ok")]
+    path.chmod(0o644)
+    assert levels(doctor.token(tmp_path)) == [("ray token", "error")]
+    path.chmod(0o600)
+    path.write_text("short")
+    (found,) = doctor.token(tmp_path)
+    assert (found.level, "short" in found.message) == ("error", False)
+
+
+class Odd:
+    """A wall clock that goes a hundred times too fast, from a given time on."""
+
+    def __init__(self, at_ms: int) -> None:
+        self._at_ms, self._real = at_ms, SystemClock()
+        self._begun = self._real.monotonic()
+
+    def now_ms(self) -> int:
+        return self._at_ms + int((self._real.monotonic() - self._begun) * 100_000)
+
+    def monotonic(self) -> float:
+        return self._real.monotonic()
+
+
+def test_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(doctor.wall_clock(SystemClock())) == [("clock", "ok")]
+    assert levels(doctor.wall_clock(Odd(0))) == [("clock", "error")]
+    assert levels(doctor.wall_clock(Odd(doctor.YEAR_2024_MS))) == [("clock", "warning")]
+    assert [doctor_database.skew(apart).level for apart in (0.0, 400.0, -501.0)] == ["ok", "ok", "warning"]
+
+
+def test_names() -> None:
+    def look_up(name: str, _: None) -> None:
+        if name == "mail.invalid":
+            raise socket.gaierror
+
+    def nothing(name: str, _: None) -> None:
+        raise UnicodeError
+
+    assert levels(doctor.names(None, look_up)) == [("names", "ok")]
+    assert levels(doctor.names("mail.invalid", look_up)) == [("names", "error")]
+    assert levels(doctor.names(None, nothing)) == [("names", "error"), ("names", "warning")]
+
+
+def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
+    settings, clock = made(tmp_path / "data"), SystemClock()
+    found = list(doctor_database.database(settings, clock))
+    assert levels(found) == [("database", "ok"), ("signed ingest", "warning")]
+    assert found[1].message.startswith("1 of 1 projects")
+
+    async def sign() -> None:
+        store = make_store(settings)
+        await store.open()
+        (project,) = [row for org in await store.list_orgs() for row in await store.list_projects(org.id)]
+        await store.update_project(project.id, {"enable_signed_ingest": True}, clock.now_ms())
+        await store.close()
+
+    asyncio.run(sign())
+    assert levels(doctor_database.database(settings, clock)) == [("database", "ok"), ("signed ingest", "ok")]
+    (settings.data_dir / "breakers.sqlite").write_bytes(b"no database" * 1_000)
+    assert levels(doctor_database.database(settings, clock)) == [("database", "error")]
+
+
+def test_schemas(tmp_path: Path) -> None:
+    def level(found: str | None, own_file: bool) -> str:
+        return doctor_database.schema(found, "here", own_file).level
+
+    assert [level(found, True) for found in (None, migrations.HEAD, "0001", "9999")] == ["ok", "ok", "ok", "error"]
+    assert [level(found, False) for found in (None, migrations.HEAD, "0001", "9999")] == ["ok", "ok", "error", "error"]
+    settings = made(tmp_path / "data")
+    with sqlite3.connect(settings.data_dir / "breakers.sqlite") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    connection.close()
+    (found,) = doctor_database.database(settings, SystemClock())
+    assert "the next start upgrades it" in found.message
+    assert migrations.current(f"sqlite:///{settings.data_dir / 'breakers.sqlite'}") == "0001"
+
+
+def test_a_server_that_is_away_and_an_url_that_is_none() -> None:
+    for url in ("postgresql://somebody:s3cret@127.0.0.1:1/name", "mysql://somebody:s3cret@host/name"):
+        settings = Settings(database_url=SecretStr(url))
+        found = list(doctor_database.database(settings, SystemClock()))
+        assert levels(found) == [("database", "error")]
+        assert "s3cret" not in str(found)

@@ -1,0 +1,73 @@
+"""What people expect of any command: -h, completion, help that reads well, guesses at what was meant, headers, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from api.cli import output
+from api.cli.main import app
+from breaker_actors.errors import Invalid
+from breaker_actors.settings import load_settings
+
+
+def every_command(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, command in getattr(group, "commands", {}).items():
+        yield from every_command(command, (*words, name))
+
+
+@pytest.mark.parametrize("words", list(every_command(typer.main.get_command(app))), ids=" ".join)
+def test_h_is_help_everywhere_and_flags_take_no_value(words: tuple[str, ...]) -> None:
+    short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
+    assert (short.exit_code, short.stdout) == (0, long.stdout)
+    assert "<bool>" not in short.stdout
+    assert "-h, --help" in short.stdout
+
+
+def test_paragraphs_of_help_are_wrapped_anew() -> None:
+    shown = CliRunner().invoke(app, ["backfill", "-h"]).stdout
+    assert "shows them with source=backfill or all. Samples that" in shown
+
+
+def test_the_command_alone_shows_its_help() -> None:
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 0
+    assert "Commands:" in result.stdout
+    assert "--install-completion" in result.stdout
+
+
+def test_an_unknown_command_is_told_with_a_guess() -> None:
+    result = CliRunner().invoke(app, ["statsu"])
+    assert result.exit_code == 2
+    assert "Did you mean 'status'?" in result.stderr
+
+
+def test_all_wrong_variables_are_told_with_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"BREAKERS_PROT": "1", "BREAKERS_XXXXXXXX": "2"}
+    with pytest.raises(Invalid, match=r"BREAKERS_PROT: did you mean BREAKERS_PORT\?; unknown setting BREAKERS_X+$"):
+        load_settings(names)
+    monkeypatch.setenv("BREAKERS_PORT", "a")
+    monkeypatch.setenv("BREAKERS_REPLICAS", "0")
+    with pytest.raises(Invalid, match=r"BREAKERS_PORT: .*; BREAKERS_REPLICAS: "):
+        load_settings()
+
+
+def test_titles_stand_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("1", "\x1b[2J[red]", None)]
+    output.put_records("keys", ("id", "name", "last_used_at"), rows, as_json=False)
+    assert capsys.readouterr().out == "1\t\\x1b[2J[red]\tnever\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    output.put_records("keys", ("id", "name", "last_used_at"), rows, as_json=False)
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["id", "name", "last", "used", "at"]
+    assert row.split() == ["1", "\\x1b[2J[red]", "never"]
+    output.put_records("keys", ("id", "name", "last_used_at"), rows, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"keys": [{"id": "1", "name": "\x1b[2J[red]", "last_used_at": None}]}

@@ -1,0 +1,152 @@
+"""`breakers backfill` and `breakers export` on a data directory, as far as they need no service: input that can't be
+used, dry runs, and export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from breaker_actors.persistence import make_store
+from breaker_actors.settings import Settings
+from pipelines.sources import history_store as history
+from pipelines.sources.object_store import Folder
+from tests.contract.store_world import World, event
+from tests.support.recorded import START_MS
+from tests.unit.api.cli.test_admin import breakers, refused
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> dict[str, Any]:
+    """A data directory with a project that has a breaker and its router."""
+
+    async def make() -> dict[str, Any]:
+        store = make_store(Settings(data_dir=tmp_path / "data"))
+        await store.open()
+        world = await World.make(store)
+        row = await world.breaker("a")
+        await store.add_backfill_events(world.project_id, "run-1", [(row.id, event(1, ts_ms=START_MS))], 5)
+        await store.close()
+        return {"project": world.project_id, "router": row.router_ids[0], "data": tmp_path / "data"}
+
+    return asyncio.run(make())
+
+
+@pytest.fixture
+def samples(shop: dict[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "router_id": [shop["router"]] * 4,
+            "metric": "latency",
+            "ts_ms": [START_MS, START_MS + 1, START_MS + 2, START_MS + 3],
+            "value": [1.0, float("nan"), 3.0, 4.0],
+        }
+    )
+
+
+def run(shop: dict[str, Any], command: str, *arguments: str) -> Any:
+    return breakers(shop["data"], command, *arguments, "--project", shop["project"])
+
+
+def test_a_dry_run_without_a_usable_row_fails(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    samples.with_columns(router_id=pl.lit("main")).write_parquet(tmp_path / "s.parquet")
+    result = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run", "--json")
+    assert (result.exit_code, result.stderr) == (1, "breakers: no row could be used\n")
+    assert json.loads(result.stdout)["rejected"] == 4
+
+
+def test_a_dry_run_counts_and_writes_nothing(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """No service is needed for it."""
+    samples.write_parquet(tmp_path / "s.parquet")
+    before = sorted(tmp_path.rglob("*"))
+    result = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["dry_run"]
+    assert (found["rows"], found["history"], found["live"], found["rejected"]) == (4, 3, 0, 1)
+    assert found["reasons"] == {"invalid_value": 1}
+    words = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run").stdout
+    assert f"run {found['run_id']}: nothing is written" in words
+    assert "1   invalid_value" in words
+    assert sorted(path for path in tmp_path.rglob("*") if "sqlite" not in path.name) == [
+        path for path in before if "sqlite" not in path.name
+    ]
+
+
+def test_input_that_cant_be_used(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """One line that names file, row and column as far as there are any, exit code 2, nothing written."""
+    whole = tmp_path / "a-whole.parquet"
+    samples.write_parquet(whole)
+    (tmp_path / "cut.parquet").write_bytes(whole.read_bytes()[:-20])
+    samples.drop("value").write_parquet(tmp_path / "missing.parquet")
+    samples.with_columns(value=pl.lit(True)).write_parquet(tmp_path / "wrong.parquet")
+    samples.with_columns(value=pl.col("value").cast(pl.String)).write_parquet(tmp_path / "b-mixed.parquet")
+    samples.clear().write_parquet(tmp_path / "empty.parquet")
+    (tmp_path / "broken.ndjson").write_text('{"ts_ms": 1, "value": 2}\n{"ts_ms": 1, \n')
+    for name, words in {
+        "cut.parquet": "cut.parquet can't be read: ",
+        "missing.parquet": "missing.parquet: there is no column 'value', there are router_id, metric, ts_ms",
+        "wrong.parquet": "wrong.parquet: its column 'value' is Boolean, not numbers",
+        "[ab]-*.parquet": "b-mixed.parquet: its column 'value' is text, in",
+        "empty.parquet": "empty.parquet: there is no sample in it",
+        "broken.ndjson": "broken.ndjson, row 2 can't be read: ",
+        "none.parquet": "none.parquet can't be read: No such file",
+        "none*.parquet": "there is no such file",
+    }.items():
+        refused(run(shop, "backfill", str(tmp_path / name)), words)
+    refused(run(shop, "backfill", str(whole), "--column", "when=ts_ms"), "no column 'when' to rename")
+    refused(run(shop, "backfill", str(whole), "--run", "../x"), "--run '../x'")
+    refused(run(shop, "backfill", str(whole), "--rejects", str(tmp_path / "no/x.csv")), "there is no directory")
+    refused(breakers(shop["data"], "backfill", str(whole), "--project", "nobody"), "there is no project nobody")
+    refused(breakers(tmp_path / "other", "backfill", str(whole), "--project", "x"), "there is no data in")
+    assert not (shop["data"] / "history").exists()
+
+
+def test_without_a_service_nothing_is_begun(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """The cluster is looked for first."""
+    samples.write_parquet(tmp_path / "s.parquet")
+    program = str(Path(sys.executable).with_name("breakers"))
+    place = ["--project", shop["project"], "--data-dir", str(shop["data"]), "--address", "127.0.0.1:1"]
+    result = subprocess.run(
+        [program, "backfill", str(tmp_path / "s.parquet"), *place], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 1
+    assert "there is no Ray cluster at 127.0.0.1:1" in result.stderr
+    assert not (shop["data"] / "history").exists()
+
+
+def test_export(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """History and events into a new folder; again into the same one is refused and leaves it alone."""
+    full = samples.select(
+        "router_id", "metric", "ts_ms", pl.col("ts_ms").alias("received_ms"), "value", ok=True, trace_id=None
+    )
+    history.add(Folder(shop["data"] / "history"), shop["project"], full.cast(history.SCHEMA), "run-1.000000")
+    out = tmp_path / "out"
+    result = run(shop, "export", "--out", str(out), "--from", "2023-11-14T22:13:20.001Z", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {
+        "project_id": shop["project"], "out": str(out), "log": 0, "history": 3, "events": 0,
+        "passed_over": {"count": 0, "things": []},
+    }  # fmt: skip
+    assert len(pl.read_parquet(out / "samples/**/*.parquet")) == 3
+    refused(run(shop, "export", "--out", str(out)), "is there already")
+    for options in (("--to", str(START_MS + 1)), ("--from", str(START_MS), "--to", "2023-11-14T22:13:20.001")):
+        folder = tmp_path / f"out-{len(options)}"
+        words = run(shop, "export", "--out", str(folder), *options).stdout
+        assert "1 samples of history" in words
+        assert "1 events" in words
+    refused(run(shop, "export", "--out", str(tmp_path / "x"), "--from", "now"), "--from 'now' is not a time")
+    refused(
+        run(shop, "export", "--out", str(tmp_path / "x"), "--from", "2024-01-02", "--to", "2024-01-01"),
+        "is not before --to",
+    )
+    refused(
+        breakers(shop["data"], "export", "--project", "nobody", "--out", str(tmp_path / "x")), "there is no project"
+    )
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,125 @@
+"""`breakers logs` and what `serve` says on stdout: lines of all processes in one, by time, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from api.cli import logs
+from api.cli.main import app
+from api.launch import log_lines
+from api.launch.log_lines import LogLines
+
+TRIP = {"event": "transition", "name": "checkout", "prev": "closed", "curr": "open", "value": 512.5, "reason": "trip"}
+CHANGE = {"event": "change", "action": "breaker.create", "name": "checkout", "target_id": "b-1", "who": "key k-1"}
+
+
+def line(second: int, process: str, level: str = "info", **fields: Any) -> str:
+    head = {"ts": f"2026-01-01T00:00:{second:02}.000Z", "level": level, "event": "beat", "process": process}
+    return json.dumps(head | fields) + "\n"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    (tmp_path / "data" / "logs").mkdir(parents=True, mode=0o700)
+    (tmp_path / "data").chmod(0o700)
+    return tmp_path / "data"
+
+
+def write(data_dir: Path, name: str, *lines: str) -> None:
+    with (data_dir / "logs" / f"worker-{name}.err").open("a") as file:
+        file.writelines(lines)
+
+
+def shown(data_dir: Path, *options: str) -> list[str]:
+    done = CliRunner().invoke(app, ["logs", "--data-dir", str(data_dir), *options])
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
+def test_lines_of_all_processes_come_by_time(data_dir: Path) -> None:
+    write(data_dir, "a", ":actor_name:JournalActor\n", line(2, "journal-0", **TRIP), "Traceback (most recent)\n")
+    write(data_dir, "b", line(1, "api", **CHANGE), line(3, "breaker-1", "warning", event="late", n=7), '{"ts": 1}\n')
+    assert shown(data_dir) == [
+        "2026-01-01T00:00:01.000Z breaker.create checkout (b-1) by key k-1",
+        "2026-01-01T00:00:02.000Z checkout: closed -> open at 512.5 (trip)",
+        "2026-01-01T00:00:03.000Z warning late process=breaker-1 n=7",
+    ]
+    assert [json.loads(text)["event"] for text in shown(data_dir, "--json")] == ["change", "transition", "late"]
+    assert len(shown(data_dir, "--lines", "1")) == 1
+    assert shown(data_dir, "--lines", "0") == []
+
+
+def test_lines_are_chosen_by_role_level_and_kind(data_dir: Path) -> None:
+    write(data_dir, "a", line(1, "journal-0", **TRIP), line(2, "journal-0"), line(3, "router-0", "critical"))
+    assert len(shown(data_dir, "--role", "journal")) == 2
+    assert len(shown(data_dir, "--role", "journal", "--role", "router")) == 3
+    assert len(shown(data_dir, "--level", "error")) == 1
+    assert len(shown(data_dir, "--told")) == 1
+
+
+def test_a_service_that_has_ended_left_the_ends_of_its_lines(data_dir: Path) -> None:
+    (data_dir / "logs").rename(data_dir / "logs-last")
+    (data_dir / "logs-last" / "worker-a.err").write_text(line(1, "api"))
+    assert len(shown(data_dir)) == 1
+
+
+def test_where_nothing_has_run_that_is_said(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["logs", "--data-dir", str(tmp_path / "none")])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "no service has run in" in done.stderr
+
+
+def test_hostile_names_move_no_cursor(data_dir: Path) -> None:
+    write(data_dir, "a", line(1, "journal-0", **{**TRIP, "name": "a\x1b[2J\nb\u202e"}))
+    (text,) = shown(data_dir)
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+def test_what_grows_is_read_once_and_what_is_half_waits_for_its_end(data_dir: Path) -> None:
+    found = LogLines(data_dir / "logs")
+    write(data_dir, "a", line(1, "api"), line(2, "api")[:20])
+    assert [each["ts"][17:19] for each in found.new()] == ["01"]
+    assert found.new() == []
+    write(data_dir, "a", line(2, "api")[20:])
+    write(data_dir, "b", line(0, "api"))
+    assert [each["ts"][17:19] for each in found.new()] == ["00", "02"]
+
+
+def test_a_file_that_was_rotated_is_read_from_its_begin(data_dir: Path) -> None:
+    found = LogLines(data_dir / "logs")
+    write(data_dir, "a", *(line(n, "api") for n in range(5)))
+    assert len(found.new()) == 5
+    (data_dir / "logs" / "worker-a.err").unlink()
+    write(data_dir, "a", line(9, "api"))
+    assert len(found.new()) == 1
+
+
+def test_looks_are_bounded(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_lines, "LAST_BYTES", 1_000)
+    monkeypatch.setattr(log_lines, "READ_MAX", 1_000)
+    write(data_dir, "a", *(line(n % 60, "api", n=n) for n in range(100)), "x" * (log_lines.LINE_BYTES_MAX + 5_000))
+    write(data_dir, "b", *(line(n % 60, "api", n=n) for n in range(100)))
+    found = LogLines(data_dir / "logs")
+    last = [each["n"] for each in found.last()]
+    assert last[-1] == 99
+    assert len(last) < 20
+    for _ in range(200):
+        found.new()
+    write(data_dir, "a", "\n", line(1, "api", n=100))
+    assert [each["n"] for each in found.new()] == [100]
+
+
+def test_serve_tells_transitions_and_changes_alone(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = threading.Event()
+    monkeypatch.setattr(stop, "wait", lambda pause_s: True)
+    write(data_dir, "a", line(1, "api", **CHANGE), line(2, "api"), line(3, "journal-0", **TRIP))
+    logs.tell_on_stdout(data_dir / "logs", stop)
+    assert [json.loads(text)["event"] for text in capsys.readouterr().out.splitlines()] == ["change", "transition"]

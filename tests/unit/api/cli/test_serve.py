@@ -1,0 +1,55 @@
+"""What `breakers serve` says of its start, without a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from api.cli import main
+from api.launch.supervisor import Service
+from breaker_actors.errors import Invalid
+from breaker_actors.settings import Settings
+
+
+@pytest.mark.parametrize(("terminal", "verbose", "told"), [(True, False, 1), (False, True, 1), (False, False, 0)])
+def test_phases_are_told_on_a_terminal_and_to_who_asks(
+    terminal: bool, verbose: bool, told: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+    main._teller(verbose)("ray: 1.00 s")
+    assert capsys.readouterr().err == "ray: 1.00 s\n" * told
+
+
+def test_a_start_tells_its_phases_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    service = Service(Settings(data_dir=tmp_path / "data", port=0), tell=told.append)
+
+    def prepare(self: Service) -> None:
+        assert told[0].startswith("starting on http://127.0.0.1:")
+        assert told[0].endswith(f"data in {tmp_path / 'data'}")
+
+    def fail(self: Service) -> None:
+        assert told[1].startswith("store: ")
+        raise Invalid("as far as this test goes")
+
+    monkeypatch.setattr(Service, "_prepare_store", prepare)
+    monkeypatch.setattr(Service, "_prepare_ray", fail)
+    with pytest.raises(Invalid, match="as far"):
+        service.start()
+    service.kill()
+
+
+def test_ready_comes_last_after_a_link_to_the_docs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main.cli_logs, "tell_on_stdout", lambda *_: None)
+    service: Any = SimpleNamespace(data_dir=Path("/data"), base_url="http://127.0.0.1:7117")
+    main._serve(service, lambda within_s: True)
+    assert capsys.readouterr().out.splitlines() == [
+        "credentials /data/credentials.json",
+        "docs http://127.0.0.1:7117/docs",
+        "ready http://127.0.0.1:7117",
+    ]

@@ -1,0 +1,173 @@
+"""A start that fails while Ray starts: one line with the reason, and nothing left. No Ray here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from api.cli.errors import FAILED, one_line_errors
+from api.launch import driver, processes
+from api.launch.ray_environment import NotStarted
+from api.launch.supervisor import Service, run
+from breaker_actors.errors import Unavailable
+from breaker_actors.settings import Settings
+
+SLEEPS = "import time; time.sleep(60)"
+FORKS = """
+import os, sys, time
+told, tell = os.pipe()
+if not os.fork():
+    os.read(told, 1)
+    os._exit(0)
+print("forked", flush=True)
+time.sleep(1)
+os.write(tell, b".")
+os.wait()
+print("gone", flush=True)
+time.sleep(60)
+"""
+FAILS = """
+import sys, time, types
+sys.modules["ray"] = types.ModuleType("ray")
+sys.excepthook = lambda *_: time.sleep(60)
+from api.cli import main
+def app(prog_name):
+    raise RuntimeError("nobody thought of this")
+main.app = app
+main.main()
+"""
+
+
+class Starting(Service):
+    """A start that hangs as Ray's does when its head dies: for a minute, without a word."""
+
+    def __init__(self, folder: Path, program: str) -> None:
+        super().__init__(Settings(data_dir=folder / "data"))
+        self.program = folder / program
+        self.program.symlink_to(sys.executable)
+        self.left = folder / "of the service"
+        self.started = threading.Event()
+
+    def start(self) -> None:
+        self.left.mkdir()
+        self._folder = self.left
+        self.child = subprocess.Popen([str(self.program), "-I", "-S", "-c", SLEEPS])
+        self.started.set()
+        threading.Event().wait(60)
+
+
+@pytest.mark.parametrize("program", ["gcs_server", "raylet"])
+def test_a_process_of_rays_that_ends_ends_the_start(
+    tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "end_all", lambda clock, within_s: [])
+    service, looked = Starting(tmp_path, program), threading.Event()
+    watch_start = service.watch_start
+    monkeypatch.setattr(service, "watch_start", lambda: (watch_start(), service._vital and looked.set()))
+
+    def kill() -> None:
+        looked.wait(20)
+        service.child.kill()
+
+    threading.Thread(target=kill, daemon=True).start()
+    begun = time.monotonic()
+    try:
+        with pytest.raises(Unavailable, match="a process of Ray's has ended"):
+            run(service, lambda *_: None)
+    finally:
+        service.child.kill()
+        service.child.wait()
+    assert time.monotonic() - begun < 20
+    assert not service.left.exists()
+
+
+def test_what_a_raylet_forks_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it becomes a worker it has the raylet's name; nobody misses it when it has gone."""
+    monkeypatch.setattr(processes, "end_all", lambda clock, within_s: [])
+    looks = threading.Semaphore(0)
+
+    class Forking(Starting):
+        def start(self) -> None:
+            self.left.mkdir()
+            self._folder = self.left
+            self.child = subprocess.Popen([str(self.program), "-I", "-S", "-c", FORKS], stdout=subprocess.PIPE)
+            assert self.child.stdout is not None
+            for said in (b"forked\n", b"gone\n"):
+                assert self.child.stdout.readline() == said
+                for _ in range(4):  # one that is under way, and some more
+                    assert looks.acquire(timeout=20)
+
+        def watch_start(self) -> None:
+            super().watch_start()
+            looks.release()
+
+        def stop(self) -> None:
+            worked.append(self._vital)
+            self.child.kill()
+            self.child.communicate()
+
+    worked: list[list[int]] = []
+    service = Forking(tmp_path, "raylet")
+    run(service, lambda *_: None)
+    assert worked == [[service.child.pid]]
+
+
+def test_a_start_looks_for_rays_processes_until_it_knows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look goes through all processes of the machine."""
+    service, looks, there = Starting(tmp_path, "raylet"), 0, {"gcs_server": [1]}
+
+    def children_of(pid: int) -> list[int]:
+        nonlocal looks
+        looks += 1
+        return []
+
+    monkeypatch.setattr(processes, "children_of", children_of)
+    monkeypatch.setattr(processes, "named", lambda pids, name: there.get(name, []))
+    monkeypatch.setattr(processes, "alive", lambda pid: True)
+    service.watch_start()
+    service.watch_start()
+    there["raylet"] = [2]
+    for _ in range(5):
+        service.watch_start()
+    assert (looks, service._vital) == (3, [1, 2])
+
+
+@pytest.mark.parametrize("part", ["Ray", "Ray Serve"])
+def test_what_ray_says_is_one_line(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray raises bare exceptions, some of pages."""
+    said = "The current node timed out during startup.\nThis could happen" + " because" * 1_000
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise Exception(said)
+
+    monkeypatch.setattr(driver, "join", fail)
+    with warnings.catch_warnings(action="ignore"):
+        monkeypatch.setattr("ray.serve.start", fail)
+    service = Service(Settings(data_dir=tmp_path / "data"))
+    service._folder = tmp_path
+    start = service._start_ray if part == "Ray" else service._start_proxies
+    with pytest.raises(typer.Exit) as ended, one_line_errors():
+        start()
+    assert ended.value.exit_code == FAILED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"breakers: {part} did not start: The current node timed out during startup. This could")
+    assert len(line) < 600
+    with pytest.raises(NotStarted):
+        start()
+
+
+def test_a_command_that_fails_beside_ray_says_why_and_ends() -> None:
+    """Ray's hook for what nobody caught waits a minute for a control service that was stopped, and aborts."""
+    found = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=40, check=False)
+    assert found.returncode == FAILED
+    assert found.stderr.splitlines()[-1] == "RuntimeError: nobody thought of this"

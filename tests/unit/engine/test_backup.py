@@ -1,0 +1,190 @@
+"""What operators do: copies of the database and the logs, of a running service or a stopped one, brought back to life
+elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from breaker_actors.core.log_entries import SAMPLES, decode_samples
+from breaker_actors.errors import Invalid
+from breaker_actors.persistence import DATABASE, KEY_FILE, make_log, make_store
+from breaker_actors.settings import Settings
+from breaker_actors.store.base import Store
+from breaker_actors.store.rows import BreakerRow, EventQuery, EventRow, ProjectRow
+from tests.support.cluster import Service, service, until
+from tests.support.in_process import LocalCluster
+from tests.support.postgres import Postgres, Server
+from tests.support.virtual_time import clock_of_loop
+
+RULE: dict[str, Any] = {"window_ms": 300, "cooldown_ms": 100, "recovery_allow_rate_ramp_steps": 1}
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """One instant of a SQLite file, however busily it is written: `sqlite3 source "VACUUM INTO 'target'"`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(source, timeout=30)) as connection:
+        connection.execute("VACUUM INTO ?", (str(target),))
+
+
+def copy_store(data_dir: Path, target: Path) -> None:
+    copy_file(data_dir / DATABASE, target / DATABASE)
+    shutil.copy2(data_dir / KEY_FILE, target)
+
+
+def copy_logs(data_dir: Path, target: Path) -> None:
+    for path in (data_dir / "log").glob("*.sqlite"):
+        copy_file(path, target / "log" / path.name)
+
+
+def settings_of(data_dir: Path, **place: Any) -> Settings:
+    return Settings(data_dir=data_dir, **{"breaker_actors": 2, "router_actors": 1, **place})
+
+
+@asynccontextmanager
+async def restored(data_dir: Path, project: ProjectRow, **place: Any) -> AsyncIterator[Service]:
+    settings = settings_of(data_dir, **place)
+    store = make_store(settings)
+    await store.open()
+    async with LocalCluster(store, make_log(settings), clock_of_loop(), settings) as cluster:
+        yield Service(cluster, project)
+
+
+class Load:
+    """Good and bad samples in turn for some breakers; `sent`: what was accepted, by value."""
+
+    def __init__(self, s: Service, rows: list[BreakerRow]) -> None:
+        self._s = s
+        self._rows = rows
+        self.sent: list[float] = []
+
+    async def run(self, seconds: float) -> None:
+        until = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < until:
+            bad = int(asyncio.get_running_loop().time() * 3) % 2
+            value = (900 if bad else 1) + len(self.sent) / (1 << 20)
+            sent = await asyncio.gather(*(self._s.send(row.router_ids[0], [value]) for row in self._rows))
+            assert {outcome.status for outcome in sent} == {"ok"}
+            self.sent.append(value)
+            await asyncio.sleep(0.01)
+
+
+async def events_of(store: Store, row: BreakerRow) -> list[EventRow]:
+    """Oldest first."""
+    return (await store.events(EventQuery(project_id=row.project_id, breaker_id=row.id, limit=200)))[::-1]
+
+
+async def logged(s: Service, row: BreakerRow) -> set[float]:
+    router_id = row.router_ids[0]
+    records = await s.cluster.log.read(await s.slot(router_id), router_id, 0, 1 << 60, 1 << 30)
+    return {value for r in records if r.kind == SAMPLES for value in decode_samples(r.payload).batch.value.tolist()}
+
+
+async def check_goes_on(s: Service, row: BreakerRow) -> None:
+    """Samples reach the breaker, settings can be changed, and its history is that of its log."""
+    await s.fresh(row.id)
+
+    async def closed() -> bool:
+        """With good samples until it is: the first ones may meet it open."""
+        assert (await s.send(row.router_ids[0], [1.0] * 2_000)).status == "ok"
+        return (await s.state(row.id)).view.state == "closed"
+
+    await until(closed)
+    before = len(await s.events(row.id))
+    await s.edit(row.id, threshold=5_000, cooldown_ms=3_600_000)
+    for values in ([4_000.0] * 10, [9e9]):
+        assert (await s.send(row.router_ids[0], values)).status == "ok"
+    await s.in_state(row.id, "open")
+    events = await s.assert_events_equal_replay(row)
+    assert len(events) == before + 1
+    assert events[-1].rule["threshold"] == 5_000
+
+
+async def test_a_copy_of_a_running_service_lacks_only_what_came_after_it(tmp_path: Path) -> None:
+    """First the database, then the logs: they hold what the database does not know yet, and it is told again."""
+    async with service(tmp_path / "a") as s:
+        rows = [await s.breaker(**RULE) for _ in range(3)]
+        load = Load(s, rows)
+        await load.run(0.7)
+        running = asyncio.create_task(load.run(1.5))
+        await asyncio.to_thread(copy_store, tmp_path / "a", tmp_path / "b")
+        await asyncio.sleep(0.7)
+        accepted = list(load.sent)
+        await asyncio.to_thread(copy_logs, tmp_path / "a", tmp_path / "b")
+        copied_ms = s.clock.now_ms()
+        await running
+        project, told = s.project, {row.id: await s.events(row.id) for row in rows}
+    with closing(sqlite3.connect(tmp_path / "b" / DATABASE)) as connection:
+        known = connection.execute("SELECT count(*) FROM events").fetchone()[0]
+    async with restored(tmp_path / "b", project) as s:
+        for row in rows:
+            await s.fresh(row.id)
+            assert set(accepted) <= await logged(s, row)
+            events = await s.assert_events_equal_replay(row)
+            again = [(e.transition_seq, e.curr, e.ts_ms) for e in events if e.ts_ms < copied_ms - 200]
+            assert again == [(e.transition_seq, e.curr, e.ts_ms) for e in told[row.id]][: len(again)]
+            known -= len(again)
+        assert known < 0  # some of them were not in the copy of the database
+        await check_goes_on(s, rows[0])
+
+
+async def test_a_copy_of_a_stopped_service_lacks_nothing(tmp_path: Path) -> None:
+    async with service(tmp_path / "a") as s:
+        rows = [await s.breaker(**RULE) for _ in range(3)]
+        load = Load(s, rows)
+        await load.run(1.0)
+        project, told = s.project, {row.id: await s.events(row.id) for row in rows}
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    async with restored(tmp_path / "b", project) as s:
+        for row in rows:
+            await s.fresh(row.id)
+            assert set(load.sent) == await logged(s, row)
+            assert (await s.events(row.id))[: len(told[row.id])] == told[row.id]
+        await check_goes_on(s, rows[0])
+
+
+async def test_a_dump_of_a_running_service_is_of_one_instant(postgres_server: Server, tmp_path: Path) -> None:
+    """pg_dump, and pg_restore into an empty database: nothing of before is missing, and only the same key opens it."""
+    if not isinstance(postgres_server, Postgres):
+        pytest.skip("the programs of the existing server may not be here")
+    dump = tmp_path / "breakers.dump"
+    with postgres_server.database() as url, postgres_server.database(empty=True) as empty:
+        async with service(tmp_path / "a", database_url=url) as s:
+            rows = [await s.breaker(**RULE) for _ in range(3)]
+            load = Load(s, rows)
+            await load.run(0.7)
+            accepted, known = list(load.sent), {row.id: await s.events(row.id) for row in rows}
+            running = asyncio.create_task(load.run(1.0))
+            options = ("--format=custom", f"--file={dump}", url)
+            await asyncio.to_thread(postgres_server.run, "pg_dump", *options)
+            await running
+            project, told = await s.store.get_project(s.project.id), {row.id: await s.events(row.id) for row in rows}
+        assert project is not None
+        assert any(known.values())
+        postgres_server.run("pg_restore", "--no-owner", f"--dbname={empty}", str(dump))
+        with pytest.raises(Invalid):
+            await make_store(settings_of(tmp_path / "other", database_url=empty)).open()
+        (tmp_path / "b").mkdir()
+        shutil.copy2(tmp_path / "a" / KEY_FILE, tmp_path / "b")
+        copy = make_store(settings_of(tmp_path / "b", database_url=empty))
+        await copy.open()
+        assert await copy.get_project(project.id) == project
+        copied = {row.id: await events_of(copy, row) for row in rows}
+        await copy.close()
+        async with restored(tmp_path / "b", project, database_url=empty) as s:
+            for row in rows:
+                assert await s.store.get_breaker(project.id, row.id) == row
+                assert set(accepted) <= await logged(s, row) <= set(load.sent)
+                assert copied[row.id][: len(known[row.id])] == known[row.id]
+                assert copied[row.id] == told[row.id][: len(copied[row.id])]
+                await s.fresh(row.id)
+                events = await s.assert_events_equal_replay(row)
+                assert events[: len(copied[row.id])] == copied[row.id]
+            await check_goes_on(s, rows[0])

@@ -1,0 +1,72 @@
+"""A disk without room: samples are refused, readiness says so, states are answered, and all goes on by itself."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from breaker_actors.errors import Unavailable
+from tests.support.cluster import Service, service, until
+
+ROOM_BYTES = 1 << 18
+"""What every file may grow to; the kernel refuses more, like a full disk. Only the log's is larger."""
+BACK_WITHIN_S = 5.0
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def refusal(s: Service) -> str:
+    try:
+        await s.gateway.ready()
+    except Unavailable as error:
+        return str(error)
+    return ""
+
+
+async def is_ready(s: Service) -> bool:
+    return not await refusal(s)
+
+
+@pytest.mark.parametrize("traffic", [True, False])
+async def test_readiness_follows_what_the_log_takes(tmp_path: Path, traffic: bool) -> None:
+    """Whether or not anybody sends samples meanwhile: owners note every second that they could take some."""
+    async with service(tmp_path) as s:
+        row = await s.breaker()
+        router_id = row.router_ids[0]
+        while max(path.stat().st_size for path in (tmp_path / "log").iterdir()) <= ROOM_BYTES:
+            assert (await s.send(router_id, [1.0] * 1_000)).status == "ok"
+        assert await is_ready(s)
+        with full_disk():
+            if traffic:
+                outcome = await s.send(router_id, [1.0] * 1_000)
+                assert outcome.status == "failed"
+            said = await until(lambda: refusal(s), BACK_WITHIN_S)
+            assert said.startswith("samples can't be stored: the sample log does not answer")
+            assert (await s.state(row.id)).view.state == "closed"
+        await until(lambda: is_ready(s), BACK_WITHIN_S)
+        assert (await s.send(router_id, [1.0] * 1_000)).status == "ok"
+
+
+async def test_who_owns_nothing_is_not_to_blame(tmp_path: Path) -> None:
+    """A fault that no later write could take back goes with the last router."""
+    async with service(tmp_path) as s:
+        row = await s.breaker()
+        router_id, owner = row.router_ids[0], s.net.actors["router-0"]
+        while max(path.stat().st_size for path in (tmp_path / "log").iterdir()) <= ROOM_BYTES:
+            assert (await s.send(router_id, [1.0] * 1_000)).status == "ok"
+        with full_disk():
+            await until(owner.ping, BACK_WITHIN_S)
+            await owner.release([router_id])
+            assert await owner.ping() == ""

@@ -1,0 +1,195 @@
+"""Breakers on several routers, shares of samples, and links that end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from breaker_actors.core.log_entries import encode_samples, share_of_trace
+from breaker_actors.messages import Part
+from breaker_actors.store.rows import BreakerRow, RouterDraft, RouterRow
+from tests.support.cluster import Service, service, until
+
+
+async def counting(s: Service, name: str) -> BreakerRow:
+    return await s.breaker(name, kind="count", threshold=1e9, window_ms=3_600_000)
+
+
+async def router(s: Service, *breakers: BreakerRow, **fields: object) -> RouterRow:
+    draft = RouterDraft(breaker_ids=tuple(b.id for b in breakers), **fields)  # type: ignore[arg-type]
+    row, changes = await s.store.create_router(s.project.id, draft, s.clock.now_ms())
+    await s.gateway.configured(s.project.id, changes)
+    return row
+
+
+async def counts(s: Service, *breakers: BreakerRow) -> list[int]:
+    readings = await s.gateway.states(s.project.id, [b.id for b in breakers])
+    return [readings[b.id].view.sample_count for b in breakers]
+
+
+async def test_weighted_and_canary_shares_survive_a_restart_of_the_breakers(tmp_path: Path) -> None:
+    async with service(tmp_path, breaker_actors=2) as s:
+        a, b, c = [await counting(s, name) for name in "abc"]
+        weighted = await router(s, a, b, mode="weighted", metadata={"weight:a": "1", "weight:b": "3"})
+        canary = await router(s, b, c, mode="canary", metadata={"canary:c": "25"})
+        for _ in range(4):
+            await s.send(weighted.id, [1.0] * 250)
+            await s.send(canary.id, [1.0] * 250)
+
+        async def all_there() -> bool:
+            first, second, _ = await counts(s, a, b, c)
+            return first + second == 2_000
+
+        await until(all_there)
+        before = await counts(s, a, b, c)
+        assert 200 < before[0] < 300
+        assert 200 < before[2] < 300
+        for name in ("breaker-0", "breaker-1"):
+            await s.net.kill(name)
+            s.net.revive("breaker", name)
+        for row in (a, b, c):
+            await s.fresh(row.id)
+        assert await counts(s, a, b, c) == before
+
+
+async def test_samples_of_one_trace_go_to_one_breaker(tmp_path: Path) -> None:
+    async with service(tmp_path) as s:
+        a, b = await counting(s, "a"), await counting(s, "b")
+        weighted = await router(s, a, b, mode="weighted")
+        n, now = 40, s.clock.now_ms()
+        share = np.full(n, share_of_trace("one-trace"), np.int64)
+        payload = encode_samples(["latency"], [n], np.full(n, now), np.ones(n), np.ones(n, bool), share)
+        (outcome,) = await s.gateway.ingest([Part(weighted.id, (os.urandom(16),), payload, n)])
+        assert outcome.status == "ok"
+
+        async def there() -> bool:
+            return sum(await counts(s, a, b)) == n
+
+        await until(there)
+        assert sorted(await counts(s, a, b)) == [0, n]
+
+
+async def test_an_ended_link_stops_counting_and_a_new_one_begins_anew(tmp_path: Path) -> None:
+    async with service(tmp_path, checkpoint_interval_ms=100) as s:
+        row = await counting(s, "a")
+        extra = await router(s, row)
+        await s.send(extra.id, [1.0] * 3)
+        await until(lambda: has(s, row, 3))
+        changes = await s.store.unlink_breaker(s.project.id, extra.id, row.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await s.send(extra.id, [1.0] * 5)
+        held = next(a._hosted[row.id] for a in s.net.actors.values() if row.id in getattr(a, "_hosted", {}))
+
+        async def left() -> bool:
+            return extra.id not in held.routers
+
+        await until(left)
+        assert await counts(s, row) == [3]
+        _, changes = await s.store.link_breakers(s.project.id, extra.id, [row.id], s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await until(lambda: listening(held, extra.id))
+        last = await s.send(extra.id, [1.0] * 2)
+        await until(lambda: has(s, row, 5))
+
+        async def stored() -> bool:
+            (assignment,) = await s.store.breaker_assignments([row.id])
+            return assignment.applied_offsets.get(extra.id) == last.offset
+
+        await until(stored)
+        name = await s.owner(row.id)
+        await s.net.kill(name)
+        s.net.revive("breaker", name)
+        await s.fresh(row.id)
+        assert await counts(s, row) == [5]
+
+
+async def test_what_came_through_an_ended_link_stays_in_the_window_over_a_restart(tmp_path: Path) -> None:
+    async with service(tmp_path) as s:
+        row = await counting(s, "a")
+        extra = await router(s, row)
+        await s.send(extra.id, [1.0] * 3)
+        await until(lambda: has(s, row, 3))
+        await unlink(s, extra.id, row)
+        await again(s, row)
+        await until(lambda: has(s, row, 3))
+        changes = await s.store.delete_router(s.project.id, extra.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await again(s, row)
+        await until(lambda: has(s, row, 3))
+        assert (await s.store.prune(0))["ended_links"] == 0
+
+
+async def test_what_was_not_read_before_a_link_ended_is_read_later(tmp_path: Path) -> None:
+    """The breaker was away while the link ended, and while it ended and began anew."""
+    async with service(tmp_path) as s:
+        row = await counting(s, "a")
+        extra = await router(s, row)
+        name = await s.owner(row.id)
+        await s.net.kill(name)
+        await s.send(extra.id, [1.0] * 4)
+        await unlink(s, extra.id, row)
+        await s.send(extra.id, [1.0] * 50)
+        s.net.revive("breaker", name)
+        await s.fresh(row.id)
+        await until(lambda: has(s, row, 4))
+
+        await s.net.kill(name)
+        await link(s, extra.id, row)
+        await s.send(extra.id, [1.0] * 2)
+        await unlink(s, extra.id, row)
+        await s.send(extra.id, [1.0] * 50)
+        await link(s, extra.id, row)
+        await s.send(extra.id, [1.0])
+        s.net.revive("breaker", name)
+        await s.fresh(row.id)
+        await until(lambda: has(s, row, 7))
+        await s.send(extra.id, [1.0])
+        await until(lambda: has(s, row, 8))
+
+
+async def test_an_ended_link_is_forgotten_when_no_window_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("breaker_actors.store.operational.retention.SETTLED_WITHIN_MS", 0)
+    monkeypatch.setattr("breaker_actors.breaker.hosted.IDLE_MS", 100)
+    async with service(tmp_path, checkpoint_interval_ms=100) as s:
+        row = await s.breaker(window_ms=100)
+        extra = await router(s, row)
+        await s.send(extra.id, [1.0])
+        await unlink(s, extra.id, row)
+
+        async def forgotten() -> bool:
+            return (await s.store.prune(0))["ended_links"] == 1
+
+        await until(forgotten)
+        (assignment,) = await s.store.breaker_assignments([row.id])
+        assert [r.router_id for r in assignment.routers] == list(row.router_ids)
+
+
+async def unlink(s: Service, router_id: str, row: BreakerRow) -> None:
+    changes = await s.store.unlink_breaker(s.project.id, router_id, row.id, s.clock.now_ms())
+    await s.gateway.configured(s.project.id, changes)
+
+
+async def link(s: Service, router_id: str, row: BreakerRow) -> None:
+    _, changes = await s.store.link_breakers(s.project.id, router_id, [row.id], s.clock.now_ms())
+    await s.gateway.configured(s.project.id, changes)
+
+
+async def again(s: Service, row: BreakerRow) -> None:
+    """Its BreakerActor dies and comes back."""
+    name = await s.owner(row.id)
+    await s.net.kill(name)
+    s.net.revive("breaker", name)
+    await s.fresh(row.id)
+
+
+async def has(s: Service, row: BreakerRow, count: int) -> bool:
+    return await counts(s, row) == [count]
+
+
+async def listening(held: object, router_id: str) -> bool:
+    return router_id in held.routers  # type: ignore[attr-defined]

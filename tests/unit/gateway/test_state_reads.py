@@ -1,0 +1,115 @@
+"""Reads of many states: in parts that keep neither end busy for long, and from the store no more than once for all."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any, cast
+
+from breaker_actors.gateway.gateway import READ_MAX, ActorGateway
+from breaker_actors.gateway.stored_states import AGAIN_S, FEW, StoredStates
+from breaker_actors.messages import Readings, StateReading
+from breaker_actors.settings import Settings
+from breaker_actors.store.base import Store
+from breaker_actors.store.rows import StoredState
+from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.transport.peers import Net
+from tests.contract.store_world import RULE
+from tests.support.fake_gateway import FakeClock, view
+
+MANY = [f"b{i}" for i in range(3 * READ_MAX + 7)]
+
+
+def test_readings_cross_processes_as_one_text() -> None:
+    readings = Readings(StateReading(breaker_id=name, view=view(value=None)) for name in MANY)
+    text = pickle.dumps(readings, 5)
+    assert pickle.loads(text) == readings
+    assert type(pickle.loads(text)) is Readings
+    assert text.count(b"StateReading") == 0
+
+
+class Owners:
+    """A net whose Directory knows every breaker, and whose one owner answers, or not."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.calls: list[tuple[int, float]] = []
+        self.away = False
+
+    async def call(self, name: str, method: str, *args: Any) -> Any:
+        if method == "locate":
+            return dict.fromkeys(args[1], "breaker-0")
+        assert method == "states"
+        if self.away:
+            await asyncio.Event().wait()
+        self.calls.append((len(args[0]), args[1]))
+        self.clock.seconds += 0.15
+        return Readings(StateReading(breaker_id=name, view=view()) for name in args[0])
+
+
+class Stored:
+    """A store that has every state."""
+
+    def __init__(self) -> None:
+        self.asides = cast(Asides, None)
+        self.asked: list[int] = []
+        self.now = self.most = 0
+
+    async def stored_states(self, project_id: str, breaker_ids: Any) -> list[StoredState]:
+        self.asked.append(len(breaker_ids))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        self.now -= 1
+        return [stored(name) for name in breaker_ids]
+
+
+def stored(name: str) -> StoredState:
+    values = {"state": "closed", "allow_rate": 1.0, "transition_seq": 0, "created_ms": 1, "record": None}
+    return StoredState(breaker_id=name, name=name, rule=RULE, **cast(Any, values))
+
+
+async def test_owners_are_asked_for_a_part_at_a_time() -> None:
+    """Together the parts wait for breakers that are being restored as long as one call may."""
+    clock = FakeClock()
+    net, store = Owners(clock), Stored()
+    gateway = ActorGateway(cast(Store, store), cast(Net, net), clock, Settings())
+    readings = await gateway.states("p", MANY)
+    assert sorted(readings) == sorted(MANY)
+    assert [n for n, _ in net.calls] == [READ_MAX] * 3 + [7]
+    waits = [round(wait_s, 2) for _, wait_s in net.calls]
+    assert waits == [0.4, 0.25, 0.1, 0.0]
+    assert store.asked == []
+
+
+async def test_the_store_is_read_once_where_owners_are_silent() -> None:
+    """Whoever asks meanwhile, or soon after, is told the same, as stale: overload does not read everything twice."""
+    clock = FakeClock()
+    net, store = Owners(clock), Stored()
+    net.away = True
+    gateway = ActorGateway(cast(Store, store), cast(Net, net), clock, Settings(owner_timeout_ms=10))
+    found = await asyncio.gather(*(gateway.states("p", MANY) for _ in range(5)))
+    assert all(sorted(readings) == sorted(MANY) for readings in found)
+    assert all(reading.stale for readings in found for reading in readings.values())
+    assert store.asked == [len(MANY)]
+    clock.seconds += AGAIN_S
+    await gateway.states("p", MANY)
+    assert store.asked == [len(MANY)] * 2
+
+
+async def test_few_states_are_read_whenever_they_are_asked_for() -> None:
+    clock, store = FakeClock(), Stored()
+    states = StoredStates(cast(Store, store), clock)
+    for _ in range(2):
+        assert len(await states.read("p", MANY[:FEW])) == FEW
+    assert store.asked == [FEW] * 2
+
+
+async def test_only_what_is_not_known_yet_is_read_and_projects_are_apart() -> None:
+    clock, store = FakeClock(), Stored()
+    states = StoredStates(cast(Store, store), clock)
+    await states.read("p", MANY[:1_000])
+    await states.read("p", MANY)
+    await states.read("q", MANY)
+    assert store.asked == [1_000, len(MANY) - 1_000, len(MANY)]
+    assert states._locks == {}

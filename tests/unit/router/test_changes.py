@@ -1,0 +1,73 @@
+"""Many changes of configuration at once: in few groups, in order per router, and never one that takes all the time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.messages import ChangeRow
+from breaker_actors.router import host
+from breaker_actors.store.rows import BreakerItem
+from breaker_actors.transport.peers import DIRECTORY
+from tests.support.cluster import FAST_RULE, Service, service
+
+MANY = 5 * host.CHANGES_AT_ONCE // 2
+
+
+async def waiting(s: Service, count: int) -> list[ChangeRow]:
+    """Changes for so many routers that `router-0` owns, which nobody has appended."""
+    items = [BreakerItem(rule=parse_rule(FAST_RULE), name=f"b{n}") for n in range(count)]
+    done = await s.store.replace_breakers(s.project.id, items, lambda rows, removed: None, s.clock.now_ms())
+    await s.gateway.configured(s.project.id, done.change_ids)
+    for row in done.rows:
+        await s.fresh(row.id)
+    await s.net.kill(DIRECTORY)
+    changed = [BreakerItem(rule=parse_rule({"threshold": 7}, item.rule), name=item.name) for item in items]
+    await s.store.replace_breakers(s.project.id, changed, lambda rows, removed: None, s.clock.now_ms())
+    found: list[ChangeRow] = await s.store.pending_changes(10 * count)
+    assert len({row.router_id for row in found}) == count
+    return found
+
+
+async def test_many_changes_ride_in_few_groups(tmp_path: Path) -> None:
+    async with service(tmp_path, breaker_actors=1) as s:
+        changes = await waiting(s, MANY)
+        router: Any = s.net.actors["router-0"]
+        before = router._work.calls
+        assert (await router.change(changes)).keys() == {row.id for row in changes}
+        assert router._work.calls - before <= -(-len(changes) // host.CHANGES_AT_ONCE) + 3  # and a heartbeat or two
+        assert (await router.change(changes)).keys() == {row.id for row in changes}, "repeating is harmless"
+
+
+async def test_a_log_that_is_slow_gets_as_many_as_it_takes_in_time(tmp_path: Path) -> None:
+    """What a caller gave up would come again as a whole, and again."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        changes = await waiting(s, MANY)
+        router: Any = s.net.actors["router-0"]
+        real = s.cluster.log.append
+
+        async def slow(*args: Any) -> Any:
+            await asyncio.sleep(host.CHANGES_S)
+            return await real(*args)
+
+        s.cluster.log.append = slow  # type: ignore[method-assign]
+        begun, left, turns = s.clock.now_ms(), changes, 0
+        while left:
+            done = await router.change(left)
+            assert done
+            assert [row.id for row in left[: len(done)]] == sorted(done), "those that came first are first"
+            left, turns = left[len(done) :], turns + 1
+            assert s.clock.now_ms() - begun <= turns * 3_000 * host.CHANGES_S
+        assert turns >= 2
+
+
+def test_slices_hold_one_change_of_a_router_each() -> None:
+    def row(number: int, router: str) -> ChangeRow:
+        return ChangeRow(id=number, router_id=router, project_id="p", entries=())
+
+    rows = [row(1, "a"), row(2, "b"), row(3, "a"), row(4, "a"), row(5, "c")]
+    assert [[r.id for r in part] for part in host._slices(rows)] == [[1, 2], [3], [4, 5]]
+    assert [len(part) for part in host._slices([row(n, f"r{n}") for n in range(250)])] == [100, 100, 50]
+    assert list(host._slices([])) == []

@@ -1,0 +1,65 @@
+"""Whose duplicate keys go first: a flood of one project pushes out its own."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.router.duplicates import KeyAges
+from breaker_actors.store.rows import BreakerDraft
+from tests.support.cluster import FAST_RULE, service, until
+
+KEYS_MAX = 50
+
+
+async def test_a_flood_of_another_project_does_not_make_a_repeated_part_new(tmp_path: Path) -> None:
+    async with service(tmp_path, duplicate_keys_max=KEYS_MAX) as s:
+        mine = await s.breaker()
+        org = await s.store.create_org("theirs", s.clock.now_ms())
+        workspace = await s.store.create_workspace(org, "w", "w", s.clock.now_ms())
+        project = await s.store.create_project(org, workspace.id, "loud", s.clock.now_ms())
+        draft = BreakerDraft(rule=parse_rule(FAST_RULE), name="loud")
+        loud, changes = await s.store.create_breaker(project.id, draft, s.clock.now_ms())
+        await s.gateway.configured(project.id, changes)
+
+        async def owned() -> bool:
+            return (await s.send(loud.router_ids[0], [1.0])).status == "ok"
+
+        await until(owned)
+        signed = b"signed-request-1"
+        assert (await s.send(mine.router_ids[0], [10.0], keys=(b"append-id-000001", signed))).status == "ok"
+        for n in range(2 * KEYS_MAX):
+            assert (await s.send(loud.router_ids[0], [1.0], keys=(b"loud-id-%08d" % n,))).status == "ok"
+        router = s.net.actors["router-0"]
+        assert len(router._owned.keys) <= KEYS_MAX
+        assert router.meters.value("breakers_duplicate_keys_dropped_total") >= KEYS_MAX
+        again = await s.send(mine.router_ids[0], [10.0], keys=(b"append-id-000002", signed))
+        assert again.status == "duplicate"
+        last = await s.send(loud.router_ids[0], [1.0], keys=(b"loud-id-%08d" % (2 * KEYS_MAX - 1),))
+        assert last.status == "duplicate", "its own newest are known, too"
+        assert (await s.send(loud.router_ids[0], [1.0], keys=(b"loud-id-%08d" % 0,))).status == "ok"
+
+
+def test_keys_go_when_their_time_is_over_and_of_the_largest_at_the_bound() -> None:
+    """Against a list that is searched through each time."""
+    rng = random.Random(7)
+    ages, naive, now = KeyAges(KEYS_MAX), list[tuple[int, str, bytes]](), 0
+    for n in range(5_000):
+        now += rng.randrange(3)
+        project, key = rng.choices("abcde", (20, 5, 2, 1, 1))[0], b"%d" % n
+        ages.add(project, now, project, key)
+        naive.append((now, project, key))
+        horizon = now - 40 if n % 200 < 100 else now - 400
+        old = {(project, key) for at, project, key in naive if at < horizon}
+        assert set(ages.expired(horizon)) == old
+        naive = [entry for entry in naive if entry[1:] not in old]
+        for gone in ages.beyond():
+            counts = Counter(project for _, project, _ in naive)
+            assert counts[gone[0]] == max(counts.values())
+            assert gone == next(entry[1:] for entry in naive if entry[1] == gone[0]), "its oldest"
+            naive = [entry for entry in naive if entry[1:] != gone]
+        assert len(ages) == len(naive) <= KEYS_MAX
+    assert set(ages.expired(now + 1)) == {entry[1:] for entry in naive}
+    assert (len(ages), ages._held, ages._by_count, ages._oldest) == (0, {}, {}, [])

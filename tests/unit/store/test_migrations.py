@@ -1,0 +1,246 @@
+"""Migrations: they end at the tables of the program, run once, and refuse a newer database. On both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine
+
+from breaker_actors.errors import SchemaMismatch, Unavailable
+from breaker_actors.sql.database import make_engine
+from breaker_actors.store import migrations
+from breaker_actors.store.migrations import upgrade
+from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.sql_store import SqlStore
+from breaker_actors.store.tables import metadata
+from breaker_actors.wal import postgres_tables as pgtables
+
+VERSIONS = "alembic_version"
+
+
+def _schema(path: Path) -> dict[str, list[str]]:
+    """The items of every statement of the schema, sorted: the order of constraints in a table means nothing, nor do the
+    line breaks that a later ALTER TABLE leaves out, nor quotes around a name."""
+    connection = sqlite3.connect(path)
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    connection.close()
+    return {name: _items(sql) for name, sql in rows if name != VERSIONS}
+
+
+def _items(sql: str) -> list[str]:
+    head, _, body = sql.rpartition(")")[0].partition("(")
+    return [
+        " ".join(head.replace('"', "").split()),
+        *sorted(" ".join(item.split()) for item in re.split(r",(?![^(]*\))", body)),
+    ]
+
+
+def _engine(path: Path) -> Engine:
+    return create_engine(f"sqlite:///{path}")
+
+
+def test_migrations_end_at_the_tables(tmp_path: Path) -> None:
+    """The migrated schema is the one of metadata.create_all, line by line."""
+    migrated, created = tmp_path / "migrated", tmp_path / "created"
+    assert upgrade(f"sqlite:///{migrated}")
+    engine = _engine(created)
+    metadata.create_all(engine)
+    engine.dispose()
+    assert _schema(migrated) == _schema(created)
+    engine = _engine(migrated)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+def test_known_revisions_are_the_files() -> None:
+    """The list that saves importing Alembic is up to date."""
+    script = ScriptDirectory(str(Path(migrations.__file__).parent))
+    assert [revision.revision for revision in script.walk_revisions()][::-1] == list(migrations.KNOWN)
+    assert script.get_current_head() == migrations.HEAD
+
+
+def test_upgrade_runs_once(tmp_path: Path) -> None:
+    """False when there is nothing to do."""
+    url = f"sqlite:///{tmp_path / 'deep' / 'a'}"
+    assert upgrade(url)
+    assert not upgrade(url)
+
+
+def test_several_upgrade_at_once(tmp_path: Path) -> None:
+    """One does it, the others wait for it."""
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(upgrade, [f"sqlite:///{tmp_path / 'a'}"] * 6))
+    assert sorted(done) == [False] * 5 + [True]
+
+
+async def test_a_newer_database_is_refused(tmp_path: Path) -> None:
+    """In one line that names both revisions; open() says the same."""
+    path = tmp_path / "a"
+    upgrade(f"sqlite:///{path}")
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(SchemaMismatch, match=r"^the database has schema 9999, this program knows up to \d+") as caught:
+        upgrade(f"sqlite:///{path}")
+    assert "\n" not in str(caught.value)
+    store = SqlStore(f"sqlite:///{path}", SecretBox(bytes(32)))
+    with pytest.raises(SchemaMismatch):
+        await store.open()
+    await store.close()
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """Unavailable, with SQLite's own words."""
+    (tmp_path / "a").write_bytes(b"x" * 5000)
+    with pytest.raises(Unavailable, match="not a database"):
+        upgrade(f"sqlite:///{tmp_path / 'a'}")
+
+
+def _migrate(engine: Engine, target: str) -> None:
+    """To an older schema than the program's, with an organisation and a workspace in it."""
+    with engine.connect() as connection, connection.begin():
+        config = Config()
+        config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+        config.attributes["connection"] = connection
+        command.upgrade(config, target)
+        connection.exec_driver_sql("INSERT INTO orgs VALUES ('o', 'acme', 1)")
+        connection.exec_driver_sql("INSERT INTO workspaces VALUES ('w', 'o', 'main', 'main', 1)")
+    engine.dispose()
+
+
+async def _assert_data_is_kept(store: SqlStore) -> None:
+    await store.open()
+    assert [row.name for row in await store.list_orgs()] == ["acme"]
+    project = await store.create_project("o", "w", "shop", 2)
+    assert await store.list_projects("o") == [project]
+    await store.close()
+
+
+async def test_a_database_of_the_first_schema_keeps_its_data(tmp_path: Path) -> None:
+    """Upgraded by the next start, with nothing lost."""
+    path = tmp_path / "a"
+    _migrate(_engine(path), "0001")
+    await _assert_data_is_kept(SqlStore(f"sqlite:///{path}", SecretBox(bytes(32))))
+
+
+async def test_events_survive_the_copy_of_their_table(tmp_path: Path) -> None:
+    """Another project may number its own transitions of the same id; the same project may not, twice."""
+    path = tmp_path / "a"
+    _migrate(_engine(path), "0007")
+    event = "INSERT INTO events VALUES (0, ?, ?, 'b', 'n', 'closed', 'open', 1, 1, 'r', 0.0, NULL, '{}', '{}')"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(event, (1, "p"))
+        connection.commit()
+        before = connection.execute("SELECT * FROM events").fetchall()
+    assert upgrade(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM events").fetchall() == before
+        connection.execute(event, (2, "q"))
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            connection.execute(event, (3, "p"))
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+_COLUMNS = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attcollation, a.attstorage,
+    pg_get_expr(d.adbin, d.adrelid)
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attnum > 0
+"""
+_TABLES = (
+    "SELECT relname, reloptions FROM pg_class WHERE relkind IN ('r', 'S') AND relnamespace = 'public'::regnamespace"
+)
+_CONSTRAINTS = """
+SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+"""
+_INDEXES = "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+
+
+def _catalog(url: str) -> dict[str, list[str]]:
+    """All there is in a database but for the order of columns."""
+    with psycopg.connect(url) as connection:
+        queries = (_COLUMNS, _TABLES, _CONSTRAINTS, _INDEXES)
+        found = {query: connection.execute(query.encode()).fetchall() for query in queries}
+    return {query: sorted(repr(row) for row in rows if row[0] != VERSIONS) for query, rows in found.items()}
+
+
+def test_on_postgresql_migrations_end_at_the_tables(postgres_url: str, empty_postgres_url: str) -> None:
+    """The sample log's tables are there, too."""
+    engine = make_engine(empty_postgres_url)
+    for tables in (metadata, pgtables.metadata):
+        tables.create_all(engine)
+    assert _catalog(postgres_url) == _catalog(empty_postgres_url)
+    engine.dispose()
+    engine = make_engine(postgres_url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, [metadata, pgtables.metadata]) == []
+    engine.dispose()
+
+
+def test_on_postgresql_several_upgrade_at_once(empty_postgres_url: str) -> None:
+    """One does it, the others wait for it."""
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(upgrade, [empty_postgres_url] * 6))
+    assert sorted(done) == [False] * 5 + [True]
+    assert migrations.current(empty_postgres_url) == migrations.HEAD
+
+
+async def test_an_empty_postgresql_database_is_made_by_whoever_opens_it_first(empty_postgres_url: str) -> None:
+    stores = [SqlStore(empty_postgres_url, SecretBox(bytes(32))) for _ in range(3)]
+    await asyncio.gather(*(store.open() for store in stores))
+    await asyncio.gather(*(store.close() for store in stores))
+    assert migrations.current(empty_postgres_url) == migrations.HEAD
+
+
+async def test_on_postgresql_an_older_database_waits_for_the_command(empty_postgres_url: str) -> None:
+    """It holds data: no start changes it unasked. The error says what to run, and that loses nothing."""
+    _migrate(make_engine(empty_postgres_url), "0002")
+    store = SqlStore(empty_postgres_url, SecretBox(bytes(32)))
+    with pytest.raises(
+        SchemaMismatch, match=r"^the database has schema 0002, .* needs \d+: run `breakers db upgrade`$"
+    ):
+        await store.open()
+    assert migrations.current(empty_postgres_url) == "0002"
+    assert upgrade(empty_postgres_url)
+    assert not upgrade(empty_postgres_url)
+    await _assert_data_is_kept(store)
+
+
+async def test_on_postgresql_a_newer_database_is_refused(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    store = SqlStore(postgres_url, SecretBox(bytes(32)))
+    for attempt in (store.open, lambda: asyncio.to_thread(upgrade, postgres_url)):
+        with pytest.raises(SchemaMismatch, match=r"^the database has schema 9999, this program knows up to \d+"):
+            await attempt()
+
+
+def test_a_failed_upgrade_leaves_nothing(empty_postgres_url: str) -> None:
+    """All migrations are one transaction: a table in the way undoes those before it."""
+    with psycopg.connect(empty_postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE log_alive (x int)")
+    with pytest.raises(Unavailable, match='relation "log_alive" already exists'):
+        upgrade(empty_postgres_url)
+    assert migrations.current(empty_postgres_url) is None
+    with psycopg.connect(empty_postgres_url) as connection:
+        assert connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall() == [
+            ("log_alive",)
+        ]

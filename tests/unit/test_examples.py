@@ -1,0 +1,157 @@
+"""The examples that need no service: gates before a backend, in Quart and in FastAPI, and the backtest."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import runpy
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tripswitch
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+Ask = Callable[[str], Awaitable[tuple[int, str, str | None]]]
+
+
+class Client:
+    """The two methods of tripswitch.Client that a gate uses."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.reports: list[dict[str, Any]] = []
+
+    def execute(self, task: Callable[[], Any], breakers: list[str]) -> Any:
+        assert breakers == ["search"]
+        if self.open:
+            raise tripswitch.BreakerOpenError("search")
+        return task()
+
+    def report(self, **sample: Any) -> None:
+        self.reports.append(sample)
+
+
+class Backend:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.broken = False
+
+    async def __call__(self, words: str) -> str:
+        self.asked.append(words)
+        if self.broken:
+            raise OSError("the backend is gone")
+        return f"found {words}"
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The examples find each other as they do when one is run; nothing of them stays."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.delenv("BREAKER", raising=False)
+    names = {path.stem for path in EXAMPLES.glob("*.py")} - sys.modules.keys()
+    yield
+    for name in names & sys.modules.keys():
+        del sys.modules[name]
+
+
+@asynccontextmanager
+async def quart_service(backend: Backend, gates: Any) -> AsyncIterator[Ask]:
+    app = importlib.import_module("gate_quart").create_app(backend, gates)
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+
+    async def ask(words: str) -> tuple[int, str, str | None]:
+        answer = await app.test_client().get("/search", query_string={"q": words})
+        return answer.status_code, await answer.get_data(as_text=True), answer.headers.get("Retry-After")
+
+    async with app.test_app():
+        yield ask
+
+
+@asynccontextmanager
+async def fastapi_service(backend: Backend, gates: Any) -> AsyncIterator[Ask]:
+    pytest.importorskip("fastapi")
+    app = importlib.import_module("gate_fastapi").create_app(backend, gates)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    async def ask(words: str) -> tuple[int, str, str | None]:
+        answer = await client.get("/search", params={"q": words})
+        return answer.status_code, answer.text, answer.headers.get("Retry-After")
+
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+        yield ask
+
+
+Service = Callable[[Backend, Any], AbstractAsyncContextManager[Ask]]
+
+
+@pytest.mark.parametrize("service", [quart_service, fastapi_service])
+async def test_a_gate_passes_reports_and_refuses(service: Service) -> None:
+    client, backend, gate = Client(), Backend(), importlib.import_module("gate")
+
+    @asynccontextmanager
+    async def gates(breaker: str) -> AsyncIterator[Any]:
+        yield gate.Gate(client, breaker, "r1")
+
+    async with service(backend, gates) as ask:
+        assert await ask("shoes") == (200, "found shoes", None)
+        backend.broken = True
+        status, _, _ = await ask("hats")
+        assert status == 500
+        client.open = True
+        assert await ask("coats") == (503, "search is resting", "1")
+    assert backend.asked == ["shoes", "hats"]
+    assert [(r["router_id"], r["metric"], r["ok"]) for r in client.reports] == [
+        ("r1", "latency", True),
+        ("r1", "latency", False),
+    ]
+    assert all(0 <= r["value"] < 60_000 for r in client.reports)
+
+
+async def test_a_call_that_was_given_up_is_no_failure() -> None:
+    client = Client()
+    gate = importlib.import_module("gate").Gate(client, "search", "r1")
+    begun = asyncio.Event()
+
+    async def call() -> None:
+        async with gate.call():
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(call())
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert client.reports == []
+
+
+def test_the_backtest_runs_cell_by_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = runpy.run_path(str(EXAMPLES / "backtest.py"))
+    assert made["run"].summary["caught"].to_list() == [2]
+    assert set(made["swept"].best()["caught"]) == {3}
+    assert "half_open" in capsys.readouterr().out
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_every_example_is_in_the_guide_and_loads_what_it_says() -> None:
+    guide = (ROOT / "docs" / "guides" / "sdks.md").read_text()
+    for path in EXAMPLES.iterdir():
+        if path.suffix in (".py", ".sh"):
+            assert f"`examples/{path.name}`" in guide, path.name
+    script = re.compile(r"^# /// script\n(.*?)^# ///$", re.DOTALL | re.MULTILINE)
+    for name in ("sdk.py", "gate_quart.py", "gate_fastapi.py"):
+        found = script.search((EXAMPLES / name).read_text())
+        assert found is not None, name
+        needs = tomllib.loads(re.sub(r"^# ?", "", found[1], flags=re.MULTILINE))["dependencies"]
+        assert any(need.startswith("tripswitch-py") for need in needs), name

@@ -1,0 +1,115 @@
+"""Secrets come from files, too: each setting that holds one, and the key of clients."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from breaker_actors.errors import Invalid
+from breaker_actors.settings import (
+    CLIENT_SECRETS,
+    CLIENT_VARIABLES,
+    FILE,
+    PREFIX,
+    SECRET_BYTES_MAX,
+    Settings,
+    load_settings,
+    secret_of_file,
+    variables,
+)
+
+HUSH = "hush-4f1c"
+VARIABLES = [*(PREFIX + name.upper() for name in Settings.secrets()), *CLIENT_SECRETS]
+
+
+def plain(value: object) -> object:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def test_what_is_secret_is_known() -> None:
+    """By name, so that a new one is not forgotten: whatever sounds like a secret is one."""
+    words = ("password", "token", "secret_key", "database_url", "_key")
+    sounds = {name for name in Settings.model_fields if name.endswith(words)} - {"tls_key"}
+    assert set(Settings.secrets()) == sounds
+
+
+def test_nothing_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, HUSH)
+    settings = load_settings()
+    assert {plain(getattr(settings, name)) for name in Settings.secrets()} == {HUSH}
+    assert HUSH not in f"{settings!r} {settings!s}"
+
+
+@pytest.mark.parametrize("name", Settings.secrets())
+def test_a_file_holds_each_secret(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.write_text(f"{HUSH}\n")
+    monkeypatch.setenv(PREFIX + name.upper() + FILE, str(path))
+    assert plain(getattr(load_settings(), name)) == HUSH
+
+
+@given(text=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1), end=st.sampled_from(["", "\n", "\r\n"]))
+def test_the_line_end_alone_is_left_out(text: str, end: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("secrets") / "secret"
+    path.write_bytes(f" {text} {end}".encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BREAKERS_KEY_FILE", str(path))
+        assert secret_of_file("BREAKERS_KEY") == f" {text} "
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_both_are_refused(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.write_text("of-the-file")
+    monkeypatch.setenv(variable, HUSH)
+    monkeypatch.setenv(variable + FILE, str(path))
+    with pytest.raises(Invalid, match=f"^{variable} and {variable}_FILE are both set: set one of them$"):
+        secret_of_file(variable)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "can't be read: No such file or directory"),
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"hush\nhush\n", "has more than one line"),
+        (b"hush\x00", "what can't be printed"),
+        (b"hush\xff", "is not UTF-8 text"),
+        (b"h" * (SECRET_BYTES_MAX + 1), "has more than 65536 bytes"),
+    ],
+)
+def test_a_file_that_is_no_secret_is_told_without_its_content(
+    content: bytes | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("BREAKERS_SMTP_PASSWORD_FILE", str(path))
+    with pytest.raises(Invalid, match=why) as caught:
+        load_settings()
+    told = str(caught.value)
+    assert told.startswith(f"BREAKERS_SMTP_PASSWORD_FILE: {path} ")
+    assert caught.value.__cause__ is None
+    assert "hush" not in told
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    monkeypatch.setenv("BREAKERS_SMTP_PASSWORD_FILE", str(path))
+    with pytest.raises(Invalid, match=r"can't be read: (Is a directory|no regular file)"):
+        load_settings()
+
+
+def test_other_settings_take_no_file() -> None:
+    with pytest.raises(Invalid, match="unknown setting BREAKERS_PORT_FILE: did you mean BREAKERS_PORT"):
+        load_settings({"BREAKERS_PORT_FILE": "x"})
+    assert CLIENT_VARIABLES.keys() < variables()

@@ -1,0 +1,214 @@
+"""Lanes: one call in flight, the rest rides in the next; bounds; callers that leave; calls that get lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from breaker_actors.core.log_entries import SAMPLES, encode_samples
+from breaker_actors.errors import Overloaded, Unavailable
+from breaker_actors.messages import BreakerEpoch, Delivery
+from breaker_actors.router import delivery
+from breaker_actors.router.delivery import DeliveryLane, Subscription
+from breaker_actors.transport.lane import Lane
+from breaker_actors.transport.peers import BreakerPeer
+from breaker_actors.wal.base import Append
+
+
+class Slow:
+    """A far end that answers when told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def send(self, items: list[int]) -> Sequence[int]:
+        self.calls.append(items)
+        await self.go.wait()
+        if self.error:
+            raise self.error
+        return [i * 10 for i in items]
+
+
+async def test_what_arrives_during_a_call_rides_in_the_next() -> None:
+    far = Slow()
+    lane: Lane[int, int] = Lane(far.send)
+    first = lane.put(1)
+    await asyncio.sleep(0)
+    rest = [lane.put(i) for i in range(2, 6)]
+    assert far.calls == [[1]]
+    far.go.set()
+    assert await asyncio.gather(first, *rest) == [10, 20, 30, 40, 50]
+    assert far.calls == [[1], [2, 3, 4, 5]]
+
+
+async def test_a_full_lane_says_so_and_takes_nothing() -> None:
+    far = Slow()
+    lane: Lane[int, int] = Lane(far.send, weigh=lambda i: i, weight_max=10)
+    sent = [lane.put(8)]
+    with pytest.raises(Overloaded):
+        lane.put(3)
+    sent.append(lane.put(2))
+    sent.append(lane.put(0))  # weightless items are always taken
+    far.go.set()
+    assert await asyncio.gather(*sent) == [80, 20, 0]
+    assert lane.weight == 0
+
+
+async def test_a_caller_that_leaves_does_not_disturb_the_others() -> None:
+    far = Slow()
+    lane: Lane[int, int] = Lane(far.send)
+
+    async def ask(i: int) -> int:
+        return await lane.put(i)
+
+    tasks = [asyncio.create_task(ask(i)) for i in range(3)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    tasks[2].cancel()
+    far.go.set()
+    assert await tasks[1] == 10
+    assert await lane.put(7) == 70
+
+
+async def test_a_failed_call_fails_its_own_items_only() -> None:
+    far = Slow()
+    lane: Lane[int, int] = Lane(far.send)
+    far.error = Unavailable("away")
+    far.go.set()
+    with pytest.raises(Unavailable):
+        await lane.put(1)
+    far.error = ValueError("a bug")
+    with pytest.raises(Unavailable, match="a bug"):
+        await lane.put(1)
+    far.error = None
+    assert await lane.put(2) == 20
+
+
+async def test_one_call_carries_at_most_its_weight() -> None:
+    far = Slow()
+    far.go.set()
+    lane: Lane[int, int] = Lane(far.send, weigh=lambda i: i, call_weight_max=10)
+    await asyncio.gather(*(lane.put(4) for _ in range(6)), lane.put(50))
+    assert far.calls == [[4, 4], [4, 4], [4, 4], [50]]
+
+
+class Net:
+    """Records deliveries; fails as often as told."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.fail = 0
+        self.refuse: list[BreakerEpoch] = []
+
+    async def call(self, actor: str, method: str, *args: Any) -> Any:
+        assert (actor, method) == ("breaker-0", "deliver")
+        if self.fail:
+            self.fail -= 1
+            raise Unavailable("away")
+        self.deliveries.append(args[0])
+        return self.refuse
+
+    def spawn(self, kind: Any, name: str) -> None:
+        raise AssertionError
+
+
+def samples(offset: int, rows: int) -> Append:
+    payload = encode_samples(["m"], [rows], np.zeros(rows, np.int64), np.zeros(rows), np.ones(rows, bool))
+    return Append("r", 1, offset, 1_000 + offset, SAMPLES, 1, payload)
+
+
+def lane_to(net: Net, rows_max: int = 1_000) -> tuple[DeliveryLane, list[tuple[str, str, int]]]:
+    refused: list[tuple[str, str, int]] = []
+    return DeliveryLane(BreakerPeer(net, "breaker-0"), lambda *who: refused.append(who), rows_max), refused
+
+
+async def settled(lane: DeliveryLane) -> None:
+    lane.flush()
+    while lane._pump is not None:
+        await lane._pump
+
+
+async def test_a_record_for_many_breakers_is_carried_once() -> None:
+    net = Net()
+    lane, _ = lane_to(net)
+    record = samples(1, 5)
+    for name in ("a", "b"):
+        lane.add(Subscription("r", name, 1, "breaker-0", 0), record, (0, 5))
+    await settled(lane)
+    (delivery,) = net.deliveries
+    assert len(delivery.records) == 1
+    assert [(t.breaker_id, t.after, t.upto, t.spans) for t in delivery.targets] == [
+        ("a", 0, 1, ((0, 0, 5),)),
+        ("b", 0, 1, ((0, 0, 5),)),
+    ]
+
+
+async def test_what_does_not_fit_becomes_a_mark_and_nothing_is_dropped() -> None:
+    net = Net()
+    lane, _ = lane_to(net, rows_max=10)
+    subscription = Subscription("r", "a", 1, "breaker-0", 4)
+    for offset in (5, 7, 9):
+        lane.add(subscription, samples(offset, 6), (0, 6))
+    await settled(lane)
+    (target,) = net.deliveries[0].targets
+    assert (target.after, target.upto, target.spans) == (4, 9, None)
+    assert subscription.sent == 9
+
+
+async def test_a_lost_call_is_repeated_as_marks_that_take_in_what_came_since() -> None:
+    net = Net()
+    lane, _ = lane_to(net)
+    subscription = Subscription("r", "a", 1, "breaker-0", 0)
+    net.fail = 1
+    lane.add(subscription, samples(1, 3), (0, 3))
+    lane.flush()
+    await asyncio.sleep(0)
+    lane.add(subscription, samples(2, 3), (0, 3))
+    await settled(lane)
+    targets = [t for d in net.deliveries for t in d.targets]
+    assert [(t.after, t.upto, t.spans) for t in targets] == [(0, 2, None)]
+
+
+async def test_for_an_owner_that_does_not_answer_marks_are_kept_and_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_S", 0.0)
+    net = Net()
+    lane, _ = lane_to(net, rows_max=100)
+    subscriptions = [Subscription("r", name, 1, "breaker-0", 0) for name in "abc"]
+    held = []
+    net.fail = 1_000
+    for offset in range(1, 301):
+        lane.add(subscriptions[offset % 3], samples(offset, 10), (0, 10))
+        lane.flush()
+        await asyncio.sleep(0)
+        held.append(sum(len(pack.records) for pack in lane._packs))
+    assert net.fail < 950, "it was asked again and again"
+    assert max(held) <= 10, "as many as rows_max allows"
+    net.fail = 0
+    await settled(lane)
+    targets = [t for d in net.deliveries for t in d.targets]
+    assert sorted((t.breaker_id, t.after, t.upto, t.spans) for t in targets) == [
+        ("a", 0, 300, None),
+        ("b", 0, 298, None),
+        ("c", 0, 299, None),
+    ]
+    assert lane.rows == 0
+
+
+async def test_a_refused_breaker_is_reported_and_a_dead_subscription_is_not_sent() -> None:
+    net = Net()
+    lane, refused = lane_to(net)
+    net.refuse = [BreakerEpoch("a", 1)]
+    subscription = Subscription("r", "a", 1, "breaker-0", 0)
+    lane.add(subscription, samples(1, 1), (0, 1))
+    await settled(lane)
+    assert refused == [("r", "a", 1)]
+    subscription.live = False
+    lane.add(subscription, samples(2, 1), (0, 1))
+    await settled(lane)
+    assert len(net.deliveries) == 1

@@ -1,0 +1,28 @@
+"""A log file of an earlier version is brought up to date when it is opened."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from breaker_actors.core.log_entries import SAMPLES
+from breaker_actors.wal.base import Append
+from breaker_actors.wal.sqlite import SqliteLog
+from breaker_actors.wal.sqlite_file import file_name
+
+
+async def test_bytes_are_counted_once_in_an_older_file(tmp_path: Path) -> None:
+    log = SqliteLog(tmp_path)
+    await log.acquire("r-0", "o", [("a", 1), ("b", 1)], 0, 0)
+    payloads = {1: bytes(30), 2: bytes(5_000)}
+    await log.append("r-0", [Append("a", 1, n, n, SAMPLES, 0, payload) for n, payload in payloads.items()])
+    stock = await log.stock("r-0")
+    await log.close()
+    with closing(sqlite3.connect(tmp_path / file_name("r-0"))) as connection:
+        connection.execute("ALTER TABLE heads DROP COLUMN bytes")
+    log = SqliteLog(tmp_path)
+    await log.acquire("r-0", "o", [("a", 2)], 0, 0)
+    assert await log.stock("r-0") == stock
+    assert stock[0].bytes > 5_000
+    await log.close()
