@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.history import differing_rules, is_alike
+from tests.support.series import SERIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-NAB = Path(__file__).parents[1] / "data" / "nab"
 RULES, SAMPLES = 200, 100_000
 WORK = {"test_made_up": is_alike, "test_real_series": differing_rules}
 
@@ -46,7 +46,7 @@ def test_made_up(seed: int, count: int, outcome: object) -> None:
 
 
 @pytest.mark.parametrize("timing", [(7_200_000, 300_000, 3_600_000), (3_600_000, 10_000, 60_000), (900_000, 60_000, 0)])
-@pytest.mark.parametrize("series", sorted(NAB.glob("*.csv")), ids=lambda path: path.name)
+@pytest.mark.parametrize("series", SERIES, ids=lambda path: path.name)
 def test_real_series(series: Path, timing: tuple[int, int, int], outcome: object) -> None:
     """All kinds over real metrics, five minutes between samples, with timers slower and much faster than that."""
     assert outcome == []

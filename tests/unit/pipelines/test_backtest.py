@@ -20,9 +20,8 @@ from pipelines import backtest as module
 from pipelines.backtest import Backtest, BacktestWarning, backtest, source_of
 from pipelines.columns import Samples
 from pipelines.replay.reference import replay_samples
+from tests.support.series import LATENCY, WINDOWS
 
-NAB = Path(__file__).parents[2] / "data" / "nab"
-LATENCY = NAB / "ec2_request_latency_system_failure.csv"
 START_MS = 1_700_000_000_000
 RULE: dict[str, Any] = {
     "name": "slow", "metric": "latency", "kind": "avg", "op": "gt", "threshold": 10, "window_ms": 500,
@@ -237,7 +236,7 @@ def test_sweep_on_real_latencies() -> None:
         "eval_interval_ms": 300_000, "min_state_duration_ms": 3_600_000, "cooldown_ms": 7_200_000,
     }  # fmt: skip
     grid = {"threshold": [2, 3, 4, 5, 6], "window_ms": [1_800_000, 3_600_000, 7_200_000]}
-    run = backtest(rule, LATENCY, columns={"ts_ms": "timestamp"}, windows=NAB / "anomaly_windows_ms.json", sweep=grid)
+    run = backtest(rule, LATENCY, columns={"ts_ms": "timestamp"}, windows=WINDOWS, sweep=grid)
     best = run.best()
     assert best is not None
     assert set(best.select("threshold", "window_ms").rows()) == {

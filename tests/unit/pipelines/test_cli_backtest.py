@@ -16,9 +16,9 @@ from api.cli.main import app
 from pipelines.backtest import backtest
 from pipelines.replay.run import replayed
 from pipelines.report import page as report
+from tests.support import series
 
-NAB = Path(__file__).parents[2] / "data" / "nab"
-LATENCY = str(NAB / "ec2_request_latency_system_failure.csv")
+LATENCY = str(series.LATENCY)
 RULE: dict[str, Any] = {
     "name": "jitter", "metric": "latency", "kind": "stddev", "op": "gt", "threshold": 4, "window_ms": 7_200_000,
     "min_count": 4, "eval_interval_ms": 300_000, "min_state_duration_ms": 3_600_000, "cooldown_ms": 7_200_000,
@@ -44,7 +44,7 @@ def refused(result: Result, words: str) -> None:
 
 def test_tables(rule: str) -> None:
     """Transitions, time in each state, labelled failures, and which settings of a sweep are best."""
-    windows = str(NAB / "anomaly_windows_ms.json")
+    windows = str(series.WINDOWS)
     sweep = "threshold=3:5:1,window_ms=3600000,7200000"
     result = run("--rule", rule, LATENCY, "--column", "ts_ms=timestamp", "--windows", windows, "--sweep", sweep)
     assert result.exit_code == 0, result.output
@@ -204,7 +204,7 @@ def test_received_ms_is_the_order(tmp_path: Path) -> None:
 
 
 def test_sort(rule: str, tmp_path: Path) -> None:
-    lines = (NAB / "ec2_request_latency_system_failure.csv").read_text().splitlines()
+    lines = series.LATENCY.read_text().splitlines()
     (tmp_path / "s.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
     arguments = ["--rule", rule, str(tmp_path / "s.csv"), "--column", "ts_ms=timestamp", "--json"]
     refused(run(*arguments), "s.csv, row 2: timestamp")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from pipelines.frames import read_series
 from pipelines.replay.reference import replay_samples
 from pipelines.replay.vectorized.engine import FastReplay, Walk
 from tests.support.history import log_replayed, log_walked, made_up, made_up_log, made_up_samples, walked
-
-NAB = Path(__file__).parents[2] / "data" / "nab"
+from tests.support.series import LATENCY
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -49,7 +47,7 @@ def test_made_up_rules_do_something() -> None:
 @pytest.mark.parametrize("kind", ["avg", "p95", "max", "stddev", "delta"])
 def test_real_latencies(kind: str) -> None:
     """The series of a failing server, five minutes between samples."""
-    batch = read_series(NAB / "ec2_request_latency_system_failure.csv")
+    batch = read_series(LATENCY)
     samples = Samples(batch.ts_ms, batch.ts_ms, batch.value, batch.ok)
     fields = {"metric": "m", "kind": kind, "op": "gt", "window_ms": 7_200_000, "eval_interval_ms": 300_000}
     for threshold in (2, 4, 46, 55):
