@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import trustme
 
-from tests.support.live import LiveService, serving, tree_of, wait_for
+from tests.support.live import LiveService, is_running, serving, tree_of, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -89,17 +90,17 @@ def test_a_silent_connection_ends(live: LiveService) -> None:
         assert heard_until_the_end(client) == b""
 
 
-def test_streams_are_cut_at_the_end_and_nothing_is_left(live: LiveService) -> None:
+def test_streams_end_with_the_service_and_nothing_is_left(live: LiveService) -> None:
     """The last test: it stops the service."""
     path = f"{live.project_path}/breakers/state:stream"
     with live.client(live.credentials["project_key"]) as client, client.stream("GET", path) as answer:
         lines = answer.iter_lines()
         next(lines)
         pids = list(tree_of(live.process.pid))
-        live.process.send_signal(2)
-        with pytest.raises(httpx.TransportError):
+        live.process.send_signal(signal.SIGINT)
+        # Cut, or ended in good order: that hangs on whose process ends first. A silent one raises ReadTimeout.
+        with contextlib.suppress(httpx.NetworkError, httpx.ProtocolError):
             for _ in lines:
                 pass
-    live.process.wait(30)
-    assert live.process.returncode == 0
-    assert [pid for pid in pids if Path(f"/proc/{pid}/stat").exists()] == []
+    assert live.process.wait(60) == 0
+    wait_for(lambda: not [pid for pid in pids if is_running(pid)])

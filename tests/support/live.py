@@ -47,6 +47,14 @@ def tree_of(pid: int) -> dict[int, str]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Whether the process is there and has not ended; one that nobody has waited for yet has."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 class LiveService:
     """One running `breakers serve` and its credentials. `options`: more of its command line; `cwd`: where it
     is started."""
