@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipelines.backtest import backtest
 
-DATA = Path(__file__).parents[1] / "tests" / "data" / "nab"
+DATA = Path(__file__).parents[1] / "api" / "demo" / "data"
 SERIES = "ec2_request_latency_system_failure.csv"
 HOUR_MS = 3_600_000
 
