@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
 
 from breaker_actors.core.log_entries import UNREADABLE
 from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
@@ -132,8 +132,8 @@ def _remove_deleted(c: Connection, router_ids: Sequence[str]) -> None:
 
 
 def remove_deleted_projects(c: Connection, project_ids: Sequence[str]) -> None:
-    """Projects that were marked as deleted go with their last router."""
-    kept = exists().where(t.routers.c.project_id == t.projects.c.id)
+    """Projects that were marked as deleted go with their last breaker and router."""
+    kept = or_(*(exists().where(table.c.project_id == t.projects.c.id) for table in (t.breakers, t.routers)))
     mine = t.projects.c.id.in_(project_ids)
     c.execute(delete(t.projects).where(mine, t.projects.c.deleted_ms.is_not(None), ~kept))
 
