@@ -372,7 +372,8 @@ class PlacementStore(AsideNotes, Placements, Protocol):
         """Gives each id to its new owner under a raised epoch; unknown ids are left out of the answer."""
 
     async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
-        """The oldest change rows; with `owners` only those of routers that are theirs or nobody's yet."""
+        """The oldest change rows, those of each project in turn; with `owners` only those of routers that are theirs or
+        nobody's yet."""
 
     async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
         """The routers for which some of these changes still wait."""

@@ -36,10 +36,13 @@ class Placements(StorePart):
         return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
 
     async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
-        query = select(t.changes).order_by(t.changes.c.id).limit(limit)
+        turn = func.row_number().over(partition_by=t.changes.c.project_id, order_by=t.changes.c.id).label("turn")
+        waiting = select(t.changes.c.id, turn)
         if owners is not None:
             able = t.routers.c.owner.is_(None) | t.routers.c.owner.in_(owners)
-            query = query.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
+            waiting = waiting.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
+        w = waiting.subquery().c
+        query = select(t.changes).join(w.id.table, w.id == t.changes.c.id).order_by(w.turn, w.id).limit(limit)
         return [_change(row, self.asides) for row in await self._db.read(lambda c: c.execute(query).all())]
 
     async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
