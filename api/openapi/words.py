@@ -50,7 +50,7 @@ OPERATIONS = {
     "list_breakers": "Lists all breakers of the project in one page, with the hash of the set as entity tag.",
     "create_breaker": "Makes a breaker in state closed, and a router of its own that is linked to it. 409: the id is "
     "taken.",
-    "replace_breakers": "Replaces the whole set in one transaction: items match by id, else by name; others are made, "
+    "replace_breakers": "Replaces the whole set: items match by id, else by name; others are made, "
     "and missing ones deleted. 409: a guardrail stops a removal of most breakers; 412: If-Match names another set.",
     "get_breaker": "Shows one breaker.",
     "update_breaker": "Changes the fields that are given; null sets a field back to its default. A change of metric, "

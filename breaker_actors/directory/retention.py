@@ -68,6 +68,7 @@ class Retention:
                 log.warning("deliveries_shed", count=shed)
             if now - self._pruned_ms >= PRUNE_EVERY_MS:
                 before_ms = now - self._settings.history_retention_days * DAY_MS
+                await self._store.finish_deletions(now)
                 removed = await self._store.prune(before_ms)
                 removed["idempotency_keys"] = await self._store.prune_idempotency_keys(now - KEPT_MS)
                 removed["deliveries"] = await self._store.prune_deliveries(before_ms)

@@ -182,7 +182,8 @@ class AccountStore(AccessVersion, Protocol):
         self, project_id: str, now_ms: int, overlap_ms: int = 0, by: str = SYSTEM, once: Once | None = None
     ) -> ProjectRow: ...
     async def delete_project(self, project_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
-        """Everything of the project is gone for reads at once; its breakers end through the routers' logs."""
+        """The project is gone for reads at once. Its breakers end through the routers' logs, in steps between which
+        other writers have their turn."""
 
 
 class ConfigStore(Protocol):
@@ -202,7 +203,9 @@ class ConfigStore(Protocol):
         self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM
     ) -> Replaced:
         """Makes `items` the whole set of a project's breakers (semantics.md section 8). Invalid items are refused
-        before `check` is asked."""
+        before `check` is asked. A large change is made in steps between which other writers have their turn; a caller
+        that is cancelled leaves it whole. Raises Unavailable where another replace of the project takes too long or has
+        taken over."""
 
     async def list_breakers(
         self, project_id: str, breaker_ids: Sequence[str] | None = None
@@ -369,7 +372,8 @@ class PlacementStore(AsideNotes, Placements, Protocol):
         """Gives each id to its new owner under a raised epoch; unknown ids are left out of the answer."""
 
     async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
-        """The oldest change rows; with `owners` only those of routers that are theirs or nobody's yet."""
+        """The oldest change rows, those of each project in turn; with `owners` only those of routers that are theirs or
+        nobody's yet."""
 
     async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
         """The routers for which some of these changes still wait."""
@@ -396,6 +400,9 @@ class RetentionStore(Placements, Protocol):
 
     async def prune_deliveries(self, before_ms: int) -> int:
         """Removes a bounded part of the ended deliveries from before a time; how many."""
+
+    async def finish_deletions(self, now_ms: int) -> int:
+        """Ends what a process that died left of deleted projects, a bounded number of them; how many."""
 
     async def shed_deliveries(self, now_ms: int) -> int:
         """Of projects with more deliveries than they may keep: removes the oldest ended ones, and makes those that wait

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from math import ceil
 from typing import Any, Literal, NamedTuple, get_args
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -34,7 +35,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from breaker_actors.errors import Invalid
 from breaker_actors.messages import ProjectShare, ShareLimit
 from breaker_actors.store import tables as t
-from breaker_actors.store.rows import StoredFigures
+from breaker_actors.store.rows import BreakerRow, StoredFigures
 from breaker_actors.store.section import StorePart, chunks, raise_sum
 
 Counted = Literal["projects", "workspaces", "keys"]
@@ -188,6 +189,11 @@ def sweep(c: Connection) -> None:
     c.execute(delete(t.stored).where(_S.what.in_(("events", "deliveries")), _S.used <= 0, ~_LIVE))
 
 
+def weight_of(table: Table) -> ColumnElement[int]:
+    """What a row of the configuration counts."""
+    return _WEIGHTS[table]
+
+
 def weigh(c: Connection, table: Table, ids: Sequence[str]) -> int:
     """What rows of the configuration count now; those marked as deleted nothing."""
     query = select(cast(func.coalesce(func.sum(_WEIGHTS[table]), 0), BigInteger))
@@ -214,7 +220,23 @@ def within_share(c: Connection, project_id: str) -> Iterator[None]:
     Invalid, which undoes the transaction."""
     before = used(c, project_id, "configuration")
     yield
-    after, most = used(c, project_id, "configuration"), shares(c).configuration_bytes
+    _refuse_beyond(c, before, used(c, project_id, "configuration"))
+
+
+def refuse_larger(c: Connection, project_id: str, growth: int) -> None:
+    """Refuses what makes the project's configuration so many bytes larger. Raises Invalid."""
+    before = used(c, project_id, "configuration")
+    _refuse_beyond(c, before, before + growth)
+
+
+def breaker_bytes(row: BreakerRow) -> int:
+    """What a breaker counts, with the router that is made with it."""
+    texts = [msgspec.json.encode(value) for value in (row.rule, row.actions, row.metadata) if value is not None]
+    return 2 * ROW_BYTES + LINK_BYTES + 2 * len(row.name.encode()) + sum(map(len, texts)) + len(b"{}")
+
+
+def _refuse_beyond(c: Connection, before: int, after: int) -> None:
+    most = shares(c).configuration_bytes
     if after > max(before, most):
         raise Invalid(
             f"This project's breakers, routers, links, channels and keys would take {after} bytes, and {most} is the"

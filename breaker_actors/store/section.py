@@ -79,7 +79,8 @@ def lock_project(c: Connection, project_id: str) -> None:
 
 def touch_breakers(c: Connection, project_id: str, now_ms: int) -> None:
     """Notes the time of a configuration change of the project's breakers."""
-    c.execute(update(t.projects).where(t.projects.c.id == project_id).values(breakers_updated_ms=now_ms))
+    values = {"breakers_updated_ms": now_ms, "breakers_version": t.projects.c.breakers_version + 1}
+    c.execute(update(t.projects).where(t.projects.c.id == project_id).values(values))
 
 
 def must_exist(c: Connection, query: Select[Any], what: str) -> None:

@@ -90,7 +90,8 @@ workspaces = Table(
 )
 
 # `previous_secret` signs beside the current one until `previous_until_ms`. `deleted_ms`: gone for every read, kept
-# until the last of its routers is.
+# until the last of its routers is. `breakers_version`: another one after each change of its breakers or their links.
+# `replacing`: the claim of the bulk replace under way.
 projects = Table(
     "projects",
     metadata,
@@ -108,6 +109,8 @@ projects = Table(
     Column("previous_secret", LargeBinary),
     Column("previous_until_ms", BigInteger),
     Column("deleted_ms", BigInteger),
+    Column("breakers_version", BigInteger, nullable=False, server_default="0"),
+    Column("replacing", Text),
 )
 
 api_keys = Table(

@@ -1,4 +1,4 @@
-"""Store: the whole set of a project's breakers replaced in one transaction (semantics.md section 8)."""
+"""Store: the whole set of a project's breakers replaced (semantics.md section 8)."""
 
 from __future__ import annotations
 

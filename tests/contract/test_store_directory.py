@@ -11,7 +11,7 @@ from breaker_actors.errors import Fenced
 from breaker_actors.messages import RouterAssignment, RouterRef
 from breaker_actors.store.base import Store
 from breaker_actors.store.rows import BreakerItem, Placement
-from tests.contract.store_world import RULE, World, event
+from tests.contract.store_world import RULE, World, draft, event
 
 
 async def test_an_older_directory_is_refused(world: World) -> None:
@@ -91,6 +91,18 @@ async def test_changes_come_in_order_and_go_when_settled(world: World) -> None:
     await world.breaker("d")
     (change,) = await world.store.pending_changes(10)
     assert change.id > pending[-1].id + 1
+
+
+async def test_a_project_with_many_changes_holds_up_nobody_elses(world: World) -> None:
+    other = await world.store.create_project(world.org_id, world.workspace_id, "other", 1)
+    first, second, third = [await world.breaker(name) for name in "abc"]
+    row, _ = await world.store.create_breaker(other.id, draft("x"), 2)
+    pending = await world.store.pending_changes(3)
+    assert [change.router_id for change in pending] == [r.router_ids[0] for r in (first, row, second)]
+    claimed = {r.router_ids[0]: "r-0" for r in (first, second, third)}
+    await world.store.claim(world.directory, "router", claimed | {row.router_ids[0]: "r-1"})
+    pending = await world.store.pending_changes(3, ["r-0"])
+    assert [change.router_id for change in pending] == [r.router_ids[0] for r in (first, second, third)]
 
 
 async def test_a_link_counts_from_where_its_change_lies(world: World) -> None:

@@ -116,8 +116,8 @@ def _entry(row: Row[Any], sizes: Row[Any]) -> AuditRow:
     return AuditRow(**values)
 
 
-def write_down(c: Connection, place: Place, notes: Sequence[Note]) -> None:
-    """Puts changes into the log."""
+def write_down(c: Connection, place: Place, notes: Sequence[Note], judged: bool = False) -> None:
+    """Puts changes into the log. `judged`: `refuse_beyond` was asked before."""
     head: dict[str, Any] = {"org_id": place.org_id, "project_id": place.project_id}
     head |= {"at_ms": place.now_ms, "who": place.by}
     rows = [
@@ -131,7 +131,8 @@ def write_down(c: Connection, place: Place, notes: Sequence[Note]) -> None:
         for note in notes
     ]
     if rows and (where := _log_of(place)) is not None:
-        _refuse_beyond(c, where, notes)
+        if not judged:
+            refuse_beyond(c, place, notes)
         _count(c, where, rows)
     if rows:
         c.execute(insert(t.audit), rows)
@@ -157,10 +158,12 @@ def _log_of(place: Place) -> _Log | None:
     return None if place.org_id is None else _Log(place.org_id, "org_audit", "organisation")
 
 
-def _refuse_beyond(c: Connection, log: _Log, notes: Sequence[Note]) -> None:
+def refuse_beyond(c: Connection, place: Place, notes: Sequence[Note]) -> None:
     """Raises Invalid where even short entries have filled the log, but for what takes something away."""
-    most = 2 * shares(c).audit_bytes
-    if used(c, log.of_id, log.what) >= most and any(note.action not in ALWAYS for note in notes):
+    log, most = _log_of(place), 2 * shares(c).audit_bytes
+    if log is None or all(note.action in ALWAYS for note in notes):
+        return
+    if used(c, log.of_id, log.what) >= most:
         raise Invalid(
             f"The audit log of this {log.word} has {most} bytes, and old entries are not given up early: nothing can be"
             " changed before some are old enough, only taken away.",
@@ -196,6 +199,8 @@ def bounded(fields: dict[str, Any] | None) -> dict[str, Any] | None:
     """The fields as they are, or without the largest ones where they would be too much for an entry."""
     if fields is None:
         return None
+    if _chars(fields) <= ENTRY_CHARS_MAX // 2:
+        return fields
     sizes = {name: _chars(value) for name, value in fields.items()}
     room = ENTRY_CHARS_MAX - sum(len(name) + len(OMITTED) + 32 for name in fields)
     out = dict(fields)

@@ -12,10 +12,11 @@ from breaker_actors.errors import NotFound, too_many_breakers
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import Check, Edit
 from breaker_actors.store.config.audit_log import Place
-from breaker_actors.store.config.bulk_replace import plan_of
+from breaker_actors.store.config.bulk_steps import BulkReplace
 from breaker_actors.store.config.change_rows import stream_names
-from breaker_actors.store.config.change_set import Plan, carry_out, edited, load_breakers, taken_ids
+from breaker_actors.store.config.change_set import Plan, carry_out, edited, load_breakers
 from breaker_actors.store.config.idempotency import Onces
+from breaker_actors.store.config.steps import whole
 from breaker_actors.store.rows import (
     SYSTEM,
     UNREADABLE_RULE,
@@ -56,18 +57,8 @@ class Breakers(Onces):
     async def replace_breakers(
         self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM
     ) -> Replaced:
-        def work(c: Connection) -> Replaced:
-            lock_project(c, project_id)
-            _refuse_too_many(len(items), self._breakers_max)
-            rows = load_breakers(c, project_id)
-            named = [item.id for item in items if item.id is not None]
-            foreign = taken_ids(c, named) - {row.id for row in rows}
-            plan = plan_of(project_id, rows, items, foreign, now_ms)
-            check(rows, len(plan.removed))
-            change_ids = carry_out(c, Place(by, now_ms, project_id), plan)
-            return Replaced(changed=any(plan), rows=load_breakers(c, project_id), change_ids=change_ids)
-
-        return await self._db.write(work)
+        _refuse_too_many(len(items), self._breakers_max)
+        return await whole(BulkReplace(self._db, Place(by, now_ms, project_id), items, check).run())
 
     async def list_breakers(
         self, project_id: str, breaker_ids: Sequence[str] | None = None

@@ -133,10 +133,10 @@ def mark_routers_deleted(c: Connection, project_id: str, router_ids: Sequence[st
             c.execute(update(t.routers).where(t.routers.c.id.in_(some)).values(deleted_ms=now_ms))
 
 
-def end_routers(c: Connection, project_id: str, now_ms: int) -> list[int]:
-    """The live routers of a project, all without breakers by now, go: their last view takes nothing."""
+def end_routers(c: Connection, project_id: str, now_ms: int, most: int) -> list[int]:
+    """The live routers of a project, all without breakers by now, `most` of them, go: their last view takes nothing."""
     live = (t.routers.c.project_id == project_id) & t.routers.c.deleted_ms.is_(None)
-    routers = c.execute(select(t.routers).where(live).order_by(t.routers.c.number)).all()
+    routers = c.execute(select(t.routers).where(live).order_by(t.routers.c.number).limit(most)).all()
     views = raise_views(c, routers)
     mark_routers_deleted(c, project_id, [router.id for router in routers], now_ms)
     return add_changes(c, [Change(router, [view_entry(views[router.id])]) for router in routers])

@@ -7,6 +7,7 @@ breakers and gone with them, change rows for the logs, names that streams lose, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +39,9 @@ from breaker_actors.store.quotas import add_link_count, reweighed, within_share
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import IDS, by_ids, chunks, touch_breakers
 
+EDITABLE = ("name", "rule", "actions", "metadata")
+"""What of a breaker its owner can change."""
+
 
 class Plan(NamedTuple):
     """`created` rows bring the id of their router; `edited` are (before, after)."""
@@ -45,10 +49,6 @@ class Plan(NamedTuple):
     created: Sequence[BreakerRow] = ()
     edited: Sequence[tuple[BreakerRow, BreakerRow]] = ()
     removed: Sequence[BreakerRow] = ()
-
-    @classmethod
-    def removal_of_all(cls, c: Connection, project_id: str) -> Plan:
-        return cls(removed=load_breakers(c, project_id))
 
     def ids(self) -> list[str]:
         return [row.id for row in (*self.created, *self.removed, *(old for old, _ in self.edited))]
@@ -78,15 +78,16 @@ def load_breakers(c: Connection, project_id: str, breaker_ids: Sequence[str] | N
     return [BreakerRow(**{n: getattr(row, n) for n in names}, router_ids=tuple(links[row.id])) for row in rows]
 
 
-def carry_out(c: Connection, place: Place, plan: Plan) -> list[int]:
-    """Writes a plan for a locked project; the ids of the change rows. An empty plan leaves no trace."""
+def carry_out(c: Connection, place: Place, plan: Plan, judged: bool = False) -> list[int]:
+    """Writes a plan for a locked project; the ids of the change rows. An empty plan leaves no trace. `judged`: a step
+    of a larger change, for which the project's share and its audit log were found to have room."""
     if not any(plan):
         return []
-    with within_share(c, place.project_id or ""):
-        return _carry_out(c, place, place.project_id or "", plan)
+    with nullcontext() if judged else within_share(c, place.project_id or ""):
+        return _carry_out(c, place, place.project_id or "", plan, judged)
 
 
-def _carry_out(c: Connection, place: Place, project_id: str, plan: Plan) -> list[int]:
+def _carry_out(c: Connection, place: Place, project_id: str, plan: Plan, judged: bool) -> list[int]:
     touched = plan.names()
     names = stream_names(c, project_id, touched)
     affected = _AffectedRouters.of(c, plan)
@@ -98,7 +99,7 @@ def _carry_out(c: Connection, place: Place, project_id: str, plan: Plan) -> list
     change_ids += affected.write_changes(c, plan, place.now_ms)
     note_stream_names(c, project_id, names, stream_names(c, project_id, touched), harmless, place.now_ms)
     touch_breakers(c, project_id, place.now_ms)
-    write_down(c, place, plan.notes())
+    write_down(c, place, plan.notes(), judged)
     return change_ids
 
 
@@ -221,7 +222,7 @@ def _system_router(row: BreakerRow) -> dict[str, Any]:
 def _update(c: Connection, pairs: Sequence[tuple[BreakerRow, BreakerRow]]) -> None:
     if not pairs:
         return
-    changeable = ("name", "rule", "actions", "metadata", "version", "updated_ms")
+    changeable = (*EDITABLE, "version", "updated_ms")
     statement = update(t.breakers).where(t.breakers.c.id == bindparam("which"))
     statement = statement.values({name: bindparam(f"new_{name}") for name in changeable})
     rows = [{f"new_{n}": getattr(new, n) for n in changeable} | {"which": new.id} for _, new in pairs]

@@ -12,11 +12,10 @@ from sqlalchemy import Connection, Row, Select, delete, insert, select, update
 from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import Note, Place, write_down
-from breaker_actors.store.config.change_rows import end_routers
-from breaker_actors.store.config.change_set import Plan, carry_out
 from breaker_actors.store.config.idempotency import Onces, forget_answers
-from breaker_actors.store.operational.leases import remove_deleted_projects
-from breaker_actors.store.quotas import add, add_one, forget, hand_over, refuse_churn
+from breaker_actors.store.config.project_end import FINISHED_AT_ONCE, UNFINISHED_MS, end_rest, end_some, has_more
+from breaker_actors.store.config.steps import Steps, whole
+from breaker_actors.store.quotas import add, add_one, refuse_churn
 from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
 from breaker_actors.store.secrets import new_ingest_secret
 from breaker_actors.store.section import ACCESS, bump, lock_project, must_exist, new_id
@@ -112,27 +111,38 @@ class Projects(Onces):
         return await self._change_project(project_id, values, "project.rotate_secret", now_ms, by, once)
 
     async def delete_project(self, project_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
-        def work(c: Connection) -> list[int]:
+        def work(c: Connection) -> tuple[Place, list[int], bool]:
             lock_project(c, project_id)
             row = self._load_project(c, project_id)
             place = Place(by, now_ms, project_id, row.org_id)
-            change_ids = carry_out(c, place, Plan.removal_of_all(c, project_id))
-            change_ids += end_routers(c, project_id, now_ms)
-            for table in (t.channels, t.gone_names):
-                c.execute(delete(table).where(table.c.project_id == project_id))
+            c.execute(delete(t.channels).where(t.channels.c.project_id == project_id))
             keys = c.execute(delete(t.api_keys).where(t.api_keys.c.project_id == project_id)).rowcount
             add(c, row.org_id, "keys", -keys)
             add(c, row.org_id, "projects", -1)
             forget_answers(c, t.idempotency_keys.c.project_id == project_id)
             c.execute(update(t.projects).where(t.projects.c.id == project_id).values(deleted_ms=now_ms))
-            forget(c, project_id)
-            remove_deleted_projects(c, [project_id])
             bump(c, ACCESS)
             write_down(c, place, [Note("project.delete", project_id, before=row)])
-            hand_over(c, project_id, row.org_id)
-            return change_ids
+            return place, *end_some(c, place)
 
-        return await self._db.write(work)
+        async def in_steps() -> list[int]:
+            steps = Steps(self._db)
+            place, change_ids, left = await steps.write(work)
+            return change_ids + (await end_rest(steps, place) if left else [])
+
+        return await whole(in_steps())
+
+    async def finish_deletions(self, now_ms: int) -> int:
+        def unfinished(c: Connection) -> list[Row[Any]]:
+            query = select(t.projects.c.id, t.workspaces.c.org_id)
+            query = query.join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+            query = query.where(t.projects.c.deleted_ms < now_ms - UNFINISHED_MS, has_more())
+            return list(c.execute(query.limit(FINISHED_AT_ONCE)))
+
+        projects = await self._db.read(unfinished)
+        for project in projects:
+            await end_rest(Steps(self._db), Place(SYSTEM, now_ms, project.id, project.org_id))
+        return len(projects)
 
     async def _change_project(
         self,

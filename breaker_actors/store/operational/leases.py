@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
 
 from breaker_actors.core.log_entries import UNREADABLE
 from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
@@ -36,10 +36,13 @@ class Placements(StorePart):
         return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
 
     async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
-        query = select(t.changes).order_by(t.changes.c.id).limit(limit)
+        turn = func.row_number().over(partition_by=t.changes.c.project_id, order_by=t.changes.c.id).label("turn")
+        waiting = select(t.changes.c.id, turn)
         if owners is not None:
             able = t.routers.c.owner.is_(None) | t.routers.c.owner.in_(owners)
-            query = query.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
+            waiting = waiting.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
+        w = waiting.subquery().c
+        query = select(t.changes).join(w.id.table, w.id == t.changes.c.id).order_by(w.turn, w.id).limit(limit)
         return [_change(row, self.asides) for row in await self._db.read(lambda c: c.execute(query).all())]
 
     async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
@@ -132,8 +135,8 @@ def _remove_deleted(c: Connection, router_ids: Sequence[str]) -> None:
 
 
 def remove_deleted_projects(c: Connection, project_ids: Sequence[str]) -> None:
-    """Projects that were marked as deleted go with their last router."""
-    kept = exists().where(t.routers.c.project_id == t.projects.c.id)
+    """Projects that were marked as deleted go with their last breaker and router."""
+    kept = or_(*(exists().where(table.c.project_id == t.projects.c.id) for table in (t.breakers, t.routers)))
     mine = t.projects.c.id.in_(project_ids)
     c.execute(delete(t.projects).where(mine, t.projects.c.deleted_ms.is_not(None), ~kept))
 

@@ -214,6 +214,8 @@ async def make_c930192(directory: Path) -> tuple[Tenant, Tenant, list[str], str]
         for table in ("set_aside", "idempotency_keys", "identity", "stored"):  # what came since
             c.execute(f"DROP TABLE {table}")
         c.execute("DROP INDEX ix_outbox_project_number")
+        for column in ("breakers_version", "replacing"):
+            c.execute(f"ALTER TABLE projects DROP COLUMN {column}")
         c.execute("UPDATE alembic_version SET version_num = '0007'")
         c.commit()
         assert c.execute("SELECT count(*) FROM routers WHERE mode = ?", (BAD,)).fetchone() == (4,)

@@ -1,0 +1,213 @@
+"""A bulk replace in steps (semantics.md section 8).
+
+The project is looked at outside of any lock. The first step is only taken while it is as it was looked at: then all
+checks hold. Replaces of one project take turns: what needs more than one step claims the project, and a claim is
+another one after each step. One that stays the same for AWAY_S is that of a process that is gone. Breakers that others
+change between two steps keep what they were given, in all fields that the replace does not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, select, update
+
+from breaker_actors.errors import NotFound, Unavailable
+from breaker_actors.sql.database import Database
+from breaker_actors.store import tables as t
+from breaker_actors.store.base import Check
+from breaker_actors.store.config.audit_log import Place, refuse_beyond
+from breaker_actors.store.config.bulk_replace import plan_of
+from breaker_actors.store.config.change_set import EDITABLE, Plan, carry_out, edited, load_breakers, taken_ids
+from breaker_actors.store.config.steps import Steps, first_few
+from breaker_actors.store.quotas import breaker_bytes, refuse_larger
+from breaker_actors.store.rows import BreakerItem, BreakerRow, Replaced
+from breaker_actors.store.section import lock_project, new_id
+
+LOOKS_MAX = 3
+"""After so many looks that somebody's write has overtaken the next one is taken under the lock."""
+AGAIN_S = 0.05
+AWAY_S = 10.0
+WAIT_S = 60.0
+_UNDER_WAY = "another bulk replace of this project is under way"
+
+
+class _Look(NamedTuple):
+    """What there is and what to do about it. `claims`: what the project is claimed by after each step, None after the
+    last; `claim`: what by before the first, which is that of a process that is gone, if any."""
+
+    rows: list[BreakerRow]
+    plan: Plan
+    steps: list[Plan]
+    claims: list[str | None]
+    growth: int
+    version: int
+    claim: str | None
+
+
+class BulkReplace:
+    """One bulk replace, as `ConfigStore.replace_breakers` describes it."""
+
+    def __init__(self, db: Database, place: Place, items: Sequence[BreakerItem], check: Check) -> None:
+        self._db = db
+        self._place = place
+        self._project_id = place.project_id or ""
+        self._items = items
+        self._check = check
+
+    async def run(self) -> Replaced:
+        """Raises Unavailable where another one takes too long, or has taken over."""
+        steps, done = Steps(self._db), 1
+        look, change_ids = await self._started(steps)
+        try:
+            while done < len(look.steps):
+                change_ids += await steps.write(partial(self._go_on, look=look, number=done))
+                done += 1
+        except Exception:
+            await self._db.write(partial(self._give_up, claim=look.claims[done - 1]))
+            raise
+        return Replaced(changed=bool(look.steps), rows=_outcome(look), change_ids=change_ids)
+
+    async def _started(self, steps: Steps) -> tuple[_Look, list[int]]:
+        """A look, and the change rows of its first step."""
+        for _ in range(LOOKS_MAX):
+            look = await self._look()
+            change_ids = await steps.write(partial(self._begin, look=look)) if look.steps else []
+            if change_ids is not None:
+                return look, change_ids
+        return await steps.write(self._look_and_begin)
+
+    async def _look(self) -> _Look:
+        """Outside of any lock, once no other replace of the project is under way."""
+        clock = asyncio.get_running_loop().time
+        begun = changed = clock()
+        seen = gone = None
+        while True:
+            found = await self._db.read(partial(self._see, gone=gone))
+            if isinstance(found, _Look):
+                return found
+            now = clock()
+            if now - begun > WAIT_S:
+                raise Unavailable(_UNDER_WAY)
+            if found != seen:
+                seen, changed = found, now
+            elif now - changed > AWAY_S:
+                gone = found
+            await asyncio.sleep(AGAIN_S)
+
+    def _see(self, c: Connection, gone: str | None = None) -> _Look | str:
+        """The look, or the claim of a replace that is under way."""
+        version, claim = _head(c, self._project_id)
+        if claim is not None and claim != gone:
+            return claim
+        rows = load_breakers(c, self._project_id)
+        named = [item.id for item in self._items if item.id is not None]
+        foreign = taken_ids(c, named) - {row.id for row in rows}
+        plan = plan_of(self._project_id, rows, self._items, foreign, self._place.now_ms)
+        self._check(rows, len(plan.removed))
+        steps = list(_steps(plan))
+        claims = [new_id() for _ in steps[1:]]
+        return _Look(rows, plan, steps, [*claims, None], _growth(plan), version, claim)
+
+    def _look_and_begin(self, c: Connection) -> tuple[_Look, list[int]]:
+        lock_project(c, self._project_id)
+        look = self._see(c)
+        if isinstance(look, str):
+            raise Unavailable(_UNDER_WAY)
+        return look, self._begin(c, look) or []
+
+    def _begin(self, c: Connection, look: _Look) -> list[int] | None:
+        """The first step, or None where the look is overtaken."""
+        if not look.steps:
+            return []
+        lock_project(c, self._project_id)
+        if _head(c, self._project_id) != (look.version, look.claim):
+            return None
+        several = len(look.steps) > 1
+        if several:
+            refuse_larger(c, self._project_id, look.growth)
+            refuse_beyond(c, self._place, look.plan.notes())
+        _set_claim(c, self._project_id, look.claims[0])
+        return carry_out(c, self._place, look.steps[0], judged=several)
+
+    def _go_on(self, c: Connection, look: _Look, number: int) -> list[int]:
+        lock_project(c, self._project_id)
+        if _head(c, self._project_id)[1] != look.claims[number - 1]:
+            raise Unavailable("another bulk replace of this project has taken over: a part of this one is done")
+        _set_claim(c, self._project_id, look.claims[number])
+        step = _refreshed(c, self._project_id, look.steps[number], self._place.now_ms)
+        return carry_out(c, self._place, step, judged=True)
+
+    def _give_up(self, c: Connection, claim: str | None) -> None:
+        """The project is free for others: the same replace again does what is left."""
+        mine = (t.projects.c.id == self._project_id) & (t.projects.c.replacing == claim)
+        c.execute(update(t.projects).where(mine).values(replacing=None))
+
+
+def _head(c: Connection, project_id: str) -> tuple[int, str | None]:
+    """Which set of breakers the project has, and what it is claimed by. Raises NotFound."""
+    p = t.projects.c
+    found = c.execute(select(p.breakers_version, p.replacing).where(p.id == project_id, p.deleted_ms.is_(None))).first()
+    if found is None:
+        raise NotFound("There is no such project.", {"project_id": project_id})
+    return found.breakers_version, found.replacing
+
+
+def _set_claim(c: Connection, project_id: str, claim: str | None) -> None:
+    c.execute(update(t.projects).where(t.projects.c.id == project_id).values(replacing=claim))
+
+
+def _steps(plan: Plan) -> Iterator[Plan]:
+    """What is new first, what goes last: who is interrupted in between has more breakers than wanted, not fewer."""
+    sizes = [breaker_bytes(row) for row in plan.created]
+    sizes += [breaker_bytes(old) + breaker_bytes(new) for old, new in plan.edited]
+    sizes += [breaker_bytes(row) for row in plan.removed]
+    made, changed = len(plan.created), len(plan.created) + len(plan.edited)
+    begin = 0
+    while begin < len(sizes):
+        end = begin + first_few(islice(sizes, begin, None))
+        yield Plan(
+            plan.created[begin:end],
+            plan.edited[max(0, begin - made) : max(0, end - made)],
+            plan.removed[max(0, begin - changed) : max(0, end - changed)],
+        )
+        begin = end
+
+
+def _growth(plan: Plan) -> int:
+    """How much more the project's configuration takes with a plan carried out; routers of removed breakers go with
+    them."""
+    made = sum(map(breaker_bytes, plan.created)) - sum(map(breaker_bytes, plan.removed))
+    return made + sum(breaker_bytes(new) - breaker_bytes(old) for old, new in plan.edited)
+
+
+def _refreshed(c: Connection, project_id: str, step: Plan, now_ms: int) -> Plan:
+    """The step for breakers as they are by now: of what others changed since the look only those fields are changed
+    that the replace changes; what they deleted stays deleted, what they made under a wanted id is changed."""
+    now = {row.id: row for row in load_breakers(c, project_id, step.ids())}
+    created = [row for row in step.created if row.id not in now]
+    pairs = [(now[row.id], row) for row in step.created if row.id in now]
+    for old, new in step.edited:
+        if (current := now.get(old.id)) is not None:
+            changed = {name: getattr(new, name) for name in EDITABLE if getattr(new, name) != getattr(old, name)}
+            pairs.append((current, msgspec.structs.replace(current, **changed)))
+    found = [(current, edited(current, wanted, now_ms)) for current, wanted in pairs]
+    removed = [now[row.id] for row in step.removed if row.id in now]
+    return Plan(created, [pair for pair in found if _differ(*pair)], removed)
+
+
+def _differ(old: BreakerRow, new: BreakerRow) -> bool:
+    return any(getattr(old, name) != getattr(new, name) for name in EDITABLE)
+
+
+def _outcome(look: _Look) -> list[BreakerRow]:
+    """The set that the replace makes of what it looked at, in creation order."""
+    removed = {row.id for row in look.plan.removed}
+    new = {row.id: row for _, row in look.plan.edited}
+    rows = [new.get(row.id, row) for row in look.rows if row.id not in removed]
+    return sorted([*rows, *look.plan.created], key=lambda row: row.created_ms)

@@ -1,0 +1,316 @@
+"""Store: bulk replaces and ends of projects take steps, between which all other writers have their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import func, select, update
+
+from breaker_actors.errors import BreakerExists, Invalid, NotFound, Unavailable
+from breaker_actors.store import tables as t
+from breaker_actors.store.config import bulk_steps, project_end, steps
+from breaker_actors.store.quotas import Shares
+from breaker_actors.store.rows import RouterDraft
+from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.sql_store import SqlStore
+from tests.contract.backends import Backend
+from tests.contract.store_world import RULE, World, draft
+from tests.contract.test_store_bulk import OTHER, item, replace
+
+Act = Callable[[], Awaitable[Any]]
+
+
+class Pauses:
+    """What others do between two steps: one act a pause, in order; then nothing."""
+
+    def __init__(self) -> None:
+        self.acts: list[Act] = []
+        self.seen = 0
+
+    async def sleep(self, _: float) -> None:
+        self.seen += 1
+        if self.acts:
+            await self.acts.pop(0)()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    found = Pauses()
+    monkeypatch.setattr(steps, "STEP", 2)
+    monkeypatch.setattr(project_end, "STEP", 2)
+    monkeypatch.setattr(steps, "pause", found.sleep)
+    return found
+
+
+async def names(world: World) -> list[str]:
+    return [row.name for row in (await world.store.list_breakers(world.project_id))[0]]
+
+
+async def claim_of(world: World) -> str | None:
+    query = select(t.projects.c.replacing).where(t.projects.c.id == world.project_id)
+    found: str | None = await world.store._db.read(lambda c: c.execute(query).scalar())  # type: ignore[attr-defined]
+    return found
+
+
+async def claim(world: World, word: str | None) -> None:
+    statement = update(t.projects).where(t.projects.c.id == world.project_id).values(replacing=word)
+    await world.store._db.write(lambda c: c.execute(statement))  # type: ignore[attr-defined]
+
+
+async def test_many_take_steps_and_come_to_the_same(world: World, pauses: Pauses) -> None:
+    for name in "abcde":
+        await world.breaker(name)
+    done = await replace(world, *map(item, "abfghij"), item("c", rule=OTHER), item("k", metadata={"x": "y"}))
+    assert [row.name for row in done.rows] == ["a", "b", "c", "f", "g", "h", "i", "j", "k"]
+    assert (done.rows, 50) == await world.store.list_breakers(world.project_id)
+    assert pauses.seen == 4  # six are made, one is changed, two go: nine in steps of two
+    assert len(await world.changes(done.change_ids)) == 9
+    assert await claim_of(world) is None
+    assert not (await replace(world, *(item(row.name, rule=row.rule) for row in done.rows))).changed
+
+
+async def test_others_have_their_turn_in_between(world: World, pauses: Pauses) -> None:
+    """What they make stays, what they delete stays deleted, what they change is kept where the replace has no say."""
+    rows = {name: await world.breaker(name, metadata={"of": name}) for name in "abcdef"}
+
+    async def beside() -> None:
+        await world.breaker("new", id="0a0a0a0a-0000-4000-8000-000000000001", now_ms=60)
+        await world.edit(rows["c"].id, actions={"n": 1}, rule=msgspec.structs.replace(RULE, threshold=7.0))
+        await world.store.delete_breaker(world.project_id, rows["d"].id, 61)
+        await world.edit(rows["f"].id, metadata={"of": "nobody"})
+
+    pauses.acts.append(beside)
+    await replace(world, *(item(name, rule=OTHER) for name in "abcde"))
+    found = {row.name: row for row in (await world.store.list_breakers(world.project_id))[0]}
+    assert found.keys() == {"a", "b", "c", "e", "new"}
+    assert {found[name].rule for name in "abce"} == {OTHER}
+    assert (found["c"].actions, found["c"].metadata, found["c"].version) == ({"n": 1}, {"of": "c"}, 3)
+
+
+async def test_an_id_that_was_taken_in_between_is_changed(world: World, pauses: Pauses) -> None:
+    wanted = "0a0a0a0a-0000-4000-8000-000000000002"
+    pauses.acts.append(lambda: world.breaker("mine", id=wanted))
+    await replace(world, item("a"), item("b"), item("c", id=wanted, rule=OTHER))
+    (row,) = (await world.store.list_breakers(world.project_id, [wanted]))[0]
+    assert (row.name, row.rule, row.version) == ("c", OTHER, 2)
+
+
+async def test_a_step_that_fails_leaves_the_project_free(world: World, pauses: Pauses) -> None:
+    """Another project takes an id: what was done stays, the same replace again does the rest."""
+    wanted = "0a0a0a0a-0000-4000-8000-000000000003"
+    other = await world.store.create_project(world.org_id, world.workspace_id, "other", 1)
+    pauses.acts.append(lambda: world.store.create_breaker(other.id, draft("x", id=wanted), 60))
+    with pytest.raises(BreakerExists):
+        await replace(world, item("a"), item("b"), item("c", id=wanted))
+    assert (await names(world), await claim_of(world)) == (["a", "b"], None)
+    with pytest.raises(Invalid, match="is taken"):
+        await replace(world, item("a"), item("b"), item("c", id=wanted))
+    assert (await replace(world, item("a"), item("b"), item("c"))).changed
+
+
+async def test_what_has_no_room_changes_nothing(backend: Backend, pauses: Pauses) -> None:
+    store = SqlStore(backend.url, SecretBox(b"k" * 32), shares=Shares(configuration_bytes=10_000))
+    await store.open()
+    try:
+        world = await World.make(store)
+        await world.breaker("a", actions={"x": "y" * 2_000})
+        with pytest.raises(Invalid, match="10000 is the most"):
+            await replace(world, *(item(name, actions={"x": "y" * 1_800}) for name in "abcdef"))
+        assert (await names(world), await claim_of(world)) == (["a"], None)
+        await replace(world, *(item(name) for name in "abcdef"))
+        assert await names(world) == list("abcdef")
+        exact = await world.store.configuration_bytes(world.project_id)
+        assert 6 * 500 < exact < 10_000
+    finally:
+        await store.close()
+
+
+async def test_a_caller_that_hangs_up_leaves_no_half(world: World, pauses: Pauses) -> None:
+    gone, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hang_up() -> None:
+        gone.set()
+        await goes_on.wait()
+
+    pauses.acts.append(hang_up)
+    asked = asyncio.create_task(replace(world, *map(item, "abcde")))
+    await gone.wait()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert await names(world) == ["a", "b"]
+    goes_on.set()
+    await asyncio.gather(*steps.running())
+    assert await names(world) == list("abcde")
+
+
+# one replace after the other
+
+
+async def test_who_comes_later_waits(world: World, pauses: Pauses, make_store: Any) -> None:
+    """In this process and another one, however small it is."""
+    beside = await make_store()
+    later: list[asyncio.Task[Any]] = []
+
+    async def begin() -> None:
+        for store, name in ((world.store, "x"), (beside, "y")):
+            work = store.replace_breakers(world.project_id, [item(name)], lambda rows, removed: None, 60)
+            later.append(asyncio.create_task(work))
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in later)
+
+    pauses.acts.append(begin)
+    first = await replace(world, *map(item, "abcde"))
+    assert [row.name for row in first.rows] == list("abcde")
+    found = [[row.name for row in done.rows] for done in await asyncio.gather(*later)]
+    assert sorted(found) == [["x"], ["y"]]
+    assert await names(world) in found
+
+
+async def test_what_a_dead_process_began_holds_nobody_up_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_steps, "AWAY_S", 0.2)
+    await claim(world, "of one that died")
+    await replace(world, *map(item, "abc"))
+    assert (await names(world), await claim_of(world)) == (["a", "b", "c"], None)
+
+
+async def test_who_goes_on_is_waited_for_to_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_steps, "AWAY_S", 0.5)
+    monkeypatch.setattr(bulk_steps, "WAIT_S", 1.0)
+
+    async def go_on() -> None:
+        for i in range(1_000):
+            await claim(world, f"step {i}")
+            await asyncio.sleep(0.02)
+
+    other = asyncio.create_task(go_on())
+    try:
+        with pytest.raises(Unavailable, match="under way"):
+            await replace(world, item("a"))
+    finally:
+        other.cancel()
+    assert await names(world) == []
+
+
+async def test_who_was_taken_for_dead_ends(world: World, pauses: Pauses) -> None:
+    pauses.acts.append(lambda: claim(world, "of another one"))
+    with pytest.raises(Unavailable, match="taken over"):
+        await replace(world, *map(item, "abcde"))
+    assert (await names(world), await claim_of(world)) == (["a", "b"], "of another one")
+
+
+async def test_a_look_that_is_always_overtaken_is_taken_under_the_lock(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    begin = bulk_steps.BulkReplace._look
+
+    async def overtaken(self: bulk_steps.BulkReplace) -> Any:
+        look = await begin(self)
+        seen.append(len(look.rows))
+        await world.breaker(f"other {len(seen)}")
+        return look
+
+    monkeypatch.setattr(bulk_steps.BulkReplace, "_look", overtaken)
+    asked: list[int] = []
+    done = await replace(world, item("a"), check=lambda rows, removed: asked.append(len(rows)))
+    assert (seen, asked) == ([0, 1, 2], [0, 1, 2, 3])
+    assert [row.name for row in done.rows] == await names(world) == ["a"]
+
+
+async def test_checks_hold_when_the_first_step_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's change between the look and the step has the checks asked again."""
+    begin = bulk_steps.BulkReplace._look
+    others = iter(["x"])
+
+    async def overtaken(self: bulk_steps.BulkReplace) -> Any:
+        look = await begin(self)
+        for name in others:
+            await world.breaker(name)
+        return look
+
+    monkeypatch.setattr(bulk_steps.BulkReplace, "_look", overtaken)
+
+    def refuse(rows: Any, removed: int) -> None:
+        if removed:
+            raise Invalid("one would go")
+
+    with pytest.raises(Invalid, match="one would go"):
+        await replace(world, item("a"), check=refuse)
+    assert await names(world) == ["x"]
+
+
+# the end of a project
+
+
+async def counts(world: World) -> list[int]:
+    """Breakers, routers that are not deleted, projects: as rows."""
+
+    def work(c: Any) -> list[int]:
+        live = select(func.count()).select_from(t.routers).where(t.routers.c.deleted_ms.is_(None))
+        queries = [select(func.count()).select_from(t.breakers), live, select(func.count()).select_from(t.projects)]
+        return [c.execute(query).scalar_one() for query in queries]
+
+    found: list[int] = await world.store._db.read(work)  # type: ignore[attr-defined]
+    return found
+
+
+async def test_a_project_is_gone_before_its_first_pause(world: World, pauses: Pauses) -> None:
+    rows = [await world.breaker(name) for name in "abcde"]
+    await world.router(*(row.id for row in rows))
+    await world.store.create_router(world.project_id, RouterDraft(), 20)
+    await world.settle()
+
+    async def look() -> None:
+        assert await world.store.get_project(world.project_id) is None
+        with pytest.raises(NotFound):
+            await world.breaker("late")
+        await world.settle(7)
+        assert (await counts(world))[2] == 1
+
+    pauses.acts += [look] * 4
+    ids = await world.store.delete_project(world.project_id, 50)
+    assert (pauses.seen, await counts(world)) == (2, [0, 0, 1])
+    assert len(ids) == len(set(ids)) == 5 + 3 + 1 + 1  # their own routers, the shared one at each step, the last views
+    await world.settle(9)
+    assert await counts(world) == [0, 0, 0]
+
+
+async def test_what_a_process_that_died_left_is_ended_later(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcde":
+        await world.breaker(name)
+
+    async def die() -> None:
+        raise RuntimeError("killed")
+
+    pauses.acts.append(die)
+    with pytest.raises(RuntimeError, match="killed"):
+        await world.store.delete_project(world.project_id, 50)
+    assert (await counts(world))[0] == 3
+    soon = 50 + project_end.UNFINISHED_MS
+    assert await world.store.finish_deletions(soon) == 0
+    assert await world.store.finish_deletions(soon + 1) == 1
+    assert (await counts(world))[:2] == [0, 0]
+    assert await world.store.finish_deletions(soon + 1) == 0
+    await world.settle(9)
+    assert await counts(world) == [0, 0, 0]
+
+
+def test_a_step_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "STEP", 4)
+    sizes: list[tuple[list[int], int]] = [
+        ([], 0),
+        ([steps.STEP_BYTES * 3], 1),
+        ([1, steps.STEP_BYTES], 1),
+        ([steps.STEP_BYTES - 1, 1, 1], 2),
+        ([1] * 9, 4),
+    ]
+    assert [steps.first_few(iter(found)) for found, _ in sizes] == [count for _, count in sizes]
