@@ -300,6 +300,15 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     release: str
 
 
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process has counted. `values`: counters and gauges by series (name, label values); `histograms`: how
+    many values of a series fell into each bucket, and their sum."""
+
+    actor: str
+    values: dict[tuple[str, ...], float]
+    histograms: dict[tuple[str, ...], tuple[tuple[int, ...], float]]
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A machine of the cluster that is up."""
 

@@ -1,4 +1,4 @@
-"""Breakers as Prometheus reads them: the text format 0.0.4, written by prometheus-client. Pure.
+"""Breakers and the service itself as Prometheus reads them: the text format 0.0.4, written by prometheus-client. Pure.
 
 Names end in their units, as Prometheus asks; a state is one series per state, 1 for the one it is in, so that
 `breakers_breaker_state{state="open"} == 1` is what is open.
@@ -14,8 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from api.wire.exposition_meters import MeterCollector
 from breaker_actors.core.model import StateWord
-from breaker_actors.messages import StateReading
+from breaker_actors.messages import Counted, StateReading
 from breaker_actors.store.rows import ScrapedBreaker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,16 +25,20 @@ STATES: tuple[StateWord, ...] = get_args(StateWord)
 
 
 class Scrape(NamedTuple):
-    """What one scrape shows: breakers with the states that could be read, and how many breakers there are in all."""
+    """What one scrape shows: breakers with the states that could be read, and how many breakers there are in all; what
+    processes have counted, and how many did not answer."""
 
     breakers: Sequence[tuple[ScrapedBreaker, StateReading]]
     total: int
+    processes: Sequence[Counted] = ()
+    silent: int = 0
 
 
 def exposition(scrape: Scrape) -> bytes:
-    """The whole answer: about 2.5 KB a breaker."""
+    """The whole answer: about 2.5 KB a breaker, and 10 KB a process."""
     registry = CollectorRegistry()
     registry.register(BreakerCollector(scrape))
+    registry.register(MeterCollector(scrape.processes, scrape.silent))
     return generate_latest(registry)
 
 

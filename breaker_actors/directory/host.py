@@ -15,11 +15,12 @@ import msgspec
 
 from breaker_actors.clock import Clock
 from breaker_actors.directory.config_dispatch import CHANGES_MAX, ConfigDispatch
+from breaker_actors.directory.exchange import Exchange
 from breaker_actors.directory.placement import Budgets, Placer
 from breaker_actors.directory.rebalancer import KINDS, Rebalancer
 from breaker_actors.directory.supervision import Supervision
 from breaker_actors.errors import BreakersError, Unavailable
-from breaker_actors.messages import ActorPlacement, Aside, Overview, Rebalanced
+from breaker_actors.messages import ActorPlacement, Aside, Counted, Overview, Rebalanced
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import DirectoryStore
 from breaker_actors.store.rows import StoredFigures
@@ -52,6 +53,7 @@ class DirectoryHost:
         self._rebalancer = Rebalancer(self._placer, self._supervision, settings.rebalance_moves_per_minute)
         self._dispatch = ConfigDispatch(store, net, self._placer, self._supervision, self._rebalancer)
         self._loaded = False
+        self._replicas = Exchange(clock)
         self._store = store
         self.meters = Meters("directory", DIRECTORY)
         self.meters.watch(self._look)
@@ -161,6 +163,10 @@ class DirectoryHost:
         """Moves up to `most` things (100 at a time) to even out; call it again while anything is `left`."""
         self._check_loaded()
         return await self._rebalancer.rebalance(most)
+
+    async def exchange(self, own: Counted) -> list[Counted]:
+        """Takes what a replica of the API has counted, which nobody can ask; returns that of all of them."""
+        return self._replicas.exchange(own)
 
     async def overview(self) -> Overview:
         """Returns all RouterActors and BreakerActors there are, and how many there may be."""

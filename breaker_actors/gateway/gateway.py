@@ -13,10 +13,11 @@ from typing import Literal, Protocol
 
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Overloaded, Unavailable
+from breaker_actors.gateway.collection import Collection
 from breaker_actors.gateway.reachability import ReachabilityHeartbeat
 from breaker_actors.gateway.status import ClusterStatus, gather
 from breaker_actors.gateway.stored_states import StoredStates
-from breaker_actors.messages import AppendResult, FeedPage, Part, Rebalanced, StateReading
+from breaker_actors.messages import AppendResult, Counted, FeedPage, Part, Rebalanced, StateReading
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import ReplicaStore
 from breaker_actors.telemetry.meters import Meters
@@ -84,6 +85,9 @@ class Gateway(Protocol):
     async def status(self) -> ClusterStatus:
         """How all parts are doing; who does not answer is shown as away."""
 
+    async def counted(self) -> tuple[list[Counted], int]:
+        """What all processes have counted, and how many do not answer."""
+
 
 class ActorGateway:
     """The Gateway over a Net: actors of a cluster, or hosts in this process."""
@@ -101,6 +105,7 @@ class ActorGateway:
         self._lanes: dict[str, Lane[Part, AppendResult]] = {}
         self._carried = 0
         self._stored = StoredStates(store, clock)
+        self._collection = Collection(net, meters or Meters("api", "api"))
         if meters is not None:
             meters.watch(lambda: self._look(meters))
 
@@ -111,6 +116,8 @@ class ActorGateway:
     def start(self) -> None:
         """What `open` does besides connecting the store: from here on routers know that they can be reached."""
         self._heartbeat.start()
+        if self._settings.metrics_token is not None or self._settings.metrics_open:
+            self._collection.start()
 
     async def ingest(self, parts: Sequence[Part]) -> list[AppendResult]:
         return list(await asyncio.gather(*map(self._ingest_one, parts)))
@@ -162,8 +169,12 @@ class ActorGateway:
     async def status(self) -> ClusterStatus:
         return await gather(self._net, self._clock, self.store)
 
+    async def counted(self) -> tuple[list[Counted], int]:
+        return await self._collection.gather()
+
     async def close(self) -> None:
         """Ends the lanes and the store."""
+        await self._collection.stop()
         await self._heartbeat.stop()
         for lane in self._lanes.values():
             await lane.close()

@@ -78,11 +78,11 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 async def gather(net: Net, clock: Clock, store: ReplicaStore) -> ClusterStatus:
     """Asks everybody at once; takes ANSWER_S three times at most."""
     topology, overview, journal, aside, stored = await asyncio.gather(
-        _soon(net.topology()),
-        _soon(DirectoryPeer(net).overview()),
-        _soon(JournalPeer(net, journal_name(0)).status()),
-        _soon(store.count_aside()),
-        _soon(store.stored_figures()),
+        soon(net.topology()),
+        soon(DirectoryPeer(net).overview()),
+        soon(JournalPeer(net, journal_name(0)).status()),
+        soon(store.count_aside()),
+        soon(store.stored_figures()),
     )
     placements = overview.actors if overview is not None else []
     singles = [_single(net, journal_name(0), "journal"), _single(net, DIRECTORY, "directory")]
@@ -112,7 +112,7 @@ def _limits(
 
 
 async def _single(net: Net, name: str, kind: Kind) -> ActorStatus:
-    process = await _soon(net.process(name))
+    process = await soon(net.process(name))
     state: State = "away" if process is None else "up"
     since_ms = None if process is None else process.started_ms
     return ActorStatus(name=name, kind=kind, state=state, since_ms=since_ms, restarts=0, holds=0, process=process)
@@ -122,16 +122,17 @@ async def _placed(net: Net, placement: ActorPlacement) -> ActorStatus:
     status = ActorStatus(**msgspec.structs.asdict(placement))
     if placement.state != "up":
         return status
-    process = await _soon(net.process(placement.name))
+    process = await soon(net.process(placement.name))
     if placement.kind == "router":
-        figures = await _soon(RouterPeer(net, placement.name).status())
+        figures = await soon(RouterPeer(net, placement.name).status())
         return msgspec.structs.replace(status, process=process, router=figures)
     return msgspec.structs.replace(
-        status, process=process, breaker=await _soon(BreakerPeer(net, placement.name).status())
+        status, process=process, breaker=await soon(BreakerPeer(net, placement.name).status())
     )
 
 
-async def _soon(answer: Awaitable[T]) -> T | None:
+async def soon(answer: Awaitable[T]) -> T | None:
+    """The answer, or None where it takes more than ANSWER_S or can't be had."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await answer

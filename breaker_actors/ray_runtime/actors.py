@@ -30,7 +30,7 @@ from breaker_actors.directory.host import DirectoryHost
 from breaker_actors.directory.retention import Retention
 from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch, Unavailable
 from breaker_actors.journal.host import JournalHost
-from breaker_actors.messages import Address, ClusterTopology, Node, Process
+from breaker_actors.messages import Address, ClusterTopology, Counted, Node, Process
 from breaker_actors.notify.nudge import Nudge
 from breaker_actors.persistence import make_log, make_store
 from breaker_actors.router.host import RouterHost
@@ -89,6 +89,13 @@ class RayNet:
 
     async def process(self, actor: str) -> Process:
         found: Process = await self._ask(actor, lambda handle: handle.process.remote())
+        return found
+
+    async def counted(self, actor: str) -> Counted:
+        try:
+            found: Counted = await self._ask(actor, lambda handle: handle.counted.remote())
+        except AttributeError:  # of an earlier release
+            raise Unavailable(f"{actor} does not tell what it counts") from None
         return found
 
     async def topology(self) -> ClusterTopology:
@@ -186,6 +193,10 @@ class _Wrapped:
 
     async def process(self) -> Process:
         return self._process
+
+    async def counted(self) -> Counted:
+        meters: Meters = self._part.meters
+        return meters.counted()
 
     async def address(self) -> Address | None:
         return self._address

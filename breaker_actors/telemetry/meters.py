@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 from breaker_actors.clock import SystemClock
+from breaker_actors.messages import Counted
 from breaker_actors.telemetry.catalog import BUCKET, SUM, TABLE, Key, Part
 from breaker_actors.telemetry.set_aside import Asides
 
@@ -128,6 +129,12 @@ class Meters:
             for bound, n in zip(buckets.words, accumulate(buckets.counts), strict=True):
                 yield (name + BUCKET, *labels, bound), n
             yield (name + SUM, *labels), buckets.sum
+
+    def counted(self, actor: str | None = None) -> Counted:
+        """Everything, up to date, under the name of this part or another one."""
+        self.refresh()
+        histograms = {key: (tuple(found.counts), found.sum) for key, found in self.histograms.items()}
+        return Counted(actor=actor or self.actor, values=self.counters | self.gauges, histograms=histograms)
 
     def value(self, name: str, /, **labels: str) -> float:
         """What a counter or gauge says; how many values a histogram got."""

@@ -21,6 +21,7 @@ from breaker_actors.messages import (
     ClusterTopology,
     Commit,
     CommitResult,
+    Counted,
     Delivery,
     FeedPage,
     JournalFigures,
@@ -62,6 +63,10 @@ class Net(Protocol):
 
     async def process(self, actor: str) -> Process:
         """Where an actor runs."""
+        ...
+
+    async def counted(self, actor: str) -> Counted:
+        """What an actor's process has counted."""
         ...
 
     async def topology(self) -> ClusterTopology:
@@ -186,6 +191,9 @@ class DirectoryPeer(_Peer):
 
     async def overview(self) -> Overview:
         return cast(Overview, await self.net.call(self.name, "overview"))
+
+    async def exchange(self, own: Counted) -> list[Counted]:
+        return cast(list[Counted], await self.net.call(self.name, "exchange", own))
 
     async def ready(self) -> None:
         await self.net.call(self.name, "ready")

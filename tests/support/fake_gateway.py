@@ -11,6 +11,7 @@ from breaker_actors.errors import Unavailable
 from breaker_actors.gateway.status import ActorStatus, ClusterStatus
 from breaker_actors.messages import (
     AppendResult,
+    Counted,
     FeedEntry,
     FeedPage,
     JournalFigures,
@@ -72,6 +73,8 @@ class FakeGateway:
         self.changes: list[int] = []
         self.announced: list[str] = []
         self.down = False
+        self.processes: list[Counted] = []
+        self.silent = 0
         self.polls = 0
         self.uneven = 0
         self.epoch = 7
@@ -145,6 +148,9 @@ class FakeGateway:
                 ProjectShare(org_id=ORG_AT_LIMIT, limit="projects", used=5, most=5),
             ),
         )
+
+    async def counted(self) -> tuple[list[Counted], int]:
+        return self.processes, self.silent
 
     # what a test says
 

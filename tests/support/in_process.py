@@ -17,7 +17,7 @@ from breaker_actors.directory.retention import Retention
 from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.gateway.gateway import ActorGateway
 from breaker_actors.journal.host import JournalHost
-from breaker_actors.messages import ClusterTopology, Node, Process
+from breaker_actors.messages import ClusterTopology, Counted, Node, Process
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Sender
 from breaker_actors.notify.notifier import NotifierHost
@@ -107,6 +107,12 @@ class LocalNet:
         if actor not in self.actors:
             raise Unavailable(f"{actor} does not answer")
         return Process(node="local", pid=os.getpid(), started_ms=0, release="local")
+
+    async def counted(self, actor: str) -> Counted:
+        if actor not in self.actors:
+            raise Unavailable(f"{actor} does not answer")
+        found: Counted = pickle.loads(pickle.dumps(self.actors[actor].meters.counted()))  # nosec B301 # as above
+        return found
 
     async def topology(self) -> ClusterTopology:
         node = Node(id="local", address="127.0.0.1", cpus=float(os.cpu_count() or 1), head=True)

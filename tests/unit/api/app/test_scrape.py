@@ -13,8 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.context.replica import EXTENSION
 from breaker_actors.core.rules import parse_rule
+from breaker_actors.messages import Counted
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerDraft
+from breaker_actors.telemetry.catalog import EVERY, TABLE, Part
+from breaker_actors.telemetry.meters import Meters
 from tests.support.fake_gateway import NOW_MS, view
 from tests.support.hostile import NAMES
 from tests.support.web_world import RULE, World
@@ -32,6 +35,19 @@ async def scrape(world: World) -> str:
     assert answer.status_code == 200
     assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
     return (await answer.get_data()).decode()
+
+
+def full(part: Part) -> Counted:
+    """Every series that a part can have."""
+    meters = Meters(part, f"{part}-0")
+    for meter in (meter for meter in TABLE.values() if part in meter.parts):
+        for key in meter.series():
+            labels = dict(zip(meter.labels, key[1:], strict=True))
+            if meter.type == "gauge":
+                meters.gauge(meter.name, 1.0, **labels)
+            elif meter.type == "histogram":
+                meters.observe(meter.name, 1.0, **labels)
+    return meters.counted()
 
 
 def series(text: str) -> dict[tuple[str, ...], float]:
@@ -122,13 +138,39 @@ async def test_without_a_token_it_is_open_only_where_asked(world: World, fields:
     assert (await world.call("GET", "/metrics", None, headers={"Authorization": "Bearer "})).status_code == status
 
 
+async def test_it_tells_what_processes_have_counted(world: World) -> None:
+    """A histogram as one; what a process of another release counts beside it is passed over."""
+    meters = Meters("router", "router-0")
+    meters.observe("breakers_log_append_seconds", 0.002, 3)
+    meters.observe("breakers_log_append_seconds", 20.0)
+    counted = meters.counted()
+    counted.values[("breakers_of_tomorrow_total",)] = 1
+    counted.histograms[("breakers_evaluation_lag_seconds",)] = ((1, 2), 3.0)
+    world.gateway.processes = [counted, Meters("breaker", "breaker-0").counted()]
+    world.gateway.silent = 1
+    text = await scrape(world)
+    (family,) = [f for f in text_string_to_metric_families(text) if f.name == "breakers_log_append_seconds"]
+    found = {(x.name.removeprefix(family.name), x.labels.get("le")): x.value for x in family.samples}
+    assert family.type == "histogram"
+    assert {x.labels["actor"] for x in family.samples} == {"router-0"}
+    assert (found["_bucket", "0.001"], found["_bucket", "0.0025"], found["_bucket", "10.0"]) == (0, 3, 3)
+    assert (found["_bucket", "+Inf"], found["_count", None], found["_sum", None]) == (4, 4, 20.006)
+    assert "breakers_of_tomorrow" not in text
+    assert "breakers_evaluation_lag_seconds" not in text
+    assert 'breakers_transitions_total{actor="breaker-0",kind="trip"} 0.0' in text
+    assert ("breakers_processes", 2.0) in [(key[0], n) for key, n in series(text).items()]
+    assert series(text)[("breakers_processes_not_shown",)] == 1
+
+
 async def test_promtool_has_nothing_to_say(world: World) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("there is no promtool")
     for name in ("a", "b", "c"):
         await world.breaker(name)
+    world.gateway.processes = [full(part) for part in EVERY]
     text = await scrape(world)
+    assert text.count("# TYPE") > len(TABLE)
     found = await asyncio.to_thread(
         subprocess.run, [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )
