@@ -438,5 +438,5 @@ def reference_table() -> str:
     for meter in TABLE.values():
         labels = ", ".join(f"{name}: {' '.join(values)}" for name, values in meter.labels.items())
         where = "all" if meter.parts == EVERY else ", ".join(meter.parts)
-        lines.append(f"| `ray_{meter.name}` | {meter.type}, {meter.unit} | {labels} | {where} | {meter.help} |")
+        lines.append(f"| `{meter.name}` | {meter.type}, {meter.unit} | {labels} | {where} | {meter.help} |")
     return "\n".join(lines)

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from api.wire.exposition import BreakerCollector, Scrape
 from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import Rule
 from breaker_actors.core.rule_fields import FIELDS, KINDS, OPS, PARAMS, POLICIES
 from breaker_actors.core.rules import DEFAULTS, parse_rule
 from breaker_actors.settings import CLIENT_VARIABLES, Settings, variables
 from breaker_actors.telemetry.catalog import TABLE, exported
+from tests.support.exposed import exposed_labels
 from tests.support.timelines import ending, parse, told
 from tests.unit.test_timelines import live
 
@@ -134,8 +134,7 @@ def test_paths_in_the_pages_are_there() -> None:
 
 def test_settings_and_metrics_of_the_pages_are_those_of_the_code() -> None:
     known = variables()
-    families = BreakerCollector(Scrape((), 0)).collect()
-    scraped = {f.name + {"counter": "_total", "info": "_info"}.get(f.type, "") for f in families}
+    scraped = exposed_labels().keys()
     for page in PAGES:
         text = page.read_text()
         for name in re.findall(r"`(BREAKERS_[A-Z0-9_]*[A-Z0-9])(?:=[^`]*)?`", text):
@@ -240,7 +239,7 @@ def test_what_is_made_has_everything_in_it() -> None:
     reference = DOCS / "reference"
     assert Settings.table() in MADE[reference / "settings.md"]
     assert all(f"`{name}`" in MADE[reference / "settings.md"] for name in CLIENT_VARIABLES)
-    assert all(f"`ray_{name}`" in MADE[reference / "metrics.md"] for name in TABLE)
+    assert all(f"`{name}`" in MADE[reference / "metrics.md"] for name in TABLE)
     assert "## breakers deliveries redrive" in MADE[reference / "cli.md"]
     assert "| POST | `/v1/projects/{project_id}/ingest` |" in MADE[reference / "api.md"]
     assert "{{" not in MADE[reference / "limits.md"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -33,7 +32,6 @@ from breaker_actors.transport.peers import ActorKind
 from tests.bench import meters as bench
 
 ROOT = Path(__file__).parents[3]
-DASHBOARD = ROOT / "dashboards" / "grafana.json"
 RECORDING = {
     "count": "counter",
     "total": "counter",
@@ -217,52 +215,3 @@ def test_every_call_names_a_declared_metric_with_its_labels_in_order() -> None:
 
 def test_every_declared_metric_is_counted_somewhere() -> None:
     assert {name for _, _, name in calls()} == set(TABLE)
-
-
-# the dashboard
-
-
-def expressions() -> list[str]:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    return [target["expr"] for panel in panels for target in panel.get("targets", [])]
-
-
-def test_the_dashboard_shows_declared_metrics_and_all_of_them() -> None:
-    shown = set()
-    for expression in expressions():
-        for name in re.findall(r"\bray_(breakers_\w+)", expression):
-            meter, labels = exported(name)
-            shown.add(meter.name)
-            for selected in re.findall(rf"\bray_{name}{{([^}}]*)}}", expression):
-                assert {*re.findall(r"(\w+)[=!]", selected)} <= {*labels, "actor", "job"}, expression
-            grouped = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(",")}
-            assert grouped <= {*labels, "actor", "job", "le"}, expression
-    assert shown == set(TABLE)
-
-
-def test_rates_are_of_counters_and_quantiles_of_buckets() -> None:
-    for expression in expressions():
-        for name in re.findall(r"(?:rate|increase)\(ray_(\w+)", expression):
-            assert name.endswith("_total"), expression
-        for name in re.findall(r"histogram_quantile\([^r]*rate\(ray_(\w+)", expression):
-            assert name.endswith(BUCKET), expression
-
-
-def test_the_dashboard_can_be_imported() -> None:
-    board = json.loads(DASHBOARD.read_text())
-    assert board["schemaVersion"] >= 39
-    assert board["id"] is None
-    assert [v["name"] for v in board["templating"]["list"] if v["type"] == "datasource"] == ["datasource"]
-    ids = [panel["id"] for panel in board["panels"]]
-    assert len(ids) == len(set(ids))
-    rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
-    assert rows == ["Ingest", "Breakers", "Lag", "Journal", "Streams", "Notifications", "Logs and operation"]
-    taken: set[tuple[int, int]] = set()
-    for panel in board["panels"]:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        taken |= cells
-        if panel["type"] != "row":
-            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}

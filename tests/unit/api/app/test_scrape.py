@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.context.replica import EXTENSION
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.messages import Counted
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerDraft
-from breaker_actors.telemetry.catalog import EVERY, TABLE, Part
+from breaker_actors.telemetry.catalog import EVERY, TABLE
 from breaker_actors.telemetry.meters import Meters
+from tests.support.exposed import full
 from tests.support.fake_gateway import NOW_MS, view
 from tests.support.hostile import NAMES
 from tests.support.web_world import RULE, World
@@ -35,19 +35,6 @@ async def scrape(world: World) -> str:
     assert answer.status_code == 200
     assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
     return (await answer.get_data()).decode()
-
-
-def full(part: Part) -> Counted:
-    """Every series that a part can have."""
-    meters = Meters(part, f"{part}-0")
-    for meter in (meter for meter in TABLE.values() if part in meter.parts):
-        for key in meter.series():
-            labels = dict(zip(meter.labels, key[1:], strict=True))
-            if meter.type == "gauge":
-                meters.gauge(meter.name, 1.0, **labels)
-            elif meter.type == "histogram":
-                meters.observe(meter.name, 1.0, **labels)
-    return meters.counted()
 
 
 def series(text: str) -> dict[tuple[str, ...], float]:

@@ -22,7 +22,6 @@ import pytest
 import trustme
 import yaml
 
-from api.launch.ray_environment import TARGETS_FILE
 from breaker_actors.settings import load_settings, variables
 from breaker_actors.store.secrets import parse_admin_key, parse_key
 
@@ -119,9 +118,9 @@ def test_ports_are_on_loopback_and_the_database_has_none() -> None:
     ports = {name: service.get("ports", []) for name, service in SERVICES.items()}
     own = load_settings({}).port
     assert ports == {
-        "breakers": [f"127.0.0.1:{own}:{own}", "127.0.0.1:9090:9090"],
+        "breakers": [f"127.0.0.1:{own}:{own}"],
         "postgres": [],
-        "prometheus": [],
+        "prometheus": ["127.0.0.1:9090:9090"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
 
@@ -188,19 +187,51 @@ def test_prometheus_and_grafana_are_given_what_is_there() -> None:
     prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
     (scrape,) = prometheus["scrape_configs"]
-    assert scrape["file_sd_configs"] == [{"files": [f"{mounts['data']}/{TARGETS_FILE}"]}]
-    assert scrape["metric_relabel_configs"][0]["regex"] in (ROOT / "docs/operations/observability.md").read_text()
+    assert scrape["static_configs"] == [{"targets": [f"breakers:{load_settings({}).port}"]}]
+    (token,) = SERVICES["prometheus"]["secrets"]
+    assert scrape["authorization"] == {"credentials_file": f"/run/secrets/{token}"}
+    assert SERVICES["breakers"]["environment"]["BREAKERS_METRICS_TOKEN_FILE"] == f"/run/secrets/{token}"
     assert prometheus["rule_files"] == [f"{mounts['../dashboards']}/*.rules.yaml"]
-    assert (SERVICES["prometheus"]["network_mode"], SERVICES["prometheus"]["user"]) == (
-        "service:breakers",
-        "10001:10001",
-    )
+    assert list((DEPLOY / "../dashboards").glob("*.rules.yaml"))
+    assert "network_mode" not in SERVICES["prometheus"]
     (source,) = yaml.safe_load((DEPLOY / "grafana" / "datasources.yaml").read_text())["datasources"]
-    assert source["url"] == "http://breakers:9090"
+    assert source["url"] == "http://prometheus:9090"
     (provider,) = yaml.safe_load((DEPLOY / "grafana" / "dashboards.yaml").read_text())["providers"]
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
     assert provider["options"]["path"] == mounts["../dashboards"]
     assert list((DEPLOY / "../dashboards").glob("*.json"))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
+def test_prometheus_takes_its_file(tmp_path: Path) -> None:
+    """With the rules and the token where the containers have them."""
+    text = (DEPLOY / "prometheus" / "prometheus.yaml").read_text()
+    (tmp_path / "token").write_text(TOKEN)
+    text = text.replace("/etc/prometheus/rules", str(ROOT / "dashboards"))
+    text = text.replace("/run/secrets/metrics-token", str(tmp_path / "token"))
+    path = tmp_path / "prometheus.yaml"
+    path.write_text(text)
+    done = subprocess.run(["promtool", "check", "config", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "18 rules found" in done.stdout
+
+
+# Kubernetes
+
+
+def test_the_pod_monitor_finds_the_head_and_its_token() -> None:
+    kubernetes = DEPLOY / "kubernetes"
+    (resource,) = yaml.safe_load((kubernetes / "monitoring" / "kustomization.yaml").read_text())["resources"]
+    monitor = yaml.safe_load((kubernetes / "monitoring" / resource).read_text())["spec"]
+    group = yaml.safe_load((kubernetes / "rayservice.yaml").read_text())["spec"]["rayClusterConfig"]["headGroupSpec"]
+    wanted = {k: v for k, v in monitor["selector"]["matchLabels"].items() if not k.startswith("ray.io/")}
+    assert wanted.items() <= group["template"]["metadata"]["labels"].items()
+    (container,) = group["template"]["spec"]["containers"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    assert endpoint["path"] == "/metrics"
+    (token,) = [env for env in container["env"] if env["name"] == "BREAKERS_METRICS_TOKEN"]
+    assert {"optional": True, **endpoint["authorization"]["credentials"]} == token["valueFrom"]["secretKeyRef"]
 
 
 # systemd

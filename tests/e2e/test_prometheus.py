@@ -1,0 +1,147 @@
+"""A real Prometheus scrapes a real service with its token, and alerts on a real trip by the rules of `dashboards/`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import yaml
+
+from tests.support.live import LiveService, serving, wait_for
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus"),
+]
+RULES = Path(__file__).parents[2] / "dashboards" / "breakers.rules.yaml"
+TOKEN = "scrapes-only-" + os.urandom(8).hex()
+BREAKERS = 200
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    folder = tmp_path_factory.mktemp("scraped")
+    (folder / "token").write_text(TOKEN)
+    with serving(folder / "data", BREAKERS_METRICS_TOKEN_FILE=str(folder / "token")) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def prometheus(live: LiveService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Its API. The rules are ours, without the time that an alert has to wait."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    rules = yaml.safe_load(RULES.read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule.pop("for", None)
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    (folder / "token").write_text(TOKEN)
+    job = {
+        "job_name": "breakers",
+        "static_configs": [{"targets": [urlsplit(live.base_url).netloc]}],
+        "authorization": {"credentials_file": str(folder / "token")},
+    }
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(folder / "rules.yaml")],
+        "scrape_configs": [job],
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*free.getsockname())
+    command = ["prometheus", f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address={address}"], stdout=log, stderr=log)
+        try:
+            with httpx.Client(base_url=f"http://{address}", timeout=20, trust_env=False) as client:
+                wait_for(lambda: is_ready(client) or process.poll() is not None, 60, 0.1)
+                assert process.poll() is None, (folder / "log").read_text()
+                yield client
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def asked(client: httpx.Client, query: str) -> list[dict[str, Any]]:
+    answer = client.get("/api/v1/query", params={"query": query}).raise_for_status().json()
+    found: list[dict[str, Any]] = answer["data"]["result"]
+    return found
+
+
+def firing(client: httpx.Client, breaker: str) -> set[str]:
+    alerts = client.get("/api/v1/alerts").raise_for_status().json()["data"]["alerts"]
+    return {
+        alert["labels"]["alertname"]
+        for alert in alerts
+        if alert["state"] == "firing" and alert["labels"].get("breaker") == breaker
+    }
+
+
+def test_a_trip_is_alerted_and_its_end_too(live: LiveService, prometheus: httpx.Client) -> None:
+    made = live.breaker(name="scraped", cooldown_ms=3_600_000)
+    wait_for(lambda: asked(prometheus, 'breakers_breaker_state{breaker="scraped", state="closed"} == 1'), 60, 0.2)
+    assert "BreakerOpen" not in firing(prometheus, "scraped")
+    live.trip(made)
+    wait_for(lambda: "BreakerOpen" in firing(prometheus, "scraped"), 60, 0.2)
+    live.user.delete(f"{live.project_path}/breakers/{made['breaker']['id']}").raise_for_status()
+    wait_for(lambda: not firing(prometheus, "scraped"), 60, 0.2)
+
+
+def test_it_has_what_all_processes_count(live: LiveService, prometheus: httpx.Client) -> None:
+    actors = "count by (actor) (breakers_log_lines_total)"
+    wanted = {"router-0", "breaker-0", "journal-0", "directory", "notifier"}
+    wait_for(lambda: wanted < {series["metric"]["actor"] for series in asked(prometheus, actors)}, 60, 0.2)
+    (up,) = asked(prometheus, 'up{job="breakers"}')
+    assert up["value"][1] == "1"
+    late = "histogram_quantile(0.99, sum by (le) (rate(breakers_evaluation_lag_seconds_bucket[5m])))"
+    wait_for(lambda: [series for series in asked(prometheus, late) if float(series["value"][1]) > 0], 60, 0.2)
+    volatile = {"SessionName", "WorkerId", "Component", "NodeAddress", "pid"}
+    everything = prometheus.get("/api/v1/labels").raise_for_status().json()["data"]
+    assert not volatile & set(everything)
+
+
+def test_promtool_has_nothing_to_say_under_load(live: LiveService) -> None:
+    """200 breakers, while samples come in."""
+    made = [live.breaker(name=f"loaded-{i}") for i in range(BREAKERS)]
+    routers, ended = [one["router_id"] for one in made], threading.Event()
+
+    def send() -> None:
+        i = 0
+        while not ended.is_set():
+            live.send(routers[i % BREAKERS], [10.0] * 20)
+            i += 1
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        for _ in range(3):
+            with live.client() as client:
+                answer = client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+            assert answer.status_code == 200
+            assert answer.text.count("\nbreakers_breaker_state{") >= 3 * BREAKERS
+            done = subprocess.run(
+                ["promtool", "check", "metrics"], input=answer.text, capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    finally:
+        ended.set()
+        sender.join()
