@@ -23,6 +23,7 @@ from api.launch import held_ports, processes
 from api.launch import ray_token as raytoken
 from tests.support import squatter, stranger
 from tests.support.live import LiveService, serving, tree_of, wait_for
+from tests.support.scraping import scrape
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 NAME, METRIC = "only-ours-breaker", "only_ours_metric"
@@ -207,6 +208,7 @@ def found(running: Running) -> dict[str, Any]:
         f"GET {path}"
         for path in (*GET, f"{projects}/breakers", f"{projects}/breakers/state:stream", "/v1/admin/status")
     ]
+    wait_for(lambda: scrape(running.live), 60, 0.5)  # Ray's agent hands on what it was given every ten seconds
     found = stranger.ask(running.paths(), running.bound("tcp", "0A"), [*urls, *(f"POST {path}" for path in POST)])
     assert found["uid"] == stranger.NOBODY
     return found
