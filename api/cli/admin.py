@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from api.cli.errors import one_line_errors
+from api.cli.named import project_id_of
 from api.cli.output import put, put_records
 from api.cli.store_access import BY, AsJson, DataDir, on_store
 from breaker_actors.clock import rfc3339
@@ -41,16 +43,19 @@ def create_key(
     kind: Annotated[Kind, typer.Option(help="What the key may do.")] = Kind.user,
     name: Annotated[str, typer.Option(help="What the key is for.")] = "command line",
     org: Org = None,
-    project: Annotated[str | None, typer.Option(help="Id of the project, for a project key.")] = None,
+    project: Annotated[str | None, typer.Option(help="Name or id of the project, for a project key.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Make a key and show it; it can't be shown again."""
 
-    async def work(store: Store, now_ms: int) -> str:
+    with one_line_errors():
         if (project is not None) != (kind is Kind.project):
             raise Invalid("--project goes with --kind project, and only with it")
-        owner = await _org(store, org, project)
-        _, key = await store.create_key(owner.id, kind.value, name, now_ms, project, by=BY)
+        project_id = None if project is None else project_id_of(project, data_dir)
+
+    async def work(store: Store, now_ms: int) -> str:
+        owner = await _org(store, org, project_id)
+        _, key = await store.create_key(owner.id, kind.value, name, now_ms, project_id, by=BY)
         return key
 
     put(on_store(data_dir, work))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import httpx
 import typer
 
 from api.cli.admin_client import ServiceClient
+from api.cli.named import is_id, one_of
 from api.cli.store_access import DataDir, settings_of
 from breaker_actors.errors import BreakersError, Invalid, Unavailable
 from breaker_actors.settings import secret_of_file
@@ -23,8 +22,6 @@ __all__ = ["BreakerClient", "DataDir", "Insecure", "Project", "Url", "WhichBreak
 STATES_MAX = 5_000
 """Ids of one request for states; the service takes 10,000."""
 EVENTS_MAX = 200
-NAMED_MAX = 10
-"""Ids that an error about a name lists at most."""
 AT_FAULT = (400, 404, 409, 412, 413, 422)
 SILENCE_S = 20.0
 """A stream without even a heartbeat for so long is broken; the service sends one every 5 s."""
@@ -65,7 +62,7 @@ class BreakerClient(ServiceClient):
         return f"/v1/projects/{self._project_id}/{rest}"
 
     def _find_project(self) -> str:
-        if _is_id(self._wanted):
+        if is_id(self._wanted):
             return self._wanted.lower()
         rows = self._items("projects", self._ask("GET", "/v1/projects"))
         return str(self._one("project", self._wanted, rows)["id"])
@@ -140,18 +137,10 @@ class BreakerClient(ServiceClient):
     def _one(self, noun: str, wanted: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The row of this id, or else of this name."""
         try:
-            found = [row for row in rows if row["id"] == wanted.lower()]
-            found = found or [row for row in rows if row["name"] == wanted]
-            names, ids = [str(row["name"]) for row in rows], [row["id"] for row in found]
+            by_id = {str(row["id"]): row for row in rows}
+            return by_id[one_of(noun, wanted, ((id_, str(row["name"])) for id_, row in by_id.items()))]
         except KeyError:
             raise self.odd() from None
-        if len(found) == 1:
-            return found[0]
-        if found:
-            more = ", ..." if len(ids) > NAMED_MAX else ""
-            raise Invalid(f"{len(ids)} {noun}s are named {wanted}: say which by id: {', '.join(ids[:NAMED_MAX])}{more}")
-        near = get_close_matches(wanted, names, n=1)
-        raise Invalid(f"there is no {noun} {wanted}" + (f": did you mean {near[0]}?" if near else ""))
 
 
 def open_client(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> BreakerClient:
@@ -169,10 +158,3 @@ def open_client(url: str | None, project: str | None, data_dir: Path | None, ins
             " BREAKERS_KEY and BREAKERS_PROJECT"
         )
     return BreakerClient(url or known.base_url, key or known.user_key, project or known.project_id, insecure)
-
-
-def _is_id(text: str) -> bool:
-    try:
-        return str(UUID(text)) == text.lower()
-    except ValueError:
-        return False

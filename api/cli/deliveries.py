@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from api.cli.errors import one_line_errors
+from api.cli.named import channel_id_of, project_id_of
 from api.cli.output import note, put_json, put_table
 from api.cli.store_access import BY, AsJson, DataDir, instant, newest, on_store
 from breaker_actors.errors import Invalid, NotRedrivable
@@ -23,8 +26,10 @@ deliveries = typer.Typer(
     name="deliveries", no_args_is_help=True, help="See what was told on notification channels; send dead letters again."
 )
 
-Project = Annotated[str, typer.Option(help="Id of the project.")]
-Channel = Annotated[str, typer.Option(help="Id of the channel; the project's id stands for its slack_webhook_url.")]
+Project = Annotated[str | None, typer.Option(help="Name or id of the project; default: that of credentials.json.")]
+Channel = Annotated[
+    str, typer.Option(help="Name or id of the channel; the project's id stands for its slack_webhook_url.")
+]
 
 
 class State(StrEnum):
@@ -38,8 +43,8 @@ class State(StrEnum):
 
 @deliveries.command("list")
 def list_deliveries(
-    project: Project,
     channel: Channel,
+    project: Project = None,
     state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
     json: AsJson = False,
@@ -47,16 +52,18 @@ def list_deliveries(
 ) -> None:
     """List deliveries: id, time, kind, breaker, state, attempts, last status, last error."""
 
+    project_id, channel_id = _meant(project, channel, data_dir)
+
     async def work(store: Store, _: int) -> list[DeliveryRow]:
-        return await _rows(store, project, channel, state, limit)
+        return await _rows(store, project_id, channel_id, state, limit)
 
     _show(on_store(data_dir, work), json)
 
 
 @deliveries.command("redrive")
 def redrive(
-    project: Project,
     channel: Channel,
+    project: Project = None,
     ids: Annotated[list[str] | None, typer.Argument(help="Dead deliveries, as `deliveries list` shows them.")] = None,
     all_dead: Annotated[bool, typer.Option("--all", help="All dead ones of the channel.")] = False,
     json: AsJson = False,
@@ -64,16 +71,19 @@ def redrive(
 ) -> None:
     """Send dead deliveries again, each with the other dead ones of its outage; list them. Oldest first."""
 
+    project_id, channel_id = _meant(project, channel, data_dir)
+
     async def work(store: Store, now_ms: int) -> tuple[list[DeliveryRow], list[str]]:
         if bool(ids) == all_dead:
             raise Invalid("name the deliveries to send again, or all of them with --all")
         done: dict[str, DeliveryRow] = {}
         late: list[str] = []
-        for id_ in ids or await _dead(store, project, channel):
+        for id_ in ids or await _dead(store, project_id, channel_id):
             if id_ in done:
                 continue
             try:
-                done |= {row.id: row for row in await store.redrive_delivery(project, channel, id_, now_ms, by=BY)}
+                rows = await store.redrive_delivery(project_id, channel_id, id_, now_ms, by=BY)
+                done |= {row.id: row for row in rows}
             except NotRedrivable as error:
                 if not all_dead:
                     raise
@@ -84,6 +94,12 @@ def redrive(
     _show(rows, json)
     for line in late:
         note(line)
+
+
+def _meant(project: str | None, channel: str, data_dir: Path | None) -> tuple[str, str]:
+    with one_line_errors():
+        project_id = project_id_of(project, data_dir)
+        return project_id, channel_id_of(channel, project_id, data_dir)
 
 
 async def _rows(store: Store, project: str, channel: str, state: State | None, limit: int) -> list[DeliveryRow]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.errors import FAILED, one_line_errors
+from api.cli.named import project_id_of, router_id_of
 from api.cli.output import note, put, put_json
 from api.cli.sample_options import AsJson, Columns, check_folder, renamed
 from api.cli.store_access import DataDir, on_store, settings_of
@@ -30,8 +31,8 @@ INTERRUPTED = 130
 Samples = Annotated[
     list[str], typer.Argument(help="Parquet, CSV or NDJSON files, or patterns; in any order.", metavar="SAMPLES...")
 ]
-Project = Annotated[str, typer.Option(help="Id of the project.")]
-Router = Annotated[str | None, typer.Option(help="Router of the samples that name none.")]
+Project = Annotated[str | None, typer.Option(help="Name or id of the project; default: that of credentials.json.")]
+Router = Annotated[str | None, typer.Option(help="Name or id of the router of the samples that name none.")]
 Metric = Annotated[str | None, typer.Option(help="Metric of the samples that name none.")]
 RunId = Annotated[str | None, typer.Option("--run", help="Id of the run; default: one made from the files' content.")]
 HistoryUrl = Annotated[
@@ -54,7 +55,7 @@ Out = Annotated[Path, typer.Option(help="Folder to make; it must be new or empty
 
 def backfill(
     samples: Samples,
-    project: Project,
+    project: Project = None,
     column: Columns = None,
     router: Router = None,
     metric: Metric = None,
@@ -85,7 +86,9 @@ def backfill(
         Layout(names)
         paths = [path for pattern in samples for path in expanded(pattern)]
         inputs = tuple(map(fingerprint, paths))
-        asked = Request(project_id=project.lower(), inputs=inputs, columns=names, router_id=router, metric=metric)
+        project_id = project_id_of(project, data_dir)
+        router_id = None if router is None else router_id_of(router, project_id, data_dir)
+        asked = Request(project_id=project_id, inputs=inputs, columns=names, router_id=router_id, metric=metric)
         run_id = check_run_id(run) if run is not None else asked.run_id()
         out = rejects or Path(f"rejects-{run_id}.csv")
         check_folder(out)
@@ -256,8 +259,8 @@ def bars(quiet: bool) -> Iterator[Steps]:
 
 
 def export(
-    project: Project,
     out: Out,
+    project: Project = None,
     since: From = None,
     until: To = None,
     json: AsJson = False,
@@ -275,7 +278,7 @@ def export(
 
         settings = settings_of(data_dir, whole=True, history_url=history)
         from_ms, to_ms = _instant(since, "--from", 0), _instant(until, "--to", LATEST_MS)
-        span = Span(project.lower(), min(from_ms, LATEST_MS), min(to_ms, LATEST_MS))
+        span = Span(project_id_of(project, data_dir), min(from_ms, LATEST_MS), min(to_ms, LATEST_MS))
         if span.from_ms >= span.to_ms:
             raise Invalid("--from is not before --to")
         with bars(quiet=json) as tell, new_folder(out) as folder:

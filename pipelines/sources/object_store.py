@@ -13,6 +13,10 @@ from uuid import uuid4
 from breaker_actors.errors import Invalid
 from pipelines.sources.atomic_files import replacing
 
+EXTRAS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+"""Schemes of URLs with what has to be installed for them."""
+ERROR_CHARS_MAX = 300
+
 
 class Place(Protocol):
     """Files by names with slashes. A name that begins with a dot, in any of its parts, is a file on its way."""
@@ -96,10 +100,19 @@ class Remote:
             fsspec = importlib.import_module("fsspec")
         except ModuleNotFoundError:
             raise Invalid(f"{url}: a URL needs the package fsspec; a path needs nothing") from None
+        scheme = url.partition("://")[0]
+        self._failures: tuple[type[Exception], ...] = (OSError, *_register(scheme))
         try:
             self._fs, root = fsspec.core.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:
-            raise Invalid(f"{url} can't be used: {error}") from None
+        except ImportError as error:
+            extra = EXTRAS.get(scheme)
+            raise Invalid(
+                f"{url} can't be used: {error}" if extra is None else f"{url} needs breaker-actors[{extra}] installed"
+            ) from None
+        except Exception as error:
+            if not isinstance(error, (ValueError, *self._failures)):
+                raise
+            raise Invalid(f"{url} can't be used: {_first_line(error)}") from None
         self._root = str(root).rstrip("/")
 
     def names(self, under: str) -> list[str]:
@@ -138,5 +151,25 @@ class Remote:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            raise Invalid(f"{self.url} does not work: {error or type(error).__name__}") from None
+        except self._failures as error:
+            raise Invalid(f"{self.url} does not work: {_first_line(error)}") from None
+
+
+def _register(scheme: str) -> tuple[type[Exception], ...]:
+    """Has fsspec reach stores of clouds by obstore, where that is installed, and else by whatever it finds itself. The
+    errors that obstore raises beside OSError."""
+    if scheme not in EXTRAS:
+        return ()
+    try:
+        obstore = importlib.import_module("obstore.fsspec")
+        errors = importlib.import_module("obstore.exceptions")
+    except ModuleNotFoundError:
+        return ()
+    obstore.register(scheme)
+    return (errors.BaseError,)
+
+
+def _first_line(error: Exception) -> str:
+    """A store's own answer may be pages of XML."""
+    lines = str(error).splitlines()
+    return lines[0][:ERROR_CHARS_MAX] if lines else type(error).__name__

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import httpx
 import pandas
 import polars as pl
 import pytest
@@ -17,6 +22,7 @@ from breaker_actors.errors import Invalid
 from pipelines.sources import history_store as history
 from pipelines.sources.history_store import DAY_MS, SCHEMA, History
 from pipelines.sources.object_store import Folder, Place, open_place
+from tests.support.live import wait_for
 from tests.support.recorded import PROJECT, START_MS, router_id
 
 DAY = "day=2023-11-14"
@@ -149,6 +155,54 @@ def test_a_url_that_cant_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
     with pytest.raises(Invalid, match="needs the package fsspec"):
         open_place("s3://bucket/history")
+
+
+@pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3"), ("gs", "gcs"), ("abfs", "azure")])
+def test_a_cloud_whose_package_is_not_installed(monkeypatch: pytest.MonkeyPatch, scheme: str, extra: str) -> None:
+    for name in ("obstore.fsspec", "s3fs", "gcsfs", "adlfs"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(Invalid, match=rf"{scheme}://bucket/history needs breaker-actors\[{extra}\] installed"):
+        open_place(f"{scheme}://bucket/history")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_samples_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over S3's protocol, to a server that speaks it."""
+    if shutil.which("uv") is None:
+        pytest.skip("there is no uv to get the server with")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = ["uv", "tool", "run", "--quiet", "--from", "moto[server]==5.2.5", "moto_server", "-H", "127.0.0.1"]
+    environ = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-told", "AWS_REGION": "us-east-1"}
+    for name, value in (environ | {"AWS_ENDPOINT": url, "AWS_ALLOW_HTTP": "true"}).items():
+        monkeypatch.setenv(name, value)
+    with subprocess.Popen([*command, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            with httpx.Client(base_url=url, timeout=20, trust_env=False) as client:
+                wait_for(lambda: answers(client) or server.poll() is not None, 240, 0.2)
+                assert client.put("/bucket").status_code == 200
+            place = open_place("s3://bucket/history")
+            for run in ("run-1.000000", "run-1.000000", "run-2.000000"):
+                history.add(place, PROJECT, frame((1, 1, 1.0), (2, 2, 2.0)), run)
+            assert len(place.names("samples")) == 4
+            assert sum(len(batch) for batch in History(place, history.files(place, PROJECT)).batches()) == 4
+            assert place.read("samples/nothing") is None
+            place.sweep("samples", "run-1")
+            with pytest.raises(Invalid, match="s3://nobucket/history does not work: ") as caught:
+                open_place("s3://nobucket/history").names("samples")
+            assert "not-told" not in str(caught.value)
+        finally:
+            server.terminate()
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/moto-api/").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 class NoBucket(AbstractFileSystem):  # type: ignore[misc]
