@@ -30,6 +30,9 @@ MISSING = (
 
 NOT_MADE = "BREAKERS_BOOTSTRAP_ADMIN_KEY is no key of this database: only the first start on an empty one makes it"
 
+UNSIGNED = "{unsigned} of {count} projects take unsigned samples: who knows their ids can send some"
+SIGN = "switch enable_signed_ingest on, docs/guides/signed-ingest.md"
+
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of credentials.json."""
@@ -64,6 +67,9 @@ async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callab
     await store.open()
     try:
         await ensure(store, settings.data_dir / FILE_NAME, base_url, clock.now_ms(), warn, admin_key)
+        count, unsigned = await store.signing()
+        if unsigned:
+            warn(f"{UNSIGNED.format(count=count, unsigned=unsigned)} ({SIGN})")
     finally:
         await store.close()
 

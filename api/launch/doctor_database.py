@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, text
 
+from api.launch.bootstrap import SIGN, UNSIGNED
 from api.launch.doctor import SKEW_MS, Finding, told
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.persistence import is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.store import migrations
-from breaker_actors.store.tables import projects
+from breaker_actors.store.config.projects import signing
 
 
 def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
@@ -27,7 +28,7 @@ def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
             if settings.database_url is not None:
                 yield server_clock(connection, clock)
             if found == migrations.HEAD:
-                yield from signing(connection)
+                yield from signed_ingest(connection)
     except Invalid as error:
         yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
     except BreakersError as error:
@@ -65,14 +66,10 @@ def skew(apart_ms: float) -> Finding:
     return Finding("database clock", "ok", f"PostgreSQL's clock is within {SKEW_MS} ms of ours")
 
 
-def signing(connection: Connection) -> Iterator[Finding]:
+def signed_ingest(connection: Connection) -> Iterator[Finding]:
     """How many projects take samples of whoever knows their ids."""
-    living = select(func.count()).select_from(projects).where(projects.c.deleted_ms.is_(None))
-    count = connection.execute(living).scalar_one()
-    unsigned = connection.execute(living.where(projects.c.enable_signed_ingest.is_(False))).scalar_one()
+    count, unsigned = signing(connection)
     if unsigned:
-        message = f"{unsigned} of {count} projects take unsigned samples: who knows their ids can send some"
-        remedy = "switch enable_signed_ingest on, docs/guides/signed-ingest.md"
-        yield Finding("signed ingest", "warning", message, remedy)
+        yield Finding("signed ingest", "warning", UNSIGNED.format(count=count, unsigned=unsigned), SIGN)
     elif count:
         yield Finding("signed ingest", "ok", f"all {count} projects ask for signed samples")

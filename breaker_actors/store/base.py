@@ -174,6 +174,9 @@ class AccountStore(AccessVersion, Protocol):
         once: Once | None = None,
     ) -> ProjectRow: ...
     async def list_projects(self, org_id: str, workspace_id: str | None = None) -> list[ProjectRow]: ...
+    async def signing(self) -> tuple[int, int]:
+        """How many projects there are, and how many of them take unsigned samples."""
+
     async def get_project(self, project_id: str) -> ProjectRow | None: ...
     async def update_project(
         self, project_id: str, fields: Mapping[str, Any], now_ms: int, by: str = SYSTEM

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 
 from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.store import tables as t
@@ -32,6 +32,13 @@ def live_projects(org_id: str | None = None) -> Select[Any]:
     query = select(*columns).join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
     query = query.where(t.projects.c.deleted_ms.is_(None))
     return query if org_id is None else query.where(t.workspaces.c.org_id == org_id)
+
+
+def signing(c: Connection) -> tuple[int, int]:
+    """How many projects there are, and how many of them take unsigned samples."""
+    living = select(func.count()).select_from(t.projects).where(t.projects.c.deleted_ms.is_(None))
+    unsigned = living.where(t.projects.c.enable_signed_ingest.is_(False))
+    return c.execute(living).scalar_one(), c.execute(unsigned).scalar_one()
 
 
 class Projects(Onces):
@@ -81,6 +88,9 @@ class Projects(Onces):
             return [row for row in rows if row is not None]
 
         return await self._db.read(work)
+
+    async def signing(self) -> tuple[int, int]:
+        return await self._db.read(signing)
 
     async def get_project(self, project_id: str) -> ProjectRow | None:
         query = live_projects().where(t.projects.c.id == project_id)
