@@ -62,7 +62,7 @@ def test_properties_inside_a_property_are_described() -> None:
         for field, schema in node.get("properties", {}).items()
         if field not in outer["properties"]
     ]
-    assert {field for _, field, _ in inner} == {"percentile", "delta_of", "alpha", "webhook_url"}
+    assert {field for _, field, _ in inner} == {"percentile", "delta_of", "alpha"}
     assert [(component, field) for component, field, schema in inner if not says_something(schema["description"])] == []
 
 
