@@ -60,9 +60,9 @@ class Backtest:
     - `transitions`: breaker, ts_ms, ts, prev, curr, transition_seq, allow_rate, reason, value; avg, count,
       error_count and p95 of the evaluation window; trace_id.
     - `states`: breaker, state, from_ms, to_ms, duration_ms, from, to.
-    - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions, trips, recoveries,
-      closed_ms, half_open_ms, open_ms; with labelled windows also windows (those that samples reach), caught,
-      false_trips, latency_ms (mean of those caught).
+    - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions, trips, incidents (trips
+      out of closed; the others are re-trips of theirs), recoveries, closed_ms, half_open_ms, open_ms; with labelled
+      windows also windows (those that samples reach), caught, false_trips, latency_ms (mean of those caught).
     - `sweep`: the same per setting, the best first: most windows caught, then fewest false trips, then lowest latency;
       without windows fewest trips.
     - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).

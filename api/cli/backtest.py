@@ -285,7 +285,8 @@ def _show_outcome(console: Console, run: Run, windows: int | None) -> None:
     tally, whole = run.tally, max(1, run.last_ms - run.first_ms)
     stays = (f"{state} {span(spent)} ({spent / whole:.2%})" for state, spent in tally.time_in.items())
     console.print(", ".join(stays), highlight=False, soft_wrap=True)
-    words = [f"{run.samples:,} samples", f"trips: {tally.trips}", f"recoveries: {tally.recoveries}"]
+    words = [f"{run.samples:,} samples", f"trips: {tally.trips}", f"incidents: {tally.incidents}"]
+    words.append(f"recoveries: {tally.recoveries}")
     if windows is not None:
         words += [f"labelled failures caught: {len(tally.latencies())} of {windows}", f"false: {tally.false_trips}"]
     if run.late:
@@ -322,7 +323,8 @@ def _show_sweep(console: Console, run: Backtest) -> None:
     swept, best = run.sweep, run.best()
     assert swept is not None
     assert best is not None
-    left_out = ("samples", "late", "truncated", "transitions", "recoveries", "closed_ms", "half_open_ms", "windows")
+    left_out = {"samples", "late", "truncated", "transitions", "incidents", "recoveries", "closed_ms", "half_open_ms"}
+    left_out.add("windows")
     heads = [name for name in swept.columns if name not in left_out]
     table = Table(box=None, pad_edge=False)
     shown = {"open_ms": "open", "latency_ms": "latency", "false_trips": "false"}

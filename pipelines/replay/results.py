@@ -86,6 +86,7 @@ def _outcome(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
         "truncated": run.truncated,
         "transitions": tally.transitions,
         "trips": tally.trips,
+        "incidents": tally.incidents,
         "recoveries": tally.recoveries,
         **{f"{state}_ms": spent for state, spent in tally.time_in.items()},
     }

@@ -56,6 +56,8 @@ class Tally:
     effects: list[Effect] = field(default_factory=list)
     transitions: int = 0
     trips: int = 0
+    incidents: int = 0
+    """Trips out of closed; the others are re-trips of theirs."""
     false_trips: int = 0
     recoveries: int = 0
     first_trips: dict[int, int] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class Tally:
         self.state = move.curr
         self.recoveries += move.curr == "closed"
         if move.curr == "open":
+            self.incidents += move.prev == "closed"
             self._trip(move.ts_ms)
 
     def leave(self, now_ms: int) -> None:

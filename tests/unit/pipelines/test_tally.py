@@ -36,7 +36,8 @@ def test_time_trips_and_windows() -> None:
     tally.tell(COURSE)
     tally.leave(700)
     assert tally.time_in == {"closed": 100 + 150, "open": 50 + 130 + 200, "half_open": 20 + 50}
-    assert (tally.transitions, tally.trips, tally.recoveries, tally.false_trips) == (6, 3, 1, 1)
+    assert (tally.transitions, tally.trips, tally.incidents) == (6, 3, 2)
+    assert (tally.recoveries, tally.false_trips) == (1, 1)
     assert tally.first_trips == {0: 100, 1: 100, 3: 500}
     assert tally.latencies() == [10, 5, 0]
 
