@@ -49,7 +49,7 @@ def build_app(settings: Settings) -> Any:
     meters, clock = Meters("api", "api"), SystemClock()
     # Serve puts a logger of its own in the place of sys.stderr, and a function in that of print.
     logs.configure("api", meters=meters, stream=sys.__stderr__)
-    gateway = connect(settings, meters)
+    gateway = connect(settings, meters, replica_name)
     meters.watch_asides(gateway.store.asides)
     meters.watch(lambda: replica_port.tell(meters))
     # Serve itself puts X-Request-ID on every answer.
@@ -62,6 +62,11 @@ def build_app(settings: Settings) -> Any:
         app.extensions["breakers-garbage"] = asyncio.create_task(collect_rarely(feed, clock))
 
     return app
+
+
+def replica_name() -> str:
+    """`api-` and the rank of this replica: from 0 on, given again when a replica is replaced."""
+    return f"api-{serve.get_replica_context().rank.rank}"
 
 
 class Api:

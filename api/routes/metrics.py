@@ -6,6 +6,8 @@ For who has the token, which is nobody's API key: it shows all organisations.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 from functools import partial
 
 from quart import Blueprint, Response, request
@@ -14,7 +16,12 @@ from api.auth import check_metrics_token
 from api.context.replica import Replica, replica
 from api.wire.exposition import CONTENT_TYPE, Scrape, exposition
 from api.wire.http import text_bytes
-from breaker_actors.messages import Counted
+from breaker_actors.errors import BreakersError
+from breaker_actors.messages import StateReading
+from breaker_actors.store.rows import ScrapedBreaker
+
+BREAKERS_S = 5.0
+"""For the states of breakers; those that were not read in time are only counted."""
 
 blueprint = Blueprint("metrics", __name__)
 
@@ -33,20 +40,23 @@ async def metrics() -> Response:
 
 
 async def _look(parts: Replica) -> bytes:
-    counted = asyncio.create_task(parts.gateway.counted())
-    try:
-        return await _tell(parts, counted)
-    finally:
-        counted.cancel()
+    """Both halves at once: what is away takes nothing from the other half."""
+    (found, total), (processes, silent) = await asyncio.gather(_read_breakers(parts), parts.gateway.counted())
+    return await asyncio.to_thread(exposition, Scrape(found, total, processes, silent))
 
 
-async def _tell(parts: Replica, counted: asyncio.Task[tuple[list[Counted], int]]) -> bytes:
-    shown, total = await parts.config.scraped_breakers(parts.settings.metrics_breakers_max)
-    by_project: dict[str, list[str]] = {}
-    for breaker in shown:
-        by_project.setdefault(breaker.project_id, []).append(breaker.id)
-    readings = {}
-    for project_id, ids in by_project.items():
-        readings.update(await parts.gateway.states(project_id, ids))
-    found = [(breaker, readings[breaker.id]) for breaker in shown if breaker.id in readings]
-    return await asyncio.to_thread(exposition, Scrape(found, total, *await counted))
+async def _read_breakers(parts: Replica) -> tuple[list[tuple[ScrapedBreaker, StateReading]], int | None]:
+    """Breakers with their states, as far as they are read within BREAKERS_S, and how many there are; None: the store
+    does not say."""
+    shown: Sequence[ScrapedBreaker] = ()
+    total: int | None = None
+    readings: dict[str, StateReading] = {}
+    with contextlib.suppress(BreakersError, TimeoutError):
+        async with asyncio.timeout(BREAKERS_S):
+            shown, total = await parts.config.scraped_breakers(parts.settings.metrics_breakers_max)
+            by_project: dict[str, list[str]] = {}
+            for breaker in shown:
+                by_project.setdefault(breaker.project_id, []).append(breaker.id)
+            for project_id, ids in by_project.items():
+                readings.update(await parts.gateway.states(project_id, ids))
+    return [(breaker, readings[breaker.id]) for breaker in shown if breaker.id in readings], total

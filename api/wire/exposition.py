@@ -25,11 +25,11 @@ STATES: tuple[StateWord, ...] = get_args(StateWord)
 
 
 class Scrape(NamedTuple):
-    """What one scrape shows: breakers with the states that could be read, and how many breakers there are in all; what
-    processes have counted, and how many did not answer."""
+    """What one scrape shows: breakers with the states that could be read, and how many breakers there are in all (None:
+    the store does not say); what processes have counted, and how many did not answer."""
 
     breakers: Sequence[tuple[ScrapedBreaker, StateReading]]
-    total: int
+    total: int | None
     processes: Sequence[Counted] = ()
     silent: int = 0
 
@@ -50,6 +50,8 @@ class BreakerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         shown = self._scrape.breakers
+        if self._scrape.total is None:
+            return
         total = "Breakers of all projects."
         yield GaugeMetricFamily("breakers_breakers", total, value=self._scrape.total)
         left = "Breakers that have no series here: beyond BREAKERS_METRICS_BREAKERS_MAX, or not read."

@@ -6,7 +6,7 @@ Nothing here waits long for anybody: who does not answer is left out and counted
 from __future__ import annotations
 
 import asyncio
-from uuid import uuid4
+from collections.abc import Callable
 
 from breaker_actors.gateway.status import soon
 from breaker_actors.messages import Counted
@@ -19,12 +19,13 @@ ACTORS_MAX = 512
 
 
 class Collection:
-    """Of one replica. `name`: what it is called for as long as it runs, since all replicas count under one name."""
+    """Of one replica. `named`: what it is called among them, since all replicas count under one name; asked when it is
+    needed, as a replica knows it only once it runs."""
 
-    def __init__(self, net: Net, meters: Meters) -> None:
+    def __init__(self, net: Net, meters: Meters, named: Callable[[], str]) -> None:
         self._net = net
         self._meters = meters
-        self._name = f"{meters.actor}-{uuid4().hex[:8]}"
+        self._named = named
         self._bringing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -37,7 +38,7 @@ class Collection:
 
     async def gather(self) -> tuple[list[Counted], int]:
         """What everybody has counted, and how many do not answer. Takes ANSWER_S twice at most."""
-        own = self._meters.counted(self._name)
+        own = self._meters.counted(self._named())
         directory = DirectoryPeer(self._net)
         overview, replicas = await asyncio.gather(soon(directory.overview()), soon(directory.exchange(own)))
         names = [journal_name(0), DIRECTORY, NOTIFIER]
@@ -49,5 +50,5 @@ class Collection:
 
     async def _bring(self) -> None:
         while True:
-            await soon(DirectoryPeer(self._net).exchange(self._meters.counted(self._name)))
+            await soon(DirectoryPeer(self._net).exchange(self._meters.counted(self._named())))
             await asyncio.sleep(BRING_S)

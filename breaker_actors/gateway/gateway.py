@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from breaker_actors.clock import Clock
@@ -93,7 +93,13 @@ class ActorGateway:
     """The Gateway over a Net: actors of a cluster, or hosts in this process."""
 
     def __init__(
-        self, store: ReplicaStore, net: Net, clock: Clock, settings: Settings, meters: Meters | None = None
+        self,
+        store: ReplicaStore,
+        net: Net,
+        clock: Clock,
+        settings: Settings,
+        meters: Meters | None = None,
+        named: Callable[[], str] = lambda: "api",
     ) -> None:
         self.store = store
         self._net = net
@@ -105,7 +111,7 @@ class ActorGateway:
         self._lanes: dict[str, Lane[Part, AppendResult]] = {}
         self._carried = 0
         self._stored = StoredStates(store, clock)
-        self._collection = Collection(net, meters or Meters("api", "api"))
+        self._collection = Collection(net, meters or Meters("api", "api"), named)
         if meters is not None:
             meters.watch(lambda: self._look(meters))
 

@@ -49,9 +49,10 @@ def launch(settings: Settings) -> None:
     start(NotifierActor, NOTIFIER, settings)
 
 
-def connect(settings: Settings, meters: Meters | None = None) -> ActorGateway:
-    """The Gateway of a process inside the cluster; `await gateway.open()` before use."""
-    return ActorGateway(make_store(settings), RayNet(settings), SystemClock(), settings, meters)
+def connect(settings: Settings, meters: Meters | None = None, named: Callable[[], str] = lambda: "api") -> ActorGateway:
+    """The Gateway of a process inside the cluster; `await gateway.open()` before use. `named`: what it is called among
+    the others that count."""
+    return ActorGateway(make_store(settings), RayNet(settings), SystemClock(), settings, meters, named)
 
 
 def names(prefix: str = "") -> list[str]:

@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.context.replica import EXTENSION
+from api.wire import exposition_meters
 from breaker_actors.core.rules import parse_rule
+from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerDraft
 from breaker_actors.telemetry.catalog import EVERY, TABLE
@@ -147,6 +150,28 @@ async def test_it_tells_what_processes_have_counted(world: World) -> None:
     assert 'breakers_transitions_total{actor="breaker-0",kind="trip"} 0.0' in text
     assert ("breakers_processes", 2.0) in [(key[0], n) for key, n in series(text).items()]
     assert series(text)[("breakers_processes_not_shown",)] == 1
+
+
+async def test_processes_have_so_many_lines_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones, each name once."""
+    monkeypatch.setattr(exposition_meters, "LINES_MAX", 130)
+    one = full("router")
+    world.gateway.processes = [one, structs.replace(one, actor="router-1"), one, full("directory")]
+    found = series(await scrape(world))
+    assert found[("breakers_processes",)] == 2
+    assert found[("breakers_processes_not_shown",)] == 2
+
+
+async def test_without_the_store_processes_are_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(most: int) -> None:
+        raise Unavailable("the database does not answer")
+
+    await world.breaker("a")
+    monkeypatch.setattr(world.store, "scraped_breakers", away)
+    world.gateway.processes = [full("router")]
+    found = series(await scrape(world))
+    assert found[("breakers_processes",)] == 1
+    assert not {name for name, *_ in found if name.startswith(("breakers_breaker_", "breakers_breakers"))}
 
 
 async def test_promtool_has_nothing_to_say(world: World) -> None:
