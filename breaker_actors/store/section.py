@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -46,6 +47,7 @@ class StorePart:
     asides: Asides
     _shards: int
     _breakers_max: int
+    _looking: asyncio.Lock
 
 
 def new_id() -> str:

@@ -32,6 +32,7 @@ class SqlStore(Configuration, Operations, Outbox, Stored):
         self._box = secret_box
         self._shards = shards
         self._breakers_max = breakers_max
+        self._looking = asyncio.Lock()
         self.asides = Asides()
         self._telling: asyncio.Task[None] | None = None
         self._db = Database(url, self.asides, self._tell, shares=shares or Shares())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -244,6 +245,23 @@ async def test_checks_hold_when_the_first_step_is_taken(world: World, monkeypatc
     with pytest.raises(Invalid, match="one would go"):
         await replace(world, item("a"), check=refuse)
     assert await names(world) == ["x"]
+
+
+async def test_one_looks_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of others find a thread."""
+    see, at_once, most = bulk_steps.BulkReplace._see, 0, 0
+
+    def slow(self: bulk_steps.BulkReplace, *args: Any, **more: Any) -> Any:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        time.sleep(0.02)
+        at_once -= 1
+        return see(self, *args, **more)
+
+    monkeypatch.setattr(bulk_steps.BulkReplace, "_see", slow)
+    await asyncio.gather(*(replace(world, item("a")) for _ in range(5)))
+    assert most == 1
 
 
 # the end of a project

@@ -58,7 +58,7 @@ class Breakers(Onces):
         self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM
     ) -> Replaced:
         _refuse_too_many(len(items), self._breakers_max)
-        return await whole(BulkReplace(self._db, Place(by, now_ms, project_id), items, check).run())
+        return await whole(BulkReplace(self._db, self._looking, Place(by, now_ms, project_id), items, check).run())
 
     async def list_breakers(
         self, project_id: str, breaker_ids: Sequence[str] | None = None

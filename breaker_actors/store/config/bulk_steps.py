@@ -51,10 +51,14 @@ class _Look(NamedTuple):
 
 
 class BulkReplace:
-    """One bulk replace, as `ConfigStore.replace_breakers` describes it."""
+    """One bulk replace, as `ConfigStore.replace_breakers` describes it. `looking`: one at a time looks at a project, as
+    that reads thousands of rows on a thread that others wait for."""
 
-    def __init__(self, db: Database, place: Place, items: Sequence[BreakerItem], check: Check) -> None:
+    def __init__(
+        self, db: Database, looking: asyncio.Lock, place: Place, items: Sequence[BreakerItem], check: Check
+    ) -> None:
         self._db = db
+        self._looking = looking
         self._place = place
         self._project_id = place.project_id or ""
         self._items = items
@@ -88,7 +92,8 @@ class BulkReplace:
         begun = changed = clock()
         seen = gone = None
         while True:
-            found = await self._db.read(partial(self._see, gone=gone))
+            async with self._looking:
+                found = await self._db.read(partial(self._see, gone=gone))
             if isinstance(found, _Look):
                 return found
             now = clock()
