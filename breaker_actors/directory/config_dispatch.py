@@ -19,7 +19,8 @@ from breaker_actors.messages import EVERY_PROJECT, ChangeRow, RouterRef
 from breaker_actors.store.base import PlacementStore
 from breaker_actors.transport.peers import BreakerPeer, JournalPeer, Net, RouterPeer, journal_name
 
-CHANGES_MAX = 1_000
+CHANGES_MAX = 50
+"""Of one round. A round holds the database's readers up: few at a time let others in between."""
 
 log = structlog.get_logger()
 

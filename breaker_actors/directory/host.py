@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from breaker_actors.clock import Clock
-from breaker_actors.directory.config_dispatch import CHANGES_MAX, ConfigDispatch
+from breaker_actors.directory.config_dispatch import ConfigDispatch
 from breaker_actors.directory.exchange import Exchange
 from breaker_actors.directory.placement import Budgets, Placer
 from breaker_actors.directory.rebalancer import KINDS, Rebalancer
@@ -31,6 +31,7 @@ from breaker_actors.transport.peers import DIRECTORY, ActorKind, Net
 
 CONFIGURED_S = 10.0
 RETRY_S = 1.0
+COUNTED_MAX = 1_000
 CHECK_S = 2.0
 """How often actors that are up are asked what they hold."""
 
@@ -101,7 +102,7 @@ class DirectoryHost:
         """Also of routers whose owner is away, which nobody applies."""
         with contextlib.suppress(BreakersError):
             await self._placer.check_place()
-            waiting = await self._store.pending_changes(CHANGES_MAX)
+            waiting = await self._store.pending_changes(COUNTED_MAX)
             self.meters.gauge("breakers_changes_pending", len(waiting))
             rows, dropped = await self._store.count_aside()
             self.meters.gauge("breakers_set_aside_rows", rows)

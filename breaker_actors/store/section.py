@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -26,6 +25,7 @@ from breaker_actors.errors import NotFound
 from breaker_actors.sql.database import Database
 from breaker_actors.store import tables as t
 from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.steps import Steps
 from breaker_actors.telemetry.set_aside import Asides
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class StorePart:
     asides: Asides
     _shards: int
     _breakers_max: int
-    _looking: asyncio.Lock
+    _steps: Steps
 
 
 def new_id() -> str:

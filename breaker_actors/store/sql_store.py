@@ -15,6 +15,7 @@ from breaker_actors.store.operational.parts import Operations
 from breaker_actors.store.outbox.outbox import Outbox
 from breaker_actors.store.quotas import Shares, Stored
 from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.steps import Steps
 from breaker_actors.telemetry.set_aside import Asides
 
 TELL_AGAIN_S = 1.0
@@ -32,10 +33,10 @@ class SqlStore(Configuration, Operations, Outbox, Stored):
         self._box = secret_box
         self._shards = shards
         self._breakers_max = breakers_max
-        self._looking = asyncio.Lock()
         self.asides = Asides()
         self._telling: asyncio.Task[None] | None = None
         self._db = Database(url, self.asides, self._tell, shares=shares or Shares())
+        self._steps = Steps(self._db)
 
     async def open(self) -> None:
         """Connects. A SQLite file is made and upgraded first, so is an empty PostgreSQL database; any other has to have

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import func, select, update
 
 from breaker_actors.errors import BreakerExists, Invalid, NotFound, Unavailable
+from breaker_actors.store import steps
 from breaker_actors.store import tables as t
-from breaker_actors.store.config import bulk_steps, project_end, steps
+from breaker_actors.store.config import bulk_steps, project_end
 from breaker_actors.store.quotas import Shares
 from breaker_actors.store.rows import RouterDraft
 from breaker_actors.store.secrets import SecretBox
@@ -30,12 +31,15 @@ class Pauses:
 
     def __init__(self) -> None:
         self.acts: list[Act] = []
+        self.begun = False
         self.seen = 0
 
-    async def sleep(self, _: float) -> None:
-        self.seen += 1
-        if self.acts:
-            await self.acts.pop(0)()
+    async def before_a_step(self) -> None:
+        if self.begun:
+            self.seen += 1
+            if self.acts:
+                await self.acts.pop(0)()
+        self.begun = True
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +47,15 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     found = Pauses()
     monkeypatch.setattr(steps, "STEP", 2)
     monkeypatch.setattr(project_end, "STEP", 2)
-    monkeypatch.setattr(steps, "pause", found.sleep)
+    write = steps.Steps.write
+
+    async def step(self: steps.Steps, work: Any) -> Any:
+        await found.before_a_step()
+        return await write(self, work)
+
+    monkeypatch.setattr(steps.Steps, "write", step)
+    monkeypatch.setattr(steps, "REST", 0)
+    monkeypatch.setattr(steps, "PAUSE_S", 0)
     return found
 
 

@@ -16,7 +16,6 @@ from breaker_actors.store.config.bulk_steps import BulkReplace
 from breaker_actors.store.config.change_rows import stream_names
 from breaker_actors.store.config.change_set import Plan, carry_out, edited, load_breakers
 from breaker_actors.store.config.idempotency import Onces
-from breaker_actors.store.config.steps import whole
 from breaker_actors.store.rows import (
     SYSTEM,
     UNREADABLE_RULE,
@@ -32,6 +31,7 @@ from breaker_actors.store.rows import (
     ScrapedRule,
 )
 from breaker_actors.store.section import IDS, belongs, by_ids, lock_project, new_id
+from breaker_actors.store.steps import whole
 
 
 class Breakers(Onces):
@@ -58,7 +58,7 @@ class Breakers(Onces):
         self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM
     ) -> Replaced:
         _refuse_too_many(len(items), self._breakers_max)
-        return await whole(BulkReplace(self._db, self._looking, Place(by, now_ms, project_id), items, check).run())
+        return await whole(BulkReplace(self._steps, Place(by, now_ms, project_id), items, check).run())
 
     async def list_breakers(
         self, project_id: str, breaker_ids: Sequence[str] | None = None

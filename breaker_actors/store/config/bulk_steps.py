@@ -18,16 +18,15 @@ import msgspec
 from sqlalchemy import Connection, select, update
 
 from breaker_actors.errors import NotFound, Unavailable
-from breaker_actors.sql.database import Database
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import Check
 from breaker_actors.store.config.audit_log import Place, refuse_beyond
 from breaker_actors.store.config.bulk_replace import plan_of
 from breaker_actors.store.config.change_set import EDITABLE, Plan, carry_out, edited, load_breakers, taken_ids
-from breaker_actors.store.config.steps import Steps, first_few
 from breaker_actors.store.quotas import breaker_bytes, refuse_larger
 from breaker_actors.store.rows import BreakerItem, BreakerRow, Replaced
 from breaker_actors.store.section import lock_project, new_id
+from breaker_actors.store.steps import Steps, first_few
 
 LOOKS_MAX = 3
 """After so many looks that somebody's write has overtaken the next one is taken under the lock."""
@@ -51,14 +50,10 @@ class _Look(NamedTuple):
 
 
 class BulkReplace:
-    """One bulk replace, as `ConfigStore.replace_breakers` describes it. `looking`: one at a time looks at a project, as
-    that reads thousands of rows on a thread that others wait for."""
+    """One bulk replace, as `ConfigStore.replace_breakers` describes it."""
 
-    def __init__(
-        self, db: Database, looking: asyncio.Lock, place: Place, items: Sequence[BreakerItem], check: Check
-    ) -> None:
-        self._db = db
-        self._looking = looking
+    def __init__(self, steps: Steps, place: Place, items: Sequence[BreakerItem], check: Check) -> None:
+        self._steps = steps
         self._place = place
         self._project_id = place.project_id or ""
         self._items = items
@@ -66,25 +61,25 @@ class BulkReplace:
 
     async def run(self) -> Replaced:
         """Raises Unavailable where another one takes too long, or has taken over."""
-        steps, done = Steps(self._db), 1
-        look, change_ids = await self._started(steps)
+        look, change_ids = await self._started()
+        done = 1
         try:
             while done < len(look.steps):
-                change_ids += await steps.write(partial(self._go_on, look=look, number=done))
+                change_ids += await self._steps.write(partial(self._go_on, look=look, number=done))
                 done += 1
         except Exception:
-            await self._db.write(partial(self._give_up, claim=look.claims[done - 1]))
+            await self._steps.write(partial(self._give_up, claim=look.claims[done - 1]))
             raise
         return Replaced(changed=bool(look.steps), rows=_outcome(look), change_ids=change_ids)
 
-    async def _started(self, steps: Steps) -> tuple[_Look, list[int]]:
+    async def _started(self) -> tuple[_Look, list[int]]:
         """A look, and the change rows of its first step."""
         for _ in range(LOOKS_MAX):
             look = await self._look()
-            change_ids = await steps.write(partial(self._begin, look=look)) if look.steps else []
+            change_ids = await self._steps.write(partial(self._begin, look=look)) if look.steps else []
             if change_ids is not None:
                 return look, change_ids
-        return await steps.write(self._look_and_begin)
+        return await self._steps.write(self._look_and_begin)
 
     async def _look(self) -> _Look:
         """Outside of any lock, once no other replace of the project is under way."""
@@ -92,8 +87,7 @@ class BulkReplace:
         begun = changed = clock()
         seen = gone = None
         while True:
-            async with self._looking:
-                found = await self._db.read(partial(self._see, gone=gone))
+            found = await self._steps.read(partial(self._see, gone=gone))
             if isinstance(found, _Look):
                 return found
             now = clock()

@@ -13,9 +13,9 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import Place
 from breaker_actors.store.config.change_rows import end_routers
 from breaker_actors.store.config.change_set import Plan, carry_out, load_breakers
-from breaker_actors.store.config.steps import STEP, Steps, first_few
 from breaker_actors.store.operational.leases import remove_deleted_projects
 from breaker_actors.store.quotas import forget, hand_over, weight_of
+from breaker_actors.store.steps import STEP, Steps, first_few
 
 UNFINISHED_MS = 60_000
 """After so much time a deletion that is not finished is nobody's."""

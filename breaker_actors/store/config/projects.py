@@ -14,11 +14,11 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.idempotency import Onces, forget_answers
 from breaker_actors.store.config.project_end import FINISHED_AT_ONCE, UNFINISHED_MS, end_rest, end_some, has_more
-from breaker_actors.store.config.steps import Steps, whole
 from breaker_actors.store.quotas import add, add_one, refuse_churn
 from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
 from breaker_actors.store.secrets import new_ingest_secret
 from breaker_actors.store.section import ACCESS, bump, lock_project, must_exist, new_id
+from breaker_actors.store.steps import whole
 from breaker_actors.text.escaping import link_template
 
 _PROJECT_FIELDS = {"name", "enable_signed_ingest", "slack_webhook_url", "trace_id_url_template"}
@@ -136,9 +136,8 @@ class Projects(Onces):
             return place, *end_some(c, place)
 
         async def in_steps() -> list[int]:
-            steps = Steps(self._db)
-            place, change_ids, left = await steps.write(work)
-            return change_ids + (await end_rest(steps, place) if left else [])
+            place, change_ids, left = await self._steps.write(work)
+            return change_ids + (await end_rest(self._steps, place) if left else [])
 
         return await whole(in_steps())
 
@@ -151,7 +150,7 @@ class Projects(Onces):
 
         projects = await self._db.read(unfinished)
         for project in projects:
-            await end_rest(Steps(self._db), Place(SYSTEM, now_ms, project.id, project.org_id))
+            await end_rest(self._steps, Place(SYSTEM, now_ms, project.id, project.org_id))
         return len(projects)
 
     async def _change_project(

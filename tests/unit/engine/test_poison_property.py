@@ -97,7 +97,7 @@ BODIES: dict[tuple[str, str], str] = {
     ("POST", "breakers/state:batch"): "StateBatch",
     ("POST", "ingest"): "MetricSample",
 }
-NOTHING_STAYS = {"Samples", "BreakersReplace", "ProjectDelete", "Rebalance"}
+NOTHING_STAYS = {"Samples", "BreakersReplace", "ProjectDelete", "Rebalance", "SlackConfig"}
 """Parts of others, and bodies of which nothing is stored."""
 
 

@@ -213,6 +213,11 @@ CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
         "notification-channels",
         {"channel": "{email}", "config": {"to": ["a@x.example"]}},
     ),
+    ("SlackConfig", "webhook_url"): (
+        "POST",
+        "notification-channels",
+        {"channel": "slack", "config": {"webhook_url": "{https://hooks.slack.com/services/T/B/x}"}},
+    ),
     ("WorkspaceCreate", "slug"): ("POST", "/v1/workspaces", {"name": "n", "slug": "{ok}"}),
     ("WorkspacePatch", "slug"): ("PATCH", "/v1/workspaces/{workspace}", {"slug": "{ok}"}),
     ("MetricSample", "router_id"): (

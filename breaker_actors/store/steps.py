@@ -7,7 +7,7 @@ transaction keeps everybody's trips and changes waiting for seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -21,9 +21,10 @@ T = TypeVar("T")
 STEP, STEP_BYTES = 500, 1 << 20
 """What one transaction changes at most: breakers or routers, and bytes of breakers' texts, though one of them at least.
 About a tenth of a second."""
-PAUSE_S = 0.05
-"""The least time between two steps, which otherwise is as long as the step was. Other processes ask SQLite for its lock
-again and again, and find it free then."""
+REST, PAUSE_S, SHORT_S = 2, 0.05, 0.02
+"""So many times as long as a step took, and PAUSE_S at least where it was not short, no other one begins: all steps of
+a process take a third of a core's time, whoever asks for how many. Other processes ask SQLite for its lock again and
+again, and find it free in between."""
 
 log = structlog.get_logger()
 _whole: set[asyncio.Task[Any]] = set()
@@ -39,19 +40,32 @@ def running() -> list[asyncio.Task[Any]]:
 
 
 class Steps:
-    """Transactions of one task, with pauses between them."""
+    """The steps of all large changes of a process, one at a time, in the order in which they were asked for."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._took_s: float | None = None
+        self._turn = asyncio.Lock()
+        self._rested = 0.0
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        if self._took_s is not None:
-            await pause(max(PAUSE_S, self._took_s))
-        begun = perf_counter()
-        done = await self._db.write(work)
-        self._took_s = perf_counter() - begun
-        return done
+        return await self._in_turn(self._db.write, work)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        return await self._in_turn(self._db.read, work)
+
+    async def _in_turn(
+        self, transact: Callable[[Callable[[Connection], T]], Awaitable[T]], work: Callable[[Connection], T]
+    ) -> T:
+        clock = asyncio.get_running_loop().time
+        async with self._turn:
+            if (left := self._rested - clock()) > 0:
+                await pause(left)
+            begun = perf_counter()
+            try:
+                return await transact(work)
+            finally:
+                took = perf_counter() - begun
+                self._rested = clock() + max(REST * took, PAUSE_S if took > SHORT_S else 0.0)
 
 
 def first_few(sizes: Iterable[int]) -> int:
