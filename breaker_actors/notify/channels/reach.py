@@ -34,6 +34,8 @@ def unreachable(kind: ChannelKind, config: Mapping[str, Any], allow_private: boo
         url = parse_address(given)
     except ValueError as error:
         return Problem(f"config.{key}", str(error))
+    if not all(c.isprintable() and not c.isspace() for c in given):  # came with it by accident
+        return Problem(f"config.{key}", "has blanks, or characters that are not printed")
     words = _refusal(url.host, url.port or WEB_PORTS[url.scheme], allow_private)
     return Problem(f"config.{key}", words) if words else None
 

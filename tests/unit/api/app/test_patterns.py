@@ -255,8 +255,10 @@ async def test_a_word_with_a_line_end_is_refused(world: World, field: tuple[str,
         path = path.replace(f"{{{name}}}", value)
 
     def spelled(tail: str, head: str = "") -> Any:
-        text = re.sub(r"\{(\w+)\}", lambda m: json.dumps(head + known.get(m[1], m[1]) + tail)[1:-1], json.dumps(body))
-        return json.loads(text)
+        def word(found: re.Match[str]) -> str:
+            return json.dumps(head + known.get(found[1], found[1]) + tail)[1:-1]
+
+        return json.loads(re.sub(r"\{([\w:/.]+)\}", word, json.dumps(body)))
 
     for tail in LINE_ENDS:
         for wanted in (spelled(tail), spelled("", tail)):

@@ -15,7 +15,6 @@ import pytest
 
 from api.launch import haproxy as ingress
 from api.launch import replica_port
-from api.launch.processes import free_port
 from breaker_actors.telemetry.meters import Meters
 from tests.support.door import Answer, RunningDoor, ask, closed, get, running, until_closed
 from tests.support.live import wait_for
@@ -31,11 +30,19 @@ PROOF = str(ingress.proof(TOKEN))
 OTHER = str(ingress.proof(TOKEN | {"RAY_AUTH_TOKEN": "0ff5" * 16}))
 
 
+def lonely_port() -> int:
+    """Ray listens without SO_REUSEADDR: one of whose connections none lingers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class Server:
     """A server as Serve starts it in a replica, and what its app met."""
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = lonely_port()
         self.met: list[Any] = []
         self.answering: Any = self.saying
         self._loop = asyncio.new_event_loop()
@@ -365,7 +372,7 @@ def test_unproven_connections_do_not_keep_haproxy_out(serving: Serving, monkeypa
 
 
 def test_nobody_binds_a_port_beside_a_replica_that_does_not_listen_yet() -> None:
-    port = free_port()
+    port = lonely_port()
     with contextlib.closing(listeners._bound("127.0.0.1", port, False)), socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError, match="in use"):
@@ -374,7 +381,7 @@ def test_nobody_binds_a_port_beside_a_replica_that_does_not_listen_yet() -> None
 
 def test_a_proxy_takes_its_port_again_while_connections_linger() -> None:
     """And while the old one still listens."""
-    port = free_port()
+    port = lonely_port()
     with contextlib.closing(listeners._bound("127.0.0.1", port, True)) as old:
         old.listen()
         with socket.create_connection(("127.0.0.1", port)) as client, old.accept()[0] as accepted:
@@ -408,5 +415,6 @@ async def test_a_replica_that_knows_no_proof_does_not_start(
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    options = HTTPOptions(port=lonely_port())
     with pytest.raises(OSError, match="No such file"):
-        await replica.start_asgi_http_server(None, HTTPOptions(port=free_port()), event_loop=asyncio.get_running_loop())
+        await replica.start_asgi_http_server(None, options, event_loop=asyncio.get_running_loop())
