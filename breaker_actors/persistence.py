@@ -77,6 +77,7 @@ def make_store(settings: Settings) -> SqlStore:
     from breaker_actors.store.sql_store import SqlStore
 
     shares = Shares(
+        links=2 * settings.breakers_per_project_max,
         configuration_bytes=settings.configuration_bytes_max,
         audit_bytes=settings.audit_bytes_max,
         events=settings.events_max,

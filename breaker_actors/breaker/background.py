@@ -12,6 +12,8 @@ from breaker_actors.breaker.hosted import HostedBreaker
 from breaker_actors.telemetry.guard import Background, run_supervised
 from breaker_actors.telemetry.set_aside import Asides
 
+Read = Callable[[str, Sequence[HostedBreaker], int], Awaitable[None]]
+
 log = structlog.get_logger()
 
 
@@ -54,3 +56,48 @@ class BreakerTasks(Background):
         """Sets a breaker aside as a whole."""
         self._asides.note("state", hosted.id, error, project_id=hosted.project_id)
         hosted.set_aside()
+
+
+class LogReads:
+    """Reads of routers' logs that blocked breakers wait for: one at a time of each router, for all that wait for it. A
+    record of a router with thousands of breakers concerns one of them, or all: were each to read by itself, each would
+    read past the records of all others.
+
+    `read` reads a log for breakers up to an offset, and applies it; `free` lets one of them go on. A read that fails is
+    done again for each breaker alone: one must not take the others with it. Bounded by the breakers there are: each
+    waits for one read at most."""
+
+    def __init__(self, tasks: BreakerTasks, read: Read, free: Callable[[HostedBreaker], object]) -> None:
+        self._tasks = tasks
+        self._read = read
+        self._free = free
+        self._waiting: dict[str, list[tuple[HostedBreaker, int]]] = {}
+        self._under_way: set[str] = set()
+
+    def ask(self, hosted: HostedBreaker, router_id: str, upto: int) -> None:
+        """Reads for a breaker, with those that ask before its turn comes."""
+        self._waiting.setdefault(router_id, []).append((hosted, upto))
+        if router_id not in self._under_way:
+            self._under_way.add(router_id)
+            self._tasks.spawn(self._run(router_id))
+
+    async def _run(self, router_id: str) -> None:
+        try:
+            while waiting := self._waiting.pop(router_id, None):
+                await self._read_for(router_id, [hosted for hosted, _ in waiting], max(upto for _, upto in waiting))
+        finally:
+            self._under_way.discard(router_id)
+
+    async def _read_for(self, router_id: str, group: Sequence[HostedBreaker], upto: int) -> None:
+        try:
+            await self._read(router_id, group, upto)
+            for hosted in group:
+                self._free(hosted)
+        except Exception as error:
+            if len(group) == 1:
+                self._tasks.set_aside(group[0], error)
+                return
+            log.error("log_read_failed", breakers=len(group), error=repr(error))
+            for hosted in group:
+                if hosted.blocked and not hosted.dropped:
+                    await self._read_for(router_id, [hosted], upto)

@@ -16,8 +16,8 @@ from sys import intern
 import msgspec
 import structlog
 
-from breaker_actors.breaker.applying import Applying, Bodies, Settle, Todo
-from breaker_actors.breaker.background import BreakerTasks
+from breaker_actors.breaker.applying import Applying, Bodies, ReadLog, Todo
+from breaker_actors.breaker.background import BreakerTasks, LogReads
 from breaker_actors.breaker.commits import Commits
 from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, shared
 from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
@@ -66,6 +66,11 @@ class BreakerHost:
         samples_max = settings.window_samples_max
         self._applying = Applying(self._watermarks, self._asides, clock, self.meters, samples_max)
         self._windows = WindowShares(samples_max, settings.window_project_samples_max)
+        self._reads = LogReads(
+            self._tasks,
+            read=lambda *asked: self._apply_entries(self._log.read(*asked)),
+            free=lambda hosted: self._step(hosted, partial(self._applying.unblock, hosted)),
+        )
         self._commits = Commits(net, self.meters)
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
@@ -193,14 +198,13 @@ class BreakerHost:
         """Starts what a blocked breaker waits for."""
         if hosted.is_over:
             self._drop(hosted)
+        elif isinstance(todo, ReadLog):
+            self._reads.ask(hosted, todo.router_id, todo.upto)
         elif todo is not None:
-            self._tasks.spawn(self._carry_out(hosted, todo), hosted)
+            self._tasks.spawn(self._settle(hosted, todo.effects), hosted)
 
-    async def _carry_out(self, hosted: HostedBreaker, todo: Todo) -> None:
-        if isinstance(todo, Settle):
-            await self._commit(hosted, todo.effects)
-        else:
-            await self._apply_entries(self._log.read(todo.router_id, [hosted], todo.upto))
+    async def _settle(self, hosted: HostedBreaker, effects: Effects) -> None:
+        await self._commit(hosted, effects)
         self._go_on(hosted, self._applying.unblock(hosted))
 
     async def _commit(self, hosted: HostedBreaker, effects: Effects) -> None:

@@ -6,7 +6,7 @@ Reads are repeated until the log answers, so a breaker that reads stays blocked 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -83,7 +83,7 @@ class Recovery:
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
-    async def read(self, router_id: str, group: list[HostedBreaker], upto: int) -> Entries:
+    async def read(self, router_id: str, group: Sequence[HostedBreaker], upto: int) -> Entries:
         """A router's log after the cuts of blocked breakers, in order, up to an offset."""
         while True:
             try:
@@ -141,7 +141,7 @@ class Recovery:
                         load = partial(hosted.breaker.load, body.rows(start, stop), record.received_ms)
                         self._reader.attempt(load, record)
 
-    async def _read(self, router_id: str, group: list[HostedBreaker], upto: int) -> Entries:
+    async def _read(self, router_id: str, group: Sequence[HostedBreaker], upto: int) -> Entries:
         listeners = {h.id: h for h in group if not h.dropped and router_id in h.routers}
         if not listeners:
             return

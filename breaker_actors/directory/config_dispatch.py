@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -22,6 +22,8 @@ from breaker_actors.transport.peers import BreakerPeer, JournalPeer, Net, Router
 CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
 
+ROUTERS_NAMED_MAX = 500
+
 log = structlog.get_logger()
 
 
@@ -37,7 +39,8 @@ class ConfigDispatch:
         self._supervision = supervision
         self._rebalancer = rebalancer
         self._applying = asyncio.Lock()
-        self._unstarted: dict[str, None] = {}
+        # breakers that are to be started, or linked: by these routers, or by all (None)
+        self._unstarted: dict[str, set[str] | None] = {}
         # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
         self._doubtful: dict[int, ChangeRow] = {}
         self._starting = asyncio.Lock()
@@ -110,7 +113,7 @@ class ConfigDispatch:
         for change in settled:
             self._doubtful.pop(change.id, None)
         ended = self._forget_created(settled)
-        self._unstarted.update((breaker_id, None) for c in settled for breaker_id in c.links)
+        self._note_unstarted((breaker_id, {c.router_id}) for c in settled for breaker_id in c.links)
         self._placer.tasks.spawn(self._start_breakers())
         self._unannounced.update(c.project_id for c in settled)
         await self._announce()
@@ -191,22 +194,33 @@ class ConfigDispatch:
             linked, self._unstarted = self._unstarted, {}
             held = [i for i in linked if self._placer.assignments["breaker"].owner(i) is not None]
             try:
-                await self._supervision.place_new("breaker", linked)
-                await self._link(held)
+                await self._supervision.place_new("breaker", dict.fromkeys(linked))
+                await self._link({i: linked[i] for i in held})
             except BreakersError as error:
-                self._unstarted |= linked
+                self._note_unstarted(linked.items())
                 log.warning("breakers_not_started", error=str(error))
 
-    async def _link(self, breaker_ids: list[str]) -> None:
+    def _note_unstarted(self, linked: Iterable[tuple[str, set[str] | None]]) -> None:
+        for breaker_id, routers in linked:
+            known = self._unstarted.setdefault(breaker_id, set())
+            self._unstarted[breaker_id] = None if known is None or routers is None else known | routers
+
+    async def _link(self, breakers: Mapping[str, set[str] | None]) -> None:
         """Repeating a link is harmless."""
         by_owner: dict[str, list[tuple[str, RouterRef]]] = {}
-        for assignment in await self._store.breaker_assignments(breaker_ids) if breaker_ids else ():
-            owner = self._placer.assignments["breaker"].owner(assignment.breaker_id)
+        for breaker_id, router in await self._links_of(breakers) if breakers else ():
+            owner = self._placer.assignments["breaker"].owner(breaker_id)
             if owner is not None and self._placer.membership.is_up(owner):  # else it is assigned with all its links
-                links = by_owner.setdefault(owner, [])
-                links.extend((assignment.breaker_id, router) for router in assignment.routers)
+                by_owner.setdefault(owner, []).append((breaker_id, router))
         for owner, links in by_owner.items():
             await BreakerPeer(self._net, owner).link(links)
+
+    async def _links_of(self, breakers: Mapping[str, set[str] | None]) -> list[tuple[str, RouterRef]]:
+        """The links of breakers, by the routers named alone where all of them name some."""
+        named = [some for some in breakers.values() if some is not None]
+        routers = sorted(set[str]().union(*named))
+        few = len(named) == len(breakers) and len(routers) <= ROUTERS_NAMED_MAX
+        return await self._store.link_refs(list(breakers), routers if few else None)
 
     async def _announce(self) -> None:
         """Announces changed projects to replicas. What could not be announced is retried in the next round."""

@@ -22,6 +22,7 @@ from breaker_actors.messages import (
     EventDraft,
     LogFloor,
     RouterAssignment,
+    RouterRef,
 )
 from breaker_actors.store.rows import (
     SYSTEM,
@@ -386,6 +387,11 @@ class PlacementStore(AsideNotes, Placements, Protocol):
         since_offset (offset - 1)."""
 
     async def breaker_assignments(self, breaker_ids: Sequence[str]) -> list[BreakerAssignment]: ...
+    async def link_refs(
+        self, breaker_ids: Sequence[str], router_ids: Sequence[str] | None
+    ) -> list[tuple[str, RouterRef]]:
+        """Breakers' links that count already, in the order in which they were made: to these routers, or to all."""
+
     async def router_assignments(self, router_ids: Sequence[str]) -> list[RouterAssignment]: ...
 
 

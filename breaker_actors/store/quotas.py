@@ -62,6 +62,7 @@ class Shares(NamedTuple):
     """What one project may keep, and one organisation. Of `audit_bytes` and `deliveries` twice as much is the end."""
 
     configuration_bytes: int = 64 << 20
+    links: int = 20_000
     audit_bytes: int = 256 << 20
     events: int = 10_000_000
     deliveries: int = 1_000_000
@@ -221,6 +222,21 @@ def within_share(c: Connection, project_id: str) -> Iterator[None]:
     before = used(c, project_id, "configuration")
     yield
     _refuse_beyond(c, before, used(c, project_id, "configuration"))
+
+
+def refuse_many_links(c: Connection, project_id: str, more: int) -> None:
+    """Refuses links beyond what a project may have: each change of a breaker goes to all routers it is linked to, and
+    each router's routing table names all of its own. Raises Invalid."""
+    linked = t.links.join(t.breakers, t.breakers.c.id == t.links.c.breaker_id)
+    count = c.execute(
+        select(func.count()).select_from(linked).where(t.breakers.c.project_id == project_id)
+    ).scalar_one()
+    most = shares(c).links
+    if count + more > max(count, most):
+        raise Invalid(
+            f"A project has at most {most} links between routers and breakers, and this one would have {count + more}.",
+            {"limit": "BREAKERS_BREAKERS_PER_PROJECT_MAX"},
+        )
 
 
 def refuse_larger(c: Connection, project_id: str, growth: int) -> None:

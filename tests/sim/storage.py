@@ -20,7 +20,7 @@ READS = {
     "store": frozenset(
         "access_version audit breaker_assignments breaker_briefs breaker_metadata directory_epoch"
         " events find_key get_breaker get_channel"
-        " get_project get_router get_workspace has_org journal_head latest_event_ms list_breakers live_keys"
+        " get_project get_router get_workspace has_org journal_head latest_event_ms link_refs list_breakers live_keys"
         " list_channels list_keys list_orgs list_projects list_routers list_workspaces pending_changes ping"
         " placements router_assignments router_links router_modes scraped_breakers stored_states"
         " stream_snapshot".split()

@@ -29,7 +29,7 @@ from breaker_actors.store.config.change_rows import (
 from breaker_actors.store.config.change_set import load_breakers
 from breaker_actors.store.config.idempotency import ANSWER_BYTES_MAX, Onces
 from breaker_actors.store.config.routing_tables import check_shares
-from breaker_actors.store.quotas import reweighed, weigh, within_share
+from breaker_actors.store.quotas import refuse_many_links, reweighed, weigh, within_share
 from breaker_actors.store.rows import SYSTEM, BreakerRow, Once, RouterDraft, RouterRow
 from breaker_actors.store.section import lock_project, new_id, touch_breakers
 
@@ -145,6 +145,7 @@ def _create(c: Connection, place: Place, project_id: str, draft: RouterDraft) ->
     check_shares(draft.metadata)
     lock_project(c, project_id)
     linked = _breakers(c, project_id, tuple(dict.fromkeys(draft.breaker_ids)))
+    refuse_many_links(c, project_id, len(linked))
     router_id = new_id()
     row = RouterRow(
         id=router_id,
@@ -212,6 +213,7 @@ def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str
     new = [breaker for breaker in asked if breaker.id not in row.breaker_ids]
     if not new:
         return row, []
+    refuse_many_links(c, row.project_id, len(new))
     if row.mode not in MODES:
         raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
     with within_share(c, row.project_id):

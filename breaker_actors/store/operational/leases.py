@@ -54,6 +54,11 @@ class Placements(StorePart):
     async def breaker_assignments(self, breaker_ids: Sequence[str]) -> list[BreakerAssignment]:
         return await self._db.read(lambda c: _breaker_assignments(c, breaker_ids))
 
+    async def link_refs(
+        self, breaker_ids: Sequence[str], router_ids: Sequence[str] | None
+    ) -> list[tuple[str, RouterRef]]:
+        return await self._db.read(lambda c: _link_refs(c, breaker_ids, router_ids))
+
     async def router_assignments(self, router_ids: Sequence[str]) -> list[RouterAssignment]:
         return await self._db.read(lambda c: _router_assignments(c, router_ids))
 
@@ -173,19 +178,30 @@ def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[Brea
 
 
 def _router_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[RouterRef]]:
-    """Links that count already; one whose change is not in the log yet has nothing to read."""
-    query = (
-        select(
-            t.links.c.breaker_id, t.links.c.router_id, t.routers.c.owner, t.routers.c.log_slot, t.links.c.since_offset
-        )
-        .join(t.routers, t.routers.c.id == t.links.c.router_id)
-        .where(t.links.c.breaker_id.in_(breaker_ids), t.links.c.since_offset.is_not(None))
-        .order_by(t.links.c.number)
-    )
+    """All links of breakers, those first that have ended."""
     refs = _ended_refs(c, breaker_ids)
-    for breaker_id, router_id, owner, slot, since in c.execute(query):
-        refs.setdefault(breaker_id, []).append(RouterRef(router_id, owner or "", slot or "", since))
+    for breaker_id, ref in _link_refs(c, breaker_ids, None):
+        refs.setdefault(breaker_id, []).append(ref)
     return refs
+
+
+def _link_refs(
+    c: Connection, breaker_ids: Sequence[str], router_ids: Sequence[str] | None
+) -> list[tuple[str, RouterRef]]:
+    """A link whose change is not in the log yet has nothing to read."""
+    links, routers = t.links.c, t.routers.c
+    query = (
+        select(links.breaker_id, links.router_id, routers.owner, routers.log_slot, links.since_offset)
+        .join(t.routers, routers.id == links.router_id)
+        .where(links.breaker_id.in_(IDS), links.since_offset.is_not(None))
+        .order_by(links.number)
+    )
+    if router_ids is not None:
+        query = query.where(links.router_id.in_(router_ids))
+    return [
+        (breaker_id, RouterRef(router_id, owner or "", slot or "", since))
+        for breaker_id, router_id, owner, slot, since in by_ids(c, query, breaker_ids)
+    ]
 
 
 def _starts(refs: Sequence[RouterRef]) -> dict[str, int]:

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from breaker_actors.core.log_entries import encode_samples, share_of_trace
+from breaker_actors.core.log_entries import LogRecord, encode_samples, share_of_trace
+from breaker_actors.errors import Invalid
 from breaker_actors.messages import Part
 from breaker_actors.store.rows import BreakerRow, RouterDraft, RouterRow
+from breaker_actors.wal.sqlite import SqliteLog
 from tests.support.cluster import Service, service, until
 
 
@@ -193,3 +195,43 @@ async def has(s: Service, row: BreakerRow, count: int) -> bool:
 
 async def listening(held: object, router_id: str) -> bool:
     return router_id in held.routers  # type: ignore[attr-defined]
+
+
+async def test_a_router_of_many_breakers_is_read_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each: each would read past the settings of all others."""
+    read_rows: dict[str, int] = {}
+    read = SqliteLog.read
+
+    async def counted(log: SqliteLog, slot: str, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
+        found = await read(log, slot, router_id, after, upto, limit)
+        read_rows[router_id] = read_rows.get(router_id, 0) + len(found)
+        return found
+
+    monkeypatch.setattr(SqliteLog, "read", counted)
+    async with service(tmp_path) as s:
+        breakers = [await counting(s, f"b{n}") for n in range(200)]
+        shared = await router(s, *breakers)
+        await s.send(shared.id, [1.0])
+
+        async def have_counted() -> bool:
+            return await counts(s, *breakers) == [1] * len(breakers)
+
+        await until(have_counted, 20)
+    assert read_rows[shared.id] < 10 * len(breakers)
+
+
+async def test_a_project_has_so_many_links(tmp_path: Path) -> None:
+    """Twice as many as it may have breakers. Who had more before may unlink."""
+    async with service(tmp_path, breakers_per_project_max=2) as s:
+        a, b = [await counting(s, name) for name in "ab"]
+        first = await router(s, a, b)
+        with pytest.raises(Invalid, match="at most 4 links"):
+            await router(s, a)
+        empty = await router(s)
+        with pytest.raises(Invalid, match="at most 4 links"):
+            await s.store.link_breakers(s.project.id, empty.id, [a.id], s.clock.now_ms())
+        changes = await s.store.unlink_breaker(s.project.id, first.id, a.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, changes)
+        await router(s, a)
