@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 import structlog
@@ -27,6 +27,34 @@ ROUTERS_NAMED_MAX = 500
 log = structlog.get_logger()
 
 
+class _Waiter:
+    """Somebody who waits for changes to be settled; `settled` says whether they are."""
+
+    def __init__(self, wanted: set[int], settled: asyncio.Future[bool]) -> None:
+        self._wanted = wanted
+        self._is_for_all = not wanted
+        self.settled = settled
+
+    def hear(self, settled: Set[int]) -> bool:
+        """Notes changes that are settled; True when it need not wait any more."""
+        self._wanted -= settled
+        if not self.settled.done() and (self._wanted or self._is_for_all):
+            return False
+        self._answer(True)
+        return True
+
+    def give_up(self) -> None:
+        self._answer(False)
+
+    def fail(self, error: Exception) -> None:
+        if not self.settled.done():
+            self.settled.set_exception(error)
+
+    def _answer(self, is_settled: bool) -> None:
+        if not self.settled.done():
+            self.settled.set_result(is_settled)
+
+
 class ConfigDispatch:
     """Relays change rows from the store to the routers' logs, and starts breakers that are new."""
 
@@ -38,7 +66,9 @@ class ConfigDispatch:
         self._placer = placer
         self._supervision = supervision
         self._rebalancer = rebalancer
-        self._applying = asyncio.Lock()
+        # bounded by the calls that wait here
+        self._waiters: list[_Waiter] = []
+        self._is_applying = False
         # breakers that are to be started, or linked: by these routers, or by all (None)
         self._unstarted: dict[str, set[str] | None] = {}
         # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
@@ -54,29 +84,65 @@ class ConfigDispatch:
         self._unannounced.add(EVERY_PROJECT)
 
     async def apply_left(self) -> None:
-        """One regular round: what waits, and breakers that could not be started when their turn was."""
-        try:
-            await self.apply()
-        except BreakersError as error:
-            log.warning("changes_not_applied", error=str(error))
+        """One regular look: what waits is applied in the background, and breakers that could not be started when their
+        turn was. Whoever has other regular work does not wait for thousands of changes."""
+        if not self._is_applying:
+            self._placer.tasks.spawn(self._apply_quietly())
         if self._unstarted and not self._starting.locked():
             self._placer.tasks.spawn(self._start_breakers())
         if self._unannounced:
             self._placer.tasks.spawn(self._announce())
 
-    async def apply(self) -> None:
-        """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes."""
-        async with self._applying:
-            await self._check_doubtful()
-            stuck: set[str] = set()
-            while True:
-                able = [name for name in self._placer.membership.up("router") if name not in stuck]
-                changes = await self._store.pending_changes(CHANGES_MAX, able)
-                left = await self._apply_batch(changes)
-                owners = {self._placer.assignments["router"].owner(c.router_id) or "" for c in left}
-                if len(left) == len(changes) and owners <= stuck:
-                    return
-                stuck |= owners
+    async def _apply_quietly(self) -> None:
+        try:
+            await self.apply(())
+        except BreakersError as error:
+            log.warning("changes_not_applied", error=str(error))
+
+    async def apply(self, wanted: Collection[int]) -> bool:
+        """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes.
+        Returns True once the changes `wanted` are settled, False when nothing more can be done for now."""
+        waiter = _Waiter(set(wanted), asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        if not self._is_applying:
+            self._is_applying = True
+            self._placer.tasks.spawn(self._apply_for_all())
+        try:
+            return await waiter.settled
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    async def _apply_for_all(self) -> None:
+        """Until nobody waits. What fails is told to who waited longest; for the others it is tried again."""
+        try:
+            while self._waiters:
+                try:
+                    await self._apply_rounds()
+                except Exception as error:
+                    self._waiters.pop(0).fail(error)
+        finally:
+            self._is_applying = False
+
+    async def _apply_rounds(self) -> None:
+        """Whoever waits is answered after the round that settled the last of its changes, and the others when nothing
+        is left that can be done. The last look at the store is no answer to who came after it."""
+        await self._check_doubtful()
+        stuck: set[str] = set()
+        while True:
+            present = list(self._waiters)
+            able = [name for name in self._placer.membership.up("router") if name not in stuck]
+            changes = await self._store.pending_changes(CHANGES_MAX, able)
+            left = await self._apply_batch(changes)
+            settled = {c.id for c in changes} - {c.id for c in left}
+            self._waiters = [waiter for waiter in self._waiters if not waiter.hear(settled)]
+            owners = {self._placer.assignments["router"].owner(c.router_id) or "" for c in left}
+            if len(left) == len(changes) and owners <= stuck:
+                self._waiters = [waiter for waiter in self._waiters if waiter not in present]
+                for waiter in present:
+                    waiter.give_up()
+                return
+            stuck |= owners
 
     async def publish(self, project_id: str) -> None:
         """Announces to replicas that a project's configuration changed: now, or in a later round."""

@@ -187,7 +187,8 @@ class DirectoryHost:
     async def _apply_until(self, change_ids: Sequence[int]) -> None:
         again = True
         while True:
-            await self._dispatch.apply()
+            if await self._dispatch.apply(change_ids):
+                return
             owners = await self._dispatch.unsettled_owners(change_ids)
             if any(map(self._placer.membership.is_starting, owners)):
                 await self._supervision.until_up(owners)

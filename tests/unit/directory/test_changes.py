@@ -1,0 +1,44 @@
+"""Changes of configuration on their way into the logs: who waits for its own does not wait for everybody's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.directory import config_dispatch
+from breaker_actors.store.rows import BreakerDraft
+from tests.support.cluster import FAST_RULE, Service, service
+
+MANY = 200
+
+
+async def write(s: Service, project_id: str, count: int) -> list[int]:
+    """Breakers of a project that nobody has put into their routers' logs; the ids of their changes."""
+    change_ids: list[int] = []
+    for n in range(count):
+        draft = BreakerDraft(rule=parse_rule(FAST_RULE), name=f"b{n}")
+        change_ids += (await s.store.create_breaker(project_id, draft, s.clock.now_ms()))[1]
+    return change_ids
+
+
+async def waiting(s: Service, project_id: str) -> int:
+    return sum(change.project_id == project_id for change in await s.store.pending_changes(10_000))
+
+
+async def test_who_waits_for_one_change_does_not_wait_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is answered after the round that settled it; the many are settled in the end, and their caller told so."""
+    monkeypatch.setattr(config_dispatch, "CHANGES_MAX", 10)
+    async with service(tmp_path) as s:
+        now = s.clock.now_ms()
+        workspace_id = s.project.workspace_id
+        org_id = (await s.store.list_orgs())[0].id
+        other = await s.store.create_project(org_id, workspace_id, "other", now)
+        many = await write(s, s.project.id, MANY)
+        (one,) = await write(s, other.id, 1)
+        await s.gateway.configured(other.id, [one])
+        assert await s.store.unsettled([one]) == []
+        assert await waiting(s, s.project.id) > MANY // 2
+        await s.gateway.configured(s.project.id, many)
+        assert await waiting(s, s.project.id) == 0
