@@ -239,10 +239,20 @@ def refuse_many_links(c: Connection, project_id: str, more: int) -> None:
         )
 
 
+def room(c: Connection, project_id: str) -> int:
+    """Bytes by which the project's configuration may grow."""
+    return shares(c).configuration_bytes - used(c, project_id, "configuration")
+
+
 def refuse_larger(c: Connection, project_id: str, growth: int) -> None:
     """Refuses what makes the project's configuration so many bytes larger. Raises Invalid."""
     before = used(c, project_id, "configuration")
     _refuse_beyond(c, before, before + growth)
+
+
+def refuse_overfull(c: Connection, project_id: str) -> None:
+    """Refuses a configuration beyond its share. Raises Invalid."""
+    _refuse_beyond(c, 0, used(c, project_id, "configuration"))
 
 
 def breaker_bytes(row: BreakerRow) -> int:

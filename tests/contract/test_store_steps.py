@@ -49,9 +49,9 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     monkeypatch.setattr(project_end, "STEP", 2)
     write = steps.Steps.write
 
-    async def step(self: steps.Steps, work: Any) -> Any:
+    async def step(self: steps.Steps, who: Any, work: Any) -> Any:
         await found.before_a_step()
-        return await write(self, work)
+        return await write(self, who, work)
 
     monkeypatch.setattr(steps.Steps, "write", step)
     monkeypatch.setattr(steps, "REST", 0)
@@ -272,7 +272,7 @@ async def test_one_looks_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch
         return see(self, *args, **more)
 
     monkeypatch.setattr(bulk_steps.BulkReplace, "_see", slow)
-    await asyncio.gather(*(replace(world, item("a")) for _ in range(5)))
+    await asyncio.gather(*(replace(world, *map(item, "abc")) for _ in range(5)))
     assert most == 1
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from api.launch import processes
 from tests.support.live import serving, wait_for
-from tests.support.nodes import BIN, LOCAL_IP, MARK, PATIENT, PROXY_PORT, breakers
+from tests.support.nodes import BIN, LOCAL_IP, MARK, PATIENT, PROXY_PORT, breakers, free_ports
 from tests.support.postgres import own_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -81,7 +81,8 @@ def test_the_way_to_a_cluster(place: Path, mark: str) -> None:
         pass
     head, copy, node, settings, deploy, status = walk()
     names = ("port", "dashboard-port", "ray-client-server-port")
-    head += "".join(f" --{name}={processes.free_port()}" for name in names) + " --num-cpus=2"
+    given = zip(names, free_ports(len(names)), strict=True)
+    head += "".join(f" --{name}={port}" for name, port in given) + " --num-cpus=2"
     environ = {**home, "PATH": f"{BIN}:{os.environ['PATH']}", MARK: mark, "NODE_DIR": str(place / "node")}
 
     def paste(lines: list[str], folder: str, more: dict[str, str]) -> str:

@@ -43,6 +43,14 @@ def breakers(*arguments: str, timeout: float = DEPLOY_S, **environ: str) -> subp
     )
 
 
+def free_ports(count: int) -> list[int]:
+    """No two of them the same: Ray refuses a port that two of its parts are given."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(processes.free_port())
+    return list(found)
+
+
 def node_environment(data_dir: Path) -> dict[str, str]:
     """What `breakers node-env` prints, as a shell reads it; ports are ours alone on this machine."""
     printed = breakers("node-env", "--head", "--data-dir", str(data_dir)).stdout
@@ -146,7 +154,7 @@ class Nodes:
         self._prepared = prepared
         self._place = () if many else ("--node-ip-address=127.0.0.1",)
         self._environ = environ
-        self._port = processes.free_port()
+        self._port, *self._others = free_ports(3)
         self._ip = ""
         self.members: list[Node] = []
 
@@ -156,7 +164,7 @@ class Nodes:
 
     def start_head(self, cpus: int = 2) -> Node:
         own = {"port": self._port}
-        own |= {name: processes.free_port() for name in ("ray-client-server-port", "dashboard-port")}
+        own |= dict(zip(("ray-client-server-port", "dashboard-port"), self._others, strict=True))
         ports = [f"--{name}={port}" for name, port in own.items()]
         node = self._start(
             {}, "--head", f"--temp-dir={self.folder / 'ray'}", *ports, f"--num-cpus={cpus}", *self._place

@@ -31,7 +31,6 @@ from breaker_actors.store.rows import (
     ScrapedRule,
 )
 from breaker_actors.store.section import IDS, belongs, by_ids, lock_project, new_id
-from breaker_actors.store.steps import whole
 
 
 class Breakers(Onces):
@@ -58,7 +57,8 @@ class Breakers(Onces):
         self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM
     ) -> Replaced:
         _refuse_too_many(len(items), self._breakers_max)
-        return await whole(BulkReplace(self._steps, Place(by, now_ms, project_id), items, check).run())
+        replace = BulkReplace(self._steps, Place(by, now_ms, project_id), items, check, self._breakers_max)
+        return await replace.run()
 
     async def list_breakers(
         self, project_id: str, breaker_ids: Sequence[str] | None = None

@@ -9,24 +9,25 @@ change between two steps keep what they were given, in all fields that the repla
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, select, update
 
-from breaker_actors.errors import NotFound, Unavailable
+from breaker_actors.errors import NotFound, Unavailable, too_many_breakers
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import Check
 from breaker_actors.store.config.audit_log import Place, refuse_beyond
 from breaker_actors.store.config.bulk_replace import plan_of
 from breaker_actors.store.config.change_set import EDITABLE, Plan, carry_out, edited, load_breakers, taken_ids
-from breaker_actors.store.quotas import breaker_bytes, refuse_larger
+from breaker_actors.store.quotas import breaker_bytes, refuse_larger, refuse_overfull, room
 from breaker_actors.store.rows import BreakerItem, BreakerRow, Replaced
 from breaker_actors.store.section import lock_project, new_id
-from breaker_actors.store.steps import Steps, first_few
+from breaker_actors.store.steps import Steps, Who, first_few
 
 LOOKS_MAX = 3
 """After so many looks that somebody's write has overtaken the next one is taken under the lock."""
@@ -52,34 +53,51 @@ class _Look(NamedTuple):
 class BulkReplace:
     """One bulk replace, as `ConfigStore.replace_breakers` describes it."""
 
-    def __init__(self, steps: Steps, place: Place, items: Sequence[BreakerItem], check: Check) -> None:
+    def __init__(
+        self, steps: Steps, place: Place, items: Sequence[BreakerItem], check: Check, breakers_max: int
+    ) -> None:
         self._steps = steps
+        self._who: Who | None = None
+        self._breakers_max = breakers_max
         self._place = place
         self._project_id = place.project_id or ""
         self._items = items
         self._check = check
 
     async def run(self) -> Replaced:
-        """Raises Unavailable where another one takes too long, or has taken over."""
-        look, change_ids = await self._started()
-        done = 1
-        try:
-            while done < len(look.steps):
-                change_ids += await self._steps.write(partial(self._go_on, look=look, number=done))
-                done += 1
-        except Exception:
-            await self._steps.write(partial(self._give_up, claim=look.claims[done - 1]))
-            raise
-        return Replaced(changed=bool(look.steps), rows=_outcome(look), change_ids=change_ids)
-
-    async def _started(self) -> tuple[_Look, list[int]]:
-        """A look, and the change rows of its first step."""
+        """Raises Unavailable where another one takes too long, or has taken over. Until the first step it is its
+        caller's: who hangs up has asked for nothing."""
+        self._who = await self._steps.turn_of(self._place.project_id or "", len(self._items))
         for _ in range(LOOKS_MAX):
             look = await self._look()
-            change_ids = await self._steps.write(partial(self._begin, look=look)) if look.steps else []
-            if change_ids is not None:
-                return look, change_ids
-        return await self._steps.write(self._look_and_begin)
+            done = await self._steps.whole(self._who, partial(self._carry_out, look)) if look.steps else []
+            if done is not None:
+                return _replaced(look, done)
+        return await self._steps.whole(self._who, self._carry_out_locked)
+
+    async def _carry_out(self, look: _Look) -> list[int] | None:
+        """The ids of the change rows of all steps; None where the look is overtaken."""
+        self._steps.live.update(claim for claim in look.claims if claim)
+        try:
+            change_ids = await self._steps.write(self._who, partial(self._begin, look=look))
+            return None if change_ids is None else change_ids + await self._go_on_to_the_end(look)
+        finally:
+            self._steps.live.difference_update(claim for claim in look.claims if claim)
+
+    async def _carry_out_locked(self) -> Replaced:
+        look, change_ids = await self._steps.write(self._who, self._look_and_begin)
+        return _replaced(look, change_ids + await self._go_on_to_the_end(look))
+
+    async def _go_on_to_the_end(self, look: _Look) -> list[int]:
+        change_ids, done = list[int](), 1
+        try:
+            while done < len(look.steps):
+                change_ids += await self._steps.write(self._who, partial(self._go_on, look=look, number=done))
+                done += 1
+        except Exception:
+            await self._steps.write(self._who, partial(self._give_up, claim=look.claims[done - 1]))
+            raise
+        return change_ids
 
     async def _look(self) -> _Look:
         """Outside of any lock, once no other replace of the project is under way."""
@@ -87,13 +105,13 @@ class BulkReplace:
         begun = changed = clock()
         seen = gone = None
         while True:
-            found = await self._steps.read(partial(self._see, gone=gone))
+            found = await self._steps.read(self._who, partial(self._see, gone=gone))
             if isinstance(found, _Look):
                 return found
             now = clock()
             if now - begun > WAIT_S:
                 raise Unavailable(_UNDER_WAY)
-            if found != seen:
+            if found != seen or found in self._steps.live:
                 seen, changed = found, now
             elif now - changed > AWAY_S:
                 gone = found
@@ -109,7 +127,7 @@ class BulkReplace:
         foreign = taken_ids(c, named) - {row.id for row in rows}
         plan = plan_of(self._project_id, rows, self._items, foreign, self._place.now_ms)
         self._check(rows, len(plan.removed))
-        steps = list(_steps(plan))
+        steps = list(_steps(plan, self._breakers_max - len(rows), room(c, self._project_id)))
         claims = [new_id() for _ in steps[1:]]
         return _Look(rows, plan, steps, [*claims, None], _growth(plan), version, claim)
 
@@ -132,7 +150,7 @@ class BulkReplace:
             refuse_larger(c, self._project_id, look.growth)
             refuse_beyond(c, self._place, look.plan.notes())
         _set_claim(c, self._project_id, look.claims[0])
-        return carry_out(c, self._place, look.steps[0], judged=several)
+        return self._write(c, look.steps[0]) if several else carry_out(c, self._place, look.steps[0])
 
     def _go_on(self, c: Connection, look: _Look, number: int) -> list[int]:
         lock_project(c, self._project_id)
@@ -140,7 +158,18 @@ class BulkReplace:
             raise Unavailable("another bulk replace of this project has taken over: a part of this one is done")
         _set_claim(c, self._project_id, look.claims[number])
         step = _refreshed(c, self._project_id, look.steps[number], self._place.now_ms)
-        return carry_out(c, self._place, step, judged=True)
+        return self._write(c, step)
+
+    def _write(self, c: Connection, step: Plan) -> list[int]:
+        """One of several steps. The project may have been filled up by others since the look."""
+        change_ids = carry_out(c, self._place, step, judged=True)
+        if _growth(step) > 0:
+            refuse_overfull(c, self._project_id)
+        if len(step.created) > len(step.removed):
+            mine = t.breakers.c.project_id == self._project_id
+            if c.execute(select(func.count()).select_from(t.breakers).where(mine)).scalar_one() > self._breakers_max:
+                raise too_many_breakers(self._breakers_max)
+        return change_ids
 
     def _give_up(self, c: Connection, claim: str | None) -> None:
         """The project is free for others: the same replace again does what is left."""
@@ -161,20 +190,34 @@ def _set_claim(c: Connection, project_id: str, claim: str | None) -> None:
     c.execute(update(t.projects).where(t.projects.c.id == project_id).values(replacing=claim))
 
 
-def _steps(plan: Plan) -> Iterator[Plan]:
-    """What is new first, what goes last: who is interrupted in between has more breakers than wanted, not fewer."""
-    sizes = [breaker_bytes(row) for row in plan.created]
-    sizes += [breaker_bytes(old) + breaker_bytes(new) for old, new in plan.edited]
-    sizes += [breaker_bytes(row) for row in plan.removed]
-    made, changed = len(plan.created), len(plan.created) + len(plan.edited)
+def _replaced(look: _Look, change_ids: list[int]) -> Replaced:
+    return Replaced(changed=bool(look.steps), rows=_outcome(look), change_ids=change_ids)
+
+
+def _steps(plan: Plan, places: int, free: int) -> Iterator[Plan]:
+    """What is new first, what goes last: who is interrupted in between has more breakers than wanted, not fewer. But
+    what has no room goes behind as much as has to go for it. `places`, `free`: breakers and bytes there is room for."""
+    going = deque(plan.removed)
+    acts: list[tuple[str, Any, int]] = []
+    added: list[tuple[str, Any, int, int, int]] = []
+    for row in plan.created:
+        added.append(("created", row, 1, breaker_bytes(row), breaker_bytes(row)))
+    for pair in plan.edited:
+        old, new = map(breaker_bytes, pair)
+        added.append(("edited", pair, 0, new - old, new + old))
+    for kind, thing, more, grows, size in added:
+        while going and (places < more or free < grows):
+            row = going.popleft()
+            places, free = places + 1, free + breaker_bytes(row)
+            acts.append(("removed", row, breaker_bytes(row)))
+        places, free = places - more, free - grows
+        acts.append((kind, thing, size))
+    acts += [("removed", row, breaker_bytes(row)) for row in going]
     begin = 0
-    while begin < len(sizes):
-        end = begin + first_few(islice(sizes, begin, None))
-        yield Plan(
-            plan.created[begin:end],
-            plan.edited[max(0, begin - made) : max(0, end - made)],
-            plan.removed[max(0, begin - changed) : max(0, end - changed)],
-        )
+    while begin < len(acts):
+        end = begin + first_few(size for _, _, size in islice(acts, begin, None))
+        some = acts[begin:end]
+        yield Plan(*([thing for kind, thing, _ in some if kind == name] for name in ("created", "edited", "removed")))
         begin = end
 
 

@@ -15,7 +15,7 @@ from breaker_actors.store.config.change_rows import end_routers
 from breaker_actors.store.config.change_set import Plan, carry_out, load_breakers
 from breaker_actors.store.operational.leases import remove_deleted_projects
 from breaker_actors.store.quotas import forget, hand_over, weight_of
-from breaker_actors.store.steps import STEP, Steps, first_few
+from breaker_actors.store.steps import STEP, Steps, Who, first_few
 
 UNFINISHED_MS = 60_000
 """After so much time a deletion that is not finished is nobody's."""
@@ -28,11 +28,11 @@ def has_more() -> ColumnElement[bool]:
     return or_(exists().where(t.breakers.c.project_id == t.projects.c.id), routers)
 
 
-async def end_rest(steps: Steps, place: Place) -> list[int]:
+async def end_rest(steps: Steps, who: Who | None, place: Place) -> list[int]:
     """The ids of the change rows."""
     change_ids, left = list[int](), True
     while left:
-        more, left = await steps.write(partial(end_some, place=place))
+        more, left = await steps.write(who, partial(end_some, place=place))
         change_ids += more
     return change_ids
 

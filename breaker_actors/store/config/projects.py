@@ -18,7 +18,6 @@ from breaker_actors.store.quotas import add, add_one, refuse_churn
 from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
 from breaker_actors.store.secrets import new_ingest_secret
 from breaker_actors.store.section import ACCESS, bump, lock_project, must_exist, new_id
-from breaker_actors.store.steps import whole
 from breaker_actors.text.escaping import link_template
 
 _PROJECT_FIELDS = {"name", "enable_signed_ingest", "slack_webhook_url", "trace_id_url_template"}
@@ -136,10 +135,11 @@ class Projects(Onces):
             return place, *end_some(c, place)
 
         async def in_steps() -> list[int]:
-            place, change_ids, left = await self._steps.write(work)
-            return change_ids + (await end_rest(self._steps, place) if left else [])
+            place, change_ids, left = await self._steps.write(who, work)
+            return change_ids + (await end_rest(self._steps, who, place) if left else [])
 
-        return await whole(in_steps())
+        who = await self._steps.turn_of(project_id)
+        return await self._steps.whole(who, in_steps)
 
     async def finish_deletions(self, now_ms: int) -> int:
         def unfinished(c: Connection) -> list[Row[Any]]:
@@ -150,7 +150,7 @@ class Projects(Onces):
 
         projects = await self._db.read(unfinished)
         for project in projects:
-            await end_rest(self._steps, Place(SYSTEM, now_ms, project.id, project.org_id))
+            await end_rest(self._steps, (project.org_id, project.id), Place(SYSTEM, now_ms, project.id, project.org_id))
         return len(projects)
 
     async def _change_project(
