@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -274,6 +274,168 @@ async def test_one_looks_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bulk_steps.BulkReplace, "_see", slow)
     await asyncio.gather(*(replace(world, *map(item, "abc")) for _ in range(5)))
     assert most == 1
+
+
+# whose turn it is
+
+
+async def test_turns_go_round() -> None:
+    """Between organisations, then between projects of one; who is cancelled is passed over."""
+    turns, order = steps.Turns(), list[str]()
+    await turns.take(("a", "1"))
+
+    async def one(org: str, project: str) -> None:
+        await turns.take((org, project))
+        order.append(org + project)
+        await asyncio.sleep(0)
+        turns.give_back()
+
+    wanted = ["a1", "a1", "a1", "a2", "b1", "a1", "b2"]
+    waiting = [asyncio.create_task(one(*name)) for name in wanted]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    turns.give_back()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert order == ["a1", "b1", "a2", "b2", "a1", "a1"]
+    await asyncio.wait_for(turns.take(("c", "1")), 1)
+
+
+async def test_a_turn_given_to_who_is_cancelled_goes_on() -> None:
+    """Both at the same moment."""
+    turns = steps.Turns()
+    await turns.take(("a", "1"))
+    first, second = (asyncio.create_task(turns.take(("a", "1"))) for _ in range(2))
+    await asyncio.sleep(0)
+    turns.give_back()
+    first.cancel()
+    await asyncio.wait_for(second, 1)
+    assert first.cancelled()
+
+
+async def test_small_changes_wait_for_no_turn(world: World) -> None:
+    """Somebody's large one is under way; others make, change and end what is small."""
+    held: steps.Steps = world.store._steps  # type: ignore[attr-defined]
+    await held._turns.take(("somebody", "else"))
+    other = await world.store.create_project(world.org_id, world.workspace_id, "other", 1)
+    await asyncio.wait_for(replace(world, item("a"), item("b")), 5)
+    await asyncio.wait_for(world.store.delete_project(other.id, 60), 5)
+    large = asyncio.create_task(replace(world, *map(item, "abc")))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(large), 0.1)
+    assert await names(world) == ["a", "b"]
+    held._turns.give_back()
+    await asyncio.wait_for(large, 5)
+    assert await names(world) == ["a", "b", "c"]
+
+
+async def test_who_hangs_up_before_the_first_step_has_asked_for_nothing(world: World) -> None:
+    """Nothing of it goes on, and its place is another one's."""
+    held: steps.Steps = world.store._steps  # type: ignore[attr-defined]
+    await held._turns.take(("somebody", "else"))
+    asked = [asyncio.create_task(replace(world, *map(item, "abc"))) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert steps.running() == []
+    held._turns.give_back()
+    await asyncio.wait_for(held._turns.take(("b", "1")), 1)
+    assert await names(world) == []
+    held._turns.give_back()
+
+
+async def test_an_organisation_has_so_many_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one waits, still its caller's."""
+    monkeypatch.setattr(steps, "LARGE_AT_ONCE", 2)
+    under_way = most = 0
+    goes_on = asyncio.Event()
+
+    async def carry_out(self: bulk_steps.BulkReplace, look: Any) -> list[int]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await goes_on.wait()
+        under_way -= 1
+        return []
+
+    monkeypatch.setattr(bulk_steps.BulkReplace, "_carry_out", carry_out)
+    asked = [asyncio.create_task(replace(world, *map(item, "abc"))) for _ in range(5)]
+    await asyncio.sleep(0.2)
+    assert (most, len(steps.running())) == (2, 2)
+    goes_on.set()
+    await asyncio.gather(*asked)
+    assert (most, under_way, steps.running()) == (2, 0, [])
+
+
+async def test_a_live_claim_is_nobody_elses(world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its next step waits for its turn."""
+    monkeypatch.setattr(bulk_steps, "AWAY_S", 0.1)
+    goes_on = asyncio.Event()
+
+    async def wait() -> None:
+        await goes_on.wait()
+
+    pauses.acts.append(wait)
+    first = asyncio.create_task(replace(world, *map(item, "abcde")))
+    while await claim_of(world) is None:
+        await asyncio.sleep(0.01)
+    second = asyncio.create_task(replace(world, *map(item, "xyz")))
+    await asyncio.sleep(0.4)
+    assert not second.done()
+    goes_on.set()
+    assert [row.name for row in (await first).rows] == list("abcde")
+    assert [row.name for row in (await second).rows] == await names(world) == list("xyz")
+
+
+# room
+
+
+@pytest.fixture
+async def tight(backend: Backend) -> AsyncIterator[World]:
+    """A project with four breakers, which may have five."""
+    store = SqlStore(backend.url, SecretBox(b"k" * 32), breakers_max=5)
+    await store.open()
+    world = await World.make(store)
+    for name in "abcd":
+        await world.breaker(name)
+    yield world
+    await store.close()
+
+
+async def test_a_full_project_is_replaced_within_its_bound(tight: World, pauses: Pauses) -> None:
+    found: list[list[str]] = []
+
+    async def look() -> None:
+        found.append(await names(tight))
+
+    pauses.acts += [look] * 9
+    await replace(tight, *map(item, "efghi"))
+    assert await names(tight) == list("efghi")
+    assert found
+    assert all(len(each) <= 5 for each in found)
+
+
+async def test_replaces_that_fail_in_the_middle_never_pass_the_bound(tight: World, pauses: Pauses) -> None:
+    """Each leaves what it has done; the next one finds the project as it is."""
+    other = await tight.store.create_project(tight.org_id, tight.workspace_id, "other", 1)
+    for n in range(4):
+        taken = f"0a0a0a0a-0000-4000-8000-00000000000{n}"
+        pauses.begun = False
+        pauses.acts = [lambda taken=taken: tight.store.create_breaker(other.id, draft(taken, id=taken), 60)]
+        with pytest.raises(BreakerExists):
+            await replace(tight, *(item(f"{n} {m}") for m in range(4)), item(f"{n} last", id=taken))
+        assert len(await names(tight)) <= 5
+
+
+async def test_who_fills_a_project_up_meanwhile_comes_first(tight: World, pauses: Pauses) -> None:
+    async def beside() -> None:
+        for n in range(5 - len(await names(tight))):
+            await tight.breaker(f"new {n}")
+
+    pauses.acts += [beside] * 5
+    with pytest.raises(Invalid, match="at most 5 breakers"):
+        await replace(tight, *(item(name) for name in "efghi"))
+    assert len(await names(tight)) == 5
 
 
 # the end of a project
