@@ -118,6 +118,12 @@ class Unavailable(BreakersError):
     code = "not_ready"
 
 
+class LogDamaged(Unavailable):
+    """A router's log is not as it was written: nothing is taken into it until an operator says how to go on."""
+
+    code = "log_damaged"
+
+
 class Fenced(BreakersError):
     """A newer owner has taken over; the caller must drop what it holds."""
 
@@ -139,3 +145,8 @@ class SchemaMismatch(BreakersError):
 def too_many_breakers(most: int) -> Invalid:
     """The error for breakers beyond what a project may have."""
     return Invalid(f"A project has at most {most} breakers.", {"breakers": f"at most {most}"})
+
+
+def log_damaged(router_id: str, words: str, offset: int = 0) -> LogDamaged:
+    """The error for a log that is not as it was written: what is wrong, from which record on if that is known."""
+    return LogDamaged(f"the log of router {router_id} is damaged: {words}", {"router_id": router_id, "offset": offset})

@@ -40,9 +40,10 @@ Refusal = Literal["log_full", "share_full"]
 class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     """Result of appending a Part: "ok" (durable, at `offset`), "duplicate" (an earlier one at `offset` had its key),
     "reused" (an earlier one with another body had it), "not_owner" or "failed". Refused for now: "full" (too much in
-    flight), "log_full" (the log is at its bound), "share_full" (this project's share of it is)."""
+    flight), "log_full" (the log is at its bound), "share_full" (this project's share of it is). "damaged": nothing is
+    taken into a log that is not as it was written, until an operator says how to go on."""
 
-    status: Literal["ok", "duplicate", "reused", "full", "log_full", "share_full", "not_owner", "failed"]
+    status: Literal["ok", "duplicate", "reused", "full", "log_full", "share_full", "not_owner", "failed", "damaged"]
     offset: int = 0
 
 
@@ -90,6 +91,8 @@ class SubscribeRequest(msgspec.Struct, frozen=True, array_like=True):
     router_id: str
     breaker_id: str
     epoch: int
+    applied: int = 0
+    """Up to where the breaker has applied the router's log: the log can't be shorter."""
 
 
 class Subscribers(msgspec.Struct, frozen=True, array_like=True):
@@ -170,12 +173,14 @@ class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The Directory hands a router to a RouterActor under a new epoch."""
+    """The Directory hands a router to a RouterActor under a new epoch. `read_offset`: the store says that its log was
+    read up to there; where the log is shorter, some of it is lost."""
 
     router_id: str
     project_id: str
     epoch: int
     log_slot: str
+    read_offset: int = 0
 
 
 class LogFloor(msgspec.Struct, frozen=True, array_like=True):
@@ -374,12 +379,14 @@ class ProjectShare(msgspec.Struct, frozen=True, kw_only=True):
 
 class RouterFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting`: samples on their way into the log. `log_bytes`: by slot; two owners may write into one. `limits`: the
-    projects that have used up their share of a log, at most 100 / BREAKERS_LOG_PROJECT_PERCENT_MAX of each."""
+    projects that have used up their share of a log, at most 100 / BREAKERS_LOG_PROJECT_PERCENT_MAX of each. `damaged`:
+    routers into whose logs nothing is taken, a hundred at most."""
 
     routers: int
     waiting: int
     log_bytes: dict[str, int]
     limits: tuple[ProjectShare, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 class BreakerFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from api.cli import deliveries as cli_deliveries
 from api.cli import doctor as cli_doctor
 from api.cli import history as cli_history
 from api.cli import logs as cli_logs
+from api.cli import recover as cli_recover
 from api.cli.errors import FAILED, one_line_errors
 from api.cli.output import note, put, put_script
 from api.cli.store_access import DataDir, settings_of
@@ -53,6 +54,7 @@ app.command("backfill")(cli_history.backfill)
 app.command("export")(cli_history.export)
 app.command("logs")(cli_logs.logs)
 app.command("doctor")(cli_doctor.doctor)
+app.command("recover")(cli_recover.recover)
 
 
 def main() -> None:

@@ -331,6 +331,8 @@ PROPERTIES = {
     "ActorStatus.routers": "Routers it has itself; null: not of its role, or no answer.",
     "waiting": "Samples on their way into the log; null: not of its role, or no answer.",
     "ActorStatus.log_bytes": "Bytes of the log by partition; null: not of its role, or no answer.",
+    "damaged": "Routers whose logs are not as they were written, so that their samples are refused, a hundred at most;"
+    " null: not of its role, or no answer.",
     "ActorStatus.breakers": "Breakers it has itself; null: not of its role, or no answer.",
     "starting": "Breakers that still recover; null: not of its role, or no answer.",
     "behind": "Breakers that have not applied all they were sent; null: not of its role, or no answer.",

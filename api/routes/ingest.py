@@ -18,7 +18,7 @@ from api.middleware.request_log import note_outcome
 from api.wire import samples
 from api.wire.http import json_response
 from api.wire.responses import Accepted
-from breaker_actors.errors import IdempotencyKeyReused, Invalid, Overloaded, Unavailable
+from breaker_actors.errors import IdempotencyKeyReused, Invalid, LogDamaged, Overloaded, Unavailable
 from breaker_actors.messages import AppendResult
 from breaker_actors.store.rows import ProjectRow
 from breaker_actors.telemetry.meters import Meters
@@ -156,6 +156,8 @@ def count_samples(meters: Meters, outcomes: Sequence[AppendResult], n: int) -> N
 def check_outcomes(outcomes: Sequence[AppendResult]) -> None:
     """Raises unless every part is in its log; what is will be recognised when the request comes again."""
     words = {outcome.status for outcome in outcomes}
+    if "damaged" in words:
+        raise LogDamaged
     if words & {"failed", "not_owner"}:
         raise Unavailable("A part of the samples could not be stored; send the request again.")
     if "reused" in words:

@@ -27,7 +27,8 @@ class JournalFigures(Answer, kw_only=True):
 class ActorStatus(Answer, kw_only=True):
     """Null: it has no such figure, or did not say. `holds`: routers or breakers placed there; `routers`, `breakers`:
     what it says it has itself. `behind`: breakers that have not applied all they were sent, `lag` log records at most;
-    `unheard`: links to routers that nobody serves; `overdue_ms`: age of the oldest unfired timer."""
+    `unheard`: links to routers that nobody serves; `overdue_ms`: age of the oldest unfired timer; `damaged`: routers
+    whose logs are not as they were written, a hundred at most."""
 
     name: str
     kind: Kind
@@ -42,6 +43,7 @@ class ActorStatus(Answer, kw_only=True):
     routers: Count | None
     waiting: Count | None
     log_bytes: dict[str, Count] | None
+    damaged: list[Uuid] | None
     breakers: Count | None
     starting: Count | None
     behind: Count | None

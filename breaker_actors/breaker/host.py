@@ -53,7 +53,7 @@ class BreakerHost:
         self.name = name
         self.incarnation = incarnation
         self._asides = Asides()
-        self._log = Recovery(log, self._asides)
+        self._log = Recovery(log, net, self._asides)
         self._directory = DirectoryPeer(net)
         self._clock = clock
         self._settings = settings

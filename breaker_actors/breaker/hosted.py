@@ -10,7 +10,7 @@ import msgspec
 
 from breaker_actors.core.log_entries import (
     BREAKER,
-    GAP,
+    GAPS,
     SAMPLES,
     VIEW,
     BreakerSet,
@@ -253,7 +253,7 @@ class HostedBreaker:
         """Up to when its own timers fire before an entry (ms); None: the entry does not concern them."""
         if item.kind == SAMPLES:
             return item.received_ms - 1
-        if item.kind == GAP:
+        if item.kind in GAPS:
             assert isinstance(item.body, bytes)
             return decode_gap(item.body).from_ms
         if item.kind != BREAKER:
@@ -277,7 +277,7 @@ class HostedBreaker:
         if item.kind == SAMPLES:
             assert isinstance(item.body, SampleColumns)
             return self.breaker.ingest(item.body.rows(item.start, item.stop), item.received_ms)
-        if item.kind == GAP:
+        if item.kind in GAPS:
             assert isinstance(item.body, bytes)
             gap = decode_gap(item.body)
             return self.breaker.gap(gap.from_ms, gap.to_ms)

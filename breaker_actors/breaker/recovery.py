@@ -1,11 +1,13 @@
 """What breakers read from routers' logs: their windows after a restore, and everything they have not been sent.
 
-Reads are repeated until the log answers, so a breaker that reads stays blocked meanwhile and nothing is lost.
+Reads are repeated until the log answers, so a breaker that reads stays blocked meanwhile and nothing is lost. Where a
+log is not as it was written, the breakers that need it stand still, and its owner takes nothing into it any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 
@@ -15,9 +17,10 @@ from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item
 from breaker_actors.core.log_entries import BREAKER, SampleColumns, decode_breaker
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Record
-from breaker_actors.errors import BreakersError
+from breaker_actors.errors import BreakersError, LogDamaged
 from breaker_actors.messages import BreakerAssignment, RouterRef
 from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.transport.peers import Net, RouterPeer
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader
 
@@ -72,14 +75,18 @@ def restore_record(
 class Recovery:
     """Yields (breaker, entry): the next one is asked for once an entry was applied and its effects are durable."""
 
-    def __init__(self, log: SampleLog, asides: Asides | None = None) -> None:
+    def __init__(self, log: SampleLog, net: Net, asides: Asides) -> None:
         self._reader = LogReader(log, asides)
+        self._net = net
+        self._asides = asides
 
     async def refill(self, group: list[HostedBreaker]) -> None:
         """Fills windows from what the log has at and below each breaker's cut."""
         while True:
             try:
-                return await self._refill(group)
+                return await self._refill([hosted for hosted in group if not hosted.dropped])
+            except LogDamaged as error:
+                await self._stand_still(group, error)
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
@@ -90,8 +97,25 @@ class Recovery:
                 async for entry in self._read(router_id, group, upto):
                     yield entry
                 return
+            except LogDamaged as error:
+                await self._stand_still(group, error)
+                return
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
+
+    async def _stand_still(self, group: Sequence[HostedBreaker], error: LogDamaged) -> None:
+        """Sets those aside that read a damaged log, and tells who owns it."""
+        router_id, offset = str(error.details["router_id"]), int(error.details["offset"])
+        owners = set[str]()
+        for hosted in group:
+            router = hosted.routers.get(router_id) or hosted.ended_links.get(router_id)
+            if router is not None and not hosted.dropped:
+                owners.add(router.owner)
+                self._asides.note("log", router_id, error, b"", offset, hosted.project_id)
+                hosted.set_aside()
+        for owner in owners - {""}:
+            with contextlib.suppress(BreakersError):
+                await RouterPeer(self._net, owner).note_damage(router_id, str(error), offset)
 
     async def read_all(self, group: list[HostedBreaker]) -> Entries:
         """All logs of blocked breakers to their ends. What brings a breaker to life is read first."""
@@ -112,6 +136,9 @@ class Recovery:
                 try:
                     record = await self._reader.at(router, router.since_offset + 1)
                     break
+                except LogDamaged as error:
+                    await self._stand_still([hosted], error)
+                    return ""
                 except BreakersError:
                     await asyncio.sleep(RETRY_S)
             if record is not None and record.kind == BREAKER:

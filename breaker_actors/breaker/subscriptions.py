@@ -129,7 +129,8 @@ class Subscriptions:
                 if owner not in self._incarnations:
                     self._incarnations[owner] = await peer.incarnation()
                 heads = await peer.subscribe(
-                    self._name, [SubscribeRequest(router_id, hosted.id, hosted.epoch) for hosted, router_id in pairs]
+                    self._name,
+                    [SubscribeRequest(i, hosted.id, hosted.epoch, hosted.applied_offsets[i]) for hosted, i in pairs],
                 )
         for (hosted, router_id), head in zip(pairs, heads, strict=True):
             if router_id not in hosted.routers or hosted.dropped:

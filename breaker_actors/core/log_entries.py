@@ -15,7 +15,9 @@ from xxhash import xxh64_intdigest
 
 from breaker_actors.core.model import Batch, Flags, Float64, Int64, Rule
 
-SAMPLES, BREAKER, VIEW, GAP = 1, 2, 3, 4
+SAMPLES, BREAKER, VIEW, GAP, DAMAGED = 1, 2, 3, 4, 5
+GAPS = (GAP, DAMAGED)
+"""What readers take for a gap. A DAMAGED record stands for records that were lost, by an operator's word."""
 UNREADABLE = 0
 """A record that says nothing: it takes the place of a change that could not be read. Every reader passes it over."""
 Mode = Literal["static", "canary", "weighted"]
@@ -59,6 +61,12 @@ class Gap(msgspec.Struct, frozen=True):
 
     from_ms: int
     to_ms: int
+
+
+class Lost(Gap, frozen=True):
+    """The payload of a DAMAGED record: what was lost are the records from `first` up to it."""
+
+    first: int
 
 
 class LogRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -216,6 +224,7 @@ def encode_entry(entry: BreakerSet | RouterView | Gap) -> bytes:
 decode_breaker = msgspec.msgpack.Decoder(BreakerSet).decode
 decode_view = msgspec.msgpack.Decoder(RouterView).decode
 decode_gap = msgspec.msgpack.Decoder(Gap).decode
+decode_lost = msgspec.msgpack.Decoder(Lost).decode
 
 
 def share_of_trace(trace_id: str) -> int:

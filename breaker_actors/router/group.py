@@ -37,6 +37,7 @@ class OwnedRouter:
     `duplicates` the keys; `takeover` makes it, with what its predecessor in this process knew."""
 
     __slots__ = (
+        "damage",
         "durable_watermark_ms",
         "epoch",
         "gap_ms",
@@ -65,6 +66,9 @@ class OwnedRouter:
         self.durable_watermark_ms = 0  # up to here the watermark survives this process
         self.since_ms = 0  # until when an earlier owner could take samples
         self.gap_ms = 0  # the stamp of the last gap written here
+        self.damage = head.damage or shortfall(
+            head.offset, assignment.read_offset
+        )  # why nothing may be appended, "" when it may
         self.keys = dict(head.keys)
         self.set_view(head.view_offset, view)
 
@@ -75,6 +79,12 @@ class OwnedRouter:
     def stamp(self, now_ms: int) -> int:
         """received_ms of the next record (semantics.md section 2); later than the watermark."""
         return max(now_ms, self.last_ms, self.watermark_ms + 1 if self.watermark_ms else 0)
+
+
+def shortfall(offset: int, read: int) -> str:
+    """What is wrong with a log that ends at an offset and was read up to another; "" when nothing is. What breakers
+    have read already must not be written a second time, under the same offsets."""
+    return "" if offset >= read else f"it ends at record {offset}, and breakers have read up to record {read}"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -126,6 +136,9 @@ class Group:
         if router is None:
             self.outcomes[index] = AppendResult("not_owner")
             return
+        if router.damage:
+            self.outcomes[index] = AppendResult("damaged")
+            return
         keys = item.keys if isinstance(item, Part) else (item.key,)
         if (known := self._known(router, keys[:REUSABLE])) is not None:
             if isinstance(item, Part):
@@ -158,7 +171,7 @@ class Group:
     def _settle(self, router: OwnedRouter) -> None:
         """Stages the gap that is owed to a router, as its first record here, stamped with the gap's end."""
         gap = self._owed(router.id)
-        if gap is not None and router.id not in self._ends:
+        if gap is not None and router.id not in self._ends and not router.damage:
             self._stage(router, GAP, encode_entry(gap), (), [], gap.to_ms)
 
     def close(self) -> list[Staged]:

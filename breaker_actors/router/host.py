@@ -29,7 +29,6 @@ from breaker_actors.messages import (
     SubscribeRequest,
     Subscribers,
     SubscriptionCheck,
-    WatermarkAnswer,
     WatermarkAnswers,
 )
 from breaker_actors.router.appends import Appends
@@ -48,6 +47,7 @@ from breaker_actors.wal.base import SampleLog
 T = TypeVar("T")
 
 RECORD_ROWS_MAX = 10_000
+DAMAGED_TOLD_MAX = 100
 
 log = structlog.get_logger()
 
@@ -105,7 +105,7 @@ class RouterHost:
         self._settings = settings
         self.meters = Meters("router", name)
         self._asides = Asides()
-        self._owned = OwnedRouters(log, net, settings, self.meters)
+        self._owned = OwnedRouters(log, net, settings, self.meters, self._asides)
         self._outages = self._owned.outages
         self._appends = Appends(log, self._owned, clock, self.meters, self._asides)
         skew_max_ms = settings.max_clock_skew_ms
@@ -187,10 +187,19 @@ class RouterHost:
 
     async def advance_watermark(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> WatermarkAnswers:
         """Advances the watermark: nothing stamped at or before `upto_ms` will come any more. Returns one answer for
-        each (router_id, breaker_id). Raises Unavailable when the log does not answer."""
+        each (router_id, breaker_id). Raises Unavailable when the log does not answer.
+
+        Gives none while no samples can be taken, nor in a slot where an outage is still to be written, nor for a
+        damaged log: that silence is no evidence."""
 
         async def advance(_: int) -> WatermarkAnswers:
-            return WatermarkAnswers(await self._advance_watermark(upto_ms, pairs))
+            if self._outages.away_since(self._clock.now_ms()) is not None:
+                return WatermarkAnswers([UNAVAILABLE] * len(pairs))
+            asked = {i: router for i, _ in pairs if (router := self._owned.by_id.get(i))}
+            silent = {r.id for r in asked.values() if r.damage or self._outages.owed.is_owed(r.slot)}
+            async for lost in self._watermarks.advance([r for r in asked.values() if r.id not in silent], upto_ms):
+                self._owned.lose(lost)
+            return WatermarkAnswers(UNAVAILABLE if i in silent else self._owned.watermark(i, b) for i, b in pairs)
 
         return await self._in_turn("advance_watermark", advance)
 
@@ -202,6 +211,14 @@ class RouterHost:
         """Drops what is older than the retention (earlier near the byte bound) and nobody needs any more, and routers
         [(slot, router_id)] that are gone for good; answers how many records went."""
         return await self._owned.retention.run(floors, gone, self._clock.now_ms())
+
+    async def note_damage(self, router_id: str, words: str, offset: int) -> None:
+        """A reader found the log of a router damaged: nothing is taken into it any more, if it is owned here."""
+
+        async def note(_: int) -> None:
+            self._owned.note_damage(router_id, words, offset)
+
+        await self._in_turn("note_damage", note)
 
     async def check_subscriptions(self, owner: str, subscribers: Mapping[str, Subscribers]) -> SubscriptionCheck:
         """Compares the subscriptions of an owner's breakers with what it believes, by router."""
@@ -215,6 +232,7 @@ class RouterHost:
             waiting=self._work.weight,
             log_bytes=sizes,
             limits=self._owned.retention.limits(),
+            damaged=tuple(sorted(r.id for r in self._owned.by_id.values() if r.damage))[:DAMAGED_TOLD_MAX],
         )
 
     async def incarnation_id(self) -> str:
@@ -290,17 +308,6 @@ class RouterHost:
         with contextlib.suppress(BreakersError):
             for slot in alive:
                 await self._log.alive(slot, self.incarnation, now)
-
-    async def _advance_watermark(self, upto_ms: int, pairs: Sequence[tuple[str, str]]) -> list[WatermarkAnswer]:
-        """Gives no watermark while no samples can be taken, nor in a slot where an outage is still to be written: that
-        silence is no evidence."""
-        if self._outages.away_since(self._clock.now_ms()) is not None:
-            return [UNAVAILABLE] * len(pairs)
-        asked = {i: router for i, _ in pairs if (router := self._owned.by_id.get(i))}
-        owed = {router.id for router in asked.values() if self._outages.owed.is_owed(router.slot)}
-        async for lost in self._watermarks.advance([r for r in asked.values() if r.id not in owed], upto_ms):
-            self._owned.lose(lost)
-        return [UNAVAILABLE if i in owed else self._owned.watermark(i, breaker_id) for i, breaker_id in pairs]
 
     # ------------------------------------------------------------------ the heartbeat
 

@@ -127,7 +127,7 @@ class Outages:
         away = self.away_since(now_ms)
         if away is not None:
             for router in [routers[i] for i in (routers if reached else changed & routers.keys())]:
-                if router.offset:
+                if router.offset and not router.damage:
                     since = max(away, router.since_ms, router.last_ms, router.durable_watermark_ms)
                     self.owed.owe(router, since, now_ms)
             self._up_ms = now_ms if reached else self._up_ms

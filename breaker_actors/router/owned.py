@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from breaker_actors.errors import LogDamaged
 from breaker_actors.messages import NOT_SUBSCRIBED, SubscribeRequest, Subscribers, WatermarkAnswer
 from breaker_actors.router.duplicates import DuplicateKeys
 from breaker_actors.router.fanout import FanOut
-from breaker_actors.router.group import OwnedRouter
+from breaker_actors.router.group import OwnedRouter, shortfall
 from breaker_actors.router.outage import Outages
 from breaker_actors.router.retention import LogRetention
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry.meters import Meters
+from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.transport.peers import Net
 from breaker_actors.wal.base import SampleLog
 
@@ -23,9 +25,10 @@ from breaker_actors.wal.base import SampleLog
 class OwnedRouters:
     """By id; `adopt`, `lose` and `forget` alone change which there are."""
 
-    def __init__(self, log: SampleLog, net: Net, settings: Settings, meters: Meters) -> None:
+    def __init__(self, log: SampleLog, net: Net, settings: Settings, meters: Meters, asides: Asides) -> None:
         self._routers: dict[str, OwnedRouter] = {}
         self._meters = meters
+        self._asides = asides
         self.keys = DuplicateKeys(settings.duplicate_keys_max, settings.duplicate_window_ms)
         self.fanout = FanOut(net, settings.lane_samples_max)
         self.outages = Outages(settings.heartbeat_interval_ms)
@@ -46,6 +49,14 @@ class OwnedRouters:
         self.keys.adopt(router, old, now_ms)
         self.retention.adopt(router.slot, router.id, router.project_id, log_bytes)
 
+    def note_damage(self, router_id: str, words: str, offset: int) -> None:
+        """From here on nothing is taken into this router's log, and the gap that was owed to it is not written."""
+        router = self._routers.get(router_id)
+        if router is not None:
+            router.damage = router.damage or words
+            self._asides.note("log", router_id, LogDamaged(words), b"", offset, router.project_id)
+            self.outages.owed.settled(router_id)
+
     def lose(self, router_id: str) -> None:
         """The log says that another owner has taken over."""
         self._meters.count("breakers_log_refusals_total")
@@ -62,6 +73,8 @@ class OwnedRouters:
         router = self._routers.get(request.router_id)
         if router is None:
             return None
+        if (words := shortfall(router.offset, request.applied)) and not router.damage:
+            self.note_damage(router.id, words, router.offset)
         self.fanout.subscribe(router, request.breaker_id, request.epoch, owner)
         return router.offset
 
@@ -89,6 +102,7 @@ class OwnedRouters:
         meters.gauge("breakers_duplicate_keys", len(self.keys))
         meters.gauge("breakers_log_size_bytes", retention.size_bytes)
         meters.gauge("breakers_log_shares_full", len(retention.limits()))
+        meters.gauge("breakers_logs_damaged", sum(1 for router in self._routers.values() if router.damage))
         meters.total("breakers_log_trimmed_total", retention.by_retention, reason="retention")
         meters.total("breakers_log_trimmed_total", retention.by_size, reason="size")
         self.fanout.look(meters)

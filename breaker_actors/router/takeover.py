@@ -9,8 +9,11 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from breaker_actors.clock import Clock
 from breaker_actors.core.log_entries import GAP, RouterView, decode_view
+from breaker_actors.errors import LogDamaged
 from breaker_actors.messages import RouterAssignment
 from breaker_actors.router.appends import Appends
 from breaker_actors.router.group import OwnedRouter
@@ -55,21 +58,24 @@ class Takeover:
         for slot, group in by_slot.items():
             wanted = {a.router_id: a for a in group}
             for head in await self._heads(slot, [(a.router_id, a.epoch) for a in group], now):
-                view = await self._view_in_force(slot, head)
                 old = self._owned.by_id.get(head.router_id)
-                router = _successor(OwnedRouter(wanted[head.router_id], head, view), head, old)
+                router = await self._router(wanted[head.router_id], head)
+                _succeed(router, head, old)
                 # this process knows better than the log until when it took samples itself
                 since = max(head.alive_ms, head.last_received_ms, router.durable_watermark_ms, up_ms if old else 0)
                 router.since_ms = since
                 self._owned.adopt(router, head.log_bytes, now)
                 taken.append(router.id)
+                if router.damage:
+                    self._owned.note_damage(router.id, router.damage, head.offset)
+                    continue
                 outages.owed.found(router.id, head.last_received_ms)
                 if head.offset and (old is None or outages.is_long(since, now)):
                     if since == head.last_received_ms and now - since < GAP_MIN_MS:
-                        router.gap_ms = await self._gap_at_end(slot, head)
+                        router.gap_ms = await self._gap_at_end(router, head)
                     gaps.append((router, since))
         now = await self._past(max((since for _, since in gaps), default=0), now)
-        for router, since in gaps:
+        for router, since in [g for g in gaps if not g[0].damage]:
             outages.owed.owe(router, since, now)
         return taken
 
@@ -77,7 +83,10 @@ class Takeover:
         """After a write of unknown outcome: where does the log stand really?"""
         routers = list(self._owned.by_id.values())
         assignments = [
-            RouterAssignment(router_id=r.id, project_id=r.project_id, epoch=r.epoch, log_slot=r.slot) for r in routers
+            RouterAssignment(
+                router_id=r.id, project_id=r.project_id, epoch=r.epoch, log_slot=r.slot, read_offset=r.offset
+            )
+            for r in routers
         ]
         up_ms = self._owned.outages.up_ms
         taken = await self.acquire(assignments, self._clock.now_ms())
@@ -94,6 +103,15 @@ class Takeover:
         self._owned.outages.worked(now)
         return heads
 
+    async def _router(self, assignment: RouterAssignment, head: RouterHead) -> OwnedRouter:
+        """The router as its log has it; one whose log is damaged splits nothing."""
+        if not head.damage:
+            try:
+                return OwnedRouter(assignment, head, await self._view_in_force(assignment.log_slot, head))
+            except LogDamaged as error:
+                head = replace(head, damage=str(error))
+        return OwnedRouter(assignment, head, RouterView(version=0))
+
     async def _view_in_force(self, slot: str, head: RouterHead) -> RouterView:
         """The newest view in a router's log that can be read."""
         if (payload := head.view) is None:
@@ -102,9 +120,13 @@ class Takeover:
         view = self._asides.attempt(partial(decode_view, payload), "log", *where)
         return view or await view_at(self._log, slot, head.router_id, head.view_offset, self._asides)
 
-    async def _gap_at_end(self, slot: str, head: RouterHead) -> int:
+    async def _gap_at_end(self, router: OwnedRouter, head: RouterHead) -> int:
         """The stamp of a router's last record when that is a gap: its owner was never reached, so the gap goes on."""
-        records = await self._log.read(slot, head.router_id, head.offset - 1, head.offset, 1)
+        try:
+            records = await self._log.read(router.slot, router.id, head.offset - 1, head.offset, 1)
+        except LogDamaged as error:
+            self._owned.note_damage(router.id, str(error), head.offset)
+            return 0
         return records[0].received_ms if records and records[0].kind == GAP else 0
 
     async def _past(self, last_ms: int, now: int) -> int:
@@ -115,13 +137,13 @@ class Takeover:
         return self._clock.now_ms()
 
 
-def _successor(router: OwnedRouter, head: RouterHead, old: OwnedRouter | None) -> OwnedRouter:
-    """Keeps the watermark that this process gave for a router before it acquired it anew."""
+def _succeed(router: OwnedRouter, head: RouterHead, old: OwnedRouter | None) -> None:
+    """Keeps the watermark that this process gave for a router before it acquired it anew, and what is wrong with it."""
     if old is not None:
+        router.damage = router.damage or old.damage
         router.watermark_ms, router.durable_watermark_ms, router.gap_ms = (
             old.watermark_ms,
             old.durable_watermark_ms,
             old.gap_ms,
         )
     router.watermark_ms = max(router.watermark_ms, head.alive_ms)
-    return router

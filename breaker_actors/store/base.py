@@ -246,6 +246,12 @@ class ConfigStore(Protocol):
     ) -> tuple[RouterRow, list[int]]:
         """`edit` as for breakers; a change row is written only when the split changes."""
 
+    async def router_entries(
+        self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[tuple[int, bytes]]:
+        """A router's whole configuration for its log, which has lost some: (kind, payload) of the settings of its
+        breakers, then of its routing table, which counts as changed."""
+
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         """Raises RouterHasBreakers while there are any."""
 

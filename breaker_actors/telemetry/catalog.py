@@ -165,6 +165,12 @@ _METERS = [
         "projects at their share of a log (BREAKERS_LOG_PROJECT_PERCENT_MAX): their samples are refused",
     ),
     Meter(
+        "breakers_logs_damaged",
+        "routers",
+        ("router",),
+        "routers whose logs are not as they were written: their samples are refused (`breakers aside list`)",
+    ),
+    Meter(
         "breakers_log_trimmed_total",
         "records",
         ("router",),

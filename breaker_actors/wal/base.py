@@ -45,6 +45,8 @@ class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
     """Duplicate keys still alive, with the offset they were stored at, oldest first."""
     log_bytes: int = 0
     """What its records take up."""
+    damage: str = ""
+    """Why nothing may be appended: the log is not as it was written."""
 
 
 class LogStock(msgspec.Struct, frozen=True):
@@ -55,6 +57,20 @@ class LogStock(msgspec.Struct, frozen=True):
     last_offset: int
     last_received_ms: int
     bytes: int = 0
+
+
+Entry = tuple[int, bytes]
+"""Kind and payload of a record."""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Records of a router that are lost: offsets, the first and the last of a run, and when they were received."""
+
+    router_id: str
+    first: int
+    last: int
+    from_ms: int
+    to_ms: int
 
 
 _SLOT = re.compile(r"[a-z0-9-]{1,64}")
@@ -91,7 +107,8 @@ class SampleLog(Protocol):
         Durable when this returns; False for routers that are not (or no longer) its own."""
 
     async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
-        """Records with after < offset <= upto, ascending, at most `limit`."""
+        """Records with after < offset <= upto, ascending, at most `limit`. Raises LogDamaged when one of them is
+        missing or not as it was written."""
 
     async def find(self, slot: str, router_id: str, at_ms: int) -> int:
         """The offset of the last record received at or before a time; 0 when none (any more) is that old."""
@@ -104,6 +121,13 @@ class SampleLog(Protocol):
 
     async def forget(self, slot: str, router_id: str) -> None:
         """Drops all that is kept of a router that exists no more."""
+
+    async def recover(
+        self, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+    ) -> list[Loss]:
+        """Makes a damaged log whole: DAMAGED records stand for what is lost, it ends at `upto` at least, and these
+        entries come behind all of that. Answers what is lost; None: does nothing else. Its owner, if there is one,
+        loses it."""
 
     async def size_bytes(self, slot: str) -> int:
         """Bytes a slot takes up; what trimming freed is not counted."""

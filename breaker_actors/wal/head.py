@@ -12,14 +12,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from breaker_actors.core.log_entries import VIEW
-from breaker_actors.wal.base import Append, RouterHead
+from breaker_actors.core.log_entries import VIEW, decode_lost
+from breaker_actors.wal import chain
+from breaker_actors.wal.base import Append, Loss, RouterHead
+from breaker_actors.wal.chain import Extent, Row
+
+_encode = msgspec.msgpack.encode
 
 
 class Head(msgspec.Struct):
     """`taken_offset` and `before_ms` make a repeated acquisition answer like the first one, whose answer may have been
     lost. `generation` counts the acquisitions of an epoch: appends that an owner sent before its last one are refused.
-    `keys_from_ms`: keys older than that are gone. `bytes`: what the records take up."""
+    `keys_from_ms`: keys older than that are gone. `bytes`: what the records take up. `checksum`: the last record's.
+    `unchained`, `floor`: see chain.Extent. `seal`: over all that moves with the records; 0 when it was never sealed."""
 
     router_id: str
     epoch: int
@@ -32,6 +37,49 @@ class Head(msgspec.Struct):
     keys_from_ms: int
     generation: int
     bytes: int = 0
+    checksum: int = 0
+    unchained: int = 0
+    floor: int = 0
+    seal: int = 0
+
+
+def sealed(head: Head) -> int:
+    """The seal that a head should have. Trimming moves neither it nor what it is made of."""
+    return chain.seal(
+        _encode(
+            (
+                head.router_id,
+                head.epoch,
+                head.owner,
+                head.offset,
+                head.last_received_ms,
+                head.view_offset,
+                head.taken_offset,
+                head.before_ms,
+                head.generation,
+                head.checksum,
+                head.unchained,
+            )
+        )
+    )
+
+
+def fault(head: Head | None, found: Sequence[tuple[int, int | None]], view: Row | None) -> str:
+    """What is wrong with a router's log at its end; "" when nothing is. `found`: offset and checksum of the records at
+    and beyond the end that the head names, two at most. `view`: the record of the view in force."""
+    if head is None:
+        return "records lie there without a head" if found else ""
+    if head.seal and head.seal != sealed(head):
+        return "its head is not what was written"
+    if head.offset and head.offset >= head.floor and (not found or found[0][0] != head.offset):
+        return f"record {head.offset}, its last one, is missing"
+    if found and found[-1][0] != head.offset:
+        return f"record {found[-1][0]} lies beyond its end"
+    if found and head.offset > head.unchained and found[0][1] != head.checksum:
+        return f"record {head.offset}, its last one, is not the one that was written last"
+    if view is not None and (words := chain.fault(view, head.unchained)):
+        return f"record {view.offset}, the view in force, {words}"
+    return ""
 
 
 def acquire(
@@ -39,6 +87,15 @@ def acquire(
 ) -> Head | None:
     """Returns the head under an owner incarnation; None when a higher epoch, or another owner of this one, has it.
     `alive`: until when owners were up (ms). An owner that acquired and gave no sign since was never up."""
+    taken = _acquired(head, router_id, epoch, owner, now_ms, alive)
+    if taken is not None:
+        taken.seal = sealed(taken)
+    return taken
+
+
+def _acquired(
+    head: Head | None, router_id: str, epoch: int, owner: str, now_ms: int, alive: Mapping[str, int]
+) -> Head | None:
     if head is None:
         return Head(router_id, epoch, owner, 0, 0, 0, 0, now_ms, 0, 1)
     if head.epoch > epoch or (head.epoch == epoch and head.owner != owner):
@@ -52,7 +109,7 @@ def acquire(
     )
 
 
-def router_head(head: Head, view: bytes | None, keys: Sequence[tuple[bytes, int]]) -> RouterHead:
+def router_head(head: Head, view: bytes | None, keys: Sequence[tuple[bytes, int]], damage: str = "") -> RouterHead:
     """Returns what a new owner needs to know of its router's log."""
     return RouterHead(
         router_id=head.router_id,
@@ -65,22 +122,64 @@ def router_head(head: Head, view: bytes | None, keys: Sequence[tuple[bytes, int]
         generation=head.generation,
         keys=tuple(keys),
         log_bytes=head.bytes,
+        damage=damage,
     )
+
+
+def extent(head: Head | None, bounds: tuple[int, int, int]) -> Extent:
+    """What is to be believed of a head before its log is recovered. `bounds`: of what lies there, the first offset, the
+    last one, and the last without a checksum; 0 where there is none."""
+    first, last, unchained = bounds
+    if head is None:
+        return Extent(last, first, unchained)
+    return Extent(head.offset if head.seal in (0, sealed(head)) else last, head.floor, head.unchained)
+
+
+def recovered(stood: Extent, last: Row, view_offset: int, taken_up: int) -> Head:
+    """The head of a log that is whole again, and that nobody owns. `last`: the record at its end; `taken_up`: the bytes
+    of all."""
+    found = Head(
+        router_id=last.router_id,
+        epoch=0,
+        owner="",
+        offset=last.offset,
+        last_received_ms=last.received_ms,
+        view_offset=view_offset,
+        taken_offset=last.offset,
+        before_ms=last.received_ms,
+        keys_from_ms=0,
+        generation=0,
+        bytes=taken_up,
+        checksum=last.checksum or 0,
+        unchained=min(stood.unchained, last.offset),
+        floor=stood.floor,
+    )
+    found.seal = sealed(found)
+    return found
+
+
+def losses(found: Sequence[tuple[int, Row]]) -> list[Loss]:
+    """What chain.losses found, as it is told."""
+    spans = ((first, row, decode_lost(row.payload)) for first, row in found)
+    return [Loss(row.router_id, first, row.offset, lost.from_ms, lost.to_ms) for first, row, lost in spans]
 
 
 class Judged(NamedTuple):
     """`results`: True appended, False refused, None if it counts as appended exactly when it lies there already, byte
-    for byte (its first answer got lost). `moved`: the heads with something fresh."""
+    for byte (its first answer got lost). `fresh`: the rows to be stored, of `appends`. `moved`: the heads with
+    something fresh."""
 
     results: list[bool | None]
-    fresh: list[Append]
+    appends: list[Append]
+    fresh: list[Row]
     moved: list[Head]
 
 
 def judge(heads: Mapping[str, Head], records: Sequence[Append]) -> Judged:
     """Which records of one call are the next of their routers; moves their heads on."""
     results: list[bool | None] = []
-    fresh: list[Append] = []
+    appends: list[Append] = []
+    fresh: list[Row] = []
     for record in records:
         head = heads.get(record.router_id)
         if head is None or (head.epoch, head.generation) != (record.epoch, record.generation):
@@ -89,11 +188,22 @@ def judge(heads: Mapping[str, Head], records: Sequence[Append]) -> Judged:
             head.offset = record.offset
             head.last_received_ms = record.received_ms
             head.view_offset = record.offset if record.kind == VIEW else record.view_offset
-            fresh.append(record)
+            before, values = head.checksum, values_of(record)
+            head.checksum = chain.checksum(before, *values)
+            appends.append(record)
+            fresh.append(Row(*values, before, head.checksum))
             results.append(True)
         else:
             results.append(None if record.offset > head.taken_offset else False)
-    return Judged(results, fresh, [heads[id_] for id_ in dict.fromkeys(record.router_id for record in fresh)])
+    moved = [heads[id_] for id_ in dict.fromkeys(record.router_id for record in appends)]
+    for head in moved:
+        head.seal = sealed(head)
+    return Judged(results, appends, fresh, moved)
+
+
+def values_of(r: Append) -> tuple[str, int, int, int, int, bytes]:
+    """What of a record lies in the log."""
+    return r.router_id, r.offset, r.received_ms, r.kind, r.view_offset, r.payload
 
 
 def due_keys_ms(head: Head, keys_ms: int) -> int | None:

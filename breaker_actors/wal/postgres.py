@@ -22,7 +22,7 @@ from breaker_actors.errors import Unavailable
 from breaker_actors.sql import postgres
 from breaker_actors.sql.retries import AGAIN, AGAIN_S, TRIES
 from breaker_actors.wal import postgres_sql as pgrecords
-from breaker_actors.wal.base import Append, LogStock, RouterHead, check_slot
+from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead, check_slot
 from breaker_actors.wal.head import Head
 from breaker_actors.wal.postgres_sql import Connection
 
@@ -139,6 +139,12 @@ class PgLog:
         self._heads.get(slot, {}).pop(router_id, None)
         while await self._write(slot, lambda c: pgrecords.forget(c, slot, router_id)):
             pass
+
+    async def recover(
+        self, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+    ) -> list[Loss]:
+        self._heads.get(slot, {}).pop(router_id, None)
+        return await self._write(slot, lambda c: pgrecords.recover(c, slot, router_id, upto, now_ms, entries))
 
     async def size_bytes(self, slot: str) -> int:
         """A running count, kept with the heads: what records are known to take up, right within 6 percent. Duplicate

@@ -7,21 +7,24 @@ were judged to stand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
 
+import msgspec
 import psycopg
 
-from breaker_actors.core.log_entries import LogRecord
+from breaker_actors.core.log_entries import VIEW, LogRecord
+from breaker_actors.wal import chain
 from breaker_actors.wal import head as loghead
-from breaker_actors.wal.base import Append, LogStock, RouterHead
+from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead
+from breaker_actors.wal.chain import Extent, Row
 from breaker_actors.wal.head import Head, Judged
 
 Connection = psycopg.Connection[Any]
 
 TRIM_ROWS = 500
-RECORD_BYTES, PAYLOAD_SHARE = 200, 16
+RECORD_BYTES, PAYLOAD_SHARE = 220, 16
 """What a record takes up beside its payload, in its table and its index: so many bytes, and a share of its payload
 where that is cut into pieces. Measured for payloads of 30 to 170,000 bytes: the sum is right within 6 percent."""
 _TAKES = 0x62726B73
@@ -32,25 +35,35 @@ _NOBODY = -1
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _HEADS = """
 SELECT router_id, epoch, owner, "offset", last_received_ms, view_offset, taken_offset, before_ms, keys_from_ms, turn,
-    bytes
+    bytes, checksum, unchained, floor, seal
 FROM log_heads WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[])
 """
 _LOCK_HEADS = f"{_HEADS} ORDER BY router_id FOR UPDATE"
 _MAKE_HEADS = """
-INSERT INTO log_heads SELECT %(slot)s, id, %(nobody)s, '', 0, 0, 0, 0, 0, 0, 0, 0 FROM unnest(%(ids)s::text[]) AS id
+INSERT INTO log_heads SELECT %(slot)s, id, %(nobody)s, '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+FROM unnest(%(ids)s::text[]) AS id
 ON CONFLICT DO NOTHING
 """
 _TAKE_HEADS = """
 UPDATE log_heads AS h SET epoch = n.epoch, owner = n.owner, taken_offset = n.taken_offset, before_ms = n.before_ms,
-    turn = n.turn
+    turn = n.turn, seal = n.seal
 FROM unnest(%(ids)s::text[], %(epochs)s::bigint[], %(owners)s::text[], %(taken)s::bigint[], %(before)s::bigint[],
-    %(turns)s::bigint[])
-AS n(router_id, epoch, owner, taken_offset, before_ms, turn)
+    %(turns)s::bigint[], %(seals)s::bigint[])
+AS n(router_id, epoch, owner, taken_offset, before_ms, turn, seal)
 WHERE h.slot = %(slot)s AND h.router_id = n.router_id
 """
 _VIEWS = """
-SELECT r.router_id, r.payload FROM unnest(%(ids)s::text[], %(offsets)s::bigint[]) AS n(router_id, "offset")
+SELECT r.router_id, r."offset", r.received_ms, r.kind, r.view_offset, r.payload, r.before, r.checksum
+FROM unnest(%(ids)s::text[], %(offsets)s::bigint[]) AS n(router_id, "offset")
 JOIN log_records AS r ON r.slot = %(slot)s AND r.router_id = n.router_id AND r."offset" = n."offset"
+"""
+# The first two records at or beyond the end of each.
+_ENDS = """
+SELECT n.router_id, r."offset", r.checksum FROM unnest(%(ids)s::text[], %(ends)s::bigint[]) AS n(router_id, "offset")
+CROSS JOIN LATERAL (
+    SELECT "offset", checksum FROM log_records
+    WHERE slot = %(slot)s AND router_id = n.router_id AND "offset" >= n."offset" ORDER BY "offset" LIMIT 2
+) AS r ORDER BY n.router_id, r."offset"
 """
 _KEYS = """
 SELECT router_id, key, "offset" FROM log_keys
@@ -86,7 +99,7 @@ WITH locked AS MATERIALIZED (
 ), added AS (
     INSERT INTO log_records SELECT %(slot)s, n.* FROM unnest(
         %(ids)s::text[], %(offsets)s::bigint[], %(received)s::bigint[], %(kinds)s::smallint[], %(views)s::bigint[],
-        %(payloads)b::bytea[]
+        %(payloads)b::bytea[], %(befores)s::bigint[], %(checksums)s::bigint[]
     ) AS n WHERE (SELECT yes FROM fits)
 ), noted AS (
     INSERT INTO log_keys SELECT %(slot)s, n.* FROM unnest(
@@ -97,11 +110,11 @@ WITH locked AS MATERIALIZED (
     WHERE k.slot = %(slot)s AND k.router_id = n.router_id AND k.received_ms <= n.oldest_ms AND (SELECT yes FROM fits)
 )
 UPDATE log_heads AS h SET "offset" = n."offset", last_received_ms = n.received_ms, view_offset = n.view_offset,
-    keys_from_ms = n.keys_from_ms, bytes = h.bytes + n.bytes
+    keys_from_ms = n.keys_from_ms, bytes = h.bytes + n.bytes, checksum = n.checksum, seal = n.seal
 FROM unnest(
     %(heads)s::text[], %(ends)s::bigint[], %(stamps)s::bigint[], %(last_views)s::bigint[], %(keys_from)s::bigint[],
-    %(bytes)s::bigint[]
-) AS n(router_id, "offset", received_ms, view_offset, keys_from_ms, bytes)
+    %(bytes)s::bigint[], %(head_checksums)s::bigint[], %(seals)s::bigint[]
+) AS n(router_id, "offset", received_ms, view_offset, keys_from_ms, bytes, checksum, seal)
 WHERE h.slot = %(slot)s AND h.router_id = n.router_id AND (SELECT yes FROM fits)
 """
 _STORED = """
@@ -109,10 +122,13 @@ SELECT r.router_id, r."offset", r.received_ms, r.kind, r.view_offset, r.payload
 FROM unnest(%(ids)s::text[], %(offsets)s::bigint[]) AS n(router_id, "offset")
 JOIN log_records AS r ON r.slot = %(slot)s AND r.router_id = n.router_id AND r."offset" = n."offset"
 """
+# Of one moment: what the head says of the records, and the records.
 _READ = """
-SELECT router_id, "offset", received_ms, kind, view_offset, payload FROM log_records
-WHERE slot = %(slot)s AND router_id = %(id)s AND "offset" > %(after)s AND "offset" <= %(upto)s
-ORDER BY "offset" LIMIT %(limit)s
+SELECT h."offset", h.floor, h.unchained, r.* FROM log_heads AS h LEFT JOIN LATERAL (
+    SELECT router_id, "offset", received_ms, kind, view_offset, payload, before, checksum FROM log_records
+    WHERE slot = %(slot)s AND router_id = %(id)s AND "offset" > %(after)s AND "offset" <= %(upto)s
+    ORDER BY "offset" LIMIT %(limit)s
+) AS r ON true WHERE h.slot = %(slot)s AND h.router_id = %(id)s ORDER BY r."offset"
 """
 # Halves the range of offsets until one is left: received_ms never falls, so no index on it is needed.
 _FIND = """
@@ -146,7 +162,9 @@ WITH kept AS (
         ORDER BY r."offset" LIMIT %(limit)s
     )) RETURNING %(record_bytes)s + octet_length(payload) + octet_length(payload) / %(payload_share)s AS bytes
 ), freed AS (SELECT count(*) AS records, coalesce(sum(bytes), 0) AS bytes FROM gone)
-UPDATE log_heads AS h SET bytes = h.bytes - freed.bytes FROM freed
+UPDATE log_heads AS h SET bytes = greatest(0, h.bytes - freed.bytes),
+    floor = greatest(h.floor, least(%(below)s, h."offset" + 1))
+FROM freed
 WHERE h.slot = %(slot)s AND h.router_id = %(id)s AND freed.records > 0 RETURNING freed.records
 """
 _FORGET = """
@@ -154,7 +172,47 @@ DELETE FROM {table} WHERE slot = %(slot)s AND router_id = %(id)s AND ctid = ANY(
     SELECT ctid FROM {table} WHERE slot = %(slot)s AND router_id = %(id)s LIMIT %(limit)s
 ))
 """
+_FORGET_ALL = """
+UPDATE log_heads SET floor = "offset" + 1 WHERE slot = %(slot)s AND router_id = %(id)s AND floor <= "offset"
+"""
 _FORGET_HEAD = "DELETE FROM log_heads WHERE slot = %(slot)s AND router_id = %(id)s"
+_BOUNDS = """
+SELECT coalesce(min("offset"), 0), coalesce(max("offset"), 0),
+    coalesce(max("offset") FILTER (WHERE checksum IS NULL), 0)
+FROM log_records WHERE slot = %(slot)s AND router_id = %(id)s
+"""
+_PAGE = """
+SELECT router_id, "offset", received_ms, kind, view_offset, payload, before, checksum FROM log_records
+WHERE slot = %(slot)s AND router_id = %(id)s AND "offset" > %(after)s ORDER BY "offset" LIMIT %(limit)s
+"""
+_LAST = """
+SELECT router_id, "offset", received_ms, kind, view_offset, payload, before, checksum FROM log_records
+WHERE slot = %(slot)s AND router_id = %(id)s ORDER BY "offset" DESC LIMIT 1
+"""
+_DROP = """
+DELETE FROM log_records
+WHERE slot = %(slot)s AND router_id = %(id)s AND "offset" >= %(first)s AND "offset" <= %(last)s
+"""
+_INSERT = """
+INSERT INTO log_records VALUES (
+    %(slot)s, %(router_id)s, %(offset)s, %(received_ms)s, %(kind)s, %(view_offset)s, %(payload)b, %(before)s,
+    %(checksum)s
+)
+"""
+_WHOLE = """
+SELECT coalesce(max("offset") FILTER (WHERE kind = %(view)s), 0), coalesce(
+    sum(%(record_bytes)s + octet_length(payload) + octet_length(payload) / %(payload_share)s), 0
+) FROM log_records WHERE slot = %(slot)s AND router_id = %(id)s
+"""
+_STORE_HEAD = """
+INSERT INTO log_heads (
+    slot, router_id, epoch, owner, "offset", last_received_ms, view_offset, taken_offset, before_ms, keys_from_ms,
+    bytes, turn, checksum, unchained, floor, seal
+) VALUES (
+    %(slot)s, %(router_id)s, %(epoch)s, %(owner)s, %(offset)s, %(last_received_ms)s, %(view_offset)s, %(taken_offset)s,
+    %(before_ms)s, %(keys_from_ms)s, %(bytes)s, %(generation)s, %(checksum)s, %(unchained)s, %(floor)s, %(seal)s
+)
+"""
 _SIZE = "SELECT coalesce(sum(bytes), 0)::bigint FROM log_heads WHERE slot = %(slot)s"
 
 
@@ -171,37 +229,49 @@ def acquire(
         noted = c.execute("SELECT owner, alive_ms FROM log_alive WHERE slot = %s", (slot,))
     heads = {head.router_id: head for head in _heads(locked) if head.epoch != _NOBODY}
     alive: dict[str, int] = dict(noted.fetchall())
-    taken: dict[str, Head] = {}
+    stored, taken = dict(heads), dict[str, Head]()
     for router_id, epoch in routers:
         head = loghead.acquire(heads.get(router_id), router_id, epoch, owner, now_ms, alive)
         if head is not None:
             heads[router_id] = taken[router_id] = head
-    return _store_taken(c, slot, owner, list(taken.values()), keys_after_ms)
+    return _store_taken(c, slot, owner, stored, list(taken.values()), keys_after_ms)
 
 
-def _store_taken(c: Connection, slot: str, owner: str, heads: Sequence[Head], keys_after_ms: int) -> list[RouterHead]:
-    ids = [head.router_id for head in heads]
+def _store_taken(
+    c: Connection, slot: str, owner: str, stored: Mapping[str, Head], taken: Sequence[Head], keys_after_ms: int
+) -> list[RouterHead]:
+    """`stored`: the heads as they were found. Those of damaged logs stay so."""
+    ids = [head.router_id for head in taken]
+    with c.pipeline():
+        offsets, ends = [head.view_offset for head in taken], [head.offset for head in taken]
+        found = c.execute(_VIEWS, {"slot": slot, "ids": ids, "offsets": offsets}, binary=True)
+        lying = c.execute(_ENDS, {"slot": slot, "ids": ids, "ends": ends}, binary=True)
+    views = {row.router_id: row for row in map(Row._make, found)}
+    last: dict[str, list[tuple[int, int | None]]] = {router_id: [] for router_id in ids}
+    for router_id, offset, checksum in lying:
+        last[router_id].append((offset, checksum))
+    damage = {i: loghead.fault(stored.get(i), last[i], views.get(i)) for i in ids}
+    heads = [head for head in taken if not damage[head.router_id]]
     values = {
         "slot": slot,
-        "ids": ids,
+        "ids": [head.router_id for head in heads],
         "epochs": [head.epoch for head in heads],
         "owners": [head.owner for head in heads],
         "taken": [head.taken_offset for head in heads],
         "before": [head.before_ms for head in heads],
         "turns": [head.generation for head in heads],
+        "seals": [head.seal for head in heads],
     }
     with c.pipeline():
         c.execute(_TAKE_HEADS, values)
         c.execute(_FORGET_OWNERS, {"slot": slot, "owner": owner})
-        offsets = [head.view_offset for head in heads]
-        found = c.execute(_VIEWS, {"slot": slot, "ids": ids, "offsets": offsets}, binary=True)
         kept = c.execute(_KEYS, {"slot": slot, "ids": ids, "after_ms": keys_after_ms}, binary=True)
         c.execute("COMMIT")
-    views: dict[str, bytes] = dict(found.fetchall())
     keys: dict[str, list[tuple[bytes, int]]] = {router_id: [] for router_id in ids}
     for router_id, key, offset in kept:
         keys[router_id].append((key, offset))
-    return [loghead.router_head(head, views.get(head.router_id), keys[head.router_id]) for head in heads]
+    payloads = {router_id: row.payload for router_id, row in views.items()}
+    return [loghead.router_head(h, payloads.get(h.router_id), keys[h.router_id], damage[h.router_id]) for h in taken]
 
 
 def _heads(rows: Iterable[Any]) -> list[Head]:
@@ -224,20 +294,16 @@ def append(c: Connection, slot: str, records: Sequence[Append], keys_ms: int, kn
         for id_ in ids:
             known.pop(id_, None)
         due = {h.router_id: ms for h in judged.moved if (ms := loghead.due_keys_ms(h, keys_ms)) is not None}
-        values = {"slot": slot, **_records(judged.fresh), **_keys(judged.fresh, due), **_moves(stood, judged)}
+        values = {"slot": slot, **_records(judged.fresh), **_keys(judged.appends, due), **_moves(stood, judged)}
         if c.execute(_APPEND, values).rowcount != len(judged.moved):
             raise psycopg.errors.SerializationFailure("another owner appends to the same routers")
         known.update((head.router_id, head) for head in judged.moved)
-    return [_row(record) in stored if result is None else result for result, record in pairs]
+    return [loghead.values_of(record) in stored if result is None else result for result, record in pairs]
 
 
 def _judge(heads: Mapping[str, Head], records: Sequence[Append]) -> Judged:
     """Leaves the heads where they stand."""
     return loghead.judge({id_: copy(head) for id_, head in heads.items()}, records)
-
-
-def _row(r: Append) -> tuple[str, int, int, int, int, bytes]:
-    return r.router_id, r.offset, r.received_ms, r.kind, r.view_offset, r.payload
 
 
 def _stored(c: Connection, slot: str, records: Sequence[Append]) -> set[tuple[Any, ...]]:
@@ -248,9 +314,9 @@ def _stored(c: Connection, slot: str, records: Sequence[Append]) -> set[tuple[An
     return set(c.execute(_STORED, places, binary=True))
 
 
-def _records(records: Sequence[Append]) -> dict[str, list[Any]]:
-    names = ("ids", "offsets", "received", "kinds", "views", "payloads")
-    return dict(zip(names, map(list, zip(*map(_row, records), strict=True)), strict=True))
+def _records(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    names = ("ids", "offsets", "received", "kinds", "views", "payloads", "befores", "checksums")
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def _keys(records: Sequence[Append], due: Mapping[str, int]) -> dict[str, list[Any]]:
@@ -270,8 +336,8 @@ def _moves(stood: Mapping[str, Head], judged: Judged) -> dict[str, list[Any]]:
     """From where to where heads move, and how many bytes their logs grow."""
     moved = judged.moved
     grown = dict.fromkeys((head.router_id for head in moved), 0)
-    for record in judged.fresh:
-        grown[record.router_id] += record_bytes(len(record.payload))
+    for row in judged.fresh:
+        grown[row.router_id] += record_bytes(len(row.payload))
     return {
         "heads": [head.router_id for head in moved],
         "epochs": [head.epoch for head in moved],
@@ -282,6 +348,8 @@ def _moves(stood: Mapping[str, Head], judged: Judged) -> dict[str, list[Any]]:
         "last_views": [head.view_offset for head in moved],
         "keys_from": [head.keys_from_ms for head in moved],
         "bytes": list(grown.values()),
+        "head_checksums": [head.checksum for head in moved],
+        "seals": [head.seal for head in moved],
     }
 
 
@@ -308,7 +376,11 @@ def advance_watermark(
 
 def read(c: Connection, slot: str, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
     wanted = {"slot": slot, "id": router_id, "after": after, "upto": upto, "limit": limit}
-    return [LogRecord(*row) for row in c.execute(_READ, wanted, binary=True)]
+    found = c.execute(_READ, wanted, binary=True).fetchall()
+    if not found:
+        return []
+    rows = [Row(*columns[3:]) for columns in found if columns[3] is not None]
+    return chain.verified(router_id, rows, Extent(*found[0][:3]), after, upto, limit)
 
 
 def find(c: Connection, slot: str, router_id: str, at_ms: int) -> int:
@@ -331,11 +403,52 @@ def trim(c: Connection, slot: str, router_id: str, below: int) -> int:
 def forget(c: Connection, slot: str, router_id: str) -> bool:
     """Drops up to TRIM_ROWS records or keys, and once there are none the head; True: there is more."""
     values = {"slot": slot, "id": router_id, "limit": TRIM_ROWS}
+    c.execute(_FORGET_ALL, values)
     for table in ("log_records", "log_keys"):
         if c.execute(_FORGET.format(table=table), values).rowcount:
             return True
     c.execute(_FORGET_HEAD, values)
     return False
+
+
+def recover(
+    c: Connection, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+) -> list[Loss]:
+    """See SampleLog.recover."""
+    place = {"slot": slot, "id": router_id}
+    with c.transaction():
+        head = next(iter(_heads(c.execute(_LOCK_HEADS, {"slot": slot, "ids": [router_id]}))), None)
+        stood = loghead.extent(head, _one(c.execute(_BOUNDS, place)))
+        found = list(chain.losses(_rows(c, place), router_id, stood, upto, now_ms))
+        if entries is not None:
+            for first, row in found:
+                c.execute(_DROP, place | {"first": first, "last": row.offset})
+                c.execute(_INSERT, place | row._asdict())
+            _renew_head(c, place, stood, entries)
+        return loghead.losses(found)
+
+
+def _rows(c: Connection, place: Mapping[str, Any]) -> Iterator[Row]:
+    """All records of a router, a page at a time."""
+    after = -1
+    while page := c.execute(_PAGE, {**place, "after": after, "limit": TRIM_ROWS}, binary=True).fetchall():
+        yield from map(Row._make, page)
+        after = page[-1][1]
+
+
+def _renew_head(c: Connection, place: Mapping[str, Any], stood: Extent, entries: Sequence[Entry]) -> None:
+    """Of records that are whole; the entries come behind them."""
+    c.execute(_FORGET_HEAD, place)
+    found = c.execute(_LAST, place, binary=True).fetchone()
+    if found is None:
+        return
+    shares = {**place, "record_bytes": RECORD_BYTES, "payload_share": PAYLOAD_SHARE, "view": VIEW}
+    last, (view, _) = Row(*found), _one(c.execute(_WHOLE, shares))
+    for last in chain.behind(last, int(view), entries):  # noqa: B020 # the last one stays
+        c.execute(_INSERT, {**place, **last._asdict()})
+    view, taken_up = _one(c.execute(_WHOLE, shares))
+    values = msgspec.structs.asdict(loghead.recovered(stood, last, int(view), int(taken_up)))
+    c.execute(_STORE_HEAD, {**values, "slot": place["slot"]})
 
 
 def size_bytes(c: Connection, slot: str) -> int:

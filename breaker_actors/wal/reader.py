@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from breaker_actors.core.log_entries import (
     BREAKER,
-    GAP,
+    GAPS,
     SAMPLES,
     VIEW,
     LogRecord,
@@ -108,7 +108,7 @@ def concerned(record: LogRecord, splitter: Splitter) -> Iterator[tuple[str, Samp
                 yield breaker_id, columns.pick(start, chosen), 0, len(chosen)
     elif record.kind == BREAKER:
         yield decode_breaker(record.payload).breaker_id, record.payload, -1, -1
-    elif record.kind == GAP:
+    elif record.kind in GAPS:
         for link in splitter.view.links:
             yield link.breaker_id, record.payload, -1, -1
     elif record.kind == VIEW:

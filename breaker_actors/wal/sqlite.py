@@ -17,7 +17,7 @@ from typing import TypeVar
 from breaker_actors.core.log_entries import LogRecord
 from breaker_actors.errors import Unavailable
 from breaker_actors.wal import sqlite_file as slotfile
-from breaker_actors.wal.base import Append, LogStock, RouterHead
+from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead
 
 T = TypeVar("T")
 
@@ -104,6 +104,11 @@ class SqliteLog:
         """In small transactions, the head last: until then the rest can be found and dropped again."""
         while await self._write(slot, lambda c: slotfile.forget(c, router_id), 0) == slotfile.TRIM_ROWS:
             pass
+
+    async def recover(
+        self, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+    ) -> list[Loss]:
+        return await self._write(slot, lambda c: slotfile.recover(c, router_id, upto, now_ms, entries), [])
 
     async def size_bytes(self, slot: str) -> int:
         """Bytes in use in a slot's file: what trimming freed is used again and not counted."""

@@ -9,33 +9,38 @@ from pathlib import Path
 
 import msgspec
 
-from breaker_actors.core.log_entries import LogRecord
+from breaker_actors.core.log_entries import VIEW, LogRecord
 from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, make_file
+from breaker_actors.wal import chain
 from breaker_actors.wal import head as loghead
-from breaker_actors.wal.base import Append, LogStock, RouterHead, check_slot
-from breaker_actors.wal.head import Head
+from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead, check_slot
+from breaker_actors.wal.chain import Extent, Row
+from breaker_actors.wal.head import Head, Judged
 
 TRIM_ROWS = 200
-PAGE_BYTES, ROW_BYTES = 4096, 60
+PAGE_BYTES, ROW_BYTES = 4096, 100
 """Pages are SQLite's default; ROW_BYTES is what a record takes beside its payload."""
 _OVERFLOW_PAGE = PAGE_BYTES - 4
 _ROW_MIN, _ROW_MAX = (PAGE_BYTES - 12) * 32 // 255 - 23, (PAGE_BYTES - 12) * 64 // 255 - 23
 """How much of a row lies in the tree itself where the rest has overflow pages, and where it has none (SQLite's file
 format, section 1.6)."""
 _CACHED_STATEMENTS = 64
+_BEHIND_ALL = 1 << 62
 
 # Payloads come last in a row: SQLite reads the columns before them without touching their overflow pages.
 # `keys` is clustered by offset, not by key: owners look keys up in memory, the table is only written and read in order.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
     router_id TEXT NOT NULL, offset INTEGER NOT NULL, received_ms INTEGER NOT NULL, kind INTEGER NOT NULL,
-    view_offset INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (router_id, offset)
+    view_offset INTEGER NOT NULL, before INTEGER, checksum INTEGER, payload BLOB NOT NULL,
+    PRIMARY KEY (router_id, offset)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS heads (
     router_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL, owner TEXT NOT NULL, offset INTEGER NOT NULL,
     last_received_ms INTEGER NOT NULL, view_offset INTEGER NOT NULL, taken_offset INTEGER NOT NULL,
     before_ms INTEGER NOT NULL, keys_from_ms INTEGER NOT NULL, turn INTEGER NOT NULL DEFAULT 0,
-    bytes INTEGER NOT NULL DEFAULT 0
+    bytes INTEGER NOT NULL DEFAULT 0, checksum INTEGER NOT NULL DEFAULT 0, unchained INTEGER NOT NULL DEFAULT 0,
+    floor INTEGER NOT NULL DEFAULT 0, seal INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (
     router_id TEXT NOT NULL, offset INTEGER NOT NULL, key BLOB NOT NULL, received_ms INTEGER NOT NULL,
@@ -47,7 +52,21 @@ CREATE TABLE IF NOT EXISTS alive (owner TEXT PRIMARY KEY, alive_ms INTEGER NOT N
 
 _HEAD_COLUMNS = ", ".join({"generation": "turn"}.get(field, field) for field in Head.__struct_fields__)
 _SELECT_HEAD = f"SELECT {_HEAD_COLUMNS} FROM heads WHERE router_id = ?"  # nosec B608 # constants
-_SELECT_RECORDS = "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records WHERE router_id = ?"
+_COLUMNS = "router_id, offset, received_ms, kind, view_offset, payload, before, checksum"
+_SELECT_RECORD = f"SELECT {_COLUMNS} FROM records WHERE router_id = ? AND offset = ?"  # nosec B608 # constants
+_SELECT_RECORDS = f"SELECT {_COLUMNS} FROM records WHERE router_id = ? ORDER BY offset"  # nosec B608 # constants
+_INSERT_RECORD = f"INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # nosec B608 # constants
+_BOUNDS = """
+SELECT coalesce(min(offset), 0), coalesce(max(offset), 0), coalesce(max(offset) FILTER (WHERE checksum IS NULL), 0)
+FROM records WHERE router_id = ?
+"""
+# Of one moment: what the head says of the records, and the records.
+_READ = f"""
+SELECT h.offset, h.floor, h.unchained, r.* FROM heads AS h LEFT JOIN (
+    SELECT {_COLUMNS} FROM records WHERE router_id = ?1 AND offset > ?2 AND offset <= ?3 ORDER BY offset LIMIT ?4
+) AS r WHERE h.router_id = ?1 ORDER BY r.offset
+"""  # nosec B608 # constants
+_STORE_HEAD = f"REPLACE INTO heads ({_HEAD_COLUMNS}) VALUES ({', '.join('?' * len(Head.__struct_fields__))})"  # nosec B608
 
 
 def file_name(slot: str) -> str:
@@ -71,8 +90,12 @@ def open_writer(path: Path, synchronous_full: bool) -> sqlite3.Connection:
 
 def _add_columns(c: sqlite3.Connection) -> None:
     """Brings a file of an earlier version up to date."""
+    records = [row[1] for row in c.execute("PRAGMA table_info(records)")]
+    if "checksum" not in records:
+        c.execute("ALTER TABLE records ADD COLUMN before INTEGER")
+        c.execute("ALTER TABLE records ADD COLUMN checksum INTEGER")
     known = [row[1] for row in c.execute("PRAGMA table_info(heads)")]
-    for name in ("turn", "bytes"):
+    for name in ("turn", "bytes", "checksum", "unchained", "floor", "seal"):
         if name not in known:
             c.execute(f"ALTER TABLE heads ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0")
     if "bytes" not in known:
@@ -80,6 +103,8 @@ def _add_columns(c: sqlite3.Connection) -> None:
         for router_id, payload in c.execute("SELECT router_id, length(payload) FROM records"):
             taken[router_id] = taken.get(router_id, 0) + record_bytes(payload)
         c.executemany("UPDATE heads SET bytes = ? WHERE router_id = ?", [(n, id_) for id_, n in taken.items()])
+    if "unchained" not in known:
+        c.execute("UPDATE heads SET unchained = offset, floor = offset + 1")
 
 
 def record_bytes(payload: int) -> int:
@@ -140,23 +165,37 @@ def acquire(
         alive: dict[str, int] = dict(c.execute("SELECT owner, alive_ms FROM alive"))
         taken = []
         for router_id, epoch in routers:
-            head = loghead.acquire(_head(c, router_id), router_id, epoch, owner, now_ms, alive)
+            stored = _head(c, router_id)
+            head = loghead.acquire(stored, router_id, epoch, owner, now_ms, alive)
             if head is not None:
-                c.execute("REPLACE INTO heads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(head))
-                taken.append(head)
+                view = _record(c, router_id, head.view_offset)
+                damage = loghead.fault(stored, _end(c, router_id, head.offset), view)
+                if not damage:  # else all stays as it was found
+                    c.execute(_STORE_HEAD, msgspec.structs.astuple(head))
+                taken.append((head, view, damage))
         c.execute("DELETE FROM alive WHERE owner <> ? AND owner NOT IN (SELECT owner FROM heads)", (owner,))
-        return [_router_head(c, head, keys_after_ms) for head in taken]
+        return [_router_head(c, head, view, keys_after_ms, damage) for head, view, damage in taken]
 
 
-def _router_head(c: sqlite3.Connection, head: Head, keys_after_ms: int) -> RouterHead:
-    view = c.execute(
-        "SELECT payload FROM records WHERE router_id = ? AND offset = ?", (head.router_id, head.view_offset)
-    ).fetchone()
+def _record(c: sqlite3.Connection, router_id: str, offset: int) -> Row | None:
+    row = c.execute(_SELECT_RECORD, (router_id, offset)).fetchone()
+    return None if row is None else Row(*row)
+
+
+def _end(c: sqlite3.Connection, router_id: str, offset: int) -> list[tuple[int, int | None]]:
+    """Offset and checksum of the first two records from an offset on."""
+    return c.execute(
+        "SELECT offset, checksum FROM records WHERE router_id = ? AND offset >= ? ORDER BY offset LIMIT 2",
+        (router_id, offset),
+    ).fetchall()
+
+
+def _router_head(c: sqlite3.Connection, head: Head, view: Row | None, keys_after_ms: int, damage: str) -> RouterHead:
     keys = c.execute(
         "SELECT key, offset FROM keys WHERE router_id = ? AND received_ms > ? ORDER BY offset",
         (head.router_id, keys_after_ms),
     )
-    return loghead.router_head(head, None if view is None else view[0], keys.fetchall())
+    return loghead.router_head(head, None if view is None else view.payload, keys.fetchall(), damage)
 
 
 def alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
@@ -192,29 +231,25 @@ def append(c: sqlite3.Connection, records: Sequence[Append], keys_ms: int) -> li
         judged = loghead.judge(heads, records)
         pairs = zip(judged.results, records, strict=True)
         results = [_lies_there(c, record) if result is None else result for result, record in pairs]
-        _insert(c, judged.fresh)
+        _insert(c, judged)
         grown = dict.fromkeys((head.router_id for head in judged.moved), 0)
-        for record in judged.fresh:
-            grown[record.router_id] += record_bytes(len(record.payload))
+        for row in judged.fresh:
+            grown[row.router_id] += record_bytes(len(row.payload))
         for head in judged.moved:
             _store_head(c, head, keys_ms, grown[head.router_id])
         return results
 
 
 def _lies_there(c: sqlite3.Connection, record: Append) -> bool:
-    row = c.execute(_SELECT_RECORDS + " AND offset = ?", (record.router_id, record.offset)).fetchone()
-    return row is not None and row == _record_row(record)
+    row = _record(c, record.router_id, record.offset)
+    return row is not None and row[:6] == loghead.values_of(record)
 
 
-def _record_row(r: Append) -> tuple[str, int, int, int, int, bytes]:
-    return r.router_id, r.offset, r.received_ms, r.kind, r.view_offset, r.payload
-
-
-def _insert(c: sqlite3.Connection, records: Sequence[Append]) -> None:
-    c.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", map(_record_row, records))
+def _insert(c: sqlite3.Connection, judged: Judged) -> None:
+    c.executemany(_INSERT_RECORD, judged.fresh)
     c.executemany(
         "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)",
-        ((r.router_id, r.offset, key, r.received_ms) for r in records for key in r.keys),
+        ((r.router_id, r.offset, key, r.received_ms) for r in judged.appends for key in r.keys),
     )
 
 
@@ -223,18 +258,28 @@ def _store_head(c: sqlite3.Connection, head: Head, keys_ms: int, grown: int) -> 
     if oldest_ms is not None:
         c.execute("DELETE FROM keys WHERE router_id = ? AND received_ms <= ?", (head.router_id, oldest_ms))
     c.execute(
-        "UPDATE heads SET offset = ?, last_received_ms = ?, view_offset = ?, keys_from_ms = ?, bytes = bytes + ?"
-        " WHERE router_id = ?",
-        (head.offset, head.last_received_ms, head.view_offset, head.keys_from_ms, grown, head.router_id),
+        "UPDATE heads SET offset = ?, last_received_ms = ?, view_offset = ?, keys_from_ms = ?, bytes = bytes + ?,"
+        " checksum = ?, seal = ? WHERE router_id = ?",
+        (
+            head.offset,
+            head.last_received_ms,
+            head.view_offset,
+            head.keys_from_ms,
+            grown,
+            head.checksum,
+            head.seal,
+            head.router_id,
+        ),
     )
 
 
 def read(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
-    rows = c.execute(
-        _SELECT_RECORDS + " AND offset > ? AND offset <= ? ORDER BY offset LIMIT ?",
-        (router_id, after, upto, limit),
-    )
-    return [LogRecord(*row) for row in rows]
+    """See SampleLog.read. Without a head there is no log."""
+    found = c.execute(_READ, (router_id, after, upto, limit)).fetchall()
+    if not found:
+        return []
+    rows = [Row(*columns[3:]) for columns in found if columns[3] is not None]
+    return chain.verified(router_id, rows, Extent(*found[0][:3]), after, upto, limit)
 
 
 def find(c: sqlite3.Connection, router_id: str, at_ms: int) -> int:
@@ -273,15 +318,18 @@ def trim(c: sqlite3.Connection, router_id: str, below: int) -> int:
             " ORDER BY offset LIMIT ?",
             (router_id, below, view_offset, TRIM_ROWS),
         ).fetchall()
-        return _drop(c, router_id, found)
+        return _drop(c, router_id, found, below)
 
 
-def _drop(c: sqlite3.Connection, router_id: str, found: Sequence[tuple[int, int]]) -> int:
-    """Removes records [(offset, bytes of payload)] of a router; answers how many."""
+def _drop(c: sqlite3.Connection, router_id: str, found: Sequence[tuple[int, int]], below: int) -> int:
+    """Removes records [(offset, bytes of payload)] of a router, all below an offset; answers how many."""
     rows = [(router_id, offset) for offset, _ in found]
     c.executemany("DELETE FROM records WHERE router_id = ? AND offset = ?", rows)
     freed = sum(record_bytes(payload) for _, payload in found)
-    c.execute("UPDATE heads SET bytes = bytes - ? WHERE router_id = ?", (freed, router_id))
+    c.execute(
+        "UPDATE heads SET bytes = max(0, bytes - ?), floor = max(floor, min(?, offset + 1)) WHERE router_id = ?",
+        (freed, below, router_id),
+    )
     return len(found)
 
 
@@ -292,11 +340,45 @@ def forget(c: sqlite3.Connection, router_id: str) -> int:
             "SELECT offset, length(payload) FROM records WHERE router_id = ? ORDER BY offset LIMIT ?",
             (router_id, TRIM_ROWS),
         ).fetchall()
-        dropped = _drop(c, router_id, found)
+        dropped = _drop(c, router_id, found, _BEHIND_ALL)
         if dropped < TRIM_ROWS:
             c.execute("DELETE FROM keys WHERE router_id = ?", (router_id,))
             c.execute("DELETE FROM heads WHERE router_id = ?", (router_id,))
         return dropped
+
+
+def recover(
+    c: sqlite3.Connection, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+) -> list[Loss]:
+    """See SampleLog.recover."""
+    with _transaction(c):
+        head = _head(c, router_id)
+        stood = loghead.extent(head, c.execute(_BOUNDS, (router_id,)).fetchone())
+        rows = map(Row._make, c.execute(_SELECT_RECORDS, (router_id,)))
+        found = list(chain.losses(rows, router_id, stood, upto, now_ms))
+        if entries is not None:
+            gone = "DELETE FROM records WHERE router_id = ? AND offset BETWEEN ? AND ?"
+            c.executemany(gone, ((router_id, first, row.offset) for first, row in found))
+            c.executemany(_INSERT_RECORD, (row for _, row in found))
+            _renew_head(c, router_id, stood, entries)
+        return loghead.losses(found)
+
+
+def _renew_head(c: sqlite3.Connection, router_id: str, stood: Extent, entries: Sequence[Entry]) -> None:
+    """Of records that are whole; the entries come behind them."""
+    last = c.execute(f"{_SELECT_RECORDS} DESC LIMIT 1", (router_id,)).fetchone()
+    if last is None:
+        c.execute("DELETE FROM heads WHERE router_id = ?", (router_id,))
+        return
+    newest = "SELECT coalesce(max(offset), 0) FROM records WHERE router_id = ? AND kind = ?"
+    ((view,),) = c.execute(newest, (router_id, VIEW))
+    added = list(chain.behind(Row(*last), view, entries))
+    c.executemany(_INSERT_RECORD, added)
+    ((view,),) = c.execute(newest, (router_id, VIEW))
+    sizes = c.execute("SELECT length(payload) FROM records WHERE router_id = ?", (router_id,))
+    taken_up = sum(record_bytes(size) for (size,) in sizes)
+    last = added[-1] if added else Row(*last)
+    c.execute(_STORE_HEAD, msgspec.structs.astuple(loghead.recovered(stood, last, view, taken_up)))
 
 
 def size_bytes(c: sqlite3.Connection) -> int:

@@ -17,7 +17,7 @@ import polars as pl
 
 from breaker_actors.core.log_entries import (
     BREAKER,
-    GAP,
+    GAPS,
     SAMPLES,
     Gap,
     SampleColumns,
@@ -205,7 +205,7 @@ class _Reading:
                     yield record, body, start, stop
 
     def _other(self, kind: int, body: bytes, received_ms: int) -> Born | Gap | None:
-        if kind == GAP:
+        if kind in GAPS:
             return decode_gap(body)
         if kind == BREAKER:
             settings = decode_breaker(body)

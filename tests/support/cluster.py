@@ -13,7 +13,7 @@ import numpy as np
 
 from breaker_actors.core.log_entries import (
     BREAKER,
-    GAP,
+    GAPS,
     SAMPLES,
     VIEW,
     RouterView,
@@ -182,7 +182,7 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
                     if taker == breaker_id and isinstance(body, SampleColumns):
                         taken.append((body.metric_at(start), body.rows(start, stop), now))
                         effects += breaker.ingest(*taken[-1][1:])
-            elif record.kind == GAP and breaker:
+            elif record.kind in GAPS and breaker:
                 gap = decode_gap(record.payload)
                 effects += breaker.gap(gap.from_ms, gap.to_ms)
     if breaker is not None:

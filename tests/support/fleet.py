@@ -13,7 +13,7 @@ from typing import Any
 
 from breaker_actors.core.log_entries import (
     BREAKER,
-    GAP,
+    GAPS,
     SAMPLES,
     SampleColumns,
     decode_breaker,
@@ -296,14 +296,14 @@ async def replayed(
         effects[breaker_id] = list(first)
     reader, ref = LogReader(log), RouterRef(router, "", evidence.slots()[router], 0)
     async for record in reader.after(ref, 0, 1 << 60):
-        if record.kind not in (SAMPLES, GAP):
+        if record.kind not in (SAMPLES, *GAPS):
             continue
         for breaker_id, body, start, stop in concerned(record, await reader.splitter(ref, record)):
             if breaker_id not in cores:
                 continue
             if isinstance(body, SampleColumns):
                 effects[breaker_id] += cores[breaker_id].ingest(body.rows(start, stop), record.received_ms)
-            elif record.kind == GAP:
+            elif record.kind in GAPS:
                 gap = decode_gap(body)
                 effects[breaker_id] += cores[breaker_id].gap(gap.from_ms, gap.to_ms)
     await log.close()

@@ -64,6 +64,12 @@ class Routers(Onces):
         place = Place(by, now_ms, project_id)
         return await self._db.write(lambda c: _update(c, place, _locked(c, project_id, router_id), edit))
 
+    async def router_entries(
+        self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[tuple[int, bytes]]:
+        place = Place(by, now_ms, project_id)
+        return await self._db.write(lambda c: _entries(c, place, _locked(c, project_id, router_id)))
+
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         place = Place(by, now_ms, project_id)
         return await self._db.write(lambda c: _delete(c, place, _locked(c, project_id, router_id)))
@@ -181,6 +187,12 @@ def _tell_view(c: Connection, router_id: str) -> list[int]:
     """The router splits otherwise from here on."""
     router = _stored(c, router_id)
     return add_changes(c, [Change(router, [view_entry(raise_views(c, [router])[router_id])])])
+
+
+def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, bytes]]:
+    view = raise_views(c, [_stored(c, row.id)])[row.id]
+    write_down(c, place, [Note("router.recover", row.id)])
+    return [*map(breaker_entry, _breakers(c, row.project_id, row.breaker_ids)), view_entry(view)]
 
 
 def _update(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:

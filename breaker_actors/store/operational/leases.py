@@ -231,5 +231,23 @@ def _ended_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[Rou
 def _router_assignments(c: Connection, router_ids: Sequence[str]) -> list[RouterAssignment]:
     columns = (t.routers.c.id.label("router_id"), t.routers.c.project_id, t.routers.c.epoch, t.routers.c.log_slot)
     query = select(*columns).where(t.routers.c.id.in_(IDS), t.routers.c.log_slot.is_not(None))
-    found = {row.router_id: RouterAssignment(**row._mapping) for row in by_ids(c, query, router_ids)}
+    read = _read_offsets(c, router_ids)
+    found = {
+        row.router_id: RouterAssignment(**row._mapping, read_offset=read.get(row.router_id, 0))
+        for row in by_ids(c, query, router_ids)
+    }
     return [found[router_id] for router_id in router_ids if router_id in found]
+
+
+def _read_offsets(c: Connection, router_ids: Sequence[str]) -> dict[str, int]:
+    """How far the logs of routers were read at least, as far as the store knows: by breakers, and where links begin."""
+    links, r = t.links.c, t.records.c
+    query = (
+        select(links.router_id, links.since_offset, r.cut)
+        .join_from(t.links, t.records, r.breaker_id == links.breaker_id, isouter=True)
+        .where(links.router_id.in_(IDS))
+    )
+    found: dict[str, int] = {}
+    for router_id, since, cut in by_ids(c, query, router_ids):
+        found[router_id] = max(found.get(router_id, 0), since or 0, (cut or {}).get(router_id, 0))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from breaker_actors.core.log_entries import (
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.messages import BreakerAssignment, RouterRef
+from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.wal.base import Append
 from breaker_actors.wal.sqlite import SqliteLog
 
@@ -69,7 +71,7 @@ async def test_samples_of_the_metric_before_do_not_come_back(tmp_path: Path) -> 
     )
     held.breaker = breaker
 
-    await Recovery(log).refill([held])
+    await Recovery(log, cast(Any, None), Asides()).refill([held])
     breaker.advance(AT_MS + 3_000)
     view = breaker.view(AT_MS + 3_000)
     assert (view.sample_count, view.value) == (1, 7.0)

@@ -1,0 +1,102 @@
+"""`breakers recover`: makes damaged logs whole, by an operator's word. What is lost is said, and stands in the log as a
+gap.
+
+Works on the data directory of a service that is stopped, or on the PostgreSQL database: who owned a log there loses it,
+and takes it over anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.output import note, put_json, put_table
+from api.cli.store_access import BY, AsJson, DataDir, instant, on_store, settings_of
+from breaker_actors.errors import Invalid
+
+if TYPE_CHECKING:
+    from breaker_actors.messages import RouterAssignment
+    from breaker_actors.settings import Settings
+    from breaker_actors.store.base import Store
+    from breaker_actors.wal.base import Loss
+
+TITLES = ("ROUTER", "FIRST", "LAST", "FROM", "TO")
+AT_ONCE = 500
+
+
+def recover(
+    routers: Annotated[list[str] | None, typer.Argument(help="Ids of routers; all of them with --all.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every router there is.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what is lost.")] = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Make damaged logs of routers whole again. What is lost of them is shown: records that are missing, or are not
+    what was written, and when they were received. Their routers take samples again, behind a gap. Stop the service
+    first, and start it afterwards."""
+
+    async def work(store: Store, now_ms: int) -> list[Loss]:
+        if bool(routers) == everything:
+            raise Invalid("name the routers, or all of them with --all")
+        known = {one.id: one for one in await store.placements("router")}
+        if unknown := sorted(set(routers or ()) - known.keys()):
+            raise Invalid(f"there is no router {unknown[0]}")
+        return await _recovered(store, settings_of(data_dir), sorted(routers or known), now_ms, not yes)
+
+    lock = _alone(data_dir)
+    try:
+        losses = on_store(data_dir, work)
+    finally:
+        if lock is not None:
+            lock.close()
+    if json:
+        put_json({"recovered": yes, "losses": [_body(loss) for loss in losses]})
+        return
+    put_table(TITLES, ((*_body(loss).values(),) for loss in losses))
+    if losses and not yes:
+        note("nothing was changed: --yes makes these logs whole, with gaps where records are lost")
+
+
+def _alone(data_dir: Any) -> Any:
+    """Keeps a service away from a data directory; of a PostgreSQL database nobody has to be kept away."""
+    from api.cli.errors import one_line_errors
+    from api.launch.ray_environment import take_data_dir
+    from breaker_actors.persistence import is_in_use
+
+    with one_line_errors():
+        settings = settings_of(data_dir)
+        return take_data_dir(settings.data_dir) if settings.database_url is None and is_in_use(settings) else None
+
+
+async def _recovered(store: Store, settings: Settings, router_ids: list[str], now_ms: int, dry: bool) -> list[Loss]:
+    from breaker_actors.persistence import make_log
+
+    log, found = make_log(settings), list[Any]()
+    try:
+        for start in range(0, len(router_ids), AT_ONCE):
+            for router in await store.router_assignments(router_ids[start : start + AT_ONCE]):
+                found += await _one(store, log, router, now_ms, dry)
+    finally:
+        await log.close()
+    return found
+
+
+async def _one(store: Store, log: Any, router: RouterAssignment, now_ms: int, dry: bool) -> list[Loss]:
+    """The routing table comes behind what is lost: the one in the log may be, too."""
+    place = (router.log_slot, router.router_id, router.read_offset, now_ms)
+    lost: list[Loss] = await log.recover(*place, None)
+    if not dry:
+        entries = await store.router_entries(router.project_id, router.router_id, now_ms, BY) if lost else ()
+        await log.recover(*place, entries)
+    return lost
+
+
+def _body(loss: Loss) -> dict[str, Any]:
+    return {
+        "router_id": loss.router_id,
+        "first": loss.first,
+        "last": loss.last,
+        "from": instant(loss.from_ms) if loss.from_ms else "the beginning",
+        "to": instant(loss.to_ms),
+    }

@@ -1,0 +1,141 @@
+"""Checksums of the log: each record's goes over what the record before it had, each head's over the head. Pure.
+
+XXH3 finds what disks, copies and restored files do; it is no proof against who means harm and may write here anyway.
+A record without a checksum was written before there were any; its head says up to where that is so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from xxhash import xxh3_64
+
+from breaker_actors.core.log_entries import DAMAGED, VIEW, LogRecord, Lost, decode_lost, encode_entry
+from breaker_actors.errors import log_damaged
+
+_NUMBERS = struct.Struct("<qqqqq")
+
+
+class Row(NamedTuple):
+    """A record as it lies in its table, with its checksum and that of the record before it."""
+
+    router_id: str
+    offset: int
+    received_ms: int
+    kind: int
+    view_offset: int
+    payload: bytes
+    before: int | None
+    checksum: int | None
+
+
+class Extent(NamedTuple):
+    """What a head says of its records: the last one's offset; below `floor` some are trimmed; up to `unchained` they
+    have no checksums."""
+
+    offset: int
+    floor: int
+    unchained: int
+
+
+def checksum(
+    before: int, router_id: str, offset: int, received_ms: int, kind: int, view_offset: int, payload: bytes
+) -> int:
+    """Of one record, in 64 bits with a sign, as databases keep integers."""
+    found = xxh3_64(_NUMBERS.pack(before, offset, received_ms, kind, view_offset))
+    found.update(router_id.encode())
+    found.update(payload)
+    return _signed(found.intdigest())
+
+
+def seal(encoded: bytes) -> int:
+    """Of a head's bytes; never 0, which is no seal."""
+    return _signed(xxh3_64(encoded).intdigest()) or 1
+
+
+def _signed(digest: int) -> int:
+    return digest - (1 << 64) if digest >> 63 else digest
+
+
+def fault(row: Row, unchained: int) -> str:
+    """What is wrong with a record by itself; "" when nothing is."""
+    if row.before is None or row.checksum is None:
+        return "" if row.offset <= unchained else "has no checksum"
+    return "" if row.checksum == checksum(row.before, *row[:6]) else "is not what was written"
+
+
+def verified(router_id: str, rows: Sequence[Row], extent: Extent, after: int, upto: int, limit: int) -> list[LogRecord]:
+    """The records with after < offset <= upto that a read of at most `limit` found. Raises LogDamaged, with the first
+    offset that is not as it was written, when one is missing, changed, or does not follow the one before it."""
+    last, before = after, None
+    for row in rows:
+        if row.offset != last + 1 and not (row.kind == DAMAGED and _stands_for(row, last + 1)):
+            _check_trimmed(router_id, last + 1, row.offset, extent)
+            before = None
+        if words := fault(row, extent.unchained):
+            raise log_damaged(router_id, f"record {row.offset} {words}", row.offset)
+        if before is not None and row.before is not None and row.before != before:
+            raise log_damaged(router_id, f"record {row.offset} does not follow the one before it", row.offset)
+        last, before = row.offset, None if row.kind == DAMAGED else row.checksum
+    if len(rows) < limit:
+        _check_trimmed(router_id, last + 1, min(upto, extent.offset) + 1, extent)
+    return [LogRecord(*row[:6]) for row in rows]
+
+
+def _check_trimmed(router_id: str, first: int, end: int, extent: Extent) -> None:
+    """Nothing lies from `first` up to before `end`: it has been trimmed, or is missing."""
+    if end > first and end > extent.floor:
+        missing = max(first, extent.floor)
+        which = f"record {missing} is" if missing == end - 1 else f"records {missing} to {end - 1} are"
+        raise log_damaged(router_id, f"{which} missing", missing)
+
+
+def losses(rows: Iterable[Row], router_id: str, extent: Extent, upto: int, now_ms: int) -> Iterator[tuple[int, Row]]:
+    """What of a router's log is lost: for each run of records that are missing, or not as they were written, its first
+    offset and the DAMAGED record that is to stand at its last. `rows`: all there are; `upto`: so far the log was read
+    at least. What is lost at the end is a gap until `now_ms`."""
+    good: Row | None = None
+    next_, first, view = max(1, extent.floor), 0, 0
+    for row in rows:
+        if row.offset > next_ and not _stands_for(row, next_):
+            first = first or next_
+        if fault(row, extent.unchained) or (good is not None and not first and not _follows(row, good)):
+            first = first or row.offset
+        else:
+            if first:
+                yield first, _stand_in(router_id, first, row.offset - 1, good, row.received_ms, view)
+            good, first = row, 0
+            view = row.offset if row.kind == VIEW else view
+        next_ = max(next_, row.offset + 1)
+    end = max(extent.offset, upto, next_ - 1)
+    if first or next_ <= end:
+        yield first or next_, _stand_in(router_id, first or next_, end, good, now_ms, view)
+
+
+def behind(last: Row, view: int, entries: Iterable[tuple[int, bytes]]) -> Iterator[Row]:
+    """Records that follow the last one, of the same time. `view`: the routing table in force there."""
+    for kind, payload in entries:
+        values = (last.router_id, last.offset + 1, last.received_ms, kind, view, payload)
+        before = last.checksum or 0
+        yield (last := Row(*values, before, checksum(before, *values)))
+        view = last.offset if kind == VIEW else view
+
+
+def _stands_for(row: Row, first: int) -> bool:
+    return row.kind == DAMAGED and decode_lost(row.payload).first <= first
+
+
+def _follows(row: Row, before: Row) -> bool:
+    if before.kind == DAMAGED or row.offset != before.offset + 1 or row.before is None or before.checksum is None:
+        return True
+    return row.before == before.checksum
+
+
+def _stand_in(router_id: str, first: int, offset: int, good: Row | None, now_ms: int, view: int) -> Row:
+    since = 0 if good is None else good.received_ms
+    before = 0 if good is None else good.checksum or 0
+    payload = encode_entry(Lost(from_ms=since, to_ms=max(since, now_ms), first=first))
+    values = (router_id, offset, max(since, now_ms), DAMAGED, view, payload)
+    return Row(*values, before, checksum(before, *values))

@@ -1,0 +1,209 @@
+"""What disks, copies and restored files do to a sample log is found: while reading, or at the next acquisition."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from breaker_actors.core.log_entries import DAMAGED, SAMPLES, VIEW, RouterView, decode_lost, encode_entry
+from breaker_actors.errors import LogDamaged
+from breaker_actors.wal.base import Append, SampleLog
+from breaker_actors.wal.sqlite_file import file_name
+from tests.contract.backends import Backend
+from tests.contract.test_samplelog import SLOT, acquire, offsets, rec
+
+LAST = 10
+VIEW_AT = 2
+
+
+def plant(backend: Backend, *statements: str) -> None:
+    """Changes what lies in the log behind its back. {records} and {heads} stand for its tables."""
+    if backend.database:
+        with psycopg.connect(backend.database) as connection:
+            for statement in statements:
+                connection.execute(statement.format(records="log_records", heads="log_heads"))
+        return
+    path = backend.folder / "log" / file_name(SLOT)
+    with sqlite3.connect(path) as file:
+        for statement in statements:
+            file.execute(statement.format(records="records", heads="heads"))
+    file.close()
+
+
+def at(offset: int) -> str:
+    return f"WHERE router_id = 'a' AND \"offset\" = {offset}"
+
+
+def blob(backend: Backend, text: str) -> str:
+    return f"'\\x{text.encode().hex()}'" if backend.database else f"x'{text.encode().hex()}'"
+
+
+async def written(log: SampleLog, epoch: int = 1) -> None:
+    """Ten records of router a, the second one a view; five of router b."""
+    await log.acquire(SLOT, "o1", [("a", epoch), ("b", epoch)], 0, 0)
+    view = encode_entry(RouterView(version=1))
+    records: list[Append] = [rec(n, view_offset=VIEW_AT if n > VIEW_AT else 0) for n in range(1, LAST + 1)]
+    records[VIEW_AT - 1] = rec(VIEW_AT, kind=VIEW, payload=view)
+    assert all(await log.append(SLOT, [*records, *(rec(n, "b") for n in range(1, 6))]))
+
+
+async def damage(log: SampleLog) -> str:
+    """What the next owner is told of router a; of b it is told nothing."""
+    a, b = await log.acquire(SLOT, "o2", [("a", 2), ("b", 2)], 0, 0)
+    assert b.damage == ""
+    return a.damage
+
+
+async def test_what_is_as_it_was_written_is_read(log: SampleLog, make_log: Callable[[], SampleLog]) -> None:
+    """In parts of every length, from every place, after a restart and behind a trim."""
+    await written(log)
+    other = make_log()
+    for trimmed in (0, 5, LAST + 1):
+        await log.trim(SLOT, "a", trimmed)
+        kept = [n for n in range(1, LAST + 1) if n >= trimmed or n == VIEW_AT]
+        for after in range(LAST + 1):
+            for limit in (1, 3, 256):
+                wanted = [n for n in kept if n > after][:limit]
+                assert await offsets(other, after=after, limit=limit) == wanted
+        assert await damage(other) == ""
+
+
+CHANGED = {
+    "a bit of a payload": "UPDATE {records} SET payload = BLOB ",
+    "a stamp": "UPDATE {records} SET received_ms = received_ms + 1 ",
+    "a kind": "UPDATE {records} SET kind = 3 ",
+    "the view it was split by": "UPDATE {records} SET view_offset = 1 ",
+    "its own checksum": "UPDATE {records} SET checksum = checksum # 1 ",
+    "the one before's": "UPDATE {records} SET before = before # 1 ",
+    "no checksum": "UPDATE {records} SET checksum = NULL ",
+    "gone": "DELETE FROM {records} ",
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+@pytest.mark.parametrize("offset", [1, 5, LAST - 1])
+async def test_a_record_that_changed_is_found(log: SampleLog, backend: Backend, what: str, offset: int) -> None:
+    """By whoever reads it, whole or in parts; what lies before it is read, and so is the other router's log."""
+    await written(log)
+    statement = CHANGED[what].replace("BLOB", blob(backend, f"a{offset ^ 1}"))
+    plant(backend, statement.replace(" # 1", " + 1") + at(offset))
+    for after in range(offset):
+        with pytest.raises(LogDamaged) as found:
+            await offsets(log, after=after)
+        assert found.value.details == {"router_id": "a", "offset": offset}
+        assert str(offset) in str(found.value)
+    assert await offsets(log, upto=offset - 1) == list(range(1, offset))
+    assert await offsets(log, after=offset) == list(range(offset + 1, LAST + 1))
+    assert await offsets(log, "b") == [1, 2, 3, 4, 5]
+
+
+async def test_records_that_changed_places_are_found(log: SampleLog, backend: Backend) -> None:
+    """Also whole ones: of the same router, and of another."""
+    await written(log)
+    plant(
+        backend,
+        f'UPDATE {{records}} SET "offset" = 99 {at(5)}',
+        f'UPDATE {{records}} SET "offset" = 5 {at(6)}',
+        f'UPDATE {{records}} SET "offset" = 6 {at(99)}',
+    )
+    with pytest.raises(LogDamaged, match="record 5 is not what was written"):
+        await offsets(log)
+
+
+async def test_a_record_of_another_history_is_found(log: SampleLog, backend: Backend) -> None:
+    """Right in itself, but written behind another one: an older copy that was gone on from."""
+    await written(log)
+    older = f"(SELECT checksum FROM {{records}} {at(3)})"
+    plant(backend, f"UPDATE {{records}} SET before = {older} {at(8)}")
+    with pytest.raises(LogDamaged):
+        await offsets(log)
+
+
+ENDS: dict[str, tuple[str, str]] = {
+    "a lost tail": (
+        "DELETE FROM {records} WHERE router_id = 'a' AND \"offset\" > 7",
+        "record 10, its last one, is missing",
+    ),
+    "a lost last record": (f"DELETE FROM {{records}} {at(LAST)}", "record 10, its last one, is missing"),
+    "all of it": ("DELETE FROM {records} WHERE router_id = 'a'", "record 10, its last one, is missing"),
+    "a lost head": ("DELETE FROM {heads} WHERE router_id = 'a'", "records lie there without a head"),
+    "an older head": ("UPDATE {heads} SET \"offset\" = 8 WHERE router_id = 'a'", "its head is not what was written"),
+    "another epoch": ("UPDATE {heads} SET epoch = 0 WHERE router_id = 'a'", "its head is not what was written"),
+    "a view's bytes": (f"UPDATE {{records}} SET received_ms = 1 {at(VIEW_AT)}", "record 2, the view in force, is not"),
+    "a last record": (f"UPDATE {{records}} SET checksum = 7 {at(LAST)}", "record 10, its last one, is not the one"),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+async def test_an_end_that_changed_is_found_by_the_next_owner(log: SampleLog, backend: Backend, what: str) -> None:
+    """And stays as it was found: nothing is appended there, by whomever."""
+    await written(log)
+    statement, words = ENDS[what]
+    plant(backend, statement)
+    assert (await damage(log)).startswith(words)
+    assert (await damage(log)).startswith(words), "and at every look"
+    assert await log.append(SLOT, [rec(LAST + 1, epoch=2, kind=SAMPLES)]) == [False]
+
+
+async def test_a_head_of_before_checksums_is_taken_over(log: SampleLog, backend: Backend) -> None:
+    """What lies in such a log has none, up to where it ended then; what comes after it has."""
+    await written(log)
+    plant(
+        backend,
+        "UPDATE {records} SET before = NULL, checksum = NULL",
+        'UPDATE {heads} SET checksum = 0, seal = 0, unchained = "offset", floor = "offset" + 1',
+    )
+    head: Any = await acquire(log, epoch=2, owner="o2")
+    assert head.damage == ""
+    more = [rec(n, epoch=2, view_offset=VIEW_AT) for n in range(LAST + 1, LAST + 4)]
+    assert await log.append(SLOT, more) == [True] * 3
+    assert await offsets(log) == list(range(1, LAST + 4))
+    plant(backend, f"UPDATE {{records}} SET before = NULL, checksum = NULL {at(LAST + 2)}")
+    with pytest.raises(LogDamaged, match="record 12 has no checksum"):
+        await offsets(log)
+
+
+DAMAGE = [CHANGED[what] + at(5) for what in CHANGED] + [statement for statement, _ in ENDS.values()]
+
+
+@pytest.mark.parametrize("statement", DAMAGE)
+async def test_a_log_is_made_whole_by_an_operators_word(log: SampleLog, backend: Backend, statement: str) -> None:
+    """What is lost is said and stood for by a gap; what is whole stays; the next owner goes on behind all of it."""
+    await written(log)
+    before = {record.offset: record for record in await log.read(SLOT, "a", 0, LAST)}
+    plant(backend, statement.replace("BLOB", blob(backend, "a4")).replace(" # 1", " + 1"))
+    told = await log.recover(SLOT, "a", LAST, 5_000, None)
+    assert await log.recover(SLOT, "a", LAST, 5_000, ()) == told
+    lost = {n for loss in told for n in range(loss.first, loss.last + 1)}
+    head = await acquire(log, epoch=2, owner="o2", now_ms=6_000)
+    assert (head.damage, head.generation) == ("", 1)
+    assert head.offset == LAST
+    kept = await log.read(SLOT, "a", 0, 99)
+    assert {r.offset for r in kept if r.kind != DAMAGED} == set(range(1, LAST + 1)) - lost
+    assert all(before[r.offset] == r for r in kept if r.kind != DAMAGED)
+    assert [(decode_lost(r.payload).first, r.offset) for r in kept if r.kind == DAMAGED] == [
+        (loss.first, loss.last) for loss in told
+    ]
+    assert await log.append(SLOT, [rec(LAST + 1, epoch=2, received_ms=7_000)]) == [True]
+    assert len(await log.read(SLOT, "a", 0, 99)) == len(kept) + 1
+    assert await log.recover(SLOT, "a", LAST, 8_000, ()) == [], "and is whole from then on"
+    assert await offsets(log, "b") == [1, 2, 3, 4, 5]
+
+
+async def test_what_was_read_beyond_the_end_is_lost(log: SampleLog, backend: Backend) -> None:
+    """An older copy, whole in itself, and a log that is gone: nothing is written under an offset that was read."""
+    await written(log)
+    assert [(n.first, n.last, n.from_ms, n.to_ms) for n in await log.recover(SLOT, "a", 14, 5_000, ())] == [
+        (11, 14, 1_000, 5_000)
+    ]
+    view = (VIEW, encode_entry(RouterView(version=7)))
+    assert [(n.first, n.last, n.from_ms) for n in await log.recover(SLOT, "c", 3, 5_000, [view, view])] == [(1, 3, 0)]
+    heads = await log.acquire(SLOT, "o2", [("a", 2), ("c", 1)], 6_000, 0)
+    assert [(head.router_id, head.offset, head.damage) for head in heads] == [("a", 14, ""), ("c", 5, "")]
+    assert (heads[1].view_offset, heads[1].view, heads[1].alive_ms) == (5, view[1], 5_000)
+    assert await offsets(log) == [*range(1, 11), 14]
+    assert await offsets(log, "c") == [3, 4, 5]
