@@ -124,7 +124,7 @@ def node_env(
     """
     try:
         with one_line_errors():
-            from api.launch.ray_environment import make_folder, node_environment
+            from api.launch.ray_environment import folder_of_shell, make_folder, node_environment
             from api.launch.ray_token import of_node
             from api.launch.tls import check_settings
             from breaker_actors.clock import SystemClock
@@ -132,7 +132,7 @@ def node_env(
             settings = settings_of(data_dir)
             check_settings(settings, SystemClock().now_ms(), note)
             token = of_node(settings.data_dir.expanduser().absolute(), head)
-            exports = node_environment(make_folder(), settings) | token
+            exports = node_environment(folder_of_shell() or make_folder(), settings) | token
     except typer.Exit:
         put_script("false")  # so that `eval "$(breakers node-env)" && ray start` goes no further
         raise

@@ -151,7 +151,13 @@ def report(outcome: dict[str, Any]) -> RenderableType:
             where = "outside any labelled failure"
             if trip["failure"] is not None:
                 where = f"{'in' if trip['place'] == 'failure' else 'in the tail of'} failure {trip['failure']}"
-            shown.add_row(name, trip["time"], where, trip["recovered"] or "open when the series ends")
+            shown.add_row(name, trip["time"], where, trip["recovered"] or "not closed when the series ends")
     seen, failures = len(outcome["failures_seen"]), len(outcome["failures"])
     line = f"{outcome['shown']} saw {seen} of {failures} labelled failures, {outcome['false_trips']} false trips."
-    return Group(shown, Text(line, "bold green" if outcome["ok"] else "bold red"))
+    others = [_seen(name, trips, failures) for name, trips in outcome["trips"].items() if name != outcome["shown"]]
+    return Group(shown, Text(line, "bold green" if outcome["ok"] else "bold red"), Text("\n".join(others)))
+
+
+def _seen(name: str, trips: list[dict[str, Any]], failures: int) -> str:
+    seen = {trip["failure"] for trip in trips} - {None}
+    return f"{name} saw {len(seen)} of {failures}."

@@ -137,6 +137,15 @@ def _clean_up(data_dir: Path, lock: TextIO, content: bytes) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def folder_of_shell() -> Path | None:
+    """The folder that an earlier `breakers node-env` made for this shell, if it is there and its user's alone."""
+    folder = Path(os.environ.get("RAY_TMPDIR", ""))
+    if not folder.name.startswith(FOLDER_PREFIX) or folder.is_symlink() or not folder.is_dir():
+        return None
+    status = folder.stat()
+    return folder if (status.st_uid, status.st_mode & 0o777) == (os.geteuid(), 0o700) else None
+
+
 def make_folder() -> Path:
     """Where Ray and HAProxy keep sockets and logs, for this user alone. Unix socket paths end at 107 bytes and theirs
     are long (HAProxy's 99 below /tmp), so never below the data directory."""

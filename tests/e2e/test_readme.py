@@ -131,7 +131,12 @@ def test_the_backup_walk(beside: Path) -> None:
     (script,) = blocks(OPERATIONS / "sqlite.md", "bash")
     done = shell(f"set -e\n{script}", beside)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in (beside / "backup").iterdir()} == {"breakers.sqlite", "log", "secret.key"}
+    assert {path.name for path in (beside / "backup").iterdir()} == {
+        "breakers.sqlite",
+        "credentials.json",
+        "log",
+        "secret.key",
+    }
     assert list((beside / "backup" / "log").glob("*.sqlite"))
 
 

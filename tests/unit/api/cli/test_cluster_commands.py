@@ -158,6 +158,20 @@ def test_node_env_is_for_a_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_choice")
+def test_a_shell_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluated again it leaves no other one behind; a folder that is not ours alone is not taken."""
+    (place,) = in_a_shell(node_env(tmp_path / "data", "--head").stdout, "RAY_TMPDIR")[:1]
+    monkeypatch.setenv("RAY_TMPDIR", place)
+    launcher = in_a_shell(node_env(tmp_path / "data").stdout, "RAY_SERVE_HAPROXY_BINARY_PATH")[0]
+    assert Path(launcher).parent == Path(place)
+    Path(place).chmod(0o755)
+    launcher = in_a_shell(node_env(tmp_path / "data").stdout, "RAY_SERVE_HAPROXY_BINARY_PATH")[0]
+    assert Path(launcher).parent != Path(place)
+    shutil.rmtree(Path(launcher).parent)
+    shutil.rmtree(place)
+
+
+@pytest.mark.usefixtures("no_choice")
 def test_the_nodes_of_a_cluster_have_one_token(tmp_path: Path) -> None:
     """The head makes it; elsewhere it has to be there, and `eval` fails when it is not: nothing is started then."""
     head, node = tmp_path / "head", tmp_path / "node"

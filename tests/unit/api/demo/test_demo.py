@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from hashlib import sha256
 from typing import Any
 
@@ -124,6 +125,8 @@ def test_the_report_names_each_trip(series: Series) -> None:
     text = capture.get()
     assert "latency-p95 saw 2 of 3 labelled failures, 0 false trips." in text
     assert "in failure 3" in text
+    assert re.search(r"latency-jitter saw [0-3] of 3\.", text)
+    assert "open when the series" not in text
 
 
 def test_an_unknown_state_is_closed_and_lets_all_pass() -> None:
