@@ -60,12 +60,9 @@ _BOUNDS = """
 SELECT coalesce(min(offset), 0), coalesce(max(offset), 0), coalesce(max(offset) FILTER (WHERE checksum IS NULL), 0)
 FROM records WHERE router_id = ?
 """
-# Of one moment: what the head says of the records, and the records.
-_READ = f"""
-SELECT h.offset, h.floor, h.unchained, r.* FROM heads AS h LEFT JOIN (
-    SELECT {_COLUMNS} FROM records WHERE router_id = ?1 AND offset > ?2 AND offset <= ?3 ORDER BY offset LIMIT ?4
-) AS r WHERE h.router_id = ?1 ORDER BY r.offset
-"""  # nosec B608 # constants
+_SELECT_RANGE = (
+    f"SELECT {_COLUMNS} FROM records WHERE router_id = ? AND offset > ? AND offset <= ? ORDER BY offset LIMIT ?"  # nosec B608
+)
 _STORE_HEAD = f"REPLACE INTO heads ({_HEAD_COLUMNS}) VALUES ({', '.join('?' * len(Head.__struct_fields__))})"  # nosec B608
 
 
@@ -274,12 +271,16 @@ def _store_head(c: sqlite3.Connection, head: Head, keys_ms: int, grown: int) -> 
 
 
 def read(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
-    """See SampleLog.read. Without a head there is no log."""
-    found = c.execute(_READ, (router_id, after, upto, limit)).fetchall()
-    if not found:
-        return []
-    rows = [Row(*columns[3:]) for columns in found if columns[3] is not None]
-    return chain.verified(router_id, rows, Extent(*found[0][:3]), after, upto, limit)
+    """See SampleLog.read. Without a head there is no log. Head and records are of one moment."""
+    c.execute("BEGIN")
+    try:
+        extent = c.execute("SELECT offset, floor, unchained FROM heads WHERE router_id = ?", (router_id,)).fetchone()
+        if extent is None:
+            return []
+        rows = [Row(*columns) for columns in c.execute(_SELECT_RANGE, (router_id, after, upto, limit))]
+    finally:
+        c.execute("COMMIT")
+    return chain.verified(router_id, rows, Extent(*extent), after, upto, limit)
 
 
 def find(c: sqlite3.Connection, router_id: str, at_ms: int) -> int:
