@@ -115,15 +115,25 @@ def record_bytes(payload: int) -> int:
 
 
 def open_reader(path: Path) -> sqlite3.Connection | None:
-    """None when the owner has not made the file and its tables yet."""
+    """None when the owner has not made the file and its tables yet. A file of an earlier version is brought up to date:
+    a log may be read before its owner is there."""
     if not path.exists():
         return None
     connection = _connect(path)
+    if "checksum" not in {row[1] for row in connection.execute("PRAGMA table_info(records)")} and _has_tables(
+        connection
+    ):
+        open_writer(path, False).close()
     connection.execute("PRAGMA query_only=1")
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alive'").fetchone() is None:
+    if not _has_tables(connection):
         connection.close()
         return None
     return connection
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    """Whether the last of them is there."""
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alive'").fetchone() is not None
 
 
 def _connect(path: Path) -> sqlite3.Connection:

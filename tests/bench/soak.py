@@ -188,6 +188,9 @@ async def load(live: LiveService, flow: Flow, copy: Copy, seconds: float, every_
 # -- what must hold
 
 
+RECORDS = "INSERT OR IGNORE INTO main.records SELECT * FROM service.records"
+
+
 class Copy(Evidence):
     """Evidence whose logs are a copy that nothing is trimmed of, for some routers."""
 
@@ -203,11 +206,11 @@ class Copy(Evidence):
             name = slotfile.file_name(slot)
             with closing(slotfile.open_writer(self._logs / name, False)) as connection:
                 connection.execute("ATTACH ? AS service", (f"{(self._from / name).as_uri()}?mode=ro",))
-                connection.execute(
-                    "INSERT OR IGNORE INTO main.records SELECT * FROM service.records"
-                    " WHERE router_id IN (SELECT value FROM json_each(?))",
-                    (json.dumps(self._routers),),
-                )
+                # heads first: what lies beyond one is no loss
+                for copied in ("REPLACE INTO main.heads SELECT * FROM service.heads", RECORDS):
+                    connection.execute(
+                        f"{copied} WHERE router_id IN (SELECT value FROM json_each(?))", (json.dumps(self._routers),)
+                    )
 
     async def keep(self) -> None:
         await asyncio.to_thread(self.read_on)

@@ -26,3 +26,25 @@ async def test_bytes_are_counted_once_in_an_older_file(tmp_path: Path) -> None:
     assert await log.stock("r-0") == stock
     assert stock[0].bytes > 5_000
     await log.close()
+
+
+async def test_a_file_without_checksums_is_read_before_its_owner_is_there(tmp_path: Path) -> None:
+    """And goes on with them."""
+    log = SqliteLog(tmp_path)
+    await log.acquire("r-0", "o", [("a", 1)], 0, 0)
+    await log.append("r-0", [Append("a", 1, n, n, SAMPLES, 0, b"x") for n in (1, 2)])
+    await log.close()
+    with closing(sqlite3.connect(tmp_path / file_name("r-0"))) as connection:
+        for table, columns in (
+            ("records", ("before", "checksum")),
+            ("heads", ("checksum", "unchained", "floor", "seal")),
+        ):
+            for column in columns:
+                connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    log = SqliteLog(tmp_path)
+    assert [record.offset for record in await log.read("r-0", "a", 0, 9)] == [1, 2]
+    (head,) = await log.acquire("r-0", "o", [("a", 2)], 0, 0)
+    assert head.damage == ""
+    assert await log.append("r-0", [Append("a", 2, 3, 3, SAMPLES, 0, b"y")]) == [True]
+    assert [record.offset for record in await log.read("r-0", "a", 0, 9)] == [1, 2, 3]
+    await log.close()
