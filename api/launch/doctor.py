@@ -14,17 +14,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from api.launch import leftovers, processes, ray_token, tls
+from api.launch.doctor_findings import Finding, Level
 from api.launch.ray_environment import LOCK_FILE, check_data_dir
 from breaker_actors.clock import Clock
-from breaker_actors.errors import BreakersError, Invalid
+from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 
-Level = Literal["ok", "warning", "error"]
 PACKAGE = "breaker-actors"
 MIB = 1 << 20
 ROOM_LEAST, ROOM_WISE = 512 * MIB, 5 << 30
@@ -32,19 +31,9 @@ ROOM_LEAST, ROOM_WISE = 512 * MIB, 5 << 30
 RAY_ROOM = 256 * MIB
 SOCKET_PATH_MAX, BELOW_PARENT = 107, 95
 """Bytes a path of a Unix socket may have, and what the longest of HAProxy's and Ray's has below its parent folder."""
-APART_S, DRIFT_MS, SKEW_MS = 0.2, 50, 500
+APART_S, DRIFT_MS = 0.2, 50
 YEAR_2024_MS = 1_704_067_200_000
 HAPROXY_S = 5.0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one look found. `remedy`: what to do about it, where it is not fine."""
-
-    check: str
-    level: Level
-    message: str
-    remedy: str | None = None
 
 
 def examine(settings: Settings, clock: Clock) -> list[Finding]:
@@ -270,8 +259,3 @@ def names(smtp_host: str | None, look_up: Callable[..., Any] = socket.getaddrinf
             yield Finding("names", level, f"{name} does not resolve", remedy)
     if not wrong:
         yield Finding("names", "ok", f"{', '.join(said)} resolve")
-
-
-def told(error: BreakersError) -> str:
-    """The text of an error in one line."""
-    return " ".join(str(error).split())

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, text
 
 from api.launch.bootstrap import SIGN, UNSIGNED
-from api.launch.doctor import SKEW_MS, Finding, told
+from api.launch.doctor_findings import Finding, told
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.persistence import is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.store import migrations
 from breaker_actors.store.config.projects import signing
+
+SKEW_MS = 500
 
 
 def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
