@@ -11,7 +11,7 @@ import typer
 from api.cli import breaker_edit, explain, watch
 from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, WhichBreaker, open_client
 from api.cli.errors import one_line_errors
-from api.cli.output import put, put_json, put_rows, put_table
+from api.cli.output import put, put_json, put_table
 from api.cli.store_access import AsJson, instant
 from breaker_actors.errors import Invalid
 from breaker_actors.text.escaping import for_terminal
@@ -73,9 +73,12 @@ def get(
         put_json(row)
         return
     status = {f"status.{field}": value for field, value in row.pop("status").items()}
-    put_rows(
-        (field, instant(value) if field.endswith(("_at_ms", "since_ms", "eval_ms")) and value else value)
-        for field, value in (row | status).items()
+    put_table(
+        ("field", "value"),
+        (
+            (field, instant(value) if field.endswith(("_at_ms", "since_ms", "eval_ms")) and value else value)
+            for field, value in (row | status).items()
+        ),
     )
 
 

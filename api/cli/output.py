@@ -35,7 +35,14 @@ def put_script(text: str) -> None:
 def put_rows(rows: Iterable[tuple[Any, ...]]) -> None:
     """Prints one line each, columns separated by tabs: for eyes and for `cut`. No cell can hold a tab or a line end."""
     for row in rows:
-        typer.echo("\t".join("-" if cell is None else for_terminal(str(cell)) for cell in row))
+        typer.echo("\t".join(for_terminal(_text(cell)) for cell in row))
+
+
+def _text(cell: Any) -> str:
+    """As JSON spells it, but text as it is and nothing as a dash."""
+    if cell is None:
+        return "-"
+    return json.dumps(cell) if isinstance(cell, bool | list | dict) else str(cell)
 
 
 def put_table(titles: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
@@ -52,7 +59,7 @@ def put_table(titles: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
     for title in titles:
         table.add_column(for_rich(title), overflow="fold")
     for row in rows:
-        table.add_row(*(for_rich("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(for_rich(_text(cell)) for cell in row))
     Console().print(table)
 
 
