@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
+from itertools import islice
 
 import structlog
 
@@ -23,6 +24,7 @@ CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
 
 ROUTERS_NAMED_MAX = 500
+LATELY_MAX = 50_000
 
 log = structlog.get_logger()
 
@@ -69,6 +71,8 @@ class ConfigDispatch:
         # bounded by the calls that wait here
         self._waiters: list[_Waiter] = []
         self._is_applying = False
+        # the last changes that were settled here, LATELY_MAX at most
+        self._lately: dict[int, None] = {}
         # breakers that are to be started, or linked: by these routers, or by all (None)
         self._unstarted: dict[str, set[str] | None] = {}
         # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
@@ -102,7 +106,10 @@ class ConfigDispatch:
     async def apply(self, wanted: Collection[int]) -> bool:
         """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes.
         Returns True once the changes `wanted` are settled, False when nothing more can be done for now."""
-        waiter = _Waiter(set(wanted), asyncio.get_running_loop().create_future())
+        left = set(wanted) - self._lately.keys()  # a round may have been quicker than who asks
+        if wanted and not left:
+            return True
+        waiter = _Waiter(left, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         if not self._is_applying:
             self._is_applying = True
@@ -120,7 +127,8 @@ class ConfigDispatch:
                 try:
                     await self._apply_rounds()
                 except Exception as error:
-                    self._waiters.pop(0).fail(error)
+                    if self._waiters:
+                        self._waiters.pop(0).fail(error)
         finally:
             self._is_applying = False
 
@@ -135,6 +143,7 @@ class ConfigDispatch:
             changes = await self._store.pending_changes(CHANGES_MAX, able)
             left = await self._apply_batch(changes)
             settled = {c.id for c in changes} - {c.id for c in left}
+            self._note_settled(settled)
             self._waiters = [waiter for waiter in self._waiters if not waiter.hear(settled)]
             owners = {self._placer.assignments["router"].owner(c.router_id) or "" for c in left}
             if len(left) == len(changes) and owners <= stuck:
@@ -143,6 +152,11 @@ class ConfigDispatch:
                     waiter.give_up()
                 return
             stuck |= owners
+
+    def _note_settled(self, change_ids: Collection[int]) -> None:
+        self._lately.update(dict.fromkeys(change_ids))
+        for change_id in list(islice(self._lately, max(0, len(self._lately) - LATELY_MAX))):
+            del self._lately[change_id]
 
     async def publish(self, project_id: str) -> None:
         """Announces to replicas that a project's configuration changed: now, or in a later round."""

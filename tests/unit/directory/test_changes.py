@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,26 @@ async def test_who_waits_for_one_change_does_not_wait_for_all(tmp_path: Path, mo
         assert await waiting(s, s.project.id) > MANY // 2
         await s.gateway.configured(s.project.id, many)
         assert await waiting(s, s.project.id) == 0
+
+
+async def test_a_change_that_a_round_settled_before_anybody_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller need not wait for the rounds that follow."""
+    monkeypatch.setattr(config_dispatch, "CHANGES_MAX", 10)
+    async with service(tmp_path) as s:
+        org_id = (await s.store.list_orgs())[0].id
+        other = await s.store.create_project(org_id, s.project.workspace_id, "other", s.clock.now_ms())
+        many = await write(s, s.project.id, MANY)
+        (one,) = await write(s, other.id, 1)
+        rounds = asyncio.create_task(s.gateway.configured(s.project.id, many))
+        while await s.store.unsettled([one]):
+            await asyncio.sleep(0)
+        left = await waiting(s, s.project.id)
+        while await waiting(s, s.project.id) > left - 20:  # the rounds go on
+            await asyncio.sleep(0)
+        asked_ms = s.clock.now_ms()
+        await s.gateway.configured(other.id, [one])
+        assert s.clock.now_ms() - asked_ms < 1_000
+        assert await waiting(s, s.project.id) > MANY // 4
+        await rounds
