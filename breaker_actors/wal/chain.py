@@ -7,7 +7,7 @@ A record without a checksum was written before there were any; its head says up 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from xxhash import xxh3_64
@@ -66,12 +66,21 @@ def fault(row: Row, unchained: int) -> str:
     return "" if row.checksum == checksum(row.before, *row[:6]) else "is not what was written"
 
 
-def verified(router_id: str, rows: Sequence[Row], extent: Extent, after: int, upto: int, limit: int) -> list[LogRecord]:
-    """The records with after < offset <= upto that a read of at most `limit` found. Raises LogDamaged, with the first
-    offset that is not as it was written, when one is missing, changed, or does not follow the one before it."""
+def verified(
+    router_id: str,
+    rows: Sequence[Row],
+    extent: Extent,
+    after: int,
+    upto: int,
+    limit: int,
+    behind: Callable[[], Row | None],
+) -> list[LogRecord]:
+    """The records with after < offset <= upto that a read of at most `limit` found. `behind`: the record that follows
+    `upto`, if there is one. Raises LogDamaged, with the first offset that is not as it was written, when one is
+    missing, changed, or does not follow the one before it."""
     last, before = after, None
     for row in rows:
-        if row.offset != last + 1 and not (row.kind == DAMAGED and _stands_for(row, last + 1)):
+        if row.offset != last + 1 and not _stands_for(row, last + 1):
             _check_trimmed(router_id, last + 1, row.offset, extent)
             before = None
         if words := fault(row, extent.unchained):
@@ -79,8 +88,11 @@ def verified(router_id: str, rows: Sequence[Row], extent: Extent, after: int, up
         if before is not None and row.before is not None and row.before != before:
             raise log_damaged(router_id, f"record {row.offset} does not follow the one before it", row.offset)
         last, before = row.offset, None if row.kind == DAMAGED else row.checksum
-    if len(rows) < limit:
-        _check_trimmed(router_id, last + 1, min(upto, extent.offset) + 1, extent)
+    end = min(upto, extent.offset) + 1
+    if len(rows) < limit and end > max(last + 1, extent.floor):
+        found = behind()
+        if found is None or not _stands_for(found, last + 1):
+            _check_trimmed(router_id, last + 1, end, extent)
     return [LogRecord(*row[:6]) for row in rows]
 
 

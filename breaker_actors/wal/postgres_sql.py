@@ -380,7 +380,11 @@ def read(c: Connection, slot: str, router_id: str, after: int, upto: int, limit:
     if not found:
         return []
     rows = [Row(*columns[3:]) for columns in found if columns[3] is not None]
-    return chain.verified(router_id, rows, Extent(*found[0][:3]), after, upto, limit)
+
+    def behind() -> Row | None:
+        return next(map(Row._make, c.execute(_PAGE, wanted | {"after": upto, "limit": 1}, binary=True)), None)
+
+    return chain.verified(router_id, rows, Extent(*found[0][:3]), after, upto, limit, behind)
 
 
 def find(c: Connection, slot: str, router_id: str, at_ms: int) -> int:

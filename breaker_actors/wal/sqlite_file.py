@@ -287,10 +287,18 @@ def read(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: in
         extent = c.execute("SELECT offset, floor, unchained FROM heads WHERE router_id = ?", (router_id,)).fetchone()
         if extent is None:
             return []
-        rows = [Row(*columns) for columns in c.execute(_SELECT_RANGE, (router_id, after, upto, limit))]
+        rows = _rows(c, router_id, after, upto, limit)
+
+        def behind() -> Row | None:
+            return next(iter(_rows(c, router_id, upto, _BEHIND_ALL, 1)), None)
+
+        return chain.verified(router_id, rows, Extent(*extent), after, upto, limit, behind)
     finally:
         c.execute("COMMIT")
-    return chain.verified(router_id, rows, Extent(*extent), after, upto, limit)
+
+
+def _rows(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int) -> list[Row]:
+    return [Row(*columns) for columns in c.execute(_SELECT_RANGE, (router_id, after, upto, limit))]
 
 
 def find(c: sqlite3.Connection, router_id: str, at_ms: int) -> int:

@@ -188,6 +188,10 @@ async def test_a_log_is_made_whole_by_an_operators_word(log: SampleLog, backend:
     assert [(decode_lost(r.payload).first, r.offset) for r in kept if r.kind == DAMAGED] == [
         (loss.first, loss.last) for loss in told
     ]
+    for after in range(LAST):
+        for upto in range(after + 1, LAST + 1):
+            wanted = [r.offset for r in kept if after < r.offset <= upto]
+            assert await offsets(log, after=after, upto=upto) == wanted, "in whatever parts"
     assert await log.append(SLOT, [rec(LAST + 1, epoch=2, received_ms=7_000)]) == [True]
     assert len(await log.read(SLOT, "a", 0, 99)) == len(kept) + 1
     assert await log.recover(SLOT, "a", LAST, 8_000, ()) == [], "and is whole from then on"
