@@ -71,7 +71,7 @@ class ConfigDispatch:
         # bounded by the calls that wait here
         self._waiters: list[_Waiter] = []
         self._is_applying = False
-        # the last changes that were settled here, LATELY_MAX at most
+        # the last changes that were settled while somebody waited, LATELY_MAX at most
         self._lately: dict[int, None] = {}
         # breakers that are to be started, or linked: by these routers, or by all (None)
         self._unstarted: dict[str, set[str] | None] = {}
@@ -131,6 +131,7 @@ class ConfigDispatch:
                         self._waiters.pop(0).fail(error)
         finally:
             self._is_applying = False
+            self._lately.clear()  # who asks from here on looks itself
 
     async def _apply_rounds(self) -> None:
         """Whoever waits is answered after the round that settled the last of its changes, and the others when nothing
