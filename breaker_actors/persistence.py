@@ -87,14 +87,15 @@ def make_store(settings: Settings) -> SqlStore:
         keys=settings.keys_per_org_max,
     )
     box = SecretBox(_key(settings))
-    return SqlStore(store_url(settings), box, breakers_max=settings.breakers_per_project_max, shares=shares)
+    most = settings.breakers_per_project_max
+    return SqlStore(store_url(settings), box, breakers_max=most, shares=shares, synced=settings.synced)
 
 
 def make_log(settings: Settings) -> SampleLog:
     """The sample log; files are opened, or connections made, on first use."""
     keys_ms = max(settings.duplicate_window_ms, 30_000)
     if settings.database_url is None:
-        return SqliteLog(settings.data_dir / "log", settings.log_synchronous, keys_ms)
+        return SqliteLog(settings.data_dir / "log", settings.synced, keys_ms)
     from breaker_actors.wal.postgres import PgLog
 
     return PgLog(store_url(settings), keys_ms)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, get_args
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from breaker_actors.errors import Invalid
@@ -198,8 +198,13 @@ class Settings(BaseSettings):
     smtp_username: str | None = Field(None, description="login, when the mail server asks for one")
     smtp_password: SecretStr | None = Field(None, description="its password")
     smtp_from: str = Field("breakers@localhost", description="sender of mails")
-    log_synchronous: bool = Field(
-        False, description="true: a sample answered 202 also survives a power loss (slower; PostgreSQL decides itself)"
+    durability: Literal["power", "process"] = Field(
+        "power",
+        description="what survives with all that was answered: a loss of `power` (each commit is synced), or the end of"
+        " a `process` only, which is faster; SQLite's, PostgreSQL has its own `synchronous_commit`",
+    )
+    log_synchronous: bool | None = Field(
+        None, description="earlier name of `BREAKERS_DURABILITY`: true is `power`, false `process`"
     )
 
     @field_validator("data_dir", "tls_cert", "tls_key")
@@ -207,6 +212,17 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path | None) -> Path | None:
         """Actors have working directories of their own."""
         return path and path.absolute()
+
+    @model_validator(mode="after")
+    def _one_durability(self) -> Settings:
+        if self.log_synchronous is not None and "durability" in self.model_fields_set:
+            raise ValueError("BREAKERS_DURABILITY and its earlier name BREAKERS_LOG_SYNCHRONOUS are both set: set one")
+        return self
+
+    @property
+    def synced(self) -> bool:
+        """Whether each commit to SQLite is synced before it is answered."""
+        return self.durability == "power" if self.log_synchronous is None else self.log_synchronous
 
     @property
     def history(self) -> str:
@@ -257,8 +273,9 @@ def load_settings(environ: Mapping[str, str] | None = None, **overrides: object)
     try:
         return Settings(**given | {k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        wrong = [(PREFIX + str(found["loc"][0]).upper(), found["msg"]) for found in error.errors()]
-        raise Invalid("; ".join(f"{name}: {text}" for name, text in wrong), {"setting": wrong[0][0]}) from None
+        wrong = [(PREFIX + str((*found["loc"], "")[0]).upper(), found["msg"]) for found in error.errors()]
+        told = (f"{name}: {text}" if name != PREFIX else text for name, text in wrong)
+        raise Invalid("; ".join(told), {"setting": wrong[0][0]}) from None
 
 
 def secret_of_file(variable: str) -> str | None:

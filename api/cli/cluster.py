@@ -76,6 +76,7 @@ def deploy(
         deployment = Deployment(settings, scale, tell=put, warn=note, replaces=replace_database)
         deployment.run(address)
         put(f"credentials {deployment.credentials}")
+        put(deployment.survives)
         put(f"ready {deployment.base_url}")
 
 

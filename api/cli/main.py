@@ -126,6 +126,7 @@ def _serve(service: Service, stopped: Stopped) -> None:
     from api.launch.ray_environment import LOGS_LINK
 
     put(f"credentials {service.data_dir / FILE_NAME}")
+    put(service.survives)
     put(f"docs {service.base_url}/docs")
     put(f"ready {service.base_url}")
     sys.stdout.flush()

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +35,10 @@ UNSIGNED = "{unsigned} of {count} projects take unsigned samples: who knows thei
 SIGN = "switch enable_signed_ingest on, docs/guides/signed-ingest.md"
 
 
+SURVIVES_POWER = "what is answered survives the end of any process and a loss of power"
+SURVIVES_PROCESSES = "what is answered survives the end of any process, not a loss of power ({weakness})"
+
+
 class Credentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of credentials.json."""
 
@@ -50,14 +55,22 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"Credentials(base_url={self.base_url!r}, project_id={self.project_id!r})"
 
 
-def prepare(settings: Settings, base_url: str, clock: Clock, warn: Callable[[str], None]) -> Settings:
-    """Opens the store (and so brings its schema up to date), sees that credentials.json fits, closes it again. Returns
-    the settings for all others, who are not told the first admin key. Raises Invalid."""
-    asyncio.run(_prepare(settings, base_url, clock, warn))
-    return settings.model_copy(update={"bootstrap_admin_key": None})
+class Prepared(NamedTuple):
+    """`settings`: for all others, who are not told the first admin key. `survives`: what all that is answered does."""
+
+    settings: Settings
+    survives: str
 
 
-async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callable[[str], None]) -> None:
+def prepare(settings: Settings, base_url: str, clock: Clock, warn: Callable[[str], None]) -> Prepared:
+    """Opens the store (and so brings its schema up to date), sees that credentials.json fits, closes it again. Raises
+    Invalid."""
+    weakness = asyncio.run(_prepare(settings, base_url, clock, warn))
+    survives = SURVIVES_PROCESSES.format(weakness=weakness) if weakness else SURVIVES_POWER
+    return Prepared(settings.model_copy(update={"bootstrap_admin_key": None}), survives)
+
+
+async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callable[[str], None]) -> str:
     from breaker_actors.persistence import make_store
     from breaker_actors.store.secrets import parse_admin_key
 
@@ -70,6 +83,7 @@ async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callab
         count, unsigned = await store.signing()
         if unsigned:
             warn(f"{UNSIGNED.format(count=count, unsigned=unsigned)} ({SIGN})")
+        return await store.power_loss()
     finally:
         await store.close()
 

@@ -12,6 +12,7 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.persistence import is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
+from breaker_actors.sql.durability import power_loss
 from breaker_actors.store import migrations
 from breaker_actors.store.config.projects import signing
 
@@ -24,12 +25,13 @@ def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
         if settings.database_url is None and not is_in_use(settings):
             yield Finding("database", "ok", "there is no data yet; the first start makes it")
             return
-        with migrations.engine_of(store_url(settings)) as engine, engine.connect() as connection:
+        with migrations.engine_of(store_url(settings), settings.synced) as engine, engine.connect() as connection:
             found = migrations.revision(connection)
             yield schema(found, place_of_store(settings), settings.database_url is None)
             if settings.database_url is not None:
                 yield server_clock(connection, clock)
             if found == migrations.HEAD:
+                yield durability(connection)
                 yield from signed_ingest(connection)
     except Invalid as error:
         yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
@@ -66,6 +68,14 @@ def skew(apart_ms: float) -> Finding:
         message = f"PostgreSQL's clock is {apart_ms:+.0f} ms from ours"
         return Finding("database clock", "warning", message, "have chrony or systemd-timesyncd keep both clocks")
     return Finding("database clock", "ok", f"PostgreSQL's clock is within {SKEW_MS} ms of ours")
+
+
+def durability(connection: Connection) -> Finding:
+    """Whether what is answered survives a loss of power."""
+    if weakness := power_loss(connection):
+        message = f"what is answered does not survive a loss of power: {weakness}"
+        return Finding("durability", "warning", message, "docs/operations/log.md")
+    return Finding("durability", "ok", "what is answered survives a loss of power")
 
 
 def signed_ingest(connection: Connection) -> Iterator[Finding]:

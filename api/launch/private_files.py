@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from breaker_actors.errors import Invalid
+from breaker_actors.sql.sqlite import sync_folder
 from breaker_actors.store.own_file import (
     OTHERS,
     OTHERS_WRITE,
@@ -144,12 +145,14 @@ def replace_own(path: Path, content: str) -> None:
     """Replaces the file in one step: it is never there half, nor readable for others."""
     with _draft(path, content) as draft:
         draft.replace(path)
+    sync_folder(path.parent)
 
 
 def make_own(path: Path, content: str) -> None:
     """Makes the file as a whole, unless it is there: of several processes that start together one makes it."""
     with _draft(path, content) as draft, contextlib.suppress(FileExistsError):
         os.link(draft, path)
+    sync_folder(path.parent)
 
 
 @contextlib.contextmanager

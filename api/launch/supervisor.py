@@ -80,6 +80,7 @@ class Service:
         self._folder: Path | None = None
         self._lock: TextIO | None = None
         self._ports = HeldPorts(warn)
+        self.survives = ""
         self._ray_up = False
         self._vital: list[int] = []
 
@@ -144,7 +145,7 @@ class Service:
     def _prepare_store(self) -> None:
         from api.launch.bootstrap import prepare
 
-        self._settings = prepare(self._settings, self.base_url, self._clock, self._warn)
+        self._settings, self.survives = prepare(self._settings, self.base_url, self._clock, self._warn)
 
     def _prepare_ray(self) -> None:
         self._folder = folder = make_folder()

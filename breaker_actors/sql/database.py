@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.sql.retries import AGAIN, AGAIN_S, TRIES
-from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S
+from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, synchronous
 from breaker_actors.telemetry.after_commit import said_at_the_end
 from breaker_actors.telemetry.set_aside import Asides, reading_for
 
@@ -67,12 +67,13 @@ def sqlite_url(url: str) -> URL:
     return make_url(url).set(drivername="sqlite+pysqlite")
 
 
-def make_engine(url: str, patient: bool = False, **pool: Any) -> Engine:
-    """An engine of either kind; nothing is connected before the first transaction. Raises Invalid for other URLs."""
+def make_engine(url: str, patient: bool = False, synced: bool = False, **pool: Any) -> Engine:
+    """An engine of either kind; nothing is connected before the first transaction. `synced`: commits to SQLite survive
+    a power loss. Raises Invalid for other URLs."""
     pool = pool or {"poolclass": NullPool}
     if is_sqlite(url):
         engine = create_engine(sqlite_url(url), hide_parameters=True, **pool)
-        _begin_by_hand(engine)
+        _begin_by_hand(engine, synced)
         return engine
     from breaker_actors.sql import postgres
 
@@ -90,14 +91,15 @@ def make_engine(url: str, patient: bool = False, **pool: Any) -> Engine:
     return engine
 
 
-def _begin_by_hand(engine: Engine) -> None:
+def _begin_by_hand(engine: Engine, synced: bool) -> None:
     """Takes BEGIN away from the sqlite3 module, which delays it to the first write: two readers that both go on to
     write would then fail at once instead of waiting. Writers ask for the lock when they begin."""
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
         connection.isolation_level = None
-        for pragma in (f"busy_timeout={round(BUSY_TIMEOUT_S * 1000)}", "synchronous=NORMAL", "foreign_keys=ON"):
+        waits = round(BUSY_TIMEOUT_S * 1000)
+        for pragma in (f"busy_timeout={waits}", f"synchronous={synchronous(synced)}", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -151,9 +153,15 @@ class Database:
     `options` are known to every transaction."""
 
     def __init__(
-        self, url: str, asides: Asides | None = None, unread: Callable[[], None] = lambda: None, **options: Any
+        self,
+        url: str,
+        asides: Asides | None = None,
+        unread: Callable[[], None] = lambda: None,
+        synced: bool = False,
+        **options: Any,
     ) -> None:
         self._url = url
+        self._synced = synced
         self._options = options
         self._asides = asides or Asides()
         self._unread = unread
@@ -162,7 +170,8 @@ class Database:
 
     def open(self) -> None:
         """Nothing is connected before the first transaction."""
-        engine = make_engine(self._url, poolclass=QueuePool, pool_size=CONNECTIONS, max_overflow=0, pool_use_lifo=True)
+        pool = {"pool_size": CONNECTIONS, "max_overflow": 0}
+        engine = make_engine(self._url, False, self._synced, poolclass=QueuePool, pool_use_lifo=True, **pool)
         self._engines = _Engines(*(engine.execution_options(**mode, **self._options) for mode in self._modes))
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._rows = self._writer if is_sqlite(self._url) else ThreadPoolExecutor(1, thread_name_prefix="store-rows")

@@ -175,6 +175,9 @@ class AccountStore(AccessVersion, Protocol):
         once: Once | None = None,
     ) -> ProjectRow: ...
     async def list_projects(self, org_id: str, workspace_id: str | None = None) -> list[ProjectRow]: ...
+    async def power_loss(self) -> str:
+        """Why the newest commits may be gone after a loss of power; "" when all are there."""
+
     async def signing(self) -> tuple[int, int]:
         """How many projects there are, and how many of them take unsigned samples."""
 

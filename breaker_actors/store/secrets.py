@@ -13,6 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from breaker_actors.errors import BreakersError, Invalid
+from breaker_actors.sql.sqlite import sync_folder
 from breaker_actors.store.own_file import read_own
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _make_key_file(path: Path) -> None:
         pass
     finally:
         draft.unlink()
+    sync_folder(path.parent)
 
 
 def new_api_key(kind: KeyKind) -> str:

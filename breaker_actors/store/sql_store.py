@@ -8,6 +8,7 @@ from sqlalchemy import text
 
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.sql.database import Database, is_sqlite
+from breaker_actors.sql.durability import power_loss
 from breaker_actors.store import identity, key_check
 from breaker_actors.store.config.parts import Configuration
 from breaker_actors.store.migrations import check, revision, upgrade
@@ -24,10 +25,16 @@ TELL_AGAIN_S = 1.0
 class SqlStore(Configuration, Operations, Outbox, Stored):
     """`url`: `sqlite:////path/to/store.sqlite` or one of PostgreSQL's (`postgres.SCHEMES`). `shards`: journals that new
     projects are spread over; a project never changes its own. `breakers_max`: breakers a project may have;
-    `shares`: what else it may keep."""
+    `shares`: what else it may keep. `synced`: commits to SQLite survive a power loss."""
 
     def __init__(
-        self, url: str, secret_box: SecretBox, shards: int = 1, breakers_max: int = 10_000, shares: Shares | None = None
+        self,
+        url: str,
+        secret_box: SecretBox,
+        shards: int = 1,
+        breakers_max: int = 10_000,
+        shares: Shares | None = None,
+        synced: bool = False,
     ) -> None:
         self._url = url
         self._box = secret_box
@@ -35,7 +42,7 @@ class SqlStore(Configuration, Operations, Outbox, Stored):
         self._breakers_max = breakers_max
         self.asides = Asides()
         self._telling: asyncio.Task[None] | None = None
-        self._db = Database(url, self.asides, self._tell, shares=shares or Shares())
+        self._db = Database(url, self.asides, self._tell, synced, shares=shares or Shares())
         self._steps = Steps(self._db)
 
     async def open(self) -> None:
@@ -73,6 +80,9 @@ class SqlStore(Configuration, Operations, Outbox, Stored):
 
     async def database_id(self) -> str:
         return await self._db.read(identity.known)
+
+    async def power_loss(self) -> str:
+        return await self._db.read(power_loss)
 
     def _tell(self) -> None:
         """Something could not be read: it goes into the table beside the work. What fails waits for a later round."""

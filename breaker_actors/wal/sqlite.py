@@ -53,12 +53,12 @@ class _Lane:
 
 
 class SqliteLog:
-    """Sample logs under one folder. `synchronous_full`: an append survives a power loss, at the price of an fsync
-    each; otherwise it survives anything that ends the process only. `keys_ms`: how long duplicate keys are kept."""
+    """Sample logs under one folder. `synced`: a commit survives a power loss, at the price of an fsync each; otherwise
+    it survives anything that ends the process only. `keys_ms`: how long duplicate keys are kept."""
 
-    def __init__(self, directory: Path, synchronous_full: bool = False, keys_ms: int = 600_000) -> None:
+    def __init__(self, directory: Path, synced: bool = False, keys_ms: int = 600_000) -> None:
         self._directory = directory
-        self._full = synchronous_full
+        self._synced = synced
         self._keys_ms = keys_ms
         self._writers: dict[str, _Lane] = {}
         self._readers: dict[str, _Lane] = {}
@@ -124,7 +124,7 @@ class SqliteLog:
     async def _write(self, slot: str, work: Callable[[sqlite3.Connection], T], absent: T) -> T:
         path = self._path(slot)
         if slot not in self._writers:
-            self._writers[slot] = _Lane(f"log-{slot}", lambda: slotfile.open_writer(path, self._full))
+            self._writers[slot] = _Lane(f"log-{slot}", lambda: slotfile.open_writer(path, self._synced))
         return await self._writers[slot].run(work, absent)
 
     async def _read(self, slot: str, work: Callable[[sqlite3.Connection], T], absent: T) -> T:

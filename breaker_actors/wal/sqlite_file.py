@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from breaker_actors.core.log_entries import VIEW, LogRecord
-from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, make_file
+from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, make_file, synchronous
 from breaker_actors.wal import chain
 from breaker_actors.wal import head as loghead
 from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead, check_slot
@@ -71,11 +71,11 @@ def file_name(slot: str) -> str:
     return f"{check_slot(slot)}.sqlite"
 
 
-def open_writer(path: Path, synchronous_full: bool) -> sqlite3.Connection:
+def open_writer(path: Path, synced: bool) -> sqlite3.Connection:
     """Makes the file when it is missing."""
     make_file(path)
     connection = _connect(path)
-    connection.execute(f"PRAGMA synchronous={'FULL' if synchronous_full else 'NORMAL'}")
+    connection.execute(f"PRAGMA synchronous={synchronous(synced)}")
     # The -wal file keeps the size of its longest time otherwise, for instance behind a slow reader.
     connection.execute("PRAGMA journal_size_limit=67108864")
     with _transaction(connection):

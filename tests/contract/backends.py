@@ -32,7 +32,7 @@ class Backend:
         return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"))
 
     def log(self) -> SampleLog:
-        return PgLog(self.database) if self.database else SqliteLog(self.folder / "log", synchronous_full=False)
+        return PgLog(self.database) if self.database else SqliteLog(self.folder / "log")
 
     def stored_bytes(self) -> bytes:
         """Everything the store wrote, to search for what must not be there."""

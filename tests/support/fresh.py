@@ -42,8 +42,8 @@ def statements_compiled_once() -> Iterator[None]:
     dialects: dict[bool, Dialect] = {}
     caches: dict[bool, dict[Any, Any]] = {True: {}, False: {}}
 
-    def make_engine(url: str, patient: bool = False, **pool: Any) -> Engine:
-        engine = make(url, patient, **pool)
+    def make_engine(url: str, patient: bool = False, synced: bool = False, **pool: Any) -> Engine:
+        engine = make(url, patient, synced, **pool)
         kind = database.is_sqlite(url)
         if kind not in dialects:
             try:

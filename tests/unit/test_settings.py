@@ -113,3 +113,18 @@ def test_other_settings_take_no_file() -> None:
     with pytest.raises(Invalid, match="unknown setting BREAKERS_PORT_FILE: did you mean BREAKERS_PORT"):
         load_settings({"BREAKERS_PORT_FILE": "x"})
     assert CLIENT_VARIABLES.keys() < variables()
+
+
+@pytest.mark.parametrize(("values", "synced"), [({}, True), ({"durability": "process"}, False)])
+def test_what_answers_survive(values: dict[str, str], synced: bool) -> None:
+    assert load_settings({}, **values).synced is synced
+
+
+def test_the_earlier_name_of_durability(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BREAKERS_LOG_SYNCHRONOUS", "false")
+    assert not load_settings().synced
+    monkeypatch.setenv("BREAKERS_LOG_SYNCHRONOUS", "true")
+    assert load_settings().synced
+    monkeypatch.setenv("BREAKERS_DURABILITY", "power")
+    with pytest.raises(Invalid, match="BREAKERS_DURABILITY and its earlier name BREAKERS_LOG_SYNCHRONOUS are both set"):
+        load_settings()

@@ -82,9 +82,10 @@ def _known(found: str | None) -> str | None:
 
 
 @contextmanager
-def engine_of(url: str) -> Iterator[Engine]:
-    """An engine for a moment, without limits on time. Raises Unavailable for errors of the database."""
-    engine = make_engine(url, patient=True)
+def engine_of(url: str, synced: bool = True) -> Iterator[Engine]:
+    """An engine for a moment, without limits on time; `synced` as for `make_engine`. Raises Unavailable for errors
+    of the database."""
+    engine = make_engine(url, patient=True, synced=synced)
     try:
         yield engine
     except (DBAPIError, sqlite3.Error, OSError) as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,6 +14,7 @@ from breaker_actors.errors import BreakersError, Invalid, Unavailable
 from breaker_actors.persistence import is_in_use, make_log, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.sql import postgres
+from breaker_actors.sql.durability import power_loss
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.wal.postgres import PgLog
@@ -121,3 +124,24 @@ async def test_a_driver_error_tells_no_values(postgres_url: str) -> None:
         assert str(caught.value) == "the database does not answer: no space left"
     finally:
         await store.close()
+
+
+async def test_whether_the_server_keeps_what_it_answered(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        fsync = connection.execute("SHOW fsync").fetchone()
+    store = SqlStore(postgres_url, SecretBox(bytes(32)))
+    await store.open()
+    try:
+        assert await store.power_loss() == ("PostgreSQL runs with fsync=off" if fsync == ("off",) else "")
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("level", ["on", "remote_apply", "remote_write", "local", "off"])
+def test_a_server_that_answers_before_it_syncs(level: str) -> None:
+    values = {"SHOW fsync": "on", "SHOW synchronous_commit": level}
+    connection: Any = SimpleNamespace(
+        dialect=SimpleNamespace(name="postgresql"),
+        execute=lambda statement: SimpleNamespace(scalar_one=lambda: values[str(statement)]),
+    )
+    assert power_loss(connection) == ("PostgreSQL runs with synchronous_commit=off" if level == "off" else "")

@@ -58,7 +58,10 @@ def test_an_actor_that_only_logs_to_sqlite_loads_nothing_of_the_store() -> None:
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize(("settings", "synchronous"), [({"log_synchronous": True}, 2), ({}, 1)])
+@pytest.mark.parametrize(
+    ("settings", "synchronous"),
+    [({}, 2), ({"durability": "process"}, 1), ({"log_synchronous": True}, 2), ({"log_synchronous": False}, 1)],
+)
 async def test_appends_are_synced_one_by_one_when_they_are_to_survive_a_power_loss(
     tmp_path: Path, settings: dict[str, Any], synchronous: int
 ) -> None:

@@ -191,8 +191,11 @@ def test_names() -> None:
 def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
     settings, clock = made(tmp_path / "data"), SystemClock()
     found = list(doctor_database.database(settings, clock))
-    assert levels(found) == [("database", "ok"), ("signed ingest", "warning")]
-    assert found[1].message.startswith("1 of 1 projects")
+    assert levels(found) == [("database", "ok"), ("durability", "ok"), ("signed ingest", "warning")]
+    assert found[2].message.startswith("1 of 1 projects")
+    lax = settings.model_copy(update={"durability": "process"})
+    weak = next(finding for finding in doctor_database.database(lax, clock) if finding.check == "durability")
+    assert (weak.level, "BREAKERS_DURABILITY=process" in weak.message) == ("warning", True)
 
     async def sign() -> None:
         store = make_store(settings)
@@ -202,7 +205,8 @@ def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(sign())
-    assert levels(doctor_database.database(settings, clock)) == [("database", "ok"), ("signed ingest", "ok")]
+    signed = [("database", "ok"), ("durability", "ok"), ("signed ingest", "ok")]
+    assert levels(doctor_database.database(settings, clock)) == signed
     (settings.data_dir / "breakers.sqlite").write_bytes(b"no database" * 1_000)
     assert levels(doctor_database.database(settings, clock)) == [("database", "error")]
 

@@ -46,10 +46,11 @@ def test_ready_comes_last_after_a_link_to_the_docs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main.cli_logs, "tell_on_stdout", lambda *_: None)
-    service: Any = SimpleNamespace(data_dir=Path("/data"), base_url="http://127.0.0.1:7117")
+    service: Any = SimpleNamespace(data_dir=Path("/data"), base_url="http://127.0.0.1:7117", survives="all")
     main._serve(service, lambda within_s: True)
     assert capsys.readouterr().out.splitlines() == [
         "credentials /data/credentials.json",
+        "all",
         "docs http://127.0.0.1:7117/docs",
         "ready http://127.0.0.1:7117",
     ]

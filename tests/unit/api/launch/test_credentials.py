@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from api.launch.bootstrap import NOT_MADE, SIGN, Credentials, ensure, prepare, read, write
+from api.launch.bootstrap import NOT_MADE, SIGN, SURVIVES_POWER, Credentials, ensure, prepare, read, write
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Invalid
 from breaker_actors.ray_runtime.actors import release
@@ -124,7 +124,8 @@ def test_the_given_key_comes_from_a_file_and_goes_no_further(tmp_path: Path, mon
     monkeypatch.setenv("BREAKERS_BOOTSTRAP_ADMIN_KEY_FILE", str(tmp_path / "key"))
     given = load_settings(data_dir=tmp_path / "data")
     warnings = Warnings()
-    left = prepare(given, URL, SystemClock(), warnings)
+    left, survives = prepare(given, URL, SystemClock(), warnings)
+    assert survives == SURVIVES_POWER
     assert warnings == [f"1 of 1 projects take unsigned samples: who knows their ids can send some ({SIGN})"]
     made = read(tmp_path / "data" / "credentials.json")
     assert made is not None
