@@ -183,6 +183,28 @@ class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
     read_offset: int = 0
 
 
+class LogRead(msgspec.Struct, frozen=True):
+    """What breakers have read of a router's log, by the store: `last`, the offset of the farthest of them, and `first`,
+    of the one that is farthest behind; None: no breaker hangs on it."""
+
+    router_id: str
+    log_slot: str
+    project_id: str = ""
+    last: int = 0
+    first: int | None = None
+
+
+FaultKind = Literal["file", "log", "event", "state", "delivery", "configuration", "count"]
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something that is stored, and is not as it has to be. `of`: the file, or the id of what it is of."""
+
+    kind: FaultKind
+    of: str
+    words: str
+
+
 class LogFloor(msgspec.Struct, frozen=True, array_like=True):
     """What of a router's log is still needed: records above `offset` to catch up, and those received after `since_ms`
     to fill windows again. None: nobody needs anything. `project_id` "": of a router that is gone."""

@@ -16,6 +16,7 @@ from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.sqlite import SqliteLog
 
 if TYPE_CHECKING:
+    from breaker_actors.store.secrets import SecretBox
     from breaker_actors.store.sql_store import SqlStore
 
 DATABASE = "breakers.sqlite"
@@ -73,7 +74,6 @@ def place_of_store(settings: Settings) -> str:
 def make_store(settings: Settings) -> SqlStore:
     """The store; connect with `open()`."""
     from breaker_actors.store.quotas import Shares
-    from breaker_actors.store.secrets import SecretBox
     from breaker_actors.store.sql_store import SqlStore
 
     shares = Shares(
@@ -86,9 +86,16 @@ def make_store(settings: Settings) -> SqlStore:
         workspaces=settings.workspaces_per_org_max,
         keys=settings.keys_per_org_max,
     )
-    box = SecretBox(_key(settings))
+    box = make_box(settings)
     most = settings.breakers_per_project_max
     return SqlStore(store_url(settings), box, breakers_max=most, shares=shares, synced=settings.synced)
+
+
+def make_box(settings: Settings) -> SecretBox:
+    """What seals secrets, and opens them."""
+    from breaker_actors.store.secrets import SecretBox
+
+    return SecretBox(_key(settings))
 
 
 def make_log(settings: Settings) -> SampleLog:

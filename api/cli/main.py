@@ -22,6 +22,7 @@ from api.cli import doctor as cli_doctor
 from api.cli import history as cli_history
 from api.cli import logs as cli_logs
 from api.cli import recover as cli_recover
+from api.cli import verify as cli_verify
 from api.cli.errors import FAILED, one_line_errors
 from api.cli.output import note, put, put_script
 from api.cli.store_access import DataDir, settings_of
@@ -55,6 +56,7 @@ app.command("export")(cli_history.export)
 app.command("logs")(cli_logs.logs)
 app.command("doctor")(cli_doctor.doctor)
 app.command("recover")(cli_recover.recover)
+app.command("verify")(cli_verify.verify)
 
 
 def main() -> None:

@@ -2,5 +2,5 @@
 log. In: assignments of the Directory, deliveries of RouterActors, and entries read from the write-ahead log during
 recovery. Out: commits to the Journal, questions to routers for their watermarks, and states for replicas.
 
-Public: `host.BreakerHost`.
+Public: `host.BreakerHost`, `replayed`.
 """

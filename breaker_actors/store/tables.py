@@ -61,6 +61,14 @@ class JsonText(TypeDecorator[Any]):
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
         return None if value is None else msgspec.json.encode(value).decode()
 
+    def fault(self, value: str) -> str:
+        """Why a stored text can't be read; "" when it can."""
+        try:
+            self._decoder.decode(value)
+        except Exception as error:
+            return str(error)
+        return ""
+
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
         if value is None:
             return None

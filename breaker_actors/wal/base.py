@@ -11,6 +11,7 @@ import msgspec
 
 from breaker_actors.core.log_entries import LogRecord
 from breaker_actors.errors import Invalid
+from breaker_actors.messages import LogRead
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True):
@@ -128,6 +129,9 @@ class SampleLog(Protocol):
         """Makes a damaged log whole: DAMAGED records stand for what is lost, it ends at `upto` at least, and these
         entries come behind all of that. Answers what is lost; None: does nothing else. Its owner, if there is one,
         loses it."""
+
+    async def faults(self, read: LogRead, now_ms: int) -> list[str]:
+        """Words for all that is wrong with a router's log. Reads all of it, and changes nothing."""
 
     async def size_bytes(self, slot: str) -> int:
         """Bytes a slot takes up; what trimming freed is not counted."""

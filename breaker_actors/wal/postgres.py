@@ -19,6 +19,7 @@ from psycopg.pq import TransactionStatus
 
 from breaker_actors.core.log_entries import LogRecord
 from breaker_actors.errors import Unavailable
+from breaker_actors.messages import LogRead
 from breaker_actors.sql import postgres
 from breaker_actors.sql.retries import AGAIN, AGAIN_S, TRIES
 from breaker_actors.wal import postgres_sql as pgrecords
@@ -145,6 +146,9 @@ class PgLog:
     ) -> list[Loss]:
         self._heads.get(slot, {}).pop(router_id, None)
         return await self._write(slot, lambda c: pgrecords.recover(c, slot, router_id, upto, now_ms, entries))
+
+    async def faults(self, read: LogRead, now_ms: int) -> list[str]:
+        return await self._read(read.log_slot, lambda c: pgrecords.faults(c, read, now_ms))
 
     async def size_bytes(self, slot: str) -> int:
         """A running count, kept with the heads: what records are known to take up, right within 6 percent. Duplicate

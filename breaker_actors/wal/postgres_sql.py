@@ -15,10 +15,13 @@ import msgspec
 import psycopg
 
 from breaker_actors.core.log_entries import VIEW, LogRecord
+from breaker_actors.messages import LogRead
 from breaker_actors.wal import chain
+from breaker_actors.wal import faults as logfaults
 from breaker_actors.wal import head as loghead
 from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead
 from breaker_actors.wal.chain import Extent, Row
+from breaker_actors.wal.faults import Lying
 from breaker_actors.wal.head import Head, Judged
 
 Connection = psycopg.Connection[Any]
@@ -203,6 +206,10 @@ _WHOLE = """
 SELECT coalesce(max("offset") FILTER (WHERE kind = %(view)s), 0), coalesce(
     sum(%(record_bytes)s + octet_length(payload) + octet_length(payload) / %(payload_share)s), 0
 ) FROM log_records WHERE slot = %(slot)s AND router_id = %(id)s
+"""
+_TWICE = """
+SELECT min("offset"), max("offset") FROM log_keys WHERE slot = %(slot)s AND router_id = %(id)s
+GROUP BY key HAVING count(*) > 1 ORDER BY 1
 """
 _STORE_HEAD = """
 INSERT INTO log_heads (
@@ -453,6 +460,29 @@ def _renew_head(c: Connection, place: Mapping[str, Any], stood: Extent, entries:
     view, taken_up = _one(c.execute(_WHOLE, shares))
     values = msgspec.structs.asdict(loghead.recovered(stood, last, int(view), int(taken_up)))
     c.execute(_STORE_HEAD, {**values, "slot": place["slot"]})
+
+
+def faults(c: Connection, read: LogRead, now_ms: int) -> list[str]:
+    """See SampleLog.faults; all of one moment."""
+    slot = read.log_slot
+    place, ids = {"slot": slot, "id": read.router_id}, {"slot": slot, "ids": [read.router_id]}
+    c.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        head = next(iter(_heads(c.execute(_HEADS, ids))), None)
+        ends = c.execute(_ENDS, ids | {"ends": [0 if head is None else head.offset]}, binary=True)
+        views = c.execute(_VIEWS, ids | {"offsets": [0 if head is None else head.view_offset]}, binary=True)
+        lying = Lying(
+            head=head,
+            extent=loghead.extent(head, _one(c.execute(_BOUNDS, place))),
+            end=[(offset, checksum) for _, offset, checksum in ends],
+            view=next(map(Row._make, views), None),
+            rows=_rows(c, place),
+            twice=c.execute(_TWICE, place).fetchall(),
+            size=record_bytes,
+        )
+        return list(logfaults.faults(lying, read, now_ms))
+    finally:
+        c.execute("COMMIT")
 
 
 def size_bytes(c: Connection, slot: str) -> int:

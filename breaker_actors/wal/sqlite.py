@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from breaker_actors.core.log_entries import LogRecord
 from breaker_actors.errors import Unavailable
+from breaker_actors.messages import LogRead
 from breaker_actors.wal import sqlite_file as slotfile
 from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead
 
@@ -109,6 +110,10 @@ class SqliteLog:
         self, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
     ) -> list[Loss]:
         return await self._write(slot, lambda c: slotfile.recover(c, router_id, upto, now_ms, entries), [])
+
+    async def faults(self, read: LogRead, now_ms: int) -> list[str]:
+        absent = [f"its file {slotfile.file_name(read.log_slot)} is missing"] if read.last else []
+        return await self._read(read.log_slot, lambda c: slotfile.faults(c, read, now_ms), absent)
 
     async def size_bytes(self, slot: str) -> int:
         """Bytes in use in a slot's file: what trimming freed is used again and not counted."""

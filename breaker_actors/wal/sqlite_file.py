@@ -10,11 +10,14 @@ from pathlib import Path
 import msgspec
 
 from breaker_actors.core.log_entries import VIEW, LogRecord
+from breaker_actors.messages import LogRead
 from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, make_file, synchronous
 from breaker_actors.wal import chain
+from breaker_actors.wal import faults as logfaults
 from breaker_actors.wal import head as loghead
 from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead, check_slot
 from breaker_actors.wal.chain import Extent, Row
+from breaker_actors.wal.faults import Lying
 from breaker_actors.wal.head import Head, Judged
 
 TRIM_ROWS = 200
@@ -64,6 +67,11 @@ _SELECT_RANGE = (
     f"SELECT {_COLUMNS} FROM records WHERE router_id = ? AND offset > ? AND offset <= ? ORDER BY offset LIMIT ?"  # nosec B608
 )
 _STORE_HEAD = f"REPLACE INTO heads ({_HEAD_COLUMNS}) VALUES ({', '.join('?' * len(Head.__struct_fields__))})"  # nosec B608
+
+
+_TWICE = """
+SELECT min(offset), max(offset) FROM keys WHERE router_id = ? GROUP BY key HAVING count(*) > 1 ORDER BY 1
+"""
 
 
 def file_name(slot: str) -> str:
@@ -398,6 +406,26 @@ def _renew_head(c: sqlite3.Connection, router_id: str, stood: Extent, entries: S
     taken_up = sum(record_bytes(size) for (size,) in sizes)
     last = added[-1] if added else Row(*last)
     c.execute(_STORE_HEAD, msgspec.structs.astuple(loghead.recovered(stood, last, view, taken_up)))
+
+
+def faults(c: sqlite3.Connection, read: LogRead, now_ms: int) -> list[str]:
+    """See SampleLog.faults; all of one moment."""
+    router_id = read.router_id
+    c.execute("BEGIN")
+    try:
+        head = _head(c, router_id)
+        lying = Lying(
+            head=head,
+            extent=loghead.extent(head, c.execute(_BOUNDS, (router_id,)).fetchone()),
+            end=_end(c, router_id, head.offset if head is not None else 0),
+            view=None if head is None else _record(c, router_id, head.view_offset),
+            rows=map(Row._make, c.execute(_SELECT_RECORDS, (router_id,))),
+            twice=c.execute(_TWICE, (router_id,)),
+            size=record_bytes,
+        )
+        return list(logfaults.faults(lying, read, now_ms))
+    finally:
+        c.execute("COMMIT")
 
 
 def size_bytes(c: sqlite3.Connection) -> int:

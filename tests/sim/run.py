@@ -14,12 +14,15 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
 
 import msgspec
 import structlog
 
+from api.cli.verify import verified
+from breaker_actors.settings import Settings
 from tests.sim.faults import KINDS, Faults, excluded
 from tests.sim.loop import VirtualLoop
 from tests.sim.process import RUNS_IN, task_factory
@@ -63,6 +66,8 @@ def run_seed(
     try:
         copy_template(_template(), directory / "data")
         world = _play(seed, directory / "data", excluded(without), calls, naive)
+        if world.failure is None:
+            _verify(world, directory / "data")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return Result(
@@ -95,6 +100,13 @@ def _play(seed: int, directory: Path, without: frozenset[str], calls: bool, naiv
     # nobody changes keys here: the Journal need not look for that so often
     with patch("os.urandom", Random(f"{seed} urandom").randbytes), patch("breaker_actors.journal.host.ACCESS_S", 4.0):
         return _in_virtual_time(play())
+
+
+def _verify(world: World, directory: Path) -> None:
+    """What `breakers verify` says of the data directory that a run leaves."""
+    clock: Any = SimpleNamespace(now_ms=world.now_ms)
+    for fault in asyncio.run(verified(Settings(data_dir=directory), clock=clock)).faults:
+        world.fail(f"verify finds {fault}")
 
 
 def _in_virtual_time(work: Coroutine[Any, Any, T]) -> T:

@@ -1,0 +1,143 @@
+"""What a router's log says that its breakers did: its records through the core, from each breaker's creation on.
+
+Exact for breakers that hung on this router alone; how the logs of several are mixed is known to no log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import msgspec
+
+from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, LogRecord, SampleColumns
+from breaker_actors.core.log_entries import decode_breaker as settings_of
+from breaker_actors.core.log_entries import decode_gap as gap_of
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Effect, Rule, Transition
+from breaker_actors.messages import RouterRef
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import LogReader, concerned
+
+Move = tuple[Any, ...]
+"""Of a transition or an event: transition_seq, prev, curr, ts_ms, reason, allow_rate, value, agg."""
+
+
+END = 1 << 62
+
+
+class Life:
+    """A breaker from its creation in a log to its end there. `moves`: what it did, at most one for each 100 ms."""
+
+    def __init__(self, born: BreakerSet, rule: Rule, created_ms: int, samples_max: int) -> None:
+        self.breaker_id = born.breaker_id
+        self.after_seq = born.after_seq
+        self.version = born.version
+        self.left = False
+        """Whether its router left it out for a while: it then went on by itself, which no log tells."""
+        self.moves: list[Move] = []
+        self.breaker, effects = Breaker.create(
+            rule, created_ms, after_seq=born.after_seq, window_samples_max=samples_max
+        )
+        self.note(effects)
+
+    def note(self, effects: Iterable[Effect]) -> None:
+        self.moves += (move_of(effect) for effect in effects if isinstance(effect, Transition))
+
+    def advance(self, until_ms: int) -> None:
+        self.note(self.breaker.advance(until_ms))
+
+    def difference(self, stored: list[Move], ended: bool) -> str:
+        """How events differ from the first moves, in words; "" when they don't. The oldest may be gone, and the newest
+        not stored yet.
+        `ended`: nothing happens to this life any more."""
+        if stored and not ended:
+            self.advance(stored[-1][3])
+        kept = [move for move in self.moves if stored and move[0] >= stored[0][0]]
+        for event, move in zip(stored, kept, strict=False):
+            if event != move:
+                return f"event {event[0]} says {_told(event)}, by its log it is {_told(move)}"
+        return f"event {stored[len(kept)][0]} is none by its log" if len(stored) > len(kept) else ""
+
+
+def move_of(move: Any) -> Move:
+    """Of a transition of the core, or of an event that is stored."""
+    agg = msgspec.to_builtins(move.agg)
+    return (move.transition_seq, move.prev, move.curr, move.ts_ms, move.reason, move.allow_rate, move.value, agg)
+
+
+def _told(move: Move) -> str:
+    _, prev, curr, ts_ms, reason, allow_rate, value, _ = move
+    return f"{prev} to {curr} at {ts_ms} ({reason}, allow_rate {allow_rate}, value {value})"
+
+
+class Replay:
+    """Of one router's log, read once; again for windows that a new rule needs filled anew."""
+
+    def __init__(self, log: SampleLog, router: RouterRef, samples_max: int) -> None:
+        self._reader = LogReader(log)
+        self._router = router
+        self._samples_max = samples_max
+        self._living: dict[str, Life] = {}
+        self.count = 0
+        """Records read so far."""
+        self.heard: set[str] = set()
+        """Breakers that the log tells of, those too that were made elsewhere, or before it begins."""
+
+    async def lives(self) -> AsyncIterator[tuple[Life, bool]]:
+        """Every life that begins in the log, and whether it ended there. Raises LogDamaged."""
+        async for record in self._reader.after(self._router, 0, END):
+            if record.kind == BREAKER:
+                ended = await self._settings(record)
+                if ended is not None:
+                    yield ended, True
+            else:
+                await self._apply(record)
+            self.count += 1
+        for life in self._living.values():
+            yield life, False
+
+    async def _settings(self, record: LogRecord) -> Life | None:
+        """Answers the life that this record ends."""
+        settings, now = settings_of(record.payload), record.received_ms
+        self.heard.add(settings.breaker_id)
+        life = self._living.get(settings.breaker_id)
+        if life is None:
+            if settings.created and settings.rule is not None:
+                self._living[settings.breaker_id] = Life(settings, settings.rule, now, self._samples_max)
+            return None
+        if settings.version <= life.version:
+            return None
+        life.version = settings.version
+        life.advance(now - 1)
+        if settings.rule is None:
+            return self._living.pop(settings.breaker_id)
+        if life.breaker.configure(settings.rule, now):
+            await self._refill(life, record.offset)
+        return None
+
+    async def _refill(self, life: Life, upto: int) -> None:
+        breaker = life.breaker
+        breaker.unload()
+        since = breaker.reload_after_ms
+        async for record in self._reader.back(self._router, upto, since):
+            splitter = await self._reader.splitter(self._router, record)
+            for breaker_id, body, start, stop in concerned(record, splitter):
+                if breaker_id != life.breaker_id or not isinstance(body, SampleColumns):
+                    continue
+                if record.received_ms > since and body.metric_at(start) == breaker.rule.metric:
+                    breaker.load(body.rows(start, stop), record.received_ms)
+
+    async def _apply(self, record: LogRecord) -> None:
+        splitter = await self._reader.splitter(self._router, record)
+        for breaker_id, body, start, stop in concerned(record, splitter):
+            life = self._living.get(breaker_id)
+            if life is None:
+                continue
+            if isinstance(body, SampleColumns):
+                life.note(life.breaker.ingest(body.rows(start, stop), record.received_ms))
+            elif record.kind == VIEW:
+                life.left = True
+            else:
+                gap = gap_of(body)
+                life.note(life.breaker.gap(gap.from_ms, gap.to_ms))

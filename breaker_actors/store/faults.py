@@ -1,0 +1,286 @@
+"""What is wrong with what is stored: rows, their order, pairs and counts. Sync functions over a `Connection`, each in
+the read transaction of its caller; they read everything once, in pages, and change nothing.
+
+Retention removes the oldest first. So what is missing is told of as far as nothing younger was removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, Row, Select, String, exists, func, select, text, type_coerce
+
+from breaker_actors.core.machine import TRANSITIONS
+from breaker_actors.core.model import Record
+from breaker_actors.errors import BreakersError
+from breaker_actors.messages import Fault, LogRead
+from breaker_actors.store import tables as t
+from breaker_actors.store.config.channels import config_place
+from breaker_actors.store.config.projects import secret_place, slack_place
+from breaker_actors.store.quotas import DELIVERIES_DROPPED, DROPPED, UNSENT
+from breaker_actors.store.rows import alert_of
+from breaker_actors.store.secrets import SecretBox
+
+TOLD_MAX = 100
+"""Faults told of each sort."""
+PAGE = 1_000
+MARGIN_MS = 3_600_000
+"""So much younger than the retention is what it has not removed for certain."""
+SEVERAL, CUT = "several routers", "windows cut for want of memory"
+"""Why the log of one router does not tell all that a breaker did."""
+NOTICED_MS = 1_000
+"""Clocks may be so far apart: a channel that was changed earlier was known to who stored an event."""
+
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+
+
+class Kept(NamedTuple):
+    """What nothing was removed of: events and deliveries after these times (ms)."""
+
+    events_ms: float
+    deliveries_ms: float
+
+
+def faults(c: Connection, box: SecretBox, now_ms: int, retention_ms: int) -> list[Fault]:
+    """At most TOLD_MAX of each sort."""
+    counters = {row.name: row.value for row in c.execute(select(t.counters))}
+    since_ms = now_ms - retention_ms + MARGIN_MS
+    kept = Kept(
+        float("inf") if counters.get(DROPPED) else since_ms,
+        float("inf") if counters.get(DELIVERIES_DROPPED) or counters.get(UNSENT) else since_ms,
+    )
+    sorts: tuple[Callable[[], Iterator[Fault]], ...] = (
+        lambda: _file(c),
+        lambda: _unreadable(c),
+        lambda: _sealed(c, box),
+        lambda: _events(c, kept),
+        lambda: _states(c),
+        lambda: _deliveries(c, kept),
+        lambda: _untold(c, kept),
+        lambda: _counts(c),
+    )
+    return [fault for sort in sorts for fault in islice(sort(), TOLD_MAX)]
+
+
+def log_reads(c: Connection) -> list[LogRead]:
+    """Every router that has a log."""
+    r, links = t.routers.c, t.links.c
+    found: dict[str, list[int]] = {}
+    linked = select(links.router_id, links.since_offset, t.records.c.cut)
+    linked = linked.join_from(t.links, t.records, t.records.c.breaker_id == links.breaker_id)
+    for row in _rows(c, linked.where(links.since_offset.is_not(None))):
+        found.setdefault(row.router_id, []).append(max(row.since_offset, (row.cut or {}).get(row.router_id, 0)))
+    slots = c.execute(select(r.id, r.log_slot, r.project_id).where(r.log_slot.is_not(None)).order_by(r.number))
+    return [LogRead(*row, *((max(read), min(read)) if (read := found.get(row.id)) else ())) for row in slots]
+
+
+def newest_event(c: Connection) -> int:
+    """The sequence of the newest event of any shard: a bound for `moves_of`."""
+    return int(c.execute(select(func.max(t.events.c.sequence))).scalar() or 0)
+
+
+def moves_of(c: Connection, project_id: str, breaker_id: str, upto: int) -> list[tuple[Any, ...]]:
+    """A breaker's events up to a sequence, oldest first: transition_seq, prev, curr, ts_ms, reason, allow_rate, value,
+    agg."""
+    e = t.events.c
+    mine = (e.project_id == project_id) & (e.breaker_id == breaker_id) & (e.sequence <= upto)
+    columns = (e.transition_seq, e.prev, e.curr, e.ts_ms, e.reason, e.allow_rate, e.value, e.agg)
+    return [tuple(row) for row in c.execute(select(*columns).where(mine).order_by(e.transition_seq))]
+
+
+def _rows(c: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
+    yield from c.execute(query.execution_options(yield_per=PAGE))
+
+
+def _file(c: Connection) -> Iterator[Fault]:
+    """SQLite looks at its own file; PostgreSQL's pages have checksums of their own."""
+    if c.dialect.name != "sqlite":
+        return
+    for (words,) in c.execute(text(f"PRAGMA integrity_check({TOLD_MAX})")).all():
+        if words != "ok":
+            yield Fault("file", "breakers.sqlite", words)
+    for table, _, parent, _ in c.execute(text("PRAGMA foreign_key_check")).all():
+        yield Fault("configuration", table, f"a row of {table} names one of {parent} that is not there")
+
+
+def _unreadable(c: Connection) -> Iterator[Fault]:
+    for table in t.metadata.sorted_tables:
+        key = list(table.primary_key.columns)
+        for column in table.columns:
+            if isinstance(kind := column.type, t.JsonText):
+                query = select(*key, type_coerce(column, String).label("text")).where(column.is_not(None))
+                for row in _rows(c, query):
+                    if words := kind.fault(row.text):
+                        place = f"{table.name}.{column.name} {' '.join(map(str, row[:-1]))}"
+                        yield Fault("configuration", place, f"can't be read: {words}")
+
+
+def _sealed(c: Connection, box: SecretBox) -> Iterator[Fault]:
+    """Each with the place that it is sealed for."""
+    p, ch = t.projects.c, t.channels.c
+    for row in _rows(c, select(p.id, p.ingest_secret, p.previous_secret, p.slack_webhook_url)):
+        for sealed in (row.ingest_secret, row.previous_secret):
+            yield from _shut(box, sealed, secret_place(row.id), row.id)
+        yield from _shut(box, row.slack_webhook_url, slack_place(row.id), row.id)
+    for row in _rows(c, select(ch.id, ch.config)):
+        yield from _shut(box, row.config, config_place(row.id), row.id)
+
+
+def _shut(box: SecretBox, sealed: bytes | None, place: str, of: str) -> Iterator[Fault]:
+    try:
+        if sealed is not None:
+            box.unseal(sealed, place)
+    except (BreakersError, ValueError) as error:
+        yield Fault("configuration", of, str(error))
+
+
+def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
+    """Each breaker's are numbered without a hole, by moves that there are, each from where the last one led; its state
+    is where the last one led."""
+    e, r, b = t.events.c, t.records.c, t.breakers.c
+    query = select(t.events, r.transition_seq.label("at"), r.state, b.created_ms)
+    query = query.outerjoin(t.breakers, (b.id == e.breaker_id) & (b.project_id == e.project_id))
+    query = query.outerjoin(t.records, r.breaker_id == b.id)
+    query = query.order_by(e.breaker_id, e.project_id, e.transition_seq)
+    for (breaker_id, _), events in groupby(_rows(c, query), lambda row: (row.breaker_id, row.project_id)):
+        before = None
+        for event in events:
+            for words in _event_words(event, before, kept):
+                yield Fault("event", breaker_id, words)
+            before = event
+        if before is not None and before.at is not None and not _led_to(before):
+            words = f"its state is {before.state} after transition {before.at}, its last event leads to"
+            yield Fault("state", breaker_id, f"{words} {before.curr} with transition {before.transition_seq}")
+
+
+def _led_to(event: Row[Any]) -> bool:
+    """Whether the state of its breaker is where its last event led; one that was made anew since begins closed."""
+    led = (event.transition_seq, "closed" if _made_anew(event, event) else event.curr)
+    return (event.at, event.state) == led
+
+
+def _made_anew(event: Row[Any], before: Row[Any]) -> bool:
+    """Whether the breaker of an event was made after an earlier one, or is not there any more to tell."""
+    return event.created_ms is None or bool(event.created_ms > before.ts_ms)
+
+
+def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterator[str]:
+    seq = event.transition_seq
+    if (event.prev, event.curr) not in TRANSITIONS:
+        yield f"event {seq} moves from {event.prev} to {event.curr}, which no breaker does"
+    if {"closed": 1.0, "open": 0.0}.get(event.curr, event.allow_rate) != event.allow_rate:
+        yield f"event {seq} has allow_rate {event.allow_rate} while {event.curr}"
+    if before is None:
+        if seq == 1 and event.prev != "closed":
+            yield f"event 1 moves from {event.prev}: a breaker begins closed"
+        return
+    if seq != before.transition_seq + 1:
+        if before.ts_ms > kept.events_ms:
+            yield f"event {before.transition_seq + 1} is missing"
+        return
+    if event.prev != before.curr and not (event.prev == "closed" and _made_anew(event, before)):
+        yield f"event {seq} moves from {event.prev}, event {before.transition_seq} led to {before.curr}"
+    if event.ts_ms < before.ts_ms:
+        yield f"event {seq} happened before event {before.transition_seq}"
+    if event.sequence < before.sequence:
+        yield f"event {seq} was stored before event {before.transition_seq}"
+
+
+def _states(c: Connection) -> Iterator[Fault]:
+    """What is stored of a breaker says the same twice."""
+    for row in _rows(c, select(t.records).where(t.records.c.record.is_not(None))):
+        try:
+            record = _decode_record(row.record)
+        except msgspec.MsgspecError as error:
+            yield Fault("state", row.breaker_id, f"its record can't be read: {error}")
+            continue
+        if (record.state, record.transition_seq) != (row.state, row.transition_seq):
+            words = f"its row says {row.state} after transition {row.transition_seq}, its record"
+            yield Fault("state", row.breaker_id, f"{words} {record.state} after transition {record.transition_seq}")
+
+
+def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
+    """Each tells of an event that there is, in its words; per channel and breaker in the order of events, an end never
+    without its beginning."""
+    o, e = t.outbox.c, t.events.c
+    trip = t.outbox.alias()
+    begun = exists().where(trip.c.incident == o.incident, trip.c.channel_id == o.channel_id, trip.c.kind == "trip")
+    query = select(o.id, o.channel_id, o.breaker_id, o.kind, o.sequence, o.transition_seq, o.created_ms, o.incident)
+    query = query.add_columns(begun.label("begun"), e.prev, e.curr, e.transition_seq.label("event_seq"))
+    query = query.outerjoin(t.events, (e.shard == o.shard) & (e.sequence == o.sequence))
+    query = query.order_by(o.channel_id, o.breaker_id, o.number)
+    for (channel_id, _), rows in groupby(_rows(c, query), lambda row: (row.channel_id, row.breaker_id)):
+        before = None
+        for row in rows:
+            for words in _delivery_words(row, before, kept):
+                yield Fault("delivery", channel_id, f"delivery {row.id} of breaker {row.breaker_id} {words}")
+            before = row if row.sequence is not None else before
+
+
+def _delivery_words(row: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterator[str]:
+    if row.sequence is not None:
+        if row.event_seq is None:
+            if row.created_ms > kept.events_ms:
+                yield "tells of an event that is not there"
+        elif (row.kind, row.transition_seq) != (alert_of(row.prev, row.curr), row.event_seq):
+            yield f"tells of a {row.kind} with transition {row.transition_seq}, its event is another one"
+        if before is not None and before.transition_seq >= row.transition_seq:
+            yield f"comes behind that of transition {before.transition_seq}"
+    if row.kind != "trip" and row.incident is not None and not row.begun and row.created_ms > kept.deliveries_ms:
+        yield "tells of the end of an outage, none tells of its beginning"
+
+
+def _untold(c: Connection, kept: Kept) -> Iterator[Fault]:
+    """Events that a channel takes, and has no delivery of. Channels that were changed since are passed over."""
+    if kept.deliveries_ms == float("inf"):
+        return
+    e, ch, o = t.events.c, t.channels.c, t.outbox.c
+    query = select(e.breaker_id, e.transition_seq, e.prev, e.curr, ch.id, ch.events)
+    query = query.join_from(t.events, t.channels, ch.project_id == e.project_id)
+    query = query.where(ch.enabled, ch.updated_ms < e.ts_ms - NOTICED_MS, e.ts_ms > kept.deliveries_ms)
+    query = query.where(~exists().where(o.shard == e.shard, o.sequence == e.sequence, o.channel_id == ch.id))
+    for row in _rows(c, query):
+        if (kind := alert_of(row.prev, row.curr)) in row.events:
+            words = f"no delivery tells of the {kind} of breaker {row.breaker_id} with transition {row.transition_seq}"
+            yield Fault("delivery", row.id, words)
+
+
+def _counts(c: Connection) -> Iterator[Fault]:
+    """The running counts of events and deliveries are those of the rows."""
+    for what, table in (("events", t.events), ("deliveries", t.outbox)):
+        of = table.c.project_id
+        there = {project_id: n for project_id, n in c.execute(select(of, func.count()).group_by(of))}
+        stored = select(t.stored.c.of_id, t.stored.c.used).where(t.stored.c.what == what)
+        counted = {of_id: used for of_id, used in c.execute(stored)}
+        for project_id in (row.id for row in _rows(c, select(t.projects.c.id))):
+            if there.get(project_id, 0) != counted.get(project_id, 0):
+                words = f"{there.get(project_id, 0)} {what} are there, {counted.get(project_id, 0)} are counted"
+                yield Fault("count", project_id, words)
+
+
+def incomparable(c: Connection, breaker_ids: Sequence[str]) -> dict[str, str]:
+    """Those of these breakers that one log does not tell all of, and why: they hang on several routers, or were linked
+    to another one by hand; or their windows were cut for the memory that all share."""
+    found: dict[str, str] = {}
+    for id_ in breaker_ids:
+        if _several_routers(c, id_):
+            found[id_] = SEVERAL
+        elif _was_cut(c, id_):
+            found[id_] = CUT
+    return found
+
+
+def _several_routers(c: Connection, breaker_id: str) -> bool:
+    a, links, ended = t.audit.c, t.links.c, t.ended_links.c
+    routers = set(c.execute(select(links.router_id).where(links.breaker_id == breaker_id)).scalars())
+    routers |= set(c.execute(select(ended.router_id).where(ended.breaker_id == breaker_id)).scalars())
+    noted = select(a.number).where(a.action == "router.link", type_coerce(a.after, String).contains(breaker_id))
+    return len(routers) > 1 or c.execute(noted.limit(1)).first() is not None
+
+
+def _was_cut(c: Connection, breaker_id: str) -> bool:
+    record = c.execute(select(t.records.c.record).where(t.records.c.breaker_id == breaker_id)).scalar()
+    return record is not None and _decode_record(record).truncated_count > 0

@@ -1,0 +1,393 @@
+"""`breakers verify` finds what was done to stored bytes, rows and files, each by its name; and nothing where nothing
+was done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.cli.verify import FOUND, Report, verified
+from breaker_actors.core.log_entries import SAMPLES, VIEW
+from breaker_actors.persistence import DATABASE
+from breaker_actors.settings import Settings
+from breaker_actors.wal.chain import Row, checksum
+from tests.support.cluster import until
+from tests.support.virtual_time import clock_of_loop
+from tests.unit.engine.test_poison import Running, Tenant, bystander, running
+
+OUTAGES = 3
+
+
+@dataclass
+class Data:
+    """A data directory with two tenants, each with a breaker that tripped and recovered a few times, and a channel."""
+
+    folder: Path
+    victim: Tenant
+    other: Tenant
+    channel_id: str
+
+    @contextmanager
+    def store(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.folder / DATABASE, isolation_level=None)) as connection:
+            yield connection
+
+    @property
+    def log_path(self) -> Path:
+        (path,) = (self.folder / "log").glob("*.sqlite")
+        return path
+
+    @contextmanager
+    def log(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.log_path, isolation_level=None)) as connection:
+            yield connection
+
+    def copy(self, folder: Path) -> Data:
+        shutil.copytree(self.folder, folder)
+        return Data(folder, self.victim, self.other, self.channel_id)
+
+
+async def _outages(run: Running, who: Tenant) -> None:
+    for _ in range(OUTAGES):
+        await run.send(who, who.router_id, 1_000.0)
+        await run.until_open(who, who.breaker_id)
+
+        async def closed() -> bool:
+            await run.send(who, who.router_id, 1.0)
+            return bool((await run.state(who, who.breaker_id))["state"] == "closed")
+
+        await until(closed, 30)
+
+
+async def _live(folder: Path) -> Data:
+    async with running(folder) as run:
+        quick = {"cooldown_ms": 100, "window_ms": 200, "recovery_allow_rate_ramp_steps": 1}
+        victim, other = await bystander(run, "victim", **quick), await bystander(run, "other", **quick)
+        hook = {"channel": "webhook", "config": {"url": "http://hook.example/"}, "name": "hook"}
+        status, made = await run.call(victim, "POST", "notification-channels", hook)
+        assert status == 201, made
+        await asyncio.sleep(2)  # events that come within a second of it may not have been known to it
+        for who in (victim, other):
+            await _outages(run, who)
+        for name in run.breaker_actors():
+            await run.cluster.net.call(name, "checkpoint")
+        return Data(folder, victim, other, made["channel"]["id"])
+
+
+_made: dict[str, Data] = {}
+
+
+@pytest.fixture
+async def data(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    if "clean" not in _made:
+        _made["clean"] = await _live(tmp_path_factory.mktemp("clean") / "data")
+    return _made["clean"].copy(tmp_path / "data")
+
+
+async def look(data: Data) -> Report:
+    return await verified(Settings(data_dir=data.folder), clock=clock_of_loop())
+
+
+# -- what is done to it ------------------------------------------------------------------------------------------------
+
+
+def store(sql: str) -> Callable[[Data], None]:
+    """A change of the database. {breaker}, {router}, {project} and {channel} are the victim's."""
+
+    def do(data: Data) -> None:
+        of = {"breaker": data.victim.breaker_id, "router": data.victim.router_id}
+        of |= {"project": data.victim.project_id, "channel": data.channel_id}
+        with data.store() as connection:
+            assert connection.execute(sql.format(**of)).rowcount > 0
+
+    return do
+
+
+def log(*statements: str) -> Callable[[Data], None]:
+    """Changes of the victim's log."""
+
+    def do(data: Data) -> None:
+        with data.log() as connection:
+            for sql in statements:
+                assert connection.execute(sql.format(router=data.victim.router_id)).rowcount > 0
+
+    return do
+
+
+def flip_a_bit(data: Data) -> None:
+    with data.log() as connection:
+        where = "WHERE router_id = ? AND offset = 9"
+        ((payload,),) = connection.execute(f"SELECT payload FROM records {where}", (data.victim.router_id,))
+        flipped = bytes([payload[0], *payload[1:-1], payload[-1] ^ 1])
+        connection.execute(f"UPDATE records SET payload = ? {where}", (flipped, data.victim.router_id))
+
+
+def rechained(change: Callable[[Row], Row]) -> Callable[[Data], None]:
+    """A change of a samples record by who makes all checksums right again, but for the head's."""
+
+    def do(data: Data) -> None:
+        with data.log() as connection:
+            columns = "router_id, offset, received_ms, kind, view_offset, payload, before, checksum"
+            query = f"SELECT {columns} FROM records WHERE router_id = ? ORDER BY offset"
+            rows = [Row(*row) for row in connection.execute(query, (data.victim.router_id,))]
+            at = next(n for n, row in enumerate(rows) if row.kind == SAMPLES and n > 8)
+            rows[at] = change(rows[at])
+            for n in range(at, len(rows)):
+                before = rows[n - 1].checksum or 0
+                rows[n] = rows[n]._replace(before=before, checksum=checksum(before, *rows[n][:6]))
+            connection.execute("DELETE FROM records WHERE router_id = ?", (data.victim.router_id,))
+            connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _as_stored(rows))
+
+    return do
+
+
+def _as_stored(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    """In the order of the table's columns."""
+    return ((*row[:5], row.before, row.checksum, row.payload) for row in rows)
+
+
+def trim_too_far(data: Data) -> None:
+    """Records that a breaker has not read yet are gone, and the head says that this is right."""
+    mine = "WHERE router_id = '{router}'"
+    log(f"UPDATE heads SET floor = 12 {mine}", f"DELETE FROM records {mine} AND offset < 12 AND kind <> {VIEW}")(data)
+    store("UPDATE records SET cut = json_set(cut, '$.\"{router}\"', 3) WHERE breaker_id = '{breaker}'")(data)
+
+
+def remove_log(data: Data) -> None:
+    for path in (data.folder / "log").iterdir():
+        path.unlink()
+
+
+def overwrite_log(data: Data) -> None:
+    data.log_path.write_bytes(b"no log" * 10_000)
+
+
+def overwrite_pages(data: Data) -> None:
+    """In the middle of the database, as a disk does that loses some."""
+    with data.store() as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ix_events_project_newest'")
+    with (data.folder / DATABASE).open("r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(bytes(4096))
+
+
+DAMAGE: dict[str, tuple[Callable[[Data], None], str, str]] = {
+    "a flipped bit": (flip_a_bit, "log", "record 9 is missing, or not what was written"),
+    "a record removed": (
+        log("DELETE FROM records WHERE router_id = '{router}' AND offset = 8"),
+        "log",
+        "record 8 is missing",
+    ),
+    "records swapped": (
+        log(
+            "UPDATE records SET offset = -8 WHERE router_id = '{router}' AND offset = 8",
+            "UPDATE records SET offset = 8 WHERE router_id = '{router}' AND offset = 9",
+            "UPDATE records SET offset = 9 WHERE router_id = '{router}' AND offset = -8",
+        ),
+        "log",
+        "records 8 to 9 are missing, or not what was written",
+    ),
+    "the last record removed": (
+        log(
+            "DELETE FROM records WHERE router_id = '{router}'"
+            " AND offset = (SELECT offset FROM heads WHERE router_id = '{router}')"
+        ),
+        "log",
+        "its last one, is missing",
+    ),
+    "the head removed": (log("DELETE FROM heads WHERE router_id = '{router}'"), "log", "lie there without a head"),
+    "the head changed": (
+        log("UPDATE heads SET offset = offset - 1 WHERE router_id = '{router}'"),
+        "log",
+        "its head is not what was written",
+    ),
+    "an older copy of the log": (
+        log(
+            "DELETE FROM records WHERE router_id = '{router}' AND offset > 10",
+            "UPDATE heads SET offset = 10, seal = 0, checksum = (SELECT checksum FROM records"
+            " WHERE router_id = '{router}' AND offset = 10) WHERE router_id = '{router}'",
+        ),
+        "log",
+        "records 11 to ",
+    ),
+    "a record received before the one before it": (
+        rechained(lambda row: row._replace(received_ms=1)),
+        "log",
+        "was received before the one before it",
+    ),
+    "a record under another view": (
+        rechained(lambda row: row._replace(view_offset=row.view_offset + 1)),
+        "log",
+        "was split by view",
+    ),
+    "a record that can't be read": (
+        rechained(lambda row: row._replace(payload=b"\xff" * 8)),
+        "log",
+        "can't be read",
+    ),
+    "a request twice": (
+        log("INSERT INTO keys SELECT router_id, offset + 1, key, received_ms FROM keys WHERE router_id = '{router}'"),
+        "log",
+        "one request lies in it twice",
+    ),
+    "a wrong count of bytes": (
+        log("UPDATE heads SET bytes = bytes * 2 WHERE router_id = '{router}'"),
+        "log",
+        "its head counts",
+    ),
+    "trimmed too far": (
+        trim_too_far,
+        "log",
+        "are trimmed, but a breaker has read up to record 3 only",
+    ),
+    "the log gone": (remove_log, "log", "is missing"),
+    "no log file": (overwrite_log, "log", "file is not a database"),
+    "lost pages of the database": (overwrite_pages, "file", ""),
+    "an event removed": (
+        store("DELETE FROM events WHERE breaker_id = '{breaker}' AND transition_seq = 3"),
+        "event",
+        "event 3 is missing",
+    ),
+    "the last event removed": (
+        store(
+            "DELETE FROM events WHERE sequence = (SELECT max(sequence) FROM events WHERE breaker_id = '{breaker}')"
+            " AND breaker_id = '{breaker}'"
+        ),
+        "state",
+        "its last event leads to",
+    ),
+    "an event changed": (
+        store("UPDATE events SET curr = 'half_open' WHERE breaker_id = '{breaker}' AND transition_seq = 1"),
+        "event",
+        "event 1 moves from closed to half_open, which no breaker does",
+    ),
+    "an event that does not follow": (
+        store("UPDATE events SET prev = 'half_open' WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
+        "event",
+        "event 4 moves from half_open, event 3 led to closed",
+    ),
+    "an event out of time": (
+        store("UPDATE events SET ts_ms = 1 WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
+        "event",
+        "event 4 happened before event 3",
+    ),
+    "another value than the log's": (
+        store("UPDATE events SET value = 123.5 WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
+        "event",
+        "by its log it is",
+    ),
+    "another state": (
+        store("UPDATE records SET state = 'open' WHERE breaker_id = '{breaker}'"),
+        "state",
+        "its row says open",
+    ),
+    "a record of a breaker that can't be read": (
+        store("UPDATE records SET record = x'ff' WHERE breaker_id = '{breaker}'"),
+        "state",
+        "its record can't be read",
+    ),
+    "a rule that can't be read": (
+        store("UPDATE breakers SET rule = '{{' WHERE id = '{breaker}'"),
+        "configuration",
+        "can't be read",
+    ),
+    "a link to a breaker that is not there": (
+        store("UPDATE links SET breaker_id = 'nobody' WHERE breaker_id = '{breaker}'"),
+        "configuration",
+        "names one of breakers that is not there",
+    ),
+    "a sealed secret of another row": (
+        store("UPDATE projects SET ingest_secret = (SELECT ingest_secret FROM projects WHERE id <> '{project}')"),
+        "configuration",
+        "does not open the stored ingest secret",
+    ),
+    "a delivery removed": (
+        store("DELETE FROM outbox WHERE channel_id = '{channel}' AND kind = 'trip' AND transition_seq = 4"),
+        "delivery",
+        "tells of the end of an outage, none tells of its beginning",
+    ),
+    "an end removed": (
+        store("DELETE FROM outbox WHERE channel_id = '{channel}' AND kind = 'recover' AND transition_seq = 3"),
+        "delivery",
+        "no delivery tells of the recover",
+    ),
+    "a delivery of another kind": (
+        store("UPDATE outbox SET kind = 'recover' WHERE channel_id = '{channel}' AND transition_seq = 4"),
+        "delivery",
+        "its event is another one",
+    ),
+    "deliveries out of order": (
+        store("UPDATE outbox SET number = number + 1000 WHERE channel_id = '{channel}' AND transition_seq = 1"),
+        "delivery",
+        "comes behind that of transition",
+    ),
+    "a delivery of no event": (
+        store("UPDATE outbox SET sequence = 1000 WHERE channel_id = '{channel}' AND transition_seq = 1"),
+        "delivery",
+        "tells of an event that is not there",
+    ),
+    "a wrong count of events": (
+        store("UPDATE stored SET used = used + 1 WHERE of_id = '{project}' AND what = 'events'"),
+        "count",
+        "events are there",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+async def test_damage_is_found(data: Data, what: str) -> None:
+    plant, kind, words = DAMAGE[what]
+    plant(data)
+    report = await look(data)
+    told = [fault for fault in report.faults if fault.kind == kind and words in fault.words]
+    assert told, report.faults
+    assert data.other.router_id not in {fault.of for fault in report.faults} or what in ("the log gone", "no log file")
+
+
+async def test_nothing_is_found_where_nothing_was_done(data: Data) -> None:
+    report = await look(data)
+    assert report.faults == []
+    assert (report.logs, report.breakers, report.passed_over) == (2, 2, {})
+    assert report.moves >= 2 * 3 * OUTAGES
+    assert report.records > report.moves
+
+
+async def test_the_command_says_what_it_found(data: Data) -> None:
+    for damaged in (False, True):
+        if damaged:
+            flip_a_bit(data)
+        for options in ((), ("--json",)):
+            command = [sys.executable, "-m", "api.cli.main", "verify", "--data-dir", str(data.folder), *options]
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+            assert done.returncode == (FOUND if damaged else 0), done.stderr
+            if options:
+                faults = json.loads(done.stdout)["faults"]
+                assert [(fault["kind"], fault["of"]) for fault in faults] == [("log", data.victim.router_id)] * damaged
+            else:
+                assert ("nothing is wrong" in done.stdout) is not damaged
+                assert (f"log\t{data.victim.router_id}\trecord 9" in done.stdout) is damaged
+
+
+async def test_a_service_may_run_meanwhile(tmp_path: Path) -> None:
+    async with running(tmp_path / "data") as run:
+        who = await bystander(run, "busy", cooldown_ms=100, window_ms=200, recovery_allow_rate_ramp_steps=1)
+        busy = asyncio.create_task(_outages(run, who))
+        looks = 0
+        while not busy.done():
+            report = await verified(Settings(data_dir=tmp_path / "data"), clock=clock_of_loop())
+            assert report.faults == []
+            looks += 1
+        await busy
+        assert looks > 3
