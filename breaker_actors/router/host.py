@@ -178,9 +178,12 @@ class RouterHost:
 
     async def subscribe(self, owner: str, requests: Sequence[SubscribeRequest]) -> list[int | None]:
         """Subscribes breakers of an owner; returns for each the offset after which deliveries start (what lies before
-        is read from the log), None when the router is not owned here."""
+        is read from the log), None when the router is not owned here. A breaker that has read further than a log is
+        known to go may have read what another owner wrote since: the log says whether there is one."""
 
         async def subscribe(_: int) -> list[int | None]:
+            if self._owned.is_short(requests):
+                await self._takeover.reread()
             return [self._owned.subscribe(owner, request) for request in requests]
 
         return await self._in_turn("subscribe", subscribe)

@@ -68,6 +68,13 @@ class OwnedRouters:
         self.fanout.forget(router_id)
         self.outages.owed.settled(router_id)
 
+    def is_short(self, requests: Sequence[SubscribeRequest]) -> bool:
+        """Whether one of these breakers has read further than its router's log goes, where that is news."""
+        pairs = ((self._routers.get(request.router_id), request.applied) for request in requests)
+        return any(
+            router is not None and not router.damage and shortfall(router.offset, read) for router, read in pairs
+        )
+
     def subscribe(self, owner: str, request: SubscribeRequest) -> int | None:
         """Subscribes a breaker; returns the offset after which deliveries start, None when the router is not owned."""
         router = self._routers.get(request.router_id)

@@ -11,6 +11,7 @@ import pytest
 
 from breaker_actors.core.log_entries import DAMAGED, SAMPLES, VIEW, RouterView, decode_lost, encode_entry
 from breaker_actors.errors import LogDamaged
+from breaker_actors.messages import LogRead
 from breaker_actors.wal.base import Append, SampleLog
 from breaker_actors.wal.sqlite_file import file_name
 from tests.contract.backends import Backend
@@ -211,3 +212,44 @@ async def test_what_was_read_beyond_the_end_is_lost(log: SampleLog, backend: Bac
     assert (heads[1].view_offset, heads[1].view, heads[1].alive_ms) == (5, view[1], 5_000)
     assert await offsets(log) == [*range(1, 11), 14]
     assert await offsets(log, "c") == [3, 4, 5]
+
+
+async def faults(log: SampleLog, router_id: str, **read: int) -> list[str]:
+    """But that the records of these tests hold no samples."""
+    found = await log.faults(LogRead(router_id, SLOT, **read), 5_000)
+    return [words for words in found if "can't be read" not in words]
+
+
+async def test_nothing_is_wrong_with_a_whole_log(log: SampleLog, make_log: Callable[[], SampleLog]) -> None:
+    """Before it, behind a trim, and once it was recovered; nor with one that is not there and nobody has read."""
+    assert await faults(log, "a") == []
+    await written(log)
+    for below in (0, 5, LAST + 1):
+        await log.trim(SLOT, "a", below)
+        assert await faults(make_log(), "a", last=LAST, first=LAST) == []
+    assert await faults(log, "nobody") == []
+
+
+@pytest.mark.parametrize("what", CHANGED)
+async def test_all_that_is_wrong_is_told(log: SampleLog, backend: Backend, what: str) -> None:
+    """Of that log alone, and once it is recovered no more."""
+    await written(log)
+    statement = CHANGED[what].replace("BLOB", blob(backend, "a4")).replace(" # 1", " + 1")
+    plant(backend, statement + at(5), statement.replace("a4", "a6") + at(7))
+    found = await faults(log, "a", last=LAST)
+    told = [words for words in found if "missing, or not what was written" in words]
+    assert told[0].startswith(("record 5 ", "records 5 to "))
+    assert await faults(log, "b", last=5) == []
+    assert await log.recover(SLOT, "a", LAST, 5_000, ()) != []
+    assert await faults(log, "a", last=LAST) == []
+
+
+async def test_what_breakers_have_read_is_there(log: SampleLog) -> None:
+    await written(log)
+    assert "records 11 to 14 are missing" in (await faults(log, "a", last=14))[0]
+    (words,) = await faults(log, "gone", last=1)
+    assert words == "record 1 is missing, or not what was written"
+    await log.trim(SLOT, "a", 6)
+    assert await faults(log, "a", last=LAST, first=4) == [
+        "its records below 6 are trimmed, but a breaker has read up to record 4 only"
+    ]

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from api.cli.verify import verified
+from breaker_actors.settings import Settings
 from tests.support.campaign import Caller, Edits, Follower, Hook, Load, Project, Watch, make_project
 from tests.support.cluster import until
 from tests.support.invariants import (
@@ -111,6 +113,7 @@ class Campaign:
     """One run: who sends, edits, follows, watches, kills and is told."""
 
     projects: list[Project]
+    data_dir: Path
     evidence: Evidence
     load: Load
     edits: Edits
@@ -133,6 +136,7 @@ async def prepare(live: LiveService, seed: str, hook: Witness) -> Campaign:
     ]
     return Campaign(
         projects=projects,
+        data_dir=live.data_dir,
         evidence=Evidence(live.data_dir),
         load=Load(sending, seed),
         edits=Edits(editing, random.Random(f"{seed}:edits")),
@@ -176,6 +180,9 @@ async def check(campaign: Campaign) -> None:
     for breaker_id, events in evidence.histories().items():
         assert_in_sequence(breaker_id, events)
     assert_records_agree(evidence)
+    report = await asyncio.to_thread(asyncio.run, verified(Settings(data_dir=campaign.data_dir)))
+    assert report.faults == []
+    assert report.moves
     await check_notifications(campaign)
     for follower in campaign.followers:
         await until(partial(follower.shows_all, campaign.watch.caller), SETTLED_S)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from api.cli.verify import verified
 from breaker_actors.core.log_entries import SAMPLES, decode_samples
 from breaker_actors.persistence import make_log, make_store
 from breaker_actors.settings import Settings
@@ -113,6 +114,7 @@ async def survivors(folder: Path) -> dict[str, set[Any]]:
 
 
 def lost(folder: Path, answers: list[Answered], instant: int) -> list[Answered]:
+    """What was answered and is not there."""
     found = asyncio.run(survivors(folder))
     return [told for told in answers if told.at <= instant and told.what not in found[told.kind]]
 
@@ -145,6 +147,7 @@ def test_everything_that_was_answered_survives_the_loss_of_power(tmp_path: Path)
     with played_back(tmp_path, 1) as found:
         for number, (_, folder, missing) in enumerate(found):
             assert missing == []
+            assert asyncio.run(verified(Settings(data_dir=folder))).faults == []
             if number % (CUTS // AGAIN) == CUTS // AGAIN - 1:
                 goes_on(folder)
 

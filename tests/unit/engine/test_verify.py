@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from api.cli.verify import FOUND, Report, verified
@@ -70,8 +71,8 @@ async def _outages(run: Running, who: Tenant) -> None:
         await until(closed, 30)
 
 
-async def _live(folder: Path) -> Data:
-    async with running(folder) as run:
+async def _live(folder: Path, **settings: Any) -> Data:
+    async with running(folder, **settings) as run:
         quick = {"cooldown_ms": 100, "window_ms": 200, "recovery_allow_rate_ramp_steps": 1}
         victim, other = await bystander(run, "victim", **quick), await bystander(run, "other", **quick)
         hook = {"channel": "webhook", "config": {"url": "http://hook.example/"}, "name": "hook"}
@@ -391,3 +392,31 @@ async def test_a_service_may_run_meanwhile(tmp_path: Path) -> None:
             looks += 1
         await busy
         assert looks > 3
+
+
+async def test_a_database_of_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    """The logs lie in it, too."""
+    settings = {"database_url": postgres_url, "secret_key": "ab" * 32}
+
+    async def found() -> list[tuple[str, str]]:
+        report = await verified(Settings(data_dir=tmp_path, **settings), clock=clock_of_loop())  # type: ignore[arg-type]
+        return [(fault.kind, fault.words) for fault in report.faults]
+
+    data = await _live(tmp_path / "data", **settings)
+    assert await found() == []
+    with psycopg.connect(postgres_url) as connection:
+        of = (data.victim.router_id,)
+        connection.execute('DELETE FROM log_records WHERE router_id = %s AND "offset" = 8', of)
+        connection.execute("UPDATE log_heads SET bytes = bytes * 2 WHERE router_id = %s", of)
+    told = await found()
+    assert [kind for kind, _ in told] == ["log"] * 2
+    assert "record 8 is missing" in told[0][1]
+    assert "its head counts" in told[1][1]
+    with psycopg.connect(postgres_url) as connection:
+        of = (data.other.breaker_id,)
+        connection.execute("DELETE FROM events WHERE breaker_id = %s AND transition_seq = 2", of)
+        connection.execute("UPDATE events SET value = 7.5 WHERE breaker_id = %s AND transition_seq = 1", of)
+    more = [fault for fault in await found() if fault not in told]
+    assert [kind for kind, _ in more] == ["event", "count", "event"]
+    assert more[0][1] == "event 2 is missing"
+    assert "by its log it is" in more[2][1]

@@ -6,11 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from breaker_actors.core.log_entries import GAP, Gap, encode_entry
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.messages import ChangeRow
+from breaker_actors.messages import ChangeRow, SubscribeRequest
 from breaker_actors.router import host
 from breaker_actors.store.rows import BreakerItem
 from breaker_actors.transport.peers import DIRECTORY
+from breaker_actors.wal.base import Append
 from tests.support.cluster import FAST_RULE, Service, service
 
 MANY = 5 * host.CHANGES_AT_ONCE // 2
@@ -71,3 +73,21 @@ def test_slices_hold_one_change_of_a_router_each() -> None:
     assert [[r.id for r in part] for part in host._slices(rows)] == [[1, 2], [3], [4, 5]]
     assert [len(part) for part in host._slices([row(n, f"r{n}") for n in range(250)])] == [100, 100, 50]
     assert list(host._slices([])) == []
+
+
+async def test_who_was_replaced_takes_no_log_for_damaged(tmp_path: Path) -> None:
+    """A breaker has read what the new owner wrote, and asks the old one, who does not know of it yet."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await s.breaker(name="b")
+        await s.fresh(row.id)
+        router: Any = s.net.actors["router-0"]
+        held = router._owned.by_id[row.router_ids[0]]
+        await s.net.kill(DIRECTORY)
+        (head,) = await s.cluster.log.acquire(held.slot, "another", [(held.id, held.epoch + 1)], s.clock.now_ms(), 0)
+        now = s.clock.now_ms() + 60_000
+        new = Append(held.id, held.epoch + 1, head.offset + 1, now, GAP, head.view_offset, encode_entry(Gap(now, now)))
+        assert await s.cluster.log.append(held.slot, [new]) == [True]
+        request = SubscribeRequest(router_id=held.id, breaker_id=row.id, epoch=1, applied=new.offset)
+        assert await router.subscribe("breaker-0", [request]) == [None]
+        assert (await router.status()).damaged == ()
+        assert router._asides.waiting == 0
