@@ -326,3 +326,21 @@ def test_commands_of_the_pages_are_commands_with_these_options() -> None:
         assert section is not None, f"{page}: breakers {' '.join(words)}"
         for option in (word.partition("=")[0] for word in words if word.startswith("--")):
             assert f"`{option}`" in section, f"{page}: {option} of breakers {' '.join(words)}"
+
+
+def lines_of_guarantees() -> list[str]:
+    """Each line that begins a point, with what goes on below it."""
+    text = (DOCS / "guarantees.md").read_text().split("## To look for yourself")[0]
+    return [re.sub(r"\s+", " ", point) for point in re.findall(r"^- (.+?)(?=\n- |\n\n|\Z)", text, re.M | re.S)]
+
+
+@pytest.mark.parametrize("line", lines_of_guarantees(), ids=lambda line: line[:40])
+def test_each_guarantee_names_its_test(line: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", line)
+    assert named
+    for path, name in named:
+        assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.M), f"{path}::{name}"
+
+
+def test_there_are_guarantees() -> None:
+    assert len(lines_of_guarantees()) >= 20
