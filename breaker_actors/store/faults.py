@@ -31,6 +31,8 @@ MARGIN_MS = 3_600_000
 """So much younger than the retention is what it has not removed for certain."""
 SEVERAL, CUT = "several routers", "windows cut for want of memory"
 """Why the log of one router does not tell all that a breaker did."""
+BACK_MS = 60_000
+"""So far a clock may go back."""
 NOTICED_MS = 1_000
 """Clocks may be so far apart: a channel that was changed earlier was known to who stored an event."""
 
@@ -158,13 +160,14 @@ def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
 
 def _led_to(event: Row[Any]) -> bool:
     """Whether the state of its breaker is where its last event led; one that was made anew since begins closed."""
-    led = (event.transition_seq, "closed" if _made_anew(event, event) else event.curr)
-    return (event.at, event.state) == led
+    if event.at != event.transition_seq:
+        return False
+    return event.state == event.curr or (event.state == "closed" and _made_anew(event, event))
 
 
 def _made_anew(event: Row[Any], before: Row[Any]) -> bool:
-    """Whether the breaker of an event was made after an earlier one, or is not there any more to tell."""
-    return event.created_ms is None or bool(event.created_ms > before.ts_ms)
+    """Whether the breaker of an event may have been made after an earlier one, or is not there any more to tell."""
+    return event.created_ms is None or bool(event.created_ms > before.ts_ms - BACK_MS)
 
 
 def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterator[str]:
