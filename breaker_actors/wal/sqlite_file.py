@@ -103,7 +103,7 @@ def _add_columns(c: sqlite3.Connection) -> None:
     for name in ("turn", "bytes", "checksum", "unchained", "floor", "seal"):
         if name not in known:
             c.execute(f"ALTER TABLE heads ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0")
-    if "bytes" not in known:
+    if "bytes" not in known or "checksum" not in records:  # a record takes more now
         taken: dict[str, int] = {}
         for router_id, payload in c.execute("SELECT router_id, length(payload) FROM records"):
             taken[router_id] = taken.get(router_id, 0) + record_bytes(payload)

@@ -1,6 +1,7 @@
-"""Data of one version of the service, for tests of all later ones: `python -m tests.support.golden_data FOLDER` runs the
-service of this checkout and leaves `<schema>.tar.xz` (a data directory) and `<schema>.dump` (pg_dump of a database) in
-the folder. To be run once for each schema, before it is changed.
+"""Data of one version of the service, for tests of all later ones.
+
+`python -m tests.support.golden_data FOLDER` runs the service of this checkout and leaves `<schema>.tar.xz` (a data
+directory) and `<schema>.dump` (pg_dump of a database) in the folder. To be run once for each schema, before the next.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.support.live import LiveService, serving
 from tests.support.postgres import own_server
 
 SECRET_KEY = "5e" * 32
-KEPT = ("breakers.sqlite", "credentials.json", "secret.key", "log")
+KEPT = ("breakers.sqlite", "breakers.sqlite-wal", "credentials.json", "secret.key", "log")
 OUTAGES = 2
 
 
@@ -33,9 +34,9 @@ def live(service: LiveService) -> None:
     linked = service.user.post(f"{path}/routers/{router['id']}/breakers", json={"breaker_ids": ids[1:2]})
     assert linked.status_code == 200, linked.text
     for _ in range(OUTAGES):
-        service.trip(made[0], "half_open")
-        while service.state(ids[0])["state"] != "closed":
-            service.send(made[0]["router_id"], [1.0] * 5)
+        for bad in (True, False):
+            while (service.state(ids[0])["state"] == "closed") is bad:
+                service.send(made[0]["router_id"], [900.0 if bad else 1.0] * 5)
     service.trip(made[1])
     assert service.user.patch(f"{path}/breakers/{ids[0]}", json={"threshold": 200}).status_code == 200
     assert service.user.delete(f"{path}/breakers/{ids[2]}").status_code == 204
@@ -47,7 +48,7 @@ def main(folder: Path) -> None:
         with serving(data) as service:
             live(service)
         with tarfile.open(folder / f"{HEAD}.tar.xz", "w:xz") as file:
-            for name in KEPT:
+            for name in filter(lambda name: (data / name).exists(), KEPT):
                 file.add(data / name, name)
         with own_server() as server, server.database(empty=True) as url:
             with serving(Path(place) / "cluster", BREAKERS_DATABASE_URL=url, BREAKERS_SECRET_KEY=SECRET_KEY) as service:
