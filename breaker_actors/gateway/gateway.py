@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol
 
 from breaker_actors.clock import Clock
@@ -100,13 +100,14 @@ class ActorGateway:
         settings: Settings,
         meters: Meters | None = None,
         named: Callable[[], str] = lambda: "api",
+        is_open: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.store = store
         self._net = net
         self._clock = clock
         self._settings = settings
         self._directory = DirectoryPeer(net)
-        self._heartbeat = ReachabilityHeartbeat(net)
+        self._heartbeat = ReachabilityHeartbeat(net, is_open)
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._lanes: dict[str, Lane[Part, AppendResult]] = {}
         self._carried = 0

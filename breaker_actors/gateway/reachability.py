@@ -1,5 +1,5 @@
-"""The reachability heartbeat: once a second each replica pings every RouterActor, so that silence of clients is told
-apart from a router that nobody can reach.
+"""The reachability heartbeat: once a second each replica whose door is open pings every RouterActor, so that silence of
+clients is told apart from a router that nobody can reach.
 
 Silence of a router that could not be reached is no evidence (semantics.md section 2), and the router can't tell the two
 apart by itself. The answer to a ping says whether the log takes writes: that makes a replica ready or not.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import REACHABILITY_INTERVAL_MS
@@ -20,10 +21,12 @@ FIRST_S = 0.1
 
 
 class ReachabilityHeartbeat:
-    """Pings every RouterActor once in REACHABILITY_INTERVAL_MS, with at most one ping under way to each."""
+    """Pings every RouterActor once in REACHABILITY_INTERVAL_MS, with at most one ping under way to each. `is_open`:
+    whether callers get in here at all; while they don't, nobody is pinged."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: Net, is_open: Callable[[], Awaitable[bool]] | None = None) -> None:
         self._net = net
+        self._is_open = is_open
         self._names: list[str] = []
         self._pings: dict[str, asyncio.Task[None]] = {}
         self._faults: dict[str, str] = {}
@@ -44,7 +47,8 @@ class ReachabilityHeartbeat:
 
     async def _run(self) -> None:
         while True:
-            await run_supervised("reachability heartbeat", self._ping_all())
+            if self._is_open is None or await self._is_open():
+                await run_supervised("reachability heartbeat", self._ping_all())
             await asyncio.sleep(REACHABILITY_INTERVAL_MS / 1000 if self._names else FIRST_S)
 
     async def _ping_all(self) -> None:

@@ -16,6 +16,7 @@ from ray.util import list_named_actors
 
 from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.errors import Unavailable
+from breaker_actors.gateway.door import Door
 from breaker_actors.gateway.gateway import ActorGateway
 from breaker_actors.persistence import make_store
 from breaker_actors.ray_runtime.actors import (
@@ -52,7 +53,8 @@ def launch(settings: Settings) -> None:
 def connect(settings: Settings, meters: Meters | None = None, named: Callable[[], str] = lambda: "api") -> ActorGateway:
     """The Gateway of a process inside the cluster; `await gateway.open()` before use. `named`: what it is called among
     the others that count."""
-    return ActorGateway(make_store(settings), RayNet(settings), SystemClock(), settings, meters, named)
+    door = Door(settings.host, settings.port)
+    return ActorGateway(make_store(settings), RayNet(settings), SystemClock(), settings, meters, named, door.is_open)
 
 
 def names(prefix: str = "") -> list[str]:

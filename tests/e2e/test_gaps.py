@@ -17,10 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
+from api.launch import processes
 from breaker_actors.core.log_entries import Gap
 from breaker_actors.persistence import DATABASE
 from tests.support.invariants import Evidence, Moved, assert_in_sequence
-from tests.support.live import LiveService, wait_for
+from tests.support.live import LiveService, tree_of, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -195,3 +196,31 @@ def test_a_service_that_was_killed_and_started_again(tmp_path: Path) -> None:
         assert any(map(patient.swallowed, patient.outages()))
     finally:
         live.stop()
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_shut_door_is_no_silence(live: LiveService, how: str) -> None:
+    """HAProxy does not take what waits before it; everything behind it runs."""
+    patient = Patient(live, f"door {how}", window_ms=1_000, eval_interval_ms=2_000, recovery_allow_rate_ramp_steps=1)
+    with patient.fed(live):
+        if how == "stopped":
+            pids = doors(live)
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                time.sleep(6.0)
+            finally:
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
+        else:
+            over = time.monotonic() + 6.0
+            while time.monotonic() < over:
+                for pid in doors(live):
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.1)
+        patient.assert_recovered()
+    assert any(map(patient.swallowed, patient.outages()))
+
+
+def doors(live: LiveService) -> list[int]:
+    return [pid for pid in processes.named(list(tree_of(live.process.pid)), "haproxy") if processes.alive(pid)]

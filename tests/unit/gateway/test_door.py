@@ -1,0 +1,81 @@
+"""Whether callers get in, as far as a replica can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from breaker_actors.gateway import door
+from breaker_actors.gateway.door import Door
+from breaker_actors.gateway.reachability import ReachabilityHeartbeat
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def says_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    writer.close()
+
+
+async def hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+@asynccontextmanager
+async def listening(answer: Answer) -> AsyncIterator[int]:
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("answer", [says_ok, hangs_up])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+async def test_whatever_is_answered_it_is_open(answer: Answer, host: str) -> None:
+    async with listening(answer) as port:
+        assert await Door(host, port).is_open()
+
+
+async def test_a_door_that_takes_connections_and_says_nothing_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does for a process that was stopped. Once it was open: before that nothing is known."""
+    monkeypatch.setattr(door, "ANSWER_S", 0.2)
+    async with listening(says_ok) as port:
+        way_in = Door("127.0.0.1", port)
+        assert await way_in.is_open()
+    with socket.create_server(("127.0.0.1", port), backlog=5):
+        assert not await way_in.is_open()
+        assert await Door("127.0.0.1", port).is_open()
+    assert not await way_in.is_open(), "nobody listens"
+    async with await asyncio.start_server(says_ok, "127.0.0.1", port):
+        assert await way_in.is_open()
+
+
+async def test_a_door_elsewhere_is_not_missed() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        assert await Door("127.0.0.1", probe.getsockname()[1]).is_open()
+
+
+async def test_nobody_is_pinged_while_the_door_is_shut() -> None:
+    open_, asked = asyncio.Event(), asyncio.Event()
+
+    class Net:
+        async def call(self, *_: object) -> object:
+            asked.set()
+            raise TimeoutError
+
+    async def is_open() -> bool:
+        looked.set()
+        return open_.is_set()
+
+    looked = asyncio.Event()
+    heartbeat = ReachabilityHeartbeat(Net(), is_open)  # type: ignore[arg-type]
+    heartbeat.start()
+    await asyncio.wait_for(looked.wait(), 5)
+    assert not asked.is_set()
+    open_.set()
+    await asyncio.wait_for(asked.wait(), 5)
+    await heartbeat.stop()
