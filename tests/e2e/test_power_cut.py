@@ -1,13 +1,16 @@
-"""The power goes at any instant under load: everything that was answered is there. What the disk holds then is put
-together from what the service's processes wrote and synced (tests/support/power.py)."""
+"""The power goes at any instant under load, or the disk fails now and then: everything that was answered is there. What
+the disk holds after a loss of power is put together from what the service's processes wrote and synced
+(tests/support/power.py)."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +29,7 @@ from tests.support.live import LiveService, serving
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CUTS, LOAD_S, ROUTERS = 100, 12.0, 3
+EXTRA = {"metric": "extra", "kind": "avg", "op": "gt", "threshold": 1, "window_ms": 60_000}
 AGAIN = 3
 """So many of the cuts are started from, for real."""
 
@@ -64,9 +68,13 @@ class Load:
 
     def _settings(self) -> None:
         while not self._over.is_set():
-            made = self._service.breaker(metric="extra")["breaker"]
+            path = f"{self._service.project_path}/breakers"
+            answer = self._service.user.post(path, json=EXTRA)
+            if answer.status_code != 201:
+                continue
+            made = answer.json()["breaker"]
             self._told("breaker", (made["id"], 1))
-            path = f"{self._service.project_path}/breakers/{made['id']}"
+            path = f"{path}/{made['id']}"
             if self._service.user.patch(path, json={"threshold": 5}).status_code == 200:
                 self._told("breaker", (made["id"], 2))
 
@@ -164,3 +172,28 @@ def test_without_syncs_the_loss_is_found(tmp_path: Path) -> None:
     with played_back(tmp_path, 2, BREAKERS_DURABILITY="process") as found:
         missing = [told for _, _, each in found for told in each]
     assert {told.kind for told in missing} == {"sample", "breaker", "event"}
+
+
+FAULTS = [(power.Kind.WRITE, errno.ENOSPC), (power.Kind.WRITE, errno.EIO), (power.Kind.SYNC, errno.EIO)]
+
+
+def test_a_disk_that_fails_now_and_then_loses_nothing(tmp_path: Path) -> None:
+    """Writes that come half, and syncs that fail, in a third of the time: what is answered meanwhile is there, no
+    transition is made up, and all goes on by itself."""
+    disk = power.FaultyDisk(tmp_path / "data", tmp_path)
+    with serving(tmp_path / "data", **disk.environ) as service:
+        load = Load(service)
+        thread = threading.Thread(target=load.run, args=(LOAD_S,))
+        thread.start()
+        for kind, error in FAULTS * 3:
+            time.sleep(0.8)
+            with disk.failing(kind, error, 5):
+                time.sleep(0.4)
+        thread.join()
+        service.trip(service.breaker(metric="afterwards"))
+        answers = list(load.answers)
+    assert min(Counter(told.kind for told in answers)[kind] for kind in ("sample", "breaker", "event")) >= 10
+    assert lost(tmp_path / "data", answers, time.monotonic_ns()) == []
+    report = asyncio.run(verified(Settings(data_dir=tmp_path / "data")))
+    assert report.faults == []
+    assert report.moves >= 2

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -58,6 +59,24 @@ def environment(data_dir: Path, traces: Path) -> dict[str, str]:
     """For a service whose calls below its data directory are to be noted."""
     traces.mkdir()
     return {"LD_PRELOAD": str(shim()), "POWER_ROOT": str(data_dir), "POWER_TRACES": str(traces)}
+
+
+class FaultyDisk:
+    """Calls below a service's data directory that fail now and then."""
+
+    def __init__(self, data_dir: Path, place: Path) -> None:
+        self._file = place / "faults"
+        self.environ = {"LD_PRELOAD": str(shim()), "POWER_ROOT": str(data_dir), "POWER_TRACES": "/dev/null"}
+        self.environ["POWER_FAULTS"] = str(self._file)
+
+    @contextmanager
+    def failing(self, kind: Kind, error: int, among: int) -> Iterator[None]:
+        """One call in so many."""
+        self._file.write_text(f"{int(kind)} {error} {among}")
+        try:
+            yield
+        finally:
+            self._file.unlink()
 
 
 def read_traces(folder: Path) -> list[Op]:

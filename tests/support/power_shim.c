@@ -1,6 +1,10 @@
 // Notes what a process does to the files below POWER_ROOT, for tests/support/power.py: preloaded into every process of
 // a service. A record holds when a call began and ended (CLOCK_MONOTONIC, ns), what it was, where, and the bytes.
+//
+// While the file POWER_FAULTS has a line "<kind> <errno> <n>", one call of that kind in n fails below POWER_ROOT: a write
+// may put the first half there before it does, as a full disk does.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -27,6 +31,23 @@ static const char *root, *traces;
 static size_t root_length;
 static int trace = -1;
 static pid_t owner;
+
+static int fails(int kind) {
+  static __thread unsigned seed;
+  static const char *faults;
+  if (!faults) faults = getenv("POWER_FAULTS") ? getenv("POWER_FAULTS") : "";
+  if (!*faults) return 0;
+  int fd = (int)syscall(SYS_openat, AT_FDCWD, faults, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char line[64];
+  long size = syscall(SYS_read, fd, line, sizeof line - 1);
+  syscall(SYS_close, fd);
+  int wanted, error, among;
+  line[size > 0 ? size : 0] = 0;
+  if (sscanf(line, "%d %d %d", &wanted, &error, &among) != 3 || wanted != kind) return 0;
+  if (!seed) seed = (unsigned)getpid() * 31 + (unsigned)syscall(SYS_gettid);
+  return rand_r(&seed) % among ? 0 : error;
+}
 
 static uint64_t now(void) {
   struct timespec t;
@@ -129,19 +150,50 @@ static ssize_t wrote(int fd, const void *data, ssize_t done, uint64_t begun, off
   return done;
 }
 
+// How much of a write is to be done before it fails: nothing or half of it; -1 when it does not fail.
+static ssize_t half(int fd, size_t size) {
+  char path[PATH_MAX];
+  int error = path_of(fd, path) ? fails(WRITE) : 0;
+  if (!error) return -1;
+  errno = error;
+  return size % 1024 ? 0 : (ssize_t)(size / 2);
+}
+
 ssize_t write(int fd, const void *data, size_t size) {
   uint64_t begun = now();
+  ssize_t done = half(fd, size);
+  if (done >= 0) {
+    int error = errno;
+    if (done) wrote(fd, data, syscall(SYS_write, fd, data, done), begun, -1);
+    errno = error;
+    return -1;
+  }
   return wrote(fd, data, syscall(SYS_write, fd, data, size), begun, -1);
 }
 ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) {
   uint64_t begun = now();
+  ssize_t done = half(fd, size);
+  if (done >= 0) {
+    int error = errno;
+    if (done) wrote(fd, data, syscall(SYS_pwrite64, fd, data, done, offset), begun, offset);
+    errno = error;
+    return -1;
+  }
   return wrote(fd, data, syscall(SYS_pwrite64, fd, data, size, offset), begun, offset);
 }
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset) { return pwrite(fd, data, size, offset); }
 
+static int failed(int fd, int kind) {
+  char path[PATH_MAX];
+  int error = path_of(fd, path) ? fails(kind) : 0;
+  if (error) errno = error;
+  return error;
+}
+
 static int cut(int fd, off_t size) {
   char path[PATH_MAX];
   uint64_t begun = now();
+  if (failed(fd, TRUNCATE)) return -1;
   int done = (int)syscall(SYS_ftruncate, fd, size);
   if (!done && path_of(fd, path)) note(begun, TRUNCATE, path, "", (uint64_t)size, "", 0);
   return done;
@@ -152,6 +204,7 @@ int ftruncate64(int fd, off64_t size) { return cut(fd, size); }
 static int synced(int fd, long call) {
   char path[PATH_MAX];
   uint64_t begun = now();
+  if (failed(fd, SYNC)) return -1;
   int done = (int)syscall(call, fd);
   if (!done && path_of(fd, path)) note(begun, SYNC, path, "", 0, "", 0);
   return done;
