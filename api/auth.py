@@ -93,10 +93,13 @@ def check_signature(
         raise Unauthorized("The signature does not match.")
 
 
+NO_METRICS = "No key reads metrics here: the service needs BREAKERS_METRICS_TOKEN, or BREAKERS_METRICS_OPEN=true."
+
+
 def check_metrics_token(expected: str | None, everybody: bool, header: str | None) -> None:
     """Metrics are for who has the token; without one, for nobody unless everybody may read them."""
     if not everybody and not (expected and hmac.compare_digest(bearer(header).encode(), expected.encode())):
-        raise Unauthorized
+        raise Unauthorized("" if expected else NO_METRICS)
 
 
 def check_health_token(expected: str | None, header: str | None) -> None:

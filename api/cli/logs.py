@@ -138,4 +138,6 @@ def _folder(data_dir: Path) -> Path:
     for name in (LOGS_LINK, LOGS_KEPT):
         if (data_dir / name).is_dir():
             return data_dir / name
-    raise NotFound(f"no service has run in {data_dir}")
+    raise NotFound(
+        f"no service has run in {data_dir}; for a cluster name the folder of Ray's logs on this node by --folder"
+    )

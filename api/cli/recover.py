@@ -54,6 +54,8 @@ def recover(
         put_json({"recovered": yes, "losses": [_body(loss) for loss in losses]})
         return
     put_table(TITLES, ((*_body(loss).values(),) for loss in losses))
+    if not losses:
+        note("nothing is lost")
     if losses and not yes:
         note("nothing was changed: --yes makes these logs whole, with gaps where records are lost")
 

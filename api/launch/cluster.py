@@ -25,7 +25,7 @@ from api.launch.join import address_of, check_token
 from api.launch.ray_environment import NotStarted, prepare_driver, take_data_dir
 from api.launch.ray_token import MODE, use_of_cluster
 from breaker_actors.clock import Clock, SystemClock
-from breaker_actors.errors import Invalid, Unavailable
+from breaker_actors.errors import BreakersError, Invalid, Unavailable
 from breaker_actors.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ PACKAGE = "breaker-actors"
 READY_WITHIN_S = 120.0
 PROBE_S = 60.0
 REACH_S = 3.0
+IN_USE = ("Address already in use", "cannot bind socket")
+"""What HAProxy and the kernel say of a port that somebody has."""
 # Of a replica's ongoing requests. Streams are ongoing for as long as they live, and a replica bears about 2,000: at
 # half of that there is room for those that come back when another replica is lost. Requests proper take a millisecond:
 # a thousand of them waiting is a second of work, which is as good a time for another replica.
@@ -130,9 +132,11 @@ class Deployment:
             self._settings, self.survives = prepare(self._settings, self.base_url, self._clock, self._warn)
             deployed.note(self._settings)
             self._settings = _resolved(self._settings)
-            self._start_proxies()
+            with _serve_told(self._settings.port):
+                self._start_proxies()
             start_actors(self._settings, self._clock, self._tell)
-            self._start_replicas()
+            with _serve_told(self._settings.port):
+                self._start_replicas()
             self._wait_ready()
 
     def _wait_ready(self) -> None:
@@ -180,6 +184,22 @@ class Deployment:
 
         serve.run(application(self._settings, options=self._scale.options()), name=NAMESPACE, route_prefix="/")
         self._tell("replicas run")
+
+
+@contextlib.contextmanager
+def _serve_told(port: int) -> Iterator[None]:
+    """What Serve could not do, in one line: its own text is a traceback of another process."""
+    try:
+        yield
+    except BreakersError:
+        raise
+    except Exception as error:
+        said = str(error)
+        if any(words in said for words in IN_USE):
+            why = f"port {port} is in use on a node of the cluster; what a lost head left there ends within a minute"
+            raise NotStarted(f"{why}, `ray stop` ends it at once") from None
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        raise NotStarted(f"Ray Serve did not start: {lines[-1] if lines else type(error).__name__}") from None
 
 
 def remove(address: str, data_dir: Path | None = None, tell: Tell = lambda line: None) -> None:

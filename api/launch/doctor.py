@@ -21,7 +21,7 @@ from api.launch import leftovers, processes, ray_token, tls
 from api.launch.doctor_findings import Finding, Level
 from api.launch.ray_environment import LOCK_FILE, check_data_dir
 from breaker_actors.clock import Clock
-from breaker_actors.errors import Invalid
+from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.settings import Settings
 
 PACKAGE = "breaker-actors"
@@ -34,6 +34,7 @@ SOCKET_PATH_MAX, BELOW_PARENT = 107, 95
 APART_S, DRIFT_MS = 0.2, 50
 YEAR_2024_MS = 1_704_067_200_000
 HAPROXY_S = 5.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def examine(settings: Settings, clock: Clock) -> list[Finding]:
@@ -112,16 +113,16 @@ def _haproxy_binary() -> str | None:
 
 
 def port(host: str, number: int, data_dir: Path) -> Iterator[Finding]:
-    """Whether a service can listen, or does."""
+    """Whether a service can listen, or does: it may have been given another port than the settings name here."""
+    if pid := running(data_dir):
+        yield Finding("port", "ok", f"a service runs on this data (pid {pid}){_where(data_dir)}")
+        return
     if number == 0:
         yield Finding("port", "ok", "a free port is chosen at the start")
         return
     try:
         processes.check_port(host, number)
     except Invalid as error:
-        if pid := running(data_dir):
-            yield Finding("port", "ok", f"port {number} on {host} is in use; a service runs on this data (pid {pid})")
-            return
         yield Finding("port", "error", str(error).partition(";")[0], "end who listens there, or set BREAKERS_PORT")
         return
     except OSError as error:
@@ -129,6 +130,16 @@ def port(host: str, number: int, data_dir: Path) -> Iterator[Finding]:
         yield Finding("port", "error", message, "set BREAKERS_HOST to 127.0.0.1, 0.0.0.0, or an address that it has")
         return
     yield Finding("port", "ok", f"port {number} on {host} is free")
+
+
+def _where(data_dir: Path) -> str:
+    from api.launch.bootstrap import FILE_NAME, read
+
+    try:
+        found = read(data_dir / FILE_NAME)
+    except (BreakersError, OSError):
+        return ""
+    return "" if found is None else f" at {found.base_url}"
 
 
 def running(data_dir: Path) -> int | None:
@@ -149,6 +160,10 @@ def certificate(settings: Settings, now_ms: int) -> Iterator[Finding]:
         yield Finding("certificate", "error", str(error), "see docs/operations/network.md, TLS")
         return
     yield from (Finding("certificate", "warning", line, "chmod 600 the key's file") for line in told)
+    if settings.tls_cert is None and settings.host not in LOOPBACK:
+        message = f"{settings.host} can be reached from elsewhere, and keys travel to it in the clear"
+        remedy = "set BREAKERS_TLS_CERT and BREAKERS_TLS_KEY, or have a proxy before it: docs/operations/network.md"
+        yield Finding("certificate", "warning", message, remedy)
     if not told and settings.tls_cert is not None:
         yield Finding("certificate", "ok", f"{settings.tls_cert} and its key fit and are valid now")
 

@@ -45,7 +45,7 @@ _EVERYWHERE = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     # Serve replaces a dead HAProxy after three checks that failed: nobody is served meanwhile, by default for 30 s.
-    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5",
     # It ends a proxy that is not up after three times this, and a start with it: a busy machine needs more than 15 s.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
     # Nothing in the app blocks its loop for long, so it needs none of its own: messages would change threads twice.

@@ -95,6 +95,8 @@ def test_a_port_that_the_own_service_has_is_fine(tmp_path: Path) -> None:
         assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
         (tmp_path / "lock").write_text(f"{os.getpid()}\n")
         assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
+        (found,) = doctor.port("127.0.0.1", 1, tmp_path)
+        assert str(os.getpid()) in found.message, "whatever port it was given"
         (tmp_path / "lock").write_text("not a lock\n")
         assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
     assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
