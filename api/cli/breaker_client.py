@@ -13,6 +13,7 @@ import typer
 
 from api.cli.admin_client import ServiceClient
 from api.cli.named import is_id, one_of
+from api.cli.output import note
 from api.cli.store_access import DataDir, settings_of
 from breaker_actors.errors import BreakersError, Invalid, Unavailable
 from breaker_actors.settings import secret_of_file
@@ -54,7 +55,7 @@ class BreakerClient(ServiceClient):
         details = body.get("details")
         fields = details.get("fields", details) if isinstance(details, dict) else {}
         more = [f"{name}: {text}" for name, text in fields.items() if isinstance(text, str) and text not in message]
-        return Invalid(" ".join([message, *more]))
+        return Invalid(" ".join([message, "; ".join(more)]).strip())
 
     def path(self, rest: str) -> str:
         """The path of something of the project."""
@@ -98,11 +99,17 @@ class BreakerClient(ServiceClient):
 
     def create(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Makes a breaker; what became of it."""
-        return self._single(self._ask("POST", self.path("breakers"), fields))
+        return self._single(_heeded(self._ask("POST", self.path("breakers"), fields)))
+
+    def link(self, router: str, breaker_id: str) -> str:
+        """Hangs a breaker on the router of this name or id as well; the router's id."""
+        row = self._one("router", router, self._items("routers", self._ask("GET", self.path("routers"))))
+        self._ask("POST", self.path(f"routers/{row['id']}/breakers"), {"breaker_ids": [breaker_id]})
+        return str(row["id"])
 
     def change(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Changes fields of a breaker; what became of it."""
-        return self._single(self._ask("PATCH", self.path(f"breakers/{breaker_id}"), fields))
+        return self._single(_heeded(self._ask("PATCH", self.path(f"breakers/{breaker_id}"), fields)))
 
     def delete(self, breaker_id: str) -> None:
         self._ask("DELETE", self.path(f"breakers/{breaker_id}"))
@@ -143,6 +150,15 @@ class BreakerClient(ServiceClient):
             raise self.odd() from None
 
 
+def _heeded(answer: dict[str, Any]) -> dict[str, Any]:
+    """The same; its warnings are said on stderr."""
+    warnings = answer.get("warnings")
+    for each in warnings if isinstance(warnings, list) else ():
+        if isinstance(each, dict):
+            note(f"breakers: {each.get('field')}: {each.get('message')}")
+    return answer
+
+
 def open_client(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> BreakerClient:
     """With what is given, and for the rest with credentials.json of the data directory. Raises Invalid."""
     from api.launch.bootstrap import FILE_NAME, read
@@ -153,8 +169,7 @@ def open_client(url: str | None, project: str | None, data_dir: Path | None, ins
     path = settings.data_dir / FILE_NAME
     known = read(path)
     if known is None:
-        raise Invalid(
-            f"there is no {path}: name the data directory of the service with --data-dir, or set BREAKERS_URL,"
-            " BREAKERS_KEY and BREAKERS_PROJECT"
-        )
+        given = {"BREAKERS_URL": url, "BREAKERS_KEY": key, "BREAKERS_PROJECT": project}
+        missing = " and ".join(name for name, value in given.items() if not value)
+        raise Invalid(f"there is no {path}: name the data directory of the service with --data-dir, or set {missing}")
     return BreakerClient(url or known.base_url, key or known.user_key, project or known.project_id, insecure)

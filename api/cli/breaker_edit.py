@@ -13,7 +13,7 @@ import typer
 
 from api.cli.breaker_client import DataDir, Insecure, Project, Url, WhichBreaker, open_client
 from api.cli.errors import one_line_errors
-from api.cli.output import put, put_json
+from api.cli.output import note, put, put_json
 from api.cli.store_access import AsJson
 from breaker_actors.core.rule_fields import FIELDS, PARAMS, RuleField
 from breaker_actors.errors import Invalid
@@ -22,6 +22,9 @@ FILE_BYTES_MAX = 1 << 20
 
 NewName = Annotated[str, typer.Argument(help="Name of the new breaker.", metavar="NAME")]
 Rename = Annotated[str | None, typer.Option(help="New name of the breaker.")]
+Router = Annotated[
+    str | None, typer.Option(help="Name or id of another router whose samples it takes, too: several on one stream.")
+]
 File = Annotated[str | None, typer.Option(help="JSON file with fields of the breaker, - for stdin; flags go first.")]
 
 
@@ -57,6 +60,7 @@ def _option(field: RuleField) -> Any:
 def create(
     name: NewName,
     file: File = None,
+    router: Router = None,
     url: Url = None,
     project: Project = None,
     insecure_http: Insecure = False,
@@ -64,10 +68,13 @@ def create(
     data_dir: DataDir = None,
     **flags: Any,
 ) -> None:
-    """Create a breaker, with a router of its own; show its id. What the fields mean: `breakers explain`."""
+    """Create a breaker, with a router of its own; show its id. It needs --metric, --kind, --op and --threshold. What
+    the fields mean: `breakers explain`."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         row = client.create({**_fields(file, flags, {}), "name": name})
-    put_json(row) if json else put(row["id"])
+        linked = row["router_ids"] if router is None else [*row["router_ids"], client.link(router, row["id"])]
+    put_json(row | {"router_ids": linked}) if json else put(row["id"])
+    note(f"takes samples of router{'s' if len(linked) > 1 else ''} {' and '.join(linked)}")
 
 
 @rule_options

@@ -91,15 +91,15 @@ def events(
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List events: time, breaker, state before, state after, samples in the window."""
+    """List events: time, breaker, state before, state after, reason, samples in the window."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = client.events(limit, None if name is None else client.find(name)["id"])
     if json:
         put_json({"events": rows})
         return
     put_table(
-        ("time", "breaker", "from", "to", "samples"),
-        [(row["timestamp"], row["name"], row["prev"], row["curr"], row["agg"]["count"]) for row in rows],
+        ("time", "breaker", "from", "to", "reason", "samples"),
+        [(r["timestamp"], r["name"], r["prev"], r["curr"], r["reason"], r["agg"]["count"]) for r in rows],
     )
 
 

@@ -41,23 +41,36 @@ class State(StrEnum):
     cancelled = "cancelled"
 
 
+AnyChannel = Annotated[
+    str | None,
+    typer.Option(help="Name or id of the channel, the project's id for its slack_webhook_url; default: all of them."),
+]
+
+
 @deliveries.command("list")
 def list_deliveries(
-    channel: Channel,
+    channel: AnyChannel = None,
     project: Project = None,
     state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List deliveries: id, time, kind, breaker, state, attempts, last status, last error."""
+    """List deliveries: id, time, kind, breaker, state, attempts, last status, last error, channel."""
 
-    project_id, channel_id = _meant(project, channel, data_dir)
+    with one_line_errors():
+        project_id = project_id_of(project, data_dir)
+        channel_id = None if channel is None else channel_id_of(channel, project_id, data_dir)
 
-    async def work(store: Store, _: int) -> list[DeliveryRow]:
-        return await _rows(store, project_id, channel_id, state, limit)
+    async def work(store: Store, _: int) -> tuple[list[DeliveryRow], dict[str, str]]:
+        names = {project_id: "slack_webhook_url"} | {row.id: row.name for row in await store.list_channels(project_id)}
+        found = [
+            await _rows(store, project_id, of, state, limit) for of in (names if channel_id is None else (channel_id,))
+        ]
+        return sorted((row for rows in found for row in rows), key=lambda row: -row.number)[:limit], names
 
-    _show(on_store(data_dir, work), json)
+    rows, names = on_store(data_dir, work)
+    _show(rows, json, names)
 
 
 @deliveries.command("redrive")
@@ -91,7 +104,7 @@ def redrive(
         return list(done.values()), late
 
     rows, late = on_store(data_dir, work)
-    _show(rows, json)
+    _show(rows, json, {})
     for line in late:
         note(line)
 
@@ -127,7 +140,7 @@ async def _dead(store: Store, project: str, channel: str) -> list[str]:
     return [row.id for row in reversed(await _rows(store, project, channel, State.dead, 1 << 62))]
 
 
-def _show(rows: list[DeliveryRow], json: bool) -> None:
+def _show(rows: list[DeliveryRow], json: bool, names: dict[str, str]) -> None:
     if json:
         import msgspec
 
@@ -136,7 +149,7 @@ def _show(rows: list[DeliveryRow], json: bool) -> None:
         put_json({"deliveries": [msgspec.to_builtins(delivery(row)) for row in rows]})
         return
     put_table(
-        ("id", "time", "kind", "breaker", "state", "attempts", "last status", "last error"),
+        ("id", "time", "kind", "breaker", "state", "attempts", "last status", "last error", "channel"),
         (
             (
                 row.id,
@@ -147,6 +160,7 @@ def _show(rows: list[DeliveryRow], json: bool) -> None:
                 row.attempts,
                 row.last_status,
                 row.last_error,
+                names.get(row.channel_id, row.channel_id),
             )
             for row in rows
         ),

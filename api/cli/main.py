@@ -149,7 +149,9 @@ def demo(
     """Serve on a free port, replay a real latency series through it and show a breaker trip and recover."""
     with one_line_errors():
         from api.demo.play import play
+        from breaker_actors.telemetry import logs
 
+        logs.configure("demo", level=logging.WARNING)
         play(as_json=json)
 
 

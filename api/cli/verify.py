@@ -18,13 +18,14 @@ from api.cli.errors import one_line_errors
 from api.cli.history import bars
 from api.cli.output import note, put, put_json, put_table
 from api.cli.store_access import AsJson, DataDir, log_to_stderr, settings_of
+from breaker_actors.messages import Fault
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from breaker_actors.breaker.replayed import Life
     from breaker_actors.clock import Clock
-    from breaker_actors.messages import Fault, LogRead
+    from breaker_actors.messages import LogRead
     from breaker_actors.settings import Settings
     from breaker_actors.wal.base import SampleLog
 
@@ -90,7 +91,6 @@ async def verified(
     """Looks through everything. Raises SchemaMismatch for a database of another version, Invalid for another key."""
     from breaker_actors.clock import SystemClock
     from breaker_actors.errors import Unavailable
-    from breaker_actors.messages import Fault
     from breaker_actors.persistence import make_box, make_log, store_url
     from breaker_actors.store import faults, migrations
 
@@ -124,7 +124,6 @@ class _Logs:
 
     async def look(self, reads: Sequence[LogRead], replay: bool, now_ms: int, tell: Tell) -> None:
         from breaker_actors.errors import BreakersError
-        from breaker_actors.messages import Fault
         from breaker_actors.store.faults import incomparable
 
         for number, read in enumerate(reads):

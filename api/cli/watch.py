@@ -14,10 +14,11 @@ import typer
 from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import one_line_errors
 from api.cli.output import note, put_json, put_rows
-from breaker_actors.clock import SystemClock, rfc3339
+from breaker_actors.clock import Clock, SystemClock, rfc3339
 from breaker_actors.errors import Unavailable
 
 PAUSE_S, PAUSE_MAX_S = 0.5, 10.0
+ASKED_S = 1.0
 ATTEMPTS_MAX = 30
 """Attempts in a row without a message; about five minutes. Then the command fails."""
 COLOURS = {"closed": "green", "half_open": "yellow", "open": "red"}
@@ -41,11 +42,32 @@ def watch(
         wanted = None if row is None else {row["id"], row["name"]}
         try:
             with _screen(json) as show:
+                there = Names(client)
                 for message in changes(client):
-                    if wanted is None or message["breaker"] in wanted:
+                    if (wanted is None or message["breaker"] in wanted) and there.has(message):
                         show(message)
         except KeyboardInterrupt:
             return
+
+
+class Names:
+    """Names of the breakers that there are. The stream tells of deleted ones, too, as closed, for gates that still ask
+    for them."""
+
+    def __init__(self, client: BreakerClient, clock: Clock | None = None) -> None:
+        self._client = client
+        self._monotonic = (clock or SystemClock()).monotonic
+        self._known: set[str] = set()
+        self._asked_s = -ASKED_S
+
+    def has(self, message: Message) -> bool:
+        """Asks for a name that is not known, and for one that is closed, as it may have been deleted; not more than
+        once in ASKED_S."""
+        doubtful = message["state"] == "closed" or message["breaker"] not in self._known
+        if doubtful and self._monotonic() - self._asked_s >= ASKED_S:
+            self._known = {row["name"] for row in self._client.breakers()}
+            self._asked_s = self._monotonic()
+        return message["breaker"] in self._known
 
 
 def changes(client: BreakerClient, sleep: Callable[[float], None] = time.sleep) -> Iterator[Message]:

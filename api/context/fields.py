@@ -33,4 +33,10 @@ def heed(found: Sequence[FieldWarning]) -> None:
         return
     if strict:
         raise Invalid(f"{found[0].field}: {found[0].message}", {each.field: each.message for each in found})
-    g.warnings = list(found[:WARNINGS_MAX])
+    remark(found)
+
+
+def remark(found: Sequence[FieldWarning]) -> None:
+    """Has the current request's answer say so; nothing is refused for it."""
+    if found:
+        g.warnings = [*g.get("warnings", ()), *found][:WARNINGS_MAX]

@@ -21,16 +21,18 @@ from api.context.current import (
     tell_tagged,
     telling,
 )
-from api.context.fields import heed, sent_fields
+from api.context.fields import heed, remark, sent_fields
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.wire import requests as wire
 from api.wire import responses as bodies
 from api.wire.http import json_pieces, json_response, no_content
 from api.wire.query import flag
+from api.wire.remarks import name_remarks, rule_remarks
 from api.wire.requests_bulk import Guard, bulk_items
 from api.wire.unknown import FieldWarning
 from breaker_actors.errors import NotFound
+from breaker_actors.store.rows import BreakerRow
 
 blueprint = Blueprint("breakers", __name__, url_prefix="/v1/projects/<project_id>/breakers")
 
@@ -54,7 +56,14 @@ async def create_breaker(project_id: str) -> Response:
     )
     noted(asked)
     await configured(project.id, change_ids)
+    await _remark(row)
     return json_response(bodies.breaker_single(row), 201)
+
+
+async def _remark(row: BreakerRow) -> None:
+    """On what is allowed and hardly meant."""
+    remark(rule_remarks(row.rule))
+    remark(name_remarks(row.name, await replica().config.named_alike(row.project_id, row.name)))
 
 
 @blueprint.put("")
@@ -97,6 +106,7 @@ async def update_breaker(project_id: str, breaker_id: str) -> Response:
         project.id, breaker_id, edit, parts.clock.now_ms(), by=current_key_id()
     )
     await configured(project.id, change_ids)
+    await _remark(row)
     return json_response(bodies.breaker_single(row))
 
 

@@ -1,7 +1,6 @@
 """Bodies and query strings: how requests become values and values become answers; pure. In: bytes and query strings of
 a request, and stored rows. Out: typed requests or one error that names the field, and JSON answers with their headers.
 
-Public: `decoding`, `exposition`, `http`, `query`, `requests`, `requests_accounts`, `requests_bulk`, `responses`,
-`responses_accounts`, `responses_admin`, `responses_deliveries`, `samples`, `telling`, `types`,
-`unknown`.
+Public: `decoding`, `exposition`, `http`, `query`, `remarks`, `requests`, `requests_accounts`, `requests_bulk`,
+`responses`, `responses_accounts`, `responses_admin`, `responses_deliveries`, `samples`, `telling`, `types`, `unknown`.
 """

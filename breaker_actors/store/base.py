@@ -193,7 +193,12 @@ class AccountStore(AccessVersion, Protocol):
         other writers have their turn."""
 
 
-class ConfigStore(Protocol):
+class BreakerNames(Protocol):
+    async def named_alike(self, project_id: str, name: str) -> int:
+        """How many breakers of a project have a name."""
+
+
+class ConfigStore(BreakerNames, Protocol):
     """Breakers, routers and channels of projects, with the audit log. Writes of breakers and routers answer the ids of
     the change rows they wrote."""
 

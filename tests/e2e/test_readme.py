@@ -129,15 +129,14 @@ def test_the_backtest_walk(beside: Path) -> None:
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the page's command is not installed")
 def test_the_backup_walk(beside: Path) -> None:
     (script,) = blocks(OPERATIONS / "sqlite.md", "bash")
-    done = shell(f"set -e\n{script}", beside)
+    done = shell(script, beside)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in (beside / "backup").iterdir()} == {
-        "breakers.sqlite",
-        "credentials.json",
-        "log",
-        "secret.key",
-    }
-    assert list((beside / "backup" / "log").glob("*.sqlite"))
+    (backup,) = beside.glob("backup-*")
+    assert {path.name for path in backup.iterdir()} == {"breakers.sqlite", "credentials.json", "log", "secret.key"}
+    assert list((backup / "log").glob("*.sqlite"))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (backup, *backup.rglob("*")))
+    looked = shell(f"breakers verify --data-dir {backup.name}", beside)
+    assert looked.returncode == 0, looked.stdout + looked.stderr
 
 
 def test_what_operators_list(beside: Path) -> None:

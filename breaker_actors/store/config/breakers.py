@@ -68,6 +68,11 @@ class Breakers(Onces):
             lambda c: (load_breakers(c, project_id, breaker_ids), c.execute(updated).scalar() or 0)
         )
 
+    async def named_alike(self, project_id: str, name: str) -> int:
+        b = t.breakers.c
+        query = select(func.count()).where(b.project_id == project_id, b.name == name)
+        return int(await self._db.read(lambda c: c.execute(query).scalar_one()))
+
     async def breaker_briefs(self, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[BreakerBrief]:
         b = t.breakers.c
         query = select(b.id, b.name, type_coerce(b.rule, _BRIEF_RULE).label("rule"))

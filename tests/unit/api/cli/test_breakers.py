@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -242,12 +243,34 @@ def test_watch_ends_cleanly_at_ctrl_c(town: Town, json_lines: bool, monkeypatch:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watch, "changes", interrupted)
+    monkeypatch.setattr(watch.Names, "has", lambda *_: True)
     result = town.run("watch", *(["--json"] if json_lines else []))
     assert (result.exit_code, result.stdout.count("\n"), result.stderr) == (0, 1, "")
     if json_lines:
         assert json.loads(result.stdout)["breaker"] == HOSTILE
     else:
         assert result.stdout.split("\t")[1:] == ["\\x1b[2J[red]\\tx", "half_open", "0.2\n"]
+
+
+def test_watch_leaves_deleted_breakers_out() -> None:
+    """The stream tells of them as closed. New ones are asked for, not more than once a second."""
+    clock: Any = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    client: Any = SimpleNamespace(asked=0, names=["a"])
+
+    def breakers() -> list[dict[str, str]]:
+        client.asked += 1
+        return [{"name": name} for name in client.names]
+
+    client.breakers = breakers
+    there = watch.Names(client, clock)
+    seen = [there.has({"breaker": name, "state": "closed"}) for name in ("a", "gone", "a")]
+    assert (seen, client.asked) == ([True, False, True], 1)
+    client.names = ["b"]
+    assert there.has({"breaker": "a", "state": "open"})
+    assert client.asked == 1
+    clock.now_s = 2.0
+    assert [there.has({"breaker": name, "state": "closed"}) for name in ("a", "b")] == [False, True]
+    assert client.asked == 2
 
 
 def test_every_kind_and_field_is_explained() -> None:
@@ -259,3 +282,23 @@ def test_every_kind_and_field_is_explained() -> None:
     assert KIND_MEANINGS["percentile"] in explain("kind").stdout
     assert "alpha" in json.loads(explain("delta", "--json").stdout)["kind_params"]
     refused(explain("avgg"), "did you mean avg?")
+
+
+def test_what_the_service_remarks_is_said(town: Town, tmp_path: Path) -> None:
+    """Unknown fields of a file, a share that is none, a name that there is: the breaker is made all the same."""
+    file = tmp_path / "rule.json"
+    file.write_text(json.dumps({"metric": "m", "kind": "error_rate", "op": "gt", "threshold": 5, "windowms": 1}))
+    for told in (["windowms", "never opens"], ["windowms", "never opens", "named so"]):
+        result = town.run("create", "remarked", "--file", str(file))
+        assert result.exit_code == 0
+        assert all(words in result.stderr for words in told)
+        assert ("named so" in result.stderr) == ("named so" in told)
+
+
+def test_several_breakers_on_one_router(town: Town) -> None:
+    first = town.json("create", "latency", *RULE)
+    (router,) = first["router_ids"]
+    second = town.json("create", "errors", *RULE, "--router", router)
+    assert second["router_ids"][1:] == [router]
+    assert sorted(town.json("get", "errors")["router_ids"]) == sorted(second["router_ids"])
+    refused(town.run("create", "lost", *RULE, "--router", "nowhere"), "there is no router nowhere")

@@ -56,7 +56,7 @@ def test_list(shop: dict[str, Any]) -> None:
         ["recover", "a", "sent", "1"],
         ["trip", "a", "sent", "1"],
     ]
-    assert shown[2][6:] == ["404", "answered 404 Not Found"]
+    assert shown[2][6:8] == ["404", "answered 404 Not Found"]
     dead = lines(breakers(shop["folder"], "deliveries", "list", *shop["place"], "--state", "dead", "--limit", "1"))
     assert [line[0] for line in dead] == [rows_of(shop)[3].id]
     printed = breakers(shop["folder"], "deliveries", "list", *shop["place"], "--json")
@@ -86,3 +86,11 @@ def test_wrong_use(shop: dict[str, Any]) -> None:
     refused(breakers(folder, "deliveries", "list", "--project", "p", "--channel", "c"), "there is no project p")
     result = breakers(folder, "deliveries", "redrive", *place, "nothing")
     assert (result.exit_code, "no such delivery" in result.stderr) == (1, True)
+
+
+def test_all_channels_at_once(shop: dict[str, Any]) -> None:
+    """Each with the name of its channel."""
+    project = shop["place"][:2]
+    shown = lines(breakers(shop["folder"], "deliveries", "list", *project))
+    assert [line[0] for line in shown] == [row.id for row in reversed(rows_of(shop))]
+    assert len({line[-1] for line in shown}) == 1
