@@ -51,6 +51,7 @@ WORDS = {
     503: errors.Unavailable.code,
 }
 """Framework statuses that have a word of their own; other 4xx are bad_request, other 5xx internal_error."""
+SAID = {404: "There is nothing at this path; /docs describes the API."}
 
 
 def status_of(error: Exception) -> int:
@@ -85,7 +86,7 @@ async def answer_http(error: HTTPException) -> Response:
     status = error.code or 500
     word = WORDS.get(status, errors.BadRequest.code if status < 500 else errors.BreakersError.code)
     allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
-    message = f"This path doesn't take the method; allowed: {allowed}." if allowed else error.name
+    message = f"This path doesn't take the method; allowed: {allowed}." if allowed else SAID.get(status, error.name)
     response = json_response(problem_body(word, message), status)
     if allowed:
         response.headers["Allow"] = allowed

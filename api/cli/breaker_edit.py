@@ -19,6 +19,8 @@ from breaker_actors.core.rule_fields import FIELDS, PARAMS, RuleField
 from breaker_actors.errors import Invalid
 
 FILE_BYTES_MAX = 1 << 20
+WORDS_SHOWN = 4
+"""So many words of a field are listed in its usage."""
 
 NewName = Annotated[str, typer.Argument(help="Name of the new breaker.", metavar="NAME")]
 Rename = Annotated[str | None, typer.Option(help="New name of the breaker.")]
@@ -46,14 +48,22 @@ def rule_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(field: RuleField) -> Any:
     """The type and the option of a field."""
-    name = "--" + field.name.replace("_", "-")
+    name, meaning = "--" + field.name.replace("_", "-"), _meaning(field)
     if isinstance(field.default, bool):
-        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=field.meaning)]
+        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=meaning)]
     if field.low is not None:
-        return Annotated[int | None, typer.Option(name, help=field.meaning)]
+        return Annotated[int | None, typer.Option(name, help=meaning)]
     number = field.name in ("threshold", "percentile", "alpha")
-    words = "|".join(field.words) if 0 < len(field.words) <= 4 else None
-    return Annotated[(float if number else str) | None, typer.Option(name, help=field.meaning, metavar=words)]
+    words = "|".join(field.words) if 0 < len(field.words) <= WORDS_SHOWN else None
+    return Annotated[(float if number else str) | None, typer.Option(name, help=meaning, metavar=words)]
+
+
+def _meaning(field: RuleField) -> str:
+    """What it means, its words where the usage does not list them, and what counts where it is not given."""
+    words = f" One of {', '.join(field.words)}." if len(field.words) > WORDS_SHOWN else ""
+    needed = " Needed by create." if field.required else ""
+    default = f" Default: {field.default}." if isinstance(field.default, int | float | str) else ""
+    return f"{field.meaning}{words}{needed}{default}"
 
 
 @rule_options
