@@ -91,15 +91,18 @@ def events(
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List events: time, breaker, state before, state after, reason, samples in the window."""
+    """List events: time, breaker, state before, state after, reason, value, samples in the window."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = client.events(limit, None if name is None else client.find(name)["id"])
     if json:
         put_json({"events": rows})
         return
     put_table(
-        ("time", "breaker", "from", "to", "reason", "samples"),
-        [(r["timestamp"], r["name"], r["prev"], r["curr"], r["reason"], r["agg"]["count"]) for r in rows],
+        ("time", "breaker", "from", "to", "reason", "value", "samples"),
+        [
+            (r["timestamp"], r["name"], r["prev"], r["curr"], r["reason"], _short(r.get("value")), r["agg"]["count"])
+            for r in rows
+        ],
     )
 
 
@@ -128,11 +131,15 @@ def with_states(client: BreakerClient, rows: list[dict[str, Any]]) -> list[dict[
     return [row | {"status": states.get(row["id"], {})} for row in rows]
 
 
+def _short(value: Any) -> str | None:
+    return f"{value:g}" if isinstance(value, int | float) else None
+
+
 def _line(row: dict[str, Any]) -> tuple[Any, ...]:
     status, sign = row["status"], SIGNS.get(row["op"], row["op"])
     if not status:
         return row["name"], *[None] * 3, f"{sign} {row['threshold']:g}", None, None
-    value = None if status["value"] is None else f"{status['value']:g}"
+    value = _short(status["value"])
     since = instant(status["state_since_ms"])
     limit, rate = f"{sign} {row['threshold']:g}", f"{status['allow_rate']:g}"
     return row["name"], status["state"], since, value, limit, status["sample_count"], rate

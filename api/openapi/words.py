@@ -221,6 +221,7 @@ PROPERTIES = {
     "from_state": "The same as prev.",
     "to_state": "The same as curr.",
     "reason": "Why the breaker moved; null: not known.",
+    "BreakerEvent.value": "What the threshold was compared with; not there where there was none.",
     "rule": "The rule at that time, in short.",
     "agg": "Figures of the window that was evaluated.",
     "source": "live: it happened. backfill: a run found it in loaded history.",

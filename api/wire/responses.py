@@ -411,6 +411,7 @@ class BreakerEvent(Answer, kw_only=True, omit_defaults=True):
     transition_seq: Count
     rule: EventRule
     agg: EventAggregates
+    value: float | None = None
     source: EventSource = "live"
     run_id: str = ""
 
