@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -239,6 +240,17 @@ def test_what_can_not_work_is_one_line(cluster: Nodes, data_dir: Path) -> None:
     assert "ray start --head" in nobody.stderr
     assert "minimum" in refused(deploy(cluster, data_dir, "--replicas-min", "3", "--replicas-max", "2"))
     assert "BREAKERS_DATABASE_URL" in refused(deploy(cluster, data_dir, BREAKERS_DATABASE_URL="mysql://x"))
+
+
+@pytest.mark.usefixtures("taken_down")
+def test_a_port_that_somebody_has_is_one_line(cluster: Nodes, data_dir: Path) -> None:
+    """Serve's own words are a traceback of the process that could not listen."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = deploy(cluster, data_dir, "--port", str(port))
+    assert told.returncode == 1
+    assert f"port {port} is in use on a node of the cluster" in told.stderr.splitlines()[-1]
+    assert "Traceback" not in told.stderr
 
 
 def test_an_old_schema_is_refused_with_the_command_that_helps(cluster: Nodes, data_dir: Path) -> None:
