@@ -200,20 +200,21 @@ def test_a_service_that_was_killed_and_started_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_shut_door_is_no_silence(live: LiveService, how: str) -> None:
-    """HAProxy does not take what waits before it; everything behind it runs."""
-    patient = Patient(live, f"door {how}", window_ms=1_000, eval_interval_ms=2_000, recovery_allow_rate_ramp_steps=1)
+    """HAProxy does not take what waits before it; everything behind it runs. Windows are longer than it takes to
+    notice that."""
+    patient = Patient(live, f"door {how}", window_ms=3_000, eval_interval_ms=2_500, recovery_allow_rate_ramp_steps=2)
     with patient.fed(live):
         if how == "stopped":
             pids = doors(live)
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
             try:
-                time.sleep(6.0)
+                time.sleep(8.0)
             finally:
                 for pid in pids:
                     os.kill(pid, signal.SIGCONT)
         else:
-            over = time.monotonic() + 6.0
+            over = time.monotonic() + 8.0
             while time.monotonic() < over:
                 for pid in doors(live):
                     os.kill(pid, signal.SIGKILL)
