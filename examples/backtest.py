@@ -9,7 +9,9 @@ from pathlib import Path
 
 from pipelines.backtest import backtest
 
-DATA = Path(__file__).parents[1] / "api" / "demo" / "data"
+# A notebook has no __file__; it runs somewhere in the checkout.
+here = Path(__file__).resolve().parent if "__file__" in globals() else Path.cwd()
+DATA = next(folder for folder in (here, *here.parents) if (folder / "api").is_dir()) / "api" / "demo" / "data"
 SERIES = "ec2_request_latency_system_failure.csv"
 HOUR_MS = 3_600_000
 

@@ -85,10 +85,10 @@ class BreakerClient(ServiceClient):
             found |= {state["breaker_id"]: state for state in states}
         return found
 
-    def events(self, limit: int, breaker_id: str | None) -> list[dict[str, Any]]:
+    def events(self, limit: int, breaker_id: str | None, source: str = "live") -> list[dict[str, Any]]:
         """At most `limit` events, newest first."""
         rows: list[dict[str, Any]] = []
-        query: dict[str, Any] = {} if breaker_id is None else {"breaker_id": breaker_id}
+        query: dict[str, Any] = {"source": source} | ({} if breaker_id is None else {"breaker_id": breaker_id})
         while len(rows) < limit:
             page = self._ask("GET", self.path("events"), **query, limit=min(EVENTS_MAX, limit - len(rows)))
             rows += self._items("events", page)

@@ -28,6 +28,14 @@ class State(StrEnum):
     half_open = "half_open"
 
 
+class Source(StrEnum):
+    """Where events come from."""
+
+    live = "live"
+    backfill = "backfill"
+    all = "all"
+
+
 def install(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command("list")(list_breakers)
@@ -85,6 +93,7 @@ def get(
 def events(
     name: Annotated[str | None, typer.Argument(help="Name or id of the breaker; default: all.", metavar="NAME")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
+    source: Annotated[Source, typer.Option(help="What happened, what a backfill found, or both.")] = Source.live,
     url: Url = None,
     project: Project = None,
     insecure_http: Insecure = False,
@@ -93,7 +102,7 @@ def events(
 ) -> None:
     """List events: time, breaker, state before, state after, reason, value, samples in the window."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
-        rows = client.events(limit, None if name is None else client.find(name)["id"])
+        rows = client.events(limit, None if name is None else client.find(name)["id"], source.value)
     if json:
         put_json({"events": rows})
         return

@@ -302,3 +302,10 @@ def test_several_breakers_on_one_router(town: Town) -> None:
     assert second["router_ids"][1:] == [router]
     assert sorted(town.json("get", "errors")["router_ids"]) == sorted(second["router_ids"])
     refused(town.run("create", "lost", *RULE, "--router", "nowhere"), "there is no router nowhere")
+
+
+def test_events_of_a_backfill_are_asked_for(town: Town) -> None:
+    made = town.json("create", "loaded", *RULE)
+    for source in ("live", "backfill", "all"):
+        assert town.json("events", made["id"], "--source", source) == {"events": []}
+    assert town.run("events", "--source", "elsewhere").exit_code == 2
