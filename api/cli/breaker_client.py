@@ -101,11 +101,13 @@ class BreakerClient(ServiceClient):
         """Makes a breaker; what became of it."""
         return self._single(_heeded(self._ask("POST", self.path("breakers"), fields)))
 
-    def link(self, router: str, breaker_id: str) -> str:
-        """Hangs a breaker on the router of this name or id as well; the router's id."""
-        row = self._one("router", router, self._items("routers", self._ask("GET", self.path("routers"))))
-        self._ask("POST", self.path(f"routers/{row['id']}/breakers"), {"breaker_ids": [breaker_id]})
-        return str(row["id"])
+    def router_id(self, wanted: str) -> str:
+        """The router of this name or id. Raises Invalid for none and for several."""
+        return str(self._one("router", wanted, self._items("routers", self._ask("GET", self.path("routers"))))["id"])
+
+    def link(self, router_id: str, breaker_id: str) -> None:
+        """Hangs a breaker on a router as well."""
+        self._ask("POST", self.path(f"routers/{router_id}/breakers"), {"breaker_ids": [breaker_id]})
 
     def change(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Changes fields of a breaker; what became of it."""

@@ -81,8 +81,11 @@ def create(
     """Create a breaker, with a router of its own; show its id. It needs --metric, --kind, --op and --threshold. What
     the fields mean: `breakers explain`."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        more = [] if router is None else [client.router_id(router)]
         row = client.create({**_fields(file, flags, {}), "name": name})
-        linked = row["router_ids"] if router is None else [*row["router_ids"], client.link(router, row["id"])]
+        for router_id in more:
+            client.link(router_id, row["id"])
+    linked = [*row["router_ids"], *more]
     put_json(row | {"router_ids": linked}) if json else put(row["id"])
     note(f"takes samples of router{'s' if len(linked) > 1 else ''} {' and '.join(linked)}")
 

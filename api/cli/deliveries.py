@@ -58,15 +58,13 @@ def list_deliveries(
 ) -> None:
     """List deliveries: id, time, kind, breaker, state, attempts, last status, last error, channel."""
 
-    with one_line_errors():
-        project_id = project_id_of(project, data_dir)
-        channel_id = None if channel is None else channel_id_of(channel, project_id, data_dir)
+    project_id, channel_id = _meant(project, channel, data_dir)
 
     async def work(store: Store, _: int) -> tuple[list[DeliveryRow], dict[str, str]]:
+        await _check_project(store, project_id)
         names = {project_id: "slack_webhook_url"} | {row.id: row.name for row in await store.list_channels(project_id)}
-        found = [
-            await _rows(store, project_id, of, state, limit) for of in (names if channel_id is None else (channel_id,))
-        ]
+        asked = [channel_id] if channel_id else list(names)
+        found = [await _rows(store, project_id, of, state, limit) for of in asked]
         return sorted((row for rows in found for row in rows), key=lambda row: -row.number)[:limit], names
 
     rows, names = on_store(data_dir, work)
@@ -109,18 +107,21 @@ def redrive(
         note(line)
 
 
-def _meant(project: str | None, channel: str, data_dir: Path | None) -> tuple[str, str]:
+def _meant(project: str | None, channel: str | None, data_dir: Path | None) -> tuple[str, str]:
+    """The ids of a project and of its channel; "" for no channel."""
     with one_line_errors():
         project_id = project_id_of(project, data_dir)
-        return project_id, channel_id_of(channel, project_id, data_dir)
+        return project_id, "" if channel is None else channel_id_of(channel, project_id, data_dir)
+
+
+async def _check_project(store: Store, project: str) -> None:
+    if await store.get_project(project) is None:
+        raise Invalid(f"there is no project {project}")
 
 
 async def _rows(store: Store, project: str, channel: str, state: State | None, limit: int) -> list[DeliveryRow]:
     """The newest deliveries of a channel, which may be gone already."""
     from breaker_actors.store.rows import DeliveryQuery
-
-    if await store.get_project(project) is None:
-        raise Invalid(f"there is no project {project}")
 
     def page(most: int, before: int | None) -> Awaitable[list[DeliveryRow]]:
         query = DeliveryQuery(
@@ -137,6 +138,7 @@ async def _rows(store: Store, project: str, channel: str, state: State | None, l
 
 async def _dead(store: Store, project: str, channel: str) -> list[str]:
     """Oldest first, so that trips go before what came of them."""
+    await _check_project(store, project)
     return [row.id for row in reversed(await _rows(store, project, channel, State.dead, 1 << 62))]
 
 

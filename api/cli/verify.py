@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 FOUND = 3
 TITLES = ("KIND", "OF", "WHAT IS WRONG")
 TRIMMED = "their logs begin later than they did"
-DAY_MS = 86_400_000
 Tell = Callable[[str, int, int], None]
 
 
@@ -92,17 +91,17 @@ async def verified(
     from breaker_actors.clock import SystemClock
     from breaker_actors.errors import Unavailable
     from breaker_actors.persistence import make_box, make_log, store_url
+    from breaker_actors.sql.database import of_one_instant
     from breaker_actors.store import faults, migrations
 
     report, now_ms = Report([]), (clock or SystemClock()).now_ms()
     log = make_log(settings)
     try:
-        with migrations.engine_of(store_url(settings)) as engine, engine.connect() as c:
+        with migrations.engine_of(store_url(settings)) as engine, of_one_instant(engine).connect() as c:
             migrations.check(migrations.revision(c))
             c.rollback()
-            retention_ms = settings.history_retention_days * DAY_MS
             with c.begin():
-                report.faults += faults.faults(c, make_box(settings), now_ms, retention_ms)
+                report.faults += faults.faults(c, make_box(settings), now_ms, settings.history_retention_days)
                 reads, upto = faults.log_reads(c), faults.newest_event(c)
             await _Logs(settings, log, c, upto, report).look(reads, replay, now_ms, tell)
     except Unavailable as error:
@@ -120,7 +119,7 @@ class _Logs:
         self._upto = upto
         self._report = report
         self._passed_over: dict[str, str] = {}
-        self._different: list[tuple[str, str]] = []
+        self._different: list[Fault] = []
 
     async def look(self, reads: Sequence[LogRead], replay: bool, now_ms: int, tell: Tell) -> None:
         from breaker_actors.errors import BreakersError
@@ -138,8 +137,8 @@ class _Logs:
             self._report.faults += (Fault("log", read.router_id, words) for words in found)
         tell("logs", len(reads), len(reads))
         with self._c.begin():
-            excused = incomparable(self._c, [breaker_id for breaker_id, _ in self._different])
-        self._report.faults += (Fault("event", of, words) for of, words in self._different if of not in excused)
+            excused = incomparable(self._c, [fault.of for fault in self._different])
+        self._report.faults += (fault for fault in self._different if fault.of not in excused)
         self._passed_over |= excused
         self._report.passed_over = dict(Counter(self._passed_over.values()))
 
@@ -172,5 +171,5 @@ class _Logs:
             mine = [event for event in events if life.after_seq < event[0] <= last]
             self._report.moves += len(mine)
             if words := life.difference(mine, ended):
-                self._different.append((breaker_id, words))
+                self._different.append(Fault("event", breaker_id, words))
         self._report.breakers += 1

@@ -104,6 +104,7 @@ class Deployment:
         self._clock = clock or SystemClock()
         self._head = ""
         self._replaces = replaces
+        self.survives = ""
 
     @property
     def credentials(self) -> Path:

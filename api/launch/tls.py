@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from breaker_actors.errors import Invalid
-from breaker_actors.settings import Settings
+from breaker_actors.settings import Settings, from_here
 
 CERTIFICATE, KEY = "BREAKERS_TLS_CERT", "BREAKERS_TLS_KEY"
 
@@ -73,7 +73,7 @@ def base_url(settings: Settings, host: str) -> str:
 
 def own_url(settings: Settings, host: str) -> str:
     """The same for this service's own process, which needs no name: see own_context."""
-    return _url(settings, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host))  # nosec B104 # replaced
+    return _url(settings, from_here(host))
 
 
 def _url(settings: Settings, host: str) -> str:

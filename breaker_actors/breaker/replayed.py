@@ -21,8 +21,6 @@ from breaker_actors.wal.reader import LogReader, concerned
 
 Move = tuple[Any, ...]
 """Of a transition or an event: transition_seq, prev, curr, ts_ms, reason, allow_rate, value, agg."""
-
-
 END = 1 << 62
 
 
@@ -42,15 +40,14 @@ class Life:
         self.note(effects)
 
     def note(self, effects: Iterable[Effect]) -> None:
-        self.moves += (move_of(effect) for effect in effects if isinstance(effect, Transition))
+        self.moves += (_move_of(effect) for effect in effects if isinstance(effect, Transition))
 
     def advance(self, until_ms: int) -> None:
         self.note(self.breaker.advance(until_ms))
 
     def difference(self, stored: list[Move], ended: bool) -> str:
         """How events differ from the first moves, in words; "" when they don't. The oldest may be gone, and the newest
-        not stored yet.
-        `ended`: nothing happens to this life any more."""
+        not stored yet. `ended`: nothing happens to this life any more."""
         if stored and not ended:
             self.advance(stored[-1][3])
         kept = [move for move in self.moves if stored and move[0] >= stored[0][0]]
@@ -60,8 +57,7 @@ class Life:
         return f"event {stored[len(kept)][0]} is none by its log" if len(stored) > len(kept) else ""
 
 
-def move_of(move: Any) -> Move:
-    """Of a transition of the core, or of an event that is stored."""
+def _move_of(move: Transition) -> Move:
     agg = msgspec.to_builtins(move.agg)
     return (move.transition_seq, move.prev, move.curr, move.ts_ms, move.reason, move.allow_rate, move.value, agg)
 

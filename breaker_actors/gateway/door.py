@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 
 from breaker_actors.messages import REACHABILITY_INTERVAL_MS
+from breaker_actors.settings import from_here
 
 ANSWER_S = REACHABILITY_INTERVAL_MS / 1000
 _ASKED = b"GET /-/healthz HTTP/1.1\r\nHost: door\r\nConnection: close\r\n\r\n"
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nosec B104 # the addresses that mean "all of this machine"
 
 
 class Door:
@@ -18,7 +18,7 @@ class Door:
     here says nothing: it may have another port, or be on other nodes."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._host = _ANY.get(host, host)
+        self._host = from_here(host)
         self._port = port
         self._was_open = False
 

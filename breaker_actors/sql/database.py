@@ -91,6 +91,11 @@ def make_engine(url: str, patient: bool = False, synced: bool = False, **pool: A
     return engine
 
 
+def of_one_instant(engine: Engine) -> Engine:
+    """The same engine for read transactions that see one instant; on SQLite all do."""
+    return engine.execution_options(**(_SQLITE if engine.dialect.name == "sqlite" else _POSTGRES).read)
+
+
 def _begin_by_hand(engine: Engine, synced: bool) -> None:
     """Takes BEGIN away from the sqlite3 module, which delays it to the first write: two readers that both go on to
     write would then fail at once instead of waiting. Writers ask for the lock when they begin."""
@@ -170,8 +175,14 @@ class Database:
 
     def open(self) -> None:
         """Nothing is connected before the first transaction."""
-        pool = {"pool_size": CONNECTIONS, "max_overflow": 0}
-        engine = make_engine(self._url, False, self._synced, poolclass=QueuePool, pool_use_lifo=True, **pool)
+        engine = make_engine(
+            self._url,
+            synced=self._synced,
+            poolclass=QueuePool,
+            pool_size=CONNECTIONS,
+            max_overflow=0,
+            pool_use_lifo=True,
+        )
         self._engines = _Engines(*(engine.execution_options(**mode, **self._options) for mode in self._modes))
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._rows = self._writer if is_sqlite(self._url) else ThreadPoolExecutor(1, thread_name_prefix="store-rows")

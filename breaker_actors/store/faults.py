@@ -23,6 +23,7 @@ from breaker_actors.store.config.projects import secret_place, slack_place
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, DROPPED, UNSENT
 from breaker_actors.store.rows import alert_of
 from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.section import DAY_MS
 
 TOLD_MAX = 100
 """Faults told of each sort."""
@@ -46,10 +47,10 @@ class Kept(NamedTuple):
     deliveries_ms: float
 
 
-def faults(c: Connection, box: SecretBox, now_ms: int, retention_ms: int) -> list[Fault]:
+def faults(c: Connection, box: SecretBox, now_ms: int, retention_days: int) -> list[Fault]:
     """At most TOLD_MAX of each sort."""
     counters = {row.name: row.value for row in c.execute(select(t.counters))}
-    since_ms = now_ms - retention_ms + MARGIN_MS
+    since_ms = now_ms - retention_days * DAY_MS + MARGIN_MS
     kept = Kept(
         float("inf") if counters.get(DROPPED) else since_ms,
         float("inf") if counters.get(DELIVERIES_DROPPED) or counters.get(UNSENT) else since_ms,

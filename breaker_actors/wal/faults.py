@@ -52,7 +52,8 @@ def faults(lying: Lying, read: LogRead, now_ms: int) -> Iterator[str]:
     elif head is not None and head.view_offset and lying.view is None:
         yield f"record {head.view_offset}, the view in force, is missing"
     looked = _Looked(lying.rows, lying.size)
-    for first, row in islice(chain.losses(looked, read.router_id, lying.extent, read.last, now_ms), TOLD_MAX):
+    losses = list(chain.losses(looked, read.router_id, lying.extent, read.last, now_ms))  # reads all, so count is right
+    for first, row in losses[:TOLD_MAX]:
         which = f"record {first} is" if first == row.offset else f"records {first} to {row.offset} are"
         yield f"{which} missing, or not what was written"
     yield from looked.found

@@ -6,9 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from breaker_actors.errors import NotFound
+from breaker_actors.sql.database import of_one_instant
+from breaker_actors.store import migrations
+from breaker_actors.store import tables as t
 from breaker_actors.store.rows import EventQuery
+from tests.contract.backends import Backend
 from tests.contract.store_world import World, event
 
 
@@ -131,3 +136,12 @@ async def test_a_snapshot_is_of_one_instant(world: World) -> None:
         seen += 1
     await writing
     assert seen > 1
+
+
+async def test_all_questions_of_one_look_see_one_instant(world: World, backend: Backend) -> None:
+    """What `breakers verify` counts and what it finds are of the same moment, beside a service that writes."""
+    count = select(func.count()).select_from(t.breakers)
+    with migrations.engine_of(backend.url) as engine, of_one_instant(engine).connect() as c, c.begin():
+        before = c.execute(count).scalar_one()
+        await world.breaker("meanwhile")
+        assert c.execute(count).scalar_one() == before

@@ -302,6 +302,7 @@ def test_several_breakers_on_one_router(town: Town) -> None:
     assert second["router_ids"][1:] == [router]
     assert sorted(town.json("get", "errors")["router_ids"]) == sorted(second["router_ids"])
     refused(town.run("create", "lost", *RULE, "--router", "nowhere"), "there is no router nowhere")
+    refused(town.run("get", "lost"), "there is no breaker lost")
 
 
 def test_events_of_a_backfill_are_asked_for(town: Town) -> None:
