@@ -71,6 +71,7 @@ class ConfigDispatch:
         # bounded by the calls that wait here
         self._waiters: list[_Waiter] = []
         self._is_applying = False
+        self._after = ""  # the project whose changes came last: other projects' come next
         # the last changes that were settled while somebody waited, LATELY_MAX at most
         self._lately: dict[int, None] = {}
         # breakers that are to be started, or linked: by these routers, or by all (None)
@@ -141,7 +142,8 @@ class ConfigDispatch:
         while True:
             present = list(self._waiters)
             able = [name for name in self._placer.membership.up("router") if name not in stuck]
-            changes = await self._store.pending_changes(CHANGES_MAX, able)
+            changes = await self._store.pending_changes(CHANGES_MAX, able, self._after)
+            self._after = changes[-1].project_id if changes else ""
             left = await self._apply_batch(changes)
             settled = {c.id for c in changes} - {c.id for c in left}
             self._note_settled(settled)

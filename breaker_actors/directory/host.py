@@ -31,7 +31,7 @@ from breaker_actors.transport.peers import DIRECTORY, ActorKind, Net
 
 CONFIGURED_S = 10.0
 RETRY_S = 1.0
-COUNTED_MAX = 1_000
+COUNTED_MAX = 100_000
 CHECK_S = 2.0
 """How often actors that are up are asked what they hold."""
 
@@ -102,8 +102,7 @@ class DirectoryHost:
         """Also of routers whose owner is away, which nobody applies."""
         with contextlib.suppress(BreakersError):
             await self._placer.check_place()
-            waiting = await self._store.pending_changes(COUNTED_MAX)
-            self.meters.gauge("breakers_changes_pending", len(waiting))
+            self.meters.gauge("breakers_changes_pending", await self._store.count_pending(COUNTED_MAX))
             rows, dropped = await self._store.count_aside()
             self.meters.gauge("breakers_set_aside_rows", rows)
             self.meters.total("breakers_set_aside_dropped_total", dropped)

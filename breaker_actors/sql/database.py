@@ -9,11 +9,13 @@ imported where it is used: five processes of a service on SQLite are up a tenth 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection, create_engine, event, exc, make_url
 from sqlalchemy.engine import URL, Engine
@@ -22,6 +24,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.sql.retries import AGAIN, AGAIN_S, TRIES
 from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, synchronous
+from breaker_actors.sql.turnstile import begin_write
 from breaker_actors.telemetry.after_commit import said_at_the_end
 from breaker_actors.telemetry.set_aside import Asides, reading_for
 
@@ -99,6 +102,7 @@ def of_one_instant(engine: Engine) -> Engine:
 def _begin_by_hand(engine: Engine, synced: bool) -> None:
     """Takes BEGIN away from the sqlite3 module, which delays it to the first write: two readers that both go on to
     write would then fail at once instead of waiting. Writers ask for the lock when they begin."""
+    folder = Path(engine.url.database or "").parent
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _: Any) -> None:
@@ -109,8 +113,13 @@ def _begin_by_hand(engine: Engine, synced: bool) -> None:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("writes", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if not connection.get_execution_options().get("writes", False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        try:
+            begin_write(cast("sqlite3.Connection", connection.connection.driver_connection), folder)
+        except sqlite3.Error as error:
+            raise exc.OperationalError(None, None, error) from None
 
 
 def _replace_lost(engine: Engine) -> None:

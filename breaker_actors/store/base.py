@@ -389,9 +389,14 @@ class PlacementStore(AsideNotes, Placements, Protocol):
     ) -> dict[str, int]:
         """Gives each id to its new owner under a raised epoch; unknown ids are left out of the answer."""
 
-    async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
-        """The oldest change rows, those of each project in turn; with `owners` only those of routers that are theirs or
-        nobody's yet."""
+    async def pending_changes(
+        self, limit: int, owners: Sequence[str] | None = None, after: str = ""
+    ) -> list[ChangeRow]:
+        """The oldest change rows, those of each project in turn, projects behind `after` first; with `owners` only
+        those of routers that are theirs or nobody's yet. Fewer where they are large; none where there are none."""
+
+    async def count_pending(self, most: int) -> int:
+        """How many change rows there are, up to `most`."""
 
     async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
         """The routers for which some of these changes still wait."""

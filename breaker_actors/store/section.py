@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -48,6 +48,10 @@ class StorePart:
     _shards: int
     _breakers_max: int
     _steps: Steps
+
+    async def _write_small(self, project_id: str, work: Callable[[Connection], T]) -> T:
+        """A change of a few rows of a project, in its organisation's turn."""
+        return await self._steps.write_small(await self._steps.whose(project_id), work)
 
 
 def new_id() -> str:

@@ -1,7 +1,7 @@
-"""Writes of thousands of rows in steps, between which all other writers have their turn.
+"""Who writes configuration when: organisations in rotation, and thousands of rows in steps.
 
 SQLite has one writer, and so have the configuration writes of PostgreSQL: what changes thousands of breakers in one
-transaction keeps everybody's trips and changes waiting for seconds.
+transaction, or asks for hundreds of changes at once, would keep everybody's trips and changes waiting for seconds.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from time import perf_counter
-from typing import Any, TypeVar
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 from sqlalchemy import Connection, Table, func, select
 
-from breaker_actors.errors import NotFound
+from breaker_actors.errors import NotFound, Overloaded, Unavailable
 from breaker_actors.sql.database import Database
 from breaker_actors.store import tables as t
+from breaker_actors.store.pending import is_half_full, org_of
 
 T = TypeVar("T")
 
@@ -38,9 +39,22 @@ _whole: set[asyncio.Task[Any]] = set()
 LARGE_AT_ONCE = 4
 """Large changes of one organisation under way at once, whoever waits for them; the next one waits before its first
 write."""
+SLOW_S = 10.0
+"""So long an organisation rests with the large ones after a write that took SHORT_S of a core: its size was not known
+before."""
+WAITING_MAX, TURN_S = 256, 10.0
+"""Changes of one organisation that wait for their turn in a process, and how long each does; then they are refused."""
+ORGS_KNOWN_MAX = 100_000
+CARRIED_S, CARRIED_AGAIN_S = 60.0, 0.2
+"""How long a step waits for its organisation's earlier changes to be carried into the routers' logs."""
 
-Who = tuple[str, str]
-"""Whose turn it is: an organisation, and a project of it."""
+
+class Who(NamedTuple):
+    """Whose turn it is, and whether what is written is large: then it has a turn, and rests, for each step."""
+
+    org_id: str
+    project_id: str = ""
+    is_large: bool = False
 
 
 async def pause(time_s: float) -> None:
@@ -54,7 +68,8 @@ def running() -> list[asyncio.Task[Any]]:
 
 class Turns:
     """Gives turns to organisations in rotation, within one to its projects in rotation, within one in order. Who is
-    cancelled has none. Bounded by the requests in flight."""
+    cancelled has none. Raises Overloaded for more than WAITING_MAX of an organisation, and for a small change that
+    waits for TURN_S; steps wait."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, OrderedDict[str, deque[asyncio.Future[None]]]] = OrderedDict()
@@ -64,12 +79,24 @@ class Turns:
         if not self._is_taken:
             self._is_taken = True
             return
+        projects = self._waiting.setdefault(who.org_id, OrderedDict())
+        if sum(map(len, projects.values())) >= WAITING_MAX:
+            raise _overloaded()
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(who[0], OrderedDict()).setdefault(who[1], deque()).append(turn)
+        projects.setdefault(who.project_id, deque()).append(turn)
+        try:
+            async with asyncio.timeout(None if who.is_large else TURN_S):
+                await self._given(who, turn)
+        except TimeoutError:
+            raise _overloaded() from None
+
+    async def _given(self, who: Who, turn: asyncio.Future[None]) -> None:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was given at the same moment
+            if turn.cancelled():
+                self._forget(who, turn)
+            else:  # it was given at the same moment
                 self.give_back()
             raise
 
@@ -87,63 +114,135 @@ class Turns:
                 return
         self._is_taken = False
 
+    def _forget(self, who: Who, turn: asyncio.Future[None]) -> None:
+        """Who went away takes up no room."""
+        projects = self._waiting.get(who.org_id, OrderedDict())
+        if turn in (turns := projects.get(who.project_id, deque())):
+            turns.remove(turn)
+            if not turns:
+                del projects[who.project_id]
+            if not projects:
+                del self._waiting[who.org_id]
+
 
 class Steps:
-    """The steps of all large changes of a process, one at a time. `live`: claims of replaces that go on here."""
+    """All configuration writes of a process, one at a time. Large ones, step by step, and those of organisations whose
+    writes were long share a third of the time. `live`: claims of replaces that go on here."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._turns = Turns()
+        self._large_turns = Turns()
         self._rested = 0.0
+        self._slow: dict[str, float] = {}  # organisations whose last writes were long, and until when they are slow
+        self._orgs: dict[str, str] = {}
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.live: set[str] = set()
 
-    async def write(self, who: Who | None, work: Callable[[Connection], T]) -> T:
-        """In its turn; at once for None, which is a small change."""
-        return await (self._db.write(work) if who is None else self._in_turn(who, self._db.write, work))
+    async def write(self, who: Who, work: Callable[[Connection], T]) -> T:
+        """One step, or the whole of a small change. A step waits while too much of its organisation is on its way."""
+        if who.is_large:
+            await self._until_carried(who)
+        return await self.write_small(who, work)
 
-    async def read(self, who: Who | None, work: Callable[[Connection], T]) -> T:
-        """In its turn; at once for None, which is a small change."""
-        return await (self._db.read(work) if who is None else self._in_turn(who, self._db.read, work))
+    async def write_small(self, who: Who, work: Callable[[Connection], T]) -> T:
+        """A change of a few rows. Raises Overloaded where too many of its organisation wait, or it does for TURN_S."""
+        write = partial(self._write, who, work)
+        return await (self._in_turn(who, write) if who.is_large or self._is_slow(who.org_id) else write())
 
-    async def turn_of(self, project_id: str, more: int = 0) -> Who | None:
-        """Whose turn a change of a project has; None where it and the project are small. Raises NotFound."""
-        return await self._db.read(partial(_who, project_id=project_id, more=more))
+    async def read(self, who: Who, work: Callable[[Connection], T]) -> T:
+        """In its turn; at once for a small change."""
+        read = partial(self._db.read, work)
+        return await (self._in_turn(who, read) if who.is_large else read())
 
-    async def whole(self, who: Who | None, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def whose(self, project_id: str) -> Who:
+        """Who a small change of a project belongs to. Raises NotFound."""
+        if (org_id := self._orgs.get(project_id)) is None:
+            org_id = await self._db.look_up(partial(_org, project_id=project_id))
+            if len(self._orgs) >= ORGS_KNOWN_MAX:
+                self._orgs.clear()
+            self._orgs[project_id] = org_id
+        return Who(org_id, project_id)
+
+    async def turn_of(self, project_id: str, more: int = 0) -> Who:
+        """The same of a change that is large where it, or the project, is. Raises NotFound."""
+        who = await self.whose(project_id)
+        return who._replace(is_large=not await self._db.read(partial(_is_small, project_id=project_id, more=more)))
+
+    async def whole(self, who: Who, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs a change to its end, also where the caller is cancelled: who hangs up leaves no half of it behind. A
         large one begins when its organisation has room for it; until then it is its caller's."""
-        if who is None:
+        if not who.is_large:
             return await _run_whole(work())
-        room = self._rooms.setdefault(who[0], asyncio.Semaphore(LARGE_AT_ONCE))
+        room = self._rooms.setdefault(who.org_id, asyncio.Semaphore(LARGE_AT_ONCE))
         await room.acquire()
         return await _run_whole(work(), room.release)
 
-    async def _in_turn(
-        self, who: Who, transact: Callable[[Callable[[Connection], T]], Awaitable[T]], work: Callable[[Connection], T]
-    ) -> T:
+    async def _in_turn(self, who: Who, transact: Callable[[], Awaitable[T]]) -> T:
         clock = asyncio.get_running_loop().time
-        await self._turns.take(who)
+        await self._large_turns.take(who)
         try:
             if (left := self._rested - clock()) > 0:
                 await pause(left)
             begun = perf_counter()
             try:
-                return await transact(work)
+                return await transact()
             finally:
                 took = perf_counter() - begun
                 self._rested = clock() + max(REST * took, PAUSE_S if took > SHORT_S else 0.0)
         finally:
+            self._large_turns.give_back()
+
+    async def _write(self, who: Who, work: Callable[[Connection], T]) -> T:
+        spent_s = 0.0
+
+        def timed(c: Connection) -> T:
+            nonlocal spent_s
+            begun = thread_time()
+            try:
+                return work(c)
+            finally:
+                spent_s += thread_time() - begun
+
+        await self._turns.take(who)
+        try:
+            return await self._db.write(timed)
+        finally:
             self._turns.give_back()
+            if spent_s > SHORT_S:
+                self._slow[who.org_id] = asyncio.get_running_loop().time() + SLOW_S
+
+    def _is_slow(self, org_id: str) -> bool:
+        until = self._slow.get(org_id)
+        if until is not None and until <= asyncio.get_running_loop().time():
+            del self._slow[org_id]
+            return False
+        return until is not None
+
+    async def _until_carried(self, who: Who) -> None:
+        """Until the routers' logs have taken most of what the organisation has changed."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        while await self._db.read(partial(is_half_full, org_id=who.org_id)):
+            if clock() - begun > CARRIED_S:
+                raise Unavailable("too many changes of this organisation are on their way into the routers' logs")
+            await pause(CARRIED_AGAIN_S)
 
 
-def _who(c: Connection, project_id: str, more: int) -> Who | None:
-    query = select(t.workspaces.c.org_id).join(t.projects, t.projects.c.workspace_id == t.workspaces.c.id)
-    org_id = c.execute(query.where(t.projects.c.id == project_id)).scalar()
-    if org_id is None:
+def _overloaded() -> Overloaded:
+    message = "Too many changes of this organisation wait for their turn. Try again with fewer at once."
+    return Overloaded(message, {"retry_after_s": 1})
+
+
+def _org(c: Connection, project_id: str) -> str:
+    found: str | None = c.execute(org_of(project_id)).scalar()
+    if found is None:
         raise NotFound("There is no such project.", {"project_id": project_id})
-    few = more <= STEP and all(_has_few(c, table, project_id) for table in (t.breakers, t.routers))
-    return None if few else (org_id, project_id)
+    return found
+
+
+def _is_small(c: Connection, project_id: str, more: int) -> bool:
+    return more <= STEP and all(_has_few(c, table, project_id) for table in (t.breakers, t.routers))
 
 
 def _has_few(c: Connection, table: Table, project_id: str) -> bool:

@@ -209,6 +209,7 @@ changes = Table(
     Column("project_id", Text, nullable=False),
     Column("entries", LargeBinary, nullable=False),
     Column("links", JsonText(tuple[str, ...], "changes.links", ()), nullable=False),
+    Index("ix_changes_project_id", "project_id", "id"),
     sqlite_autoincrement=True,
 )
 

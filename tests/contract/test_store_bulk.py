@@ -170,7 +170,7 @@ async def test_five_thousand_take_a_few_hundred_statements(world: World) -> None
         assert len(statements) < most
         return done
 
-    assert len((await counted(300)).change_ids) == 5_000
+    assert len((await counted(330)).change_ids) == 5_000
     assert not (await counted(100)).changed
     items[7] = item("b7", rule=OTHER)
     assert len((await counted(100)).change_ids) == 1

@@ -19,6 +19,7 @@ from breaker_actors.store.quotas import Shares
 from breaker_actors.store.rows import RouterDraft
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
+from breaker_actors.store.steps import Who
 from tests.contract.backends import Backend
 from tests.contract.store_world import RULE, World, draft
 from tests.contract.test_store_bulk import OTHER, item, replace
@@ -282,10 +283,10 @@ async def test_one_looks_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch
 async def test_turns_go_round() -> None:
     """Between organisations, then between projects of one; who is cancelled is passed over."""
     turns, order = steps.Turns(), list[str]()
-    await turns.take(("a", "1"))
+    await turns.take(Who("a", "1"))
 
     async def one(org: str, project: str) -> None:
-        await turns.take((org, project))
+        await turns.take(Who(org, project))
         order.append(org + project)
         await asyncio.sleep(0)
         turns.give_back()
@@ -297,14 +298,14 @@ async def test_turns_go_round() -> None:
     turns.give_back()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert order == ["a1", "b1", "a2", "b2", "a1", "a1"]
-    await asyncio.wait_for(turns.take(("c", "1")), 1)
+    await asyncio.wait_for(turns.take(Who("c", "1")), 1)
 
 
 async def test_a_turn_given_to_who_is_cancelled_goes_on() -> None:
     """Both at the same moment."""
     turns = steps.Turns()
-    await turns.take(("a", "1"))
-    first, second = (asyncio.create_task(turns.take(("a", "1"))) for _ in range(2))
+    await turns.take(Who("a", "1"))
+    first, second = (asyncio.create_task(turns.take(Who("a", "1"))) for _ in range(2))
     await asyncio.sleep(0)
     turns.give_back()
     first.cancel()
@@ -315,7 +316,7 @@ async def test_a_turn_given_to_who_is_cancelled_goes_on() -> None:
 async def test_small_changes_wait_for_no_turn(world: World) -> None:
     """Somebody's large one is under way; others make, change and end what is small."""
     held: steps.Steps = world.store._steps  # type: ignore[attr-defined]
-    await held._turns.take(("somebody", "else"))
+    await held._large_turns.take(Who("somebody", "else"))
     other = await world.store.create_project(world.org_id, world.workspace_id, "other", 1)
     await asyncio.wait_for(replace(world, item("a"), item("b")), 5)
     await asyncio.wait_for(world.store.delete_project(other.id, 60), 5)
@@ -323,7 +324,7 @@ async def test_small_changes_wait_for_no_turn(world: World) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(large), 0.1)
     assert await names(world) == ["a", "b"]
-    held._turns.give_back()
+    held._large_turns.give_back()
     await asyncio.wait_for(large, 5)
     assert await names(world) == ["a", "b", "c"]
 
@@ -331,17 +332,17 @@ async def test_small_changes_wait_for_no_turn(world: World) -> None:
 async def test_who_hangs_up_before_the_first_step_has_asked_for_nothing(world: World) -> None:
     """Nothing of it goes on, and its place is another one's."""
     held: steps.Steps = world.store._steps  # type: ignore[attr-defined]
-    await held._turns.take(("somebody", "else"))
+    await held._large_turns.take(Who("somebody", "else"))
     asked = [asyncio.create_task(replace(world, *map(item, "abc"))) for _ in range(20)]
     await asyncio.sleep(0.1)
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
     assert steps.running() == []
-    held._turns.give_back()
-    await asyncio.wait_for(held._turns.take(("b", "1")), 1)
+    held._large_turns.give_back()
+    await asyncio.wait_for(held._large_turns.take(Who("b", "1")), 1)
     assert await names(world) == []
-    held._turns.give_back()
+    held._large_turns.give_back()
 
 
 async def test_an_organisation_has_so_many_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

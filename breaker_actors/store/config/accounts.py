@@ -17,6 +17,7 @@ from breaker_actors.store.quotas import add, add_one, reweighed, within_share
 from breaker_actors.store.rows import SYSTEM, KeyKind, KeyRow, Once, OrgRow, WorkspaceRow
 from breaker_actors.store.secrets import KEY_PREFIX_LEN, hash_api_key, new_api_key
 from breaker_actors.store.section import ACCESS, IDS, bump, by_ids, must_exist, new_id
+from breaker_actors.store.steps import Who
 
 USE_NOTED_MS = 60_000
 """How often the use of a key is written down."""
@@ -76,7 +77,7 @@ class Accounts(Onces):
             write_down(c, Place(by, now_ms, project_id, org_id), [Note("key.create", row.id, after=_shown(row))])
             return row, key
 
-        return await self.write_once(once, work)
+        return await self.write_once(Who(org_id, project_id or ""), once, work)
 
     async def find_key(self, key: str) -> KeyRow | None:
         query = select(*_KEY_COLUMNS).where(t.api_keys.c.key_sha256 == hash_api_key(key))
@@ -112,7 +113,7 @@ class Accounts(Onces):
             bump(c, ACCESS)
             write_down(c, Place(by, now_ms, row.project_id, org_id), [Note("key.revoke", key_id, before=_shown(row))])
 
-        await self._db.write(work)
+        await self._steps.write_small(Who(org_id, project_id or ""), work)
 
     async def touch_keys(self, uses: Mapping[str, int]) -> None:
         k = t.api_keys.c
@@ -140,7 +141,7 @@ class Accounts(Onces):
             write_down(c, Place(by, now_ms, org_id=org_id), [Note("workspace.create", row.id, after=row)])
             return row
 
-        return await self.write_once(once, work)
+        return await self.write_once(Who(org_id), once, work)
 
     async def list_workspaces(self, org_id: str) -> list[WorkspaceRow]:
         w = t.workspaces.c
@@ -164,7 +165,7 @@ class Accounts(Onces):
                 write_down(c, Place(by, now_ms, org_id=row.org_id), [note])
             return new
 
-        return await self._db.write(work)
+        return await self._steps.write_small(await self._whose_workspace(workspace_id), work)
 
     async def delete_workspace(self, workspace_id: str, now_ms: int, by: str = SYSTEM) -> None:
         def work(c: Connection) -> None:
@@ -177,7 +178,13 @@ class Accounts(Onces):
             note = Note("workspace.delete", workspace_id, before=row)
             write_down(c, Place(by, now_ms, org_id=row.org_id), [note])
 
-        await self._db.write(work)
+        await self._steps.write_small(await self._whose_workspace(workspace_id), work)
+
+    async def _whose_workspace(self, workspace_id: str) -> Who:
+        row = await self.get_workspace(workspace_id)
+        if row is None:
+            raise NotFound("There is no such workspace.", {"workspace_id": workspace_id})
+        return Who(row.org_id)
 
 
 def _workspace(workspace_id: str) -> Select[Any]:

@@ -38,20 +38,24 @@ class Breakers(Onces):
         self, project_id: str, draft: BreakerDraft, now_ms: int, by: str = SYSTEM, once: Once | None = None
     ) -> tuple[BreakerRow, list[int]]:
         place = Place(by, now_ms, project_id)
-        return await self.write_once(once, lambda c: _create(c, place, project_id, draft, self._breakers_max))
+        return await self.write_once(
+            await self._steps.whose(project_id),
+            once,
+            lambda c: _create(c, place, project_id, draft, self._breakers_max),
+        )
 
     async def update_breaker(
         self, project_id: str, breaker_id: str, edit: Edit, now_ms: int, by: str = SYSTEM
     ) -> tuple[BreakerRow, list[int]]:
         place = Place(by, now_ms, project_id)
-        return await self._db.write(lambda c: _update(c, place, project_id, breaker_id, edit))
+        return await self._write_small(project_id, lambda c: _update(c, place, project_id, breaker_id, edit))
 
     async def delete_breaker(self, project_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         def work(c: Connection) -> list[int]:
             row = _existing(c, project_id, breaker_id)
             return carry_out(c, Place(by, now_ms, project_id), Plan(removed=[row]))
 
-        return await self._db.write(work)
+        return await self._write_small(project_id, work)
 
     async def replace_breakers(
         self, project_id: str, items: Sequence[BreakerItem], check: Check, now_ms: int, by: str = SYSTEM

@@ -57,7 +57,7 @@ class BulkReplace:
         self, steps: Steps, place: Place, items: Sequence[BreakerItem], check: Check, breakers_max: int
     ) -> None:
         self._steps = steps
-        self._who: Who | None = None
+        self._who = Who("")
         self._breakers_max = breakers_max
         self._place = place
         self._project_id = place.project_id or ""

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, RouterView, encode_entry
 from breaker_actors.store import tables as t
 from breaker_actors.store.config.routing_tables import Linked, view_of
+from breaker_actors.store.pending import refuse_more
 from breaker_actors.store.quotas import add_link_count, reweighed
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import DAY_MS, IDS, by_ids, chunks
@@ -42,9 +43,10 @@ class Change(NamedTuple):
 
 
 def add_changes(c: Connection, changes: Sequence[Change]) -> list[int]:
-    """One change row each; their ids in the same order."""
+    """One change row each; their ids in the same order. Raises Overloaded where too many are on their way already."""
     if not changes:
         return []
+    refuse_more(c, changes[0].router.project_id)
     rows = [
         {
             "router_id": change.router.id,

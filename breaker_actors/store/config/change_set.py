@@ -35,6 +35,7 @@ from breaker_actors.store.config.change_rows import (
     stream_names,
     view_entry,
 )
+from breaker_actors.store.config.routing_tables import names_matter
 from breaker_actors.store.quotas import add_link_count, reweighed, within_share
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import IDS, by_ids, chunks, touch_breakers
@@ -118,8 +119,12 @@ class _AffectedRouters(NamedTuple):
         order = dict.fromkeys(router_id for id_ in ids for router_id in by_breaker[id_])
         found = load_routers(c, list(order))
         # Views of large routers are dear: they are compared only when something they are made of has changed.
-        visible = [old.id for old, new in plan.edited if (old.name, old.rule.metric) != (new.name, new.rule.metric)]
-        seen = dict.fromkeys(router_id for id_ in visible for router_id in by_breaker[id_])
+        seen = dict.fromkeys(
+            router_id
+            for old, new in plan.edited
+            for router_id in by_breaker[old.id]
+            if old.rule.metric != new.rule.metric or (old.name != new.name and names_matter(found[router_id].mode))
+        )
         return cls({id_: found[id_] for id_ in order}, by_breaker, current_views(c, [found[id_] for id_ in seen]))
 
     def write_changes(self, c: Connection, plan: Plan, now_ms: int) -> list[int]:

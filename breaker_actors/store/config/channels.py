@@ -48,7 +48,7 @@ class Channels(Onces):
             write_down(c, Place(by, now_ms, project_id), [Note("channel.create", row.id, after=row)])
             return row
 
-        return await self.write_once(once, work)
+        return await self.write_once(await self._steps.whose(project_id), once, work)
 
     async def list_channels(self, project_id: str) -> list[ChannelRow]:
         query = select(*_COLUMNS).where(t.channels.c.project_id == project_id).order_by(t.channels.c.number)
@@ -75,7 +75,7 @@ class Channels(Onces):
             write_down(c, Place(by, now_ms, project_id), [Note("channel.update", row.id, row, new)])
             return new
 
-        return await self._db.write(work)
+        return await self._write_small(project_id, work)
 
     async def delete_channel(self, project_id: str, channel_id: str, now_ms: int, by: str = SYSTEM) -> None:
         def work(c: Connection) -> None:
@@ -84,7 +84,7 @@ class Channels(Onces):
                 c.execute(delete(t.channels).where(t.channels.c.id == row.id))
             write_down(c, Place(by, now_ms, project_id), [Note("channel.delete", row.id, before=row)])
 
-        await self._db.write(work)
+        await self._write_small(project_id, work)
 
     def _existing_channel(self, c: Connection, project_id: str, channel_id: str) -> ChannelRow:
         lock_project(c, project_id)

@@ -18,6 +18,7 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.quotas import add, shares, used, weight
 from breaker_actors.store.rows import KEPT_MS, Once, Repeated
 from breaker_actors.store.section import StorePart
+from breaker_actors.store.steps import Who
 
 T = TypeVar("T")
 
@@ -47,12 +48,14 @@ class _Kept(msgspec.Struct, frozen=True):
 class Onces(StorePart):
     async def write_once(
         self,
+        who: Who,
         once: Once | None,
         work: Callable[[Connection], T],
         shown: Callable[[Connection, T], Any] | None = None,
         large: Callable[[Connection, T], str | None] | None = None,
     ) -> T:
-        """Runs `work` in one transaction and keeps its answer; without `once` it is a write like any other. Raises
+        """Runs `work` in one transaction, in the turn of `who`, and keeps its answer; without `once` it is a write like
+        any other. Raises
         Repeated when it was done before, IdempotencyKeyReused when that was for another request. `shown` fetches what
         the answer says beside the result. `large` says the id of what was made where that would be too much to keep:
         then nothing of it is fetched or encoded here."""
@@ -67,7 +70,7 @@ class Onces(StorePart):
             self._keep(c, once, made, answer, thing)
             return made
 
-        return await self._db.write(attempt)
+        return await self._steps.write_small(who, attempt)
 
     async def prune_idempotency_keys(self, before_ms: int) -> int:
 

@@ -28,7 +28,7 @@ def has_more() -> ColumnElement[bool]:
     return or_(exists().where(t.breakers.c.project_id == t.projects.c.id), routers)
 
 
-async def end_rest(steps: Steps, who: Who | None, place: Place) -> list[int]:
+async def end_rest(steps: Steps, who: Who, place: Place) -> list[int]:
     """The ids of the change rows."""
     change_ids, left = list[int](), True
     while left:

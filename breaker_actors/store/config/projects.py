@@ -18,6 +18,7 @@ from breaker_actors.store.quotas import add, add_one, refuse_churn
 from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
 from breaker_actors.store.secrets import new_ingest_secret
 from breaker_actors.store.section import ACCESS, bump, lock_project, must_exist, new_id
+from breaker_actors.store.steps import Who
 from breaker_actors.text.escaping import link_template
 
 _PROJECT_FIELDS = {"name", "enable_signed_ingest", "slack_webhook_url", "trace_id_url_template"}
@@ -72,7 +73,7 @@ class Projects(Onces):
             write_down(c, Place(by, now_ms, project_id, org_id), [Note("project.create", project_id, after=row)])
             return row
 
-        return await self.write_once(once, work)
+        return await self.write_once(Who(org_id), once, work)
 
     async def list_projects(self, org_id: str, workspace_id: str | None = None) -> list[ProjectRow]:
         query = live_projects(org_id).order_by(t.projects.c.number)
@@ -150,7 +151,9 @@ class Projects(Onces):
 
         projects = await self._db.read(unfinished)
         for project in projects:
-            await end_rest(self._steps, (project.org_id, project.id), Place(SYSTEM, now_ms, project.id, project.org_id))
+            await end_rest(
+                self._steps, Who(project.org_id, project.id, True), Place(SYSTEM, now_ms, project.id, project.org_id)
+            )
         return len(projects)
 
     async def _change_project(
@@ -175,7 +178,7 @@ class Projects(Onces):
                 write_down(c, Place(by, now_ms, project_id, row.org_id), [Note(action, project_id, row, new)])
             return new
 
-        return await self.write_once(once, work)
+        return await self.write_once(await self._steps.whose(project_id), once, work)
 
     def _load_project(self, c: Connection, project_id: str) -> ProjectRow:
         found = c.execute(live_projects().where(t.projects.c.id == project_id)).first()

@@ -46,6 +46,7 @@ class Routers(Onces):
     ) -> tuple[RouterRow, list[int]]:
         place = Place(by, now_ms, project_id)
         return await self.write_once(
+            await self._steps.whose(project_id),
             once,
             lambda c: _create(c, place, project_id, draft),
             lambda c, made: (made[0], load_breakers(c, project_id, made[0].breaker_ids)),
@@ -62,29 +63,33 @@ class Routers(Onces):
         self, project_id: str, router_id: str, edit: RouterEdit, now_ms: int, by: str = SYSTEM
     ) -> tuple[RouterRow, list[int]]:
         place = Place(by, now_ms, project_id)
-        return await self._db.write(lambda c: _update(c, place, _locked(c, project_id, router_id), edit))
+        return await self._write_small(project_id, lambda c: _update(c, place, _locked(c, project_id, router_id), edit))
 
     async def router_entries(
         self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM
     ) -> list[tuple[int, bytes]]:
         place = Place(by, now_ms, project_id)
-        return await self._db.write(lambda c: _entries(c, place, _locked(c, project_id, router_id)))
+        return await self._write_small(project_id, lambda c: _entries(c, place, _locked(c, project_id, router_id)))
 
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         place = Place(by, now_ms, project_id)
-        return await self._db.write(lambda c: _delete(c, place, _locked(c, project_id, router_id)))
+        return await self._write_small(project_id, lambda c: _delete(c, place, _locked(c, project_id, router_id)))
 
     async def link_breakers(
         self, project_id: str, router_id: str, breaker_ids: Sequence[str], now_ms: int, by: str = SYSTEM
     ) -> tuple[RouterRow, list[int]]:
         place = Place(by, now_ms, project_id)
-        return await self._db.write(lambda c: _link(c, place, _locked(c, project_id, router_id), breaker_ids))
+        return await self._write_small(
+            project_id, lambda c: _link(c, place, _locked(c, project_id, router_id), breaker_ids)
+        )
 
     async def unlink_breaker(
         self, project_id: str, router_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM
     ) -> list[int]:
         place = Place(by, now_ms, project_id)
-        return await self._db.write(lambda c: _unlink(c, place, _locked(c, project_id, router_id), breaker_id))
+        return await self._write_small(
+            project_id, lambda c: _unlink(c, place, _locked(c, project_id, router_id), breaker_id)
+        )
 
 
 # reading
@@ -222,7 +227,8 @@ def _delete(c: Connection, place: Place, row: RouterRow) -> list[int]:
 
 def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> tuple[RouterRow, list[int]]:
     asked = _breakers(c, row.project_id, tuple(dict.fromkeys(breaker_ids)))
-    new = [breaker for breaker in asked if breaker.id not in row.breaker_ids]
+    before = set(row.breaker_ids)
+    new = [breaker for breaker in asked if breaker.id not in before]
     if not new:
         return row, []
     refuse_many_links(c, row.project_id, len(new))

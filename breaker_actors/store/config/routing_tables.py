@@ -21,9 +21,14 @@ class Linked(NamedTuple):
     metric: str
 
 
+def names_matter(mode: str) -> bool:
+    """Whether shares may be said by breakers' names."""
+    return mode in _WORDS
+
+
 def share_of(mode: Mode, metadata: Mapping[str, str], breaker_id: str, name: str) -> float | None:
     """The percent (canary; None = all) or weight (weighted) of one breaker; the key with its id wins over its name."""
-    if mode not in _WORDS:  # static; and what no reader of the view takes for a mode
+    if not names_matter(mode):  # static; and what no reader of the view takes for a mode
         return None
     word = _WORDS[mode]
     for key in (word + breaker_id, word + name):

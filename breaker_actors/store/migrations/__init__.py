@@ -22,8 +22,8 @@ from breaker_actors.errors import SchemaMismatch
 from breaker_actors.sql.database import is_sqlite, make_engine, sqlite_url, translate
 from breaker_actors.sql.sqlite import make_file
 
-HEAD = "0014"
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014")
+KNOWN = tuple(f"{number:04}" for number in range(1, 16))
+HEAD = KNOWN[-1]
 UPGRADE_LOCK = 0x62726B72_0002
 """The advisory lock of PostgreSQL under which a schema is changed."""
 

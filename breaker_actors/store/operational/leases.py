@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, zip_longest
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, true, update
 
 from breaker_actors.core.log_entries import UNREADABLE
 from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
@@ -18,6 +19,8 @@ from breaker_actors.telemetry.set_aside import Asides
 
 Kind = Literal["breaker", "router"]
 _TABLES = {"breaker": t.breakers, "router": t.routers}
+PENDING_BYTES = 4 << 20
+"""What the changes of one round take together, though there is one of them at least."""
 _decode_entries = msgspec.msgpack.Decoder(tuple[tuple[int, bytes], ...]).decode
 
 
@@ -35,15 +38,15 @@ class Placements(StorePart):
     async def claim(self, directory_epoch: int, kind: Kind, owners: Mapping[str, str]) -> dict[str, int]:
         return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
 
-    async def pending_changes(self, limit: int, owners: Sequence[str] | None = None) -> list[ChangeRow]:
-        turn = func.row_number().over(partition_by=t.changes.c.project_id, order_by=t.changes.c.id).label("turn")
-        waiting = select(t.changes.c.id, turn)
-        if owners is not None:
-            able = t.routers.c.owner.is_(None) | t.routers.c.owner.in_(owners)
-            waiting = waiting.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
-        w = waiting.subquery().c
-        query = select(t.changes).join(w.id.table, w.id == t.changes.c.id).order_by(w.turn, w.id).limit(limit)
-        return [_change(row, self.asides) for row in await self._db.read(lambda c: c.execute(query).all())]
+    async def pending_changes(
+        self, limit: int, owners: Sequence[str] | None = None, after: str = ""
+    ) -> list[ChangeRow]:
+        rows = await self._db.read(lambda c: _pending(c, limit, owners, after))
+        return [_change(row, self.asides) for row in rows]
+
+    async def count_pending(self, most: int) -> int:
+        found = select(t.changes.c.id).limit(most).subquery()
+        return await self._db.read(lambda c: c.execute(select(func.count()).select_from(found)).scalar_one())
 
     async def unsettled(self, change_ids: Sequence[int]) -> list[str]:
         return await self._db.read(lambda c: _unsettled(c, change_ids))
@@ -84,6 +87,45 @@ def _claim(c: Connection, directory_epoch: int, kind: Kind, owners: Mapping[str,
     c.execute(statement, [{"which": id_, "to": owner} for id_, owner in sorted(owners.items())])
     query = select(table.c.id, table.c.epoch).where(table.c.id.in_(IDS))
     return {id_: epoch for id_, epoch in by_ids(c, query, list(owners))}
+
+
+def _pending(c: Connection, limit: int, owners: Sequence[str] | None, after: str) -> list[Row[Any]]:
+    """The oldest changes of some projects, those of each in turn: as many as take PENDING_BYTES together."""
+    for projects in _waiting_projects(c, limit, after):
+        oldest = [_oldest(c, project_id, owners, limit) for project_id in projects]
+        turns = [row for turn in zip_longest(*oldest) for row in turn if row is not None][:limit]
+        sums = accumulate(row.size for row in turns)
+        some = [row.id for row, size in zip(turns, sums, strict=True) if row is turns[0] or size <= PENDING_BYTES]
+        if some:
+            found = {row.id: row for row in by_ids(c, select(t.changes).where(t.changes.c.id.in_(IDS)), some)}
+            return [found[id_] for id_ in some]
+    return []
+
+
+def _waiting_projects(c: Connection, most: int, after: str) -> Iterator[Sequence[str]]:
+    """The projects that have changes, `most` at a time: those behind `after`, then the others. The index is walked from
+    one project to the next, however many changes each has."""
+    which = t.changes.c.project_id
+    ranges = [(which > after, after), (which <= after, "")] if after else [(true(), "")]
+    for within, low in ranges:
+        while True:
+            first = select(func.min(which).label("id")).where(within, which > low).cte(recursive=True)
+            following = select(func.min(which)).where(within, which > first.c.id).scalar_subquery()
+            each = first.union_all(select(following).where(first.c.id.is_not(None)))
+            found = c.execute(select(each.c.id).where(each.c.id.is_not(None)).limit(most)).scalars().all()
+            if not found:
+                break
+            yield found
+            low = found[-1]
+
+
+def _oldest(c: Connection, project_id: str, owners: Sequence[str] | None, most: int) -> list[Row[Any]]:
+    """The first changes of a project; of all, or of the routers that these owners have, or nobody."""
+    query = select(t.changes.c.id, func.length(t.changes.c.entries).label("size"))
+    if owners is not None:
+        able = t.routers.c.owner.is_(None) | t.routers.c.owner.in_(owners)
+        query = query.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
+    return list(c.execute(query.where(t.changes.c.project_id == project_id).order_by(t.changes.c.id).limit(most)))
 
 
 def _unsettled(c: Connection, change_ids: Sequence[int]) -> list[str]:

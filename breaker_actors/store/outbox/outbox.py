@@ -87,7 +87,7 @@ class Outbox(StorePart):
         self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
     ) -> list[DeliveryRow]:
         place = Place(by, now_ms, project_id)
-        return await self._db.write(lambda c: _redrive(c, place, project_id, channel_id, delivery_id))
+        return await self._write_small(project_id, lambda c: _redrive(c, place, project_id, channel_id, delivery_id))
 
     async def prune_deliveries(self, before_ms: int) -> int:
         return await self._db.write(lambda c: _prune(c, before_ms))
