@@ -39,11 +39,23 @@ Refusal = Literal["log_full", "share_full"]
 
 class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     """Result of appending a Part: "ok" (durable, at `offset`), "duplicate" (an earlier one at `offset` had its key),
-    "reused" (an earlier one with another body had it), "not_owner" or "failed". Refused for now: "full" (too much in
+    "reused" (an earlier one with another body had it), "not_owner" or "failed"; "not_configured": the
+    log does not say yet which breakers count. Refused for now: "full" (too much in
     flight), "log_full" (the log is at its bound), "share_full" (this project's share of it is). "damaged": nothing is
     taken into a log that is not as it was written, until an operator says how to go on."""
 
-    status: Literal["ok", "duplicate", "reused", "full", "log_full", "share_full", "not_owner", "failed", "damaged"]
+    status: Literal[
+        "ok",
+        "duplicate",
+        "reused",
+        "full",
+        "log_full",
+        "share_full",
+        "not_owner",
+        "not_configured",
+        "failed",
+        "damaged",
+    ]
     offset: int = 0
 
 

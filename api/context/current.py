@@ -18,8 +18,10 @@ from api.admission.outgoing import DEPARTURE, Departure
 from api.admission.read_budget import SETTING
 from api.context.replica import replica
 from api.wire.http import READS, holds, json_pieces, no_content, tagged
+from api.wire.remarks import PENDING
 from api.wire.responses import Texts, listing
 from api.wire.telling import Telling
+from api.wire.unknown import WARNINGS_MAX, FieldWarning
 from breaker_actors.errors import Forbidden, NotFound, Overloaded
 from breaker_actors.store.rows import KeyRow, ProjectRow
 
@@ -189,7 +191,16 @@ async def access_changed(project_id: str) -> None:
 
 
 async def configured(project_id: str, change_ids: list[int]) -> None:
-    """After a configuration write: it is in the routers' logs when this returns, and not remembered otherwise here."""
+    """After a configuration write: it is in the routers' logs when this returns, or the answer says that it is not, and
+    not remembered otherwise here."""
     parts = replica()
     parts.caches.forget_project(project_id)
-    await parts.gateway.configured(project_id, change_ids)
+    if not await parts.gateway.configured(project_id, change_ids):
+        parts.meters.count("breakers_changes_late_total")
+        remark([PENDING])
+
+
+def remark(found: Sequence[FieldWarning]) -> None:
+    """Has the current request's answer say so; nothing is refused for it."""
+    if found:
+        g.warnings = [*g.get("warnings", ()), *found][:WARNINGS_MAX]

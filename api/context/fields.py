@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from quart import g, request
+from quart import request
 
-from api.context.current import BODY_BYTES_MAX, raw_body
+from api.context.current import BODY_BYTES_MAX, raw_body, remark
 from api.wire.query import flag
 from api.wire.requests import decode_object
-from api.wire.unknown import WARNINGS_MAX, FieldWarning, unknown_fields
+from api.wire.unknown import FieldWarning, unknown_fields
 from breaker_actors.errors import BadRequest, Invalid
 
 
@@ -34,9 +34,3 @@ def heed(found: Sequence[FieldWarning]) -> None:
     if strict:
         raise Invalid(f"{found[0].field}: {found[0].message}", {each.field: each.message for each in found})
     remark(found)
-
-
-def remark(found: Sequence[FieldWarning]) -> None:
-    """Has the current request's answer say so; nothing is refused for it."""
-    if found:
-        g.warnings = [*g.get("warnings", ()), *found][:WARNINGS_MAX]

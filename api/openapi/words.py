@@ -142,8 +142,8 @@ PROPERTIES = {
     "Error.message": "The same for people.",
     "Error.request_id": "X-Request-ID of the answer, under which the service logs.",
     "warnings": "Fields of the body that were ignored, at most 20; only when there are any.",
-    "FieldWarning.code": "Machine word: unknown_field.",
-    "FieldWarning.field": "Path of the field in the body.",
+    "FieldWarning.code": "Machine word: unknown_field, never_moves, same_name or pending.",
+    "FieldWarning.field": "Path of the field in the body; empty where none is meant.",
     "FieldWarning.message": "What is wrong with it, and which field may be meant.",
     "Error.details": "What is wrong by the path of a field, where that can be said; else empty.",
     # projects

@@ -17,11 +17,12 @@ from api.context.current import (
     departure,
     expect_list,
     raw_body,
+    remark,
     spend_reads,
     tell_tagged,
     telling,
 )
-from api.context.fields import heed, remark, sent_fields
+from api.context.fields import heed, sent_fields
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.wire import requests as wire

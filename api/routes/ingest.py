@@ -158,7 +158,7 @@ def check_outcomes(outcomes: Sequence[AppendResult]) -> None:
     words = {outcome.status for outcome in outcomes}
     if "damaged" in words:
         raise LogDamaged
-    if words & {"failed", "not_owner"}:
+    if words & {"failed", "not_owner", "not_configured"}:
         raise Unavailable("A part of the samples could not be stored; send the request again.")
     if "reused" in words:
         raise IdempotencyKeyReused

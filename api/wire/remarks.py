@@ -6,6 +6,7 @@ from api.wire.unknown import FieldWarning
 from breaker_actors.core.model import Rule
 
 NEVER_MOVES, SAME_NAME = "never_moves", "same_name"
+PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
 
 
 def rule_remarks(rule: Rule) -> list[FieldWarning]:

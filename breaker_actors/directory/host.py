@@ -141,14 +141,15 @@ class DirectoryHost:
         found = ((i, self._placer.assignments[kind].owner(i)) for i in ids)
         return {i: owner for i, owner in found if owner is not None}
 
-    async def configured(self, change_ids: Sequence[int]) -> None:
-        """Applies written changes; returns when these are in the routers' logs or an owner of theirs is away.
+    async def configured(self, change_ids: Sequence[int]) -> bool:
+        """Applies written changes; returns when these are in the routers' logs (True) or an owner of theirs is away.
 
         An owner that is only starting is waited for, up to CONFIGURED_S."""
         self._check_loaded()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONFIGURED_S):
-                await self._apply_until(change_ids)
+                return await self._apply_until(change_ids)
+        return False
 
     async def changed(self, project_id: str) -> None:
         """Has replicas told that a project's configuration was written of which no router's log is to know."""
@@ -183,15 +184,15 @@ class DirectoryHost:
         if not self._loaded:
             raise Unavailable("the directory is starting")
 
-    async def _apply_until(self, change_ids: Sequence[int]) -> None:
+    async def _apply_until(self, change_ids: Sequence[int]) -> bool:
         again = True
         while True:
             if await self._dispatch.apply(change_ids):
-                return
+                return True
             owners = await self._dispatch.unsettled_owners(change_ids)
             if any(map(self._placer.membership.is_starting, owners)):
                 await self._supervision.until_up(owners)
             elif again and any(map(self._placer.membership.is_up, owners)):
                 again = False  # it came up, or got the router back, while we were at it
             else:
-                return
+                return not owners

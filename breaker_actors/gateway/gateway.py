@@ -61,9 +61,9 @@ class Gateway(Protocol):
         """Appends each part to its router's log; one outcome per part, in order. "full" = try again later (429),
         "failed" = unavailable (503)."""
 
-    async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
-        """Tells the Directory of written changes; returns when they are in the routers' logs (or an owner is away) and
-        replicas are told (or will be)."""
+    async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
+        """Tells the Directory of written changes; returns when they are in the routers' logs and replicas are told (or
+        will be), after CONFIGURED_S at the latest. False: they are on their way, but not in all logs yet."""
 
     async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
         """Tells every replica that something beside states was changed in the store. Returns also when nobody can be
@@ -129,15 +129,15 @@ class ActorGateway:
     async def ingest(self, parts: Sequence[Part]) -> list[AppendResult]:
         return list(await asyncio.gather(*map(self._ingest_one, parts)))
 
-    async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
-        with contextlib.suppress(TimeoutError):
+    async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
+        with contextlib.suppress(TimeoutError, BreakersError):
             async with asyncio.timeout(CONFIGURED_S):
                 if change_ids:
                     # the rows are written: if the Directory is away it applies them when it is back
-                    with contextlib.suppress(BreakersError):
-                        await self._directory.configured(change_ids)
-                else:
-                    await self._changed(project_id)
+                    return await self._directory.configured(change_ids)
+                await self._changed(project_id)
+                return True
+        return False
 
     async def _changed(self, project_id: str) -> None:
         """Nothing is written that tells of it: the Directory must hear it, or start anew, which comes to the same."""
@@ -216,9 +216,10 @@ class ActorGateway:
             async with asyncio.timeout(INGEST_S):
                 while True:
                     outcome = await self._try(part)
-                    if outcome.status not in ("not_owner", "failed"):
+                    if outcome.status not in ("not_owner", "not_configured", "failed"):
                         return outcome
-                    self._owners["router"].pop(part.router_id, None)
+                    if outcome.status != "not_configured":
+                        self._owners["router"].pop(part.router_id, None)
                     await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             return AppendResult("failed")

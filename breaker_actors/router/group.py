@@ -139,6 +139,9 @@ class Group:
         if router.damage:
             self.outcomes[index] = AppendResult("damaged")
             return
+        if isinstance(item, Part) and not router.view_offset:
+            self.outcomes[index] = AppendResult("not_configured")
+            return
         keys = item.keys if isinstance(item, Part) else (item.key,)
         if (known := self._known(router, keys[:REUSABLE])) is not None:
             if isinstance(item, Part):

@@ -313,12 +313,18 @@ _METERS = [
         "states of a project loaded for its streams; overrun: too much happened meanwhile, done again",
         {"result": ("ok", "overrun", "failed")},
     ),
+    Meter(
+        "breakers_changes_late_total",
+        "changes",
+        ("api",),
+        "requests answered with the warning pending: their changes were not in all routers' logs within 10 s",
+    ),
     # directory
     Meter(
         "breakers_changes_pending",
         "changes",
         ("directory",),
-        "configuration changes not yet in a router's log; counted up to 1000",
+        "configuration changes not yet in a router's log; counted up to 100000",
     ),
     Meter("breakers_actors_up", "actors", ("directory",), "actors that answer", {"kind": ("breaker", "router")}),
     Meter(

@@ -180,8 +180,8 @@ class DirectoryPeer(_Peer):
     async def hello(self, kind: ActorKind, name: str, incarnation: str) -> None:
         await self.net.call(self.name, "hello", kind, name, incarnation)
 
-    async def configured(self, change_ids: Sequence[int]) -> None:
-        await self.net.call(self.name, "configured", change_ids)
+    async def configured(self, change_ids: Sequence[int]) -> bool:
+        return bool(await self.net.call(self.name, "configured", change_ids))
 
     async def changed(self, project_id: str) -> None:
         await self.net.call(self.name, "changed", project_id)

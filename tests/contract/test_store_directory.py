@@ -10,6 +10,7 @@ import pytest
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import RouterAssignment, RouterRef
 from breaker_actors.store.base import Store
+from breaker_actors.store.operational import leases
 from breaker_actors.store.rows import BreakerItem, Placement
 from tests.contract.store_world import RULE, World, draft, event
 
@@ -104,6 +105,32 @@ async def test_a_project_with_many_changes_holds_up_nobody_elses(world: World) -
     await world.store.claim(world.directory, "router", claimed | {row.router_ids[0]: "r-1"})
     pending = await world.store.pending_changes(3, ["r-0"])
     assert [change.router_id for change in pending] == [r.router_ids[0] for r in (first, second, third)]
+
+
+async def test_projects_come_in_rotation(world: World) -> None:
+    """Who comes behind the last one is first, and after the last of all it begins anew."""
+    ids = [(await world.store.create_project(world.org_id, world.workspace_id, f"p{n}", 1)).id for n in range(5)]
+    for id_ in ids:
+        for name in "ab":
+            await world.store.create_breaker(id_, draft(name), 2)
+    seen, after = list[list[str]](), ""
+    for _ in range(4):
+        seen.append([change.project_id for change in await world.store.pending_changes(2, after=after)])
+        after = seen[-1][-1]
+    first, second, third, fourth, fifth = sorted(ids)
+    assert seen == [[first, second], [third, fourth], [fifth, fifth], [first, second]]
+    assert await world.store.count_pending(7) == 7
+    assert await world.store.count_pending(100) == 10
+
+
+async def test_a_round_takes_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One change at least, however large it is."""
+    for name in "abc":
+        await world.breaker(name)
+    monkeypatch.setattr(leases, "PENDING_BYTES", 1)
+    assert len(await world.store.pending_changes(10)) == 1
+    monkeypatch.setattr(leases, "PENDING_BYTES", 1 << 20)
+    assert len(await world.store.pending_changes(10)) == 3
 
 
 async def test_a_link_counts_from_where_its_change_lies(world: World) -> None:

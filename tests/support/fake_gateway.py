@@ -73,6 +73,7 @@ class FakeGateway:
         self.changes: list[int] = []
         self.announced: list[str] = []
         self.down = False
+        self.is_late = False
         self.processes: list[Counted] = []
         self.silent = 0
         self.polls = 0
@@ -92,8 +93,9 @@ class FakeGateway:
         self.parts.extend(parts)
         return [AppendResult(self.word, 1) for _ in parts]
 
-    async def configured(self, project_id: str, change_ids: Sequence[int]) -> None:
+    async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
         self.changes.extend(change_ids)
+        return not self.is_late
 
     async def announce(self, kind: Any, project_ids: Sequence[str]) -> None:
         self.announced.append(kind)

@@ -6,11 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from breaker_actors.core.log_entries import GAP, Gap, encode_entry
 from breaker_actors.core.rules import parse_rule
+from breaker_actors.directory.config_dispatch import ConfigDispatch
+from breaker_actors.gateway import gateway
 from breaker_actors.messages import ChangeRow, SubscribeRequest
 from breaker_actors.router import host
-from breaker_actors.store.rows import BreakerItem
+from breaker_actors.store.rows import BreakerDraft, BreakerItem
 from breaker_actors.transport.peers import DIRECTORY
 from breaker_actors.wal.base import Append
 from tests.support.cluster import FAST_RULE, Service, service
@@ -91,3 +95,28 @@ async def test_who_was_replaced_takes_no_log_for_damaged(tmp_path: Path) -> None
         assert await router.subscribe("breaker-0", [request]) == [None]
         assert (await router.status()).damaged == ()
         assert router._asides.waiting == 0
+
+
+async def test_samples_wait_for_the_first_view_of_their_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router is owned a while before its log says who counts: 202 for what nobody will ever count would be a lie."""
+    async with service(tmp_path) as s:
+        append = ConfigDispatch._append
+
+        async def nothing(*_: Any, **__: Any) -> dict[int, int]:
+            return {}
+
+        monkeypatch.setattr(ConfigDispatch, "_append", nothing)
+        draft = BreakerDraft(rule=parse_rule(FAST_RULE | {"min_count": 3}), name="late")
+        row, changes = await s.store.create_breaker(s.project.id, draft, s.clock.now_ms())
+        assert not await s.gateway.configured(s.project.id, changes)
+        (router_id,) = row.router_ids
+        assert await s.slot(router_id), "it is owned"
+        monkeypatch.setattr(gateway, "INGEST_S", 0.3)
+        assert (await s.send(router_id, [1e9] * 9)).status == "failed"
+        monkeypatch.setattr(gateway, "INGEST_S", 10.0)
+        sending = asyncio.create_task(s.send(router_id, [1e9] * 9))
+        await asyncio.sleep(0.3)
+        monkeypatch.setattr(ConfigDispatch, "_append", append)
+        assert (await sending).status == "ok"
+        await s.in_state(row.id, "open")
+        assert await s.gateway.configured(s.project.id, changes)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from api.context.replica import EXTENSION
 from api.openapi.table import OPERATIONS
 from api.wire.unknown import NAME_SHOWN_MAX, WARNINGS_MAX
 from tests.support.web_world import RULE, World, error_of
@@ -118,3 +119,20 @@ async def test_samples_and_deletions_are_not_looked_through(world: World) -> Non
 
 async def test_strict_is_a_word_of_two(world: World) -> None:
     await error_of(await world.call("POST", "breakers?strict=maybe", json=RULE), 400, "bad_request")
+
+
+async def test_a_change_that_is_not_in_all_logs_yet_says_so(world: World) -> None:
+    """It is stored, and its caller need not guess why samples don't count yet."""
+    world.gateway.is_late = True
+    response = await world.call("POST", "breakers", json=RULE)
+    assert response.status_code == 201
+    made = await response.get_json()
+    assert [warning["code"] for warning in made["warnings"]] == ["pending"]
+    path = f"breakers/{made['breaker']['id']}"
+    changed = await (await world.call("PATCH", path, json={"threshold": 7})).get_json()
+    assert [warning["code"] for warning in changed["warnings"]] == ["pending"]
+    assert world.app.extensions[EXTENSION].meters.value("breakers_changes_late_total") == 2
+    world.gateway.is_late = False
+    assert "warnings" not in await (await world.call("PATCH", path, json={"threshold": 8})).get_json()
+    world.gateway.is_late = True
+    assert (await world.call("DELETE", path)).status_code == 204

@@ -1,0 +1,201 @@
+"""Store: whoever asks for many changes at once has them in turn with everybody else's, and not more than so many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import pytest
+
+from breaker_actors.errors import NotFound, Overloaded, Unavailable
+from breaker_actors.store import pending, steps
+from breaker_actors.store.rows import BreakerRow
+from breaker_actors.store.steps import Steps, Who
+from tests.contract.store_world import World, draft
+from tests.contract.test_store_bulk import item, replace
+
+
+class Neighbour(NamedTuple):
+    """Another organisation, with a project."""
+
+    org_id: str
+    project_id: str
+
+
+@pytest.fixture
+async def neighbour(world: World) -> Neighbour:
+    org_id = await world.store.create_org("neighbour", 1)
+    workspace = await world.store.create_workspace(org_id, "w", "w", 1)
+    return Neighbour(org_id, (await world.store.create_project(org_id, workspace.id, "p", 1)).id)
+
+
+def steps_of(world: World) -> Steps:
+    found: Steps = world.store._steps  # type: ignore[attr-defined]
+    return found
+
+
+async def rename(world: World, row: BreakerRow, number: int) -> int:
+    await world.edit(row.id, name=f"renamed {number}")
+    return number
+
+
+async def waiting_for(turns: steps.Turns, count: int) -> None:
+    async with asyncio.timeout(10):
+        while sum(len(each) for projects in turns._waiting.values() for each in projects.values()) < count:
+            await asyncio.sleep(0.001)
+
+
+async def test_many_changes_of_one_let_others_in_between(world: World, neighbour: Neighbour) -> None:
+    """Twenty wait; somebody else's comes behind one of them, of whatever kind it is."""
+    row, held, order = await world.breaker("a"), steps_of(world)._turns, list[str]()
+    await held.take(Who("somebody"))
+
+    async def noted(name: str, act: Any) -> None:
+        await act
+        order.append(name)
+
+    many = [asyncio.create_task(noted("many", rename(world, row, n))) for n in range(20)]
+    await waiting_for(held, 20)
+    store, (org_id, project_id) = world.store, neighbour
+    acts = {
+        "breaker": store.create_breaker(project_id, draft("x"), 2),
+        "key": store.create_key(org_id, "user", "k", 2),
+        "project": store.update_project(project_id, {"name": "other"}, 2),
+    }
+    others = [asyncio.create_task(noted(name, act)) for name, act in acts.items()]
+    await waiting_for(held, 23)
+    held.give_back()
+    await asyncio.gather(*many, *others)
+    assert {name for name in order[:6] if name != "many"} == acts.keys()
+
+
+async def test_more_than_so_many_are_refused(
+    world: World, neighbour: Neighbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "WAITING_MAX", 3)
+    row, held = await world.breaker("a"), steps_of(world)._turns
+    await held.take(Who("somebody"))
+    asked = [asyncio.create_task(rename(world, row, n)) for n in range(3)]
+    await waiting_for(held, 3)
+    with pytest.raises(Overloaded, match="wait for their turn"):
+        await rename(world, row, 4)
+    other = asyncio.create_task(world.store.create_breaker(neighbour.project_id, draft("x"), 2))
+    await waiting_for(held, 4)
+    asked[0].cancel()
+    await asyncio.wait([asked[0]])
+    asked.append(asyncio.create_task(rename(world, row, 5)))  # whoever goes away makes room
+    await waiting_for(held, 4)
+    held.give_back()
+    assert await asyncio.gather(*asked[1:]) == [1, 2, 5]
+    await other
+
+
+async def test_who_waits_too_long_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "TURN_S", 0.05)
+    row, held = await world.breaker("a"), steps_of(world)._turns
+    await held.take(Who("somebody"))
+    with pytest.raises(Overloaded, match="wait for their turn"):
+        await rename(world, row, 1)
+    held.give_back()
+    assert await rename(world, row, 2) == 2
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write counts as long."""
+    monkeypatch.setattr(steps, "SHORT_S", 0.0)
+    monkeypatch.setattr(steps, "PAUSE_S", 0.0)
+
+
+@pytest.mark.usefixtures("short")
+async def test_who_has_written_for_long_rests(
+    world: World, neighbour: Neighbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He shares a third of the time with the large ones, and nobody else does; after a while he is like all others."""
+    row, held = await world.breaker("a"), steps_of(world)._large_turns
+    await held.take(Who("somebody"))
+    slow = asyncio.create_task(rename(world, row, 1))
+    await waiting_for(held, 1)
+    monkeypatch.setattr(steps, "SHORT_S", 60.0)
+    steps_of(world)._slow.pop(neighbour.org_id)
+    await asyncio.wait_for(world.store.create_breaker(neighbour.project_id, draft("x"), 2), 5)
+    assert not slow.done()
+    steps_of(world)._slow[world.org_id] = 0.0  # a while ago
+    await asyncio.wait_for(rename(world, row, 2), 5)
+    held.give_back()
+    assert await slow == 1
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_long_write_that_fails_counts_too(world: World) -> None:
+    steps_of(world)._slow.clear()
+    with pytest.raises(NotFound):
+        await world.edit("0a0a0a0a-0000-4000-8000-000000000009", name="x")
+    assert world.org_id in steps_of(world)._slow
+
+
+# what is on its way
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "PENDING_MAX", 4)
+    monkeypatch.setattr(pending, "LOOKED_FROM", 1)
+
+
+@pytest.mark.usefixtures("few")
+async def test_so_many_changes_are_on_their_way(world: World, neighbour: Neighbour) -> None:
+    """Of an organisation, over all its projects; then it waits for them, and others don't."""
+    other = await world.store.create_project(world.org_id, world.workspace_id, "other", 1)
+    for name in "ab":
+        await world.breaker(name)
+        await world.store.create_breaker(other.id, draft(name), 1)
+    with pytest.raises(Overloaded, match="on their way"):
+        await world.breaker("c")
+    await world.store.create_breaker(neighbour.project_id, draft("x"), 2)
+    await world.settle()
+    await world.breaker("c")
+    rows, _ = await world.store.list_breakers(world.project_id)
+    assert [row.name for row in rows] == ["a", "b", "c"]
+
+
+async def test_so_many_bytes_are_on_their_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "LOOKED_FROM", 1)
+    for name in "ab":
+        await world.breaker(name)
+    monkeypatch.setattr(pending, "PENDING_BYTES_MAX", 100)
+    with pytest.raises(Overloaded, match="on their way"):
+        await world.breaker("c")
+
+
+@pytest.mark.usefixtures("few")
+async def test_steps_wait_until_what_came_before_is_carried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "STEP", 1)
+    monkeypatch.setattr(steps, "CARRIED_AGAIN_S", 0.01)
+    asked = asyncio.create_task(replace(world, *map(item, "abcdef")))
+    most = 0
+    async with asyncio.timeout(20):
+        while not asked.done():
+            count = await world.store.count_pending(100)
+            most = max(most, count)
+            if count == 2:
+                await asyncio.sleep(0.05)
+                assert await world.store.count_pending(100) == 2
+                await world.settle()
+            await asyncio.sleep(0.001)
+    assert [row.name for row in (await asked).rows] == list("abcdef")
+    assert most == 2
+
+
+@pytest.mark.usefixtures("few")
+async def test_steps_that_wait_in_vain_say_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done stays, the project is free, the same replace again does the rest."""
+    monkeypatch.setattr(steps, "STEP", 1)
+    monkeypatch.setattr(steps, "CARRIED_AGAIN_S", 0.01)
+    monkeypatch.setattr(steps, "CARRIED_S", 0.05)
+    with pytest.raises(Unavailable, match="on their way"):
+        await replace(world, *map(item, "abcd"))
+    assert len((await world.store.list_breakers(world.project_id))[0]) == 2
+    await world.settle()
+    monkeypatch.setattr(pending, "PENDING_MAX", 100)
+    assert len((await replace(world, *map(item, "abcd"))).rows) == 4
