@@ -39,9 +39,9 @@ _whole: set[asyncio.Task[Any]] = set()
 LARGE_AT_ONCE = 4
 """Large changes of one organisation under way at once, whoever waits for them; the next one waits before its first
 write."""
-SLOW_S = 10.0
-"""So long an organisation rests with the large ones after a write that took SHORT_S of a core: its size was not known
-before."""
+LONG_S, SLOW_S = 0.05, 10.0
+"""An organisation whose write took LONG_S of a core rests with the large ones for SLOW_S: its size was not known before.
+A usual one takes a fifth of that."""
 WAITING_MAX, TURN_S = 256, 10.0
 """Changes of one organisation that wait for their turn in a process, and how long each does; then they are refused."""
 ORGS_KNOWN_MAX = 100_000
@@ -209,7 +209,7 @@ class Steps:
             return await self._db.write(timed)
         finally:
             self._turns.give_back()
-            if spent_s > SHORT_S:
+            if spent_s > LONG_S:
                 self._slow[who.org_id] = asyncio.get_running_loop().time() + SLOW_S
 
     def _is_slow(self, org_id: str) -> bool:

@@ -101,13 +101,13 @@ async def test_who_waits_too_long_is_refused(world: World, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every write counts as long."""
-    monkeypatch.setattr(steps, "SHORT_S", 0.0)
+    monkeypatch.setattr(steps, "LONG_S", 0.0)
     monkeypatch.setattr(steps, "PAUSE_S", 0.0)
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("long")
 async def test_who_has_written_for_long_rests(
     world: World, neighbour: Neighbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +116,7 @@ async def test_who_has_written_for_long_rests(
     await held.take(Who("somebody"))
     slow = asyncio.create_task(rename(world, row, 1))
     await waiting_for(held, 1)
-    monkeypatch.setattr(steps, "SHORT_S", 60.0)
+    monkeypatch.setattr(steps, "LONG_S", 60.0)
     steps_of(world)._slow.pop(neighbour.org_id)
     await asyncio.wait_for(world.store.create_breaker(neighbour.project_id, draft("x"), 2), 5)
     assert not slow.done()
@@ -126,7 +126,7 @@ async def test_who_has_written_for_long_rests(
     assert await slow == 1
 
 
-@pytest.mark.usefixtures("short")
+@pytest.mark.usefixtures("long")
 async def test_a_long_write_that_fails_counts_too(world: World) -> None:
     steps_of(world)._slow.clear()
     with pytest.raises(NotFound):
