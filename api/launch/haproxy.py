@@ -54,7 +54,16 @@ OTHERS_S = 2
 IDLE_S = 25
 """Seconds that a connection is kept between requests: longer than SDKs pause between batches of samples, and no period
 that pollers have, whose next request would meet the end."""
-OPEN_PAGES = ("/api/health", "/api/healthz", "/api/readyz", "/docs", "/openapi.json", "/metrics", "/-/healthz")
+OPEN_PAGES = (
+    "/api/health",
+    "/api/healthz",
+    "/api/readyz",
+    "/docs",
+    "/docs/rapidoc.js",
+    "/openapi.json",
+    "/metrics",
+    "/-/healthz",
+)
 """What may be answered 200 without a key: such an answer says nothing for the caller, and ends its connection."""
 KEYLESS_PER_S = 50
 """Requests of one source a second that show no key: probes, the pages above, OPTIONS, and what will be 401."""

@@ -19,11 +19,13 @@ import contextlib
 import hmac
 import json
 import uuid
-from typing import Any, Literal
+from collections import Counter
+from typing import Any, Literal, get_args
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from api.admission.addresses import source
 from api.launch import haproxy as ingress
 from breaker_actors.telemetry.meters import Meters
 
@@ -39,11 +41,11 @@ LINGER_S = 10.0
 LINGER_BYTES_MAX = 16 << 20
 """Twice the largest body that is taken."""
 
-What = Literal["unproven", "late", "head", "connections", "pipelined", "body"]
-refused: dict[What, int] = {"unproven": 0, "late": 0, "head": 0, "connections": 0, "pipelined": 0, "body": 0}
+What = Literal["unproven", "late", "head", "connections", "pipelined", "body", "still"]
+refused: dict[What, int] = {each: 0 for each in get_args(What)}
 """What was refused in this process: requests without a proof, and what is no request; connections that sent no whole
-head in time, too long a head, made room for another one, sent requests without waiting for answers, or a body long
-after its answer."""
+head in time, too long a head, made room for another one or had none, sent requests without waiting for answers, or a
+body long after its answer, or took nothing of an answer."""
 _NAME = ingress.PROOF.encode()
 
 
@@ -55,11 +57,23 @@ def tell(meters: Meters) -> None:
 
 class Port:
     """One listening server. `proof`: what a request's header has to say; None: Ray asks for no token, and every request
-    counts as proven. `head_s`, `unproven_max`: as HEAD_S and UNPROVEN_MAX."""
+    counts as proven. `head_s`, `unproven_max`: as HEAD_S and UNPROVEN_MAX. Where HAProxy is not before it:
+    `connections_max`, of which one source has half; `still_s`: how long a client may take nothing of an answer."""
 
-    def __init__(self, proof: str | None, head_s: float = HEAD_S, unproven_max: int = UNPROVEN_MAX) -> None:
+    def __init__(
+        self,
+        proof: str | None,
+        head_s: float = HEAD_S,
+        unproven_max: int = UNPROVEN_MAX,
+        *,
+        connections_max: int | None = None,
+        still_s: float | None = None,
+    ) -> None:
         self._proof = proof.encode() if proof else None
         self._unproven_max = unproven_max
+        self._connections_max = connections_max
+        self._connections = Counter[str]()
+        self.still_s = still_s
         self.head_s = head_s
         self.unproven: dict[Connection, None] = {}  # those that came first are first
 
@@ -68,6 +82,19 @@ class Port:
         given = [value for name, value in headers if name == _NAME]
         headers[:] = [header for header in headers if header[0] != _NAME]
         return self._proof is None or (len(given) == 1 and hmac.compare_digest(given[0], self._proof))
+
+    def has_room(self, address: str) -> bool:
+        """Takes a place for a connection of a source, where there is one; it is given back by `leave`."""
+        most = self._connections_max
+        if most is not None and (self._connections[address] >= most // 2 or self._connections.total() >= most):
+            return False
+        self._connections[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        self._connections[address] -= 1
+        if not self._connections[address]:
+            del self._connections[address]
 
     def admit(self, connection: Connection) -> None:
         """A new connection waits for its proof."""
@@ -89,17 +116,37 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._head_bytes = True, 0
         self._deadline: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._still: asyncio.TimerHandle | None = None
+        self._source, self._has_place = "", False
         self._lingered_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._source = source(self.client[0] if self.client else None)
+        self._has_place = self._port.has_room(self._source)
+        if not self._has_place:
+            self.cut("connections")
+            return
         self._port.admit(self)
         self._deadline = self.loop.call_later(self._port.head_s, self.cut, "late")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave_unproven()
         self._end_linger()
+        self._end_still()
+        if self._has_place:
+            self._port.leave(self._source)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """More waits for the client than it may; it has so long to take some."""
+        super().pause_writing()
+        if self._port.still_s is not None and self._still is None:
+            self._still = self.loop.call_later(self._port.still_s, self.cut, "still")
+
+    def resume_writing(self) -> None:
+        self._end_still()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parses what came, of a head no more than it may have."""
@@ -176,6 +223,11 @@ class Connection(HttpToolsProtocol):
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
+
+    def _end_still(self) -> None:
+        if self._still is not None:
+            self._still.cancel()
+            self._still = None
 
     def _leave_unproven(self) -> None:
         self._port.unproven.pop(self, None)

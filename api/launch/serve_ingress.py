@@ -1,8 +1,9 @@
 """The door of a single node without HAProxy (BREAKERS_INGRESS=serve): Serve's own proxy, with the bounds it lacks.
 
 Heads, silent connections and bodies after their answer are bounded as at a replica's port (api/launch/replica_port.py);
-what callers write into X-Forwarded-For counts for nothing; Serve's own pages (`/-/routes`, `/-/healthz`) are 404. What
-HAProxy does beyond that is missing: a share of the connections for each source, a certificate that is read anew, reads
+what callers write into X-Forwarded-For counts for nothing; Serve's own pages (`/-/routes`, `/-/healthz`) are 404. One
+source has half of CONNECTIONS_MAX, and who takes nothing of an answer for STILL_S is cut; what waits in the proxy is
+bounded by api/launch/serve_bounds.py. What HAProxy does beyond that is missing: a certificate that is read anew, reads
 that are asked of another replica when one dies.
 """
 
@@ -17,9 +18,12 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.admission.outgoing import STILL_S
 from api.launch.listeners import BELIEVED
 from api.launch.replica_port import Port
+from api.launch.serve_bounds import ProxyBounds
 
+CONNECTIONS_MAX = 8_000
 _serves: Any = http_util.start_asgi_http_server
 _start: Any = types.FunctionType(_serves.__code__, _serves.__globals__)
 """What Serve's function does by itself."""
@@ -32,7 +36,7 @@ def bound() -> list[Any]:
     os.environ[BELIEVED] = ""
     # Within the function, and by its code alone: see api/launch/listeners.py.
     _serves.__code__ = _serve_bounded.__code__
-    return [Middleware(ServePagesClosed)]
+    return [Middleware(ProxyBounds), Middleware(ServePagesClosed)]
 
 
 def _serve_bounded(app: Any, http_options: Any, *, event_loop: Any, enable_so_reuseport: bool = False) -> Any:
@@ -48,7 +52,8 @@ async def start_bounded(app: Any, http_options: Any, *, event_loop: Any, enable_
     """Serve's own function, with the protocol of a replica's port."""
     task, server = await _start(app, http_options, event_loop=event_loop, enable_so_reuseport=enable_so_reuseport)
     # The server's task has not run yet: it listens by the protocols of its configuration.
-    server.config.http, server.config.ws = Port(None).protocol, "none"
+    server.config.http = Port(None, connections_max=CONNECTIONS_MAX, still_s=STILL_S).protocol
+    server.config.ws = "none"
     return task, server
 
 

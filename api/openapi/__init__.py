@@ -1,5 +1,6 @@
 """The API in its own words: the table of operations, described bodies, the document and its page. In: nothing from the
 running service: tables, structs and the rules' bounds. Out: `/openapi.json`, `/docs` and `breakers openapi`.
 
-Public: `document.document`, `page.packed`, `page.page`, `page.policy`, `printing.print_document`.
+Public: `document.document`, `page.SCRIPT_PATH`, `page.packed`, `page.page`, `page.policy`, `page.script`,
+`printing.print_document`.
 """

@@ -261,4 +261,12 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Op("GET", "/openapi.json", "openapi_document", "This document", ok(Document), "open"),
     Op("GET", "/docs", "docs_page", "This document as a page", {200: Answer(str, "A page.", "text/html")}, "open"),
+    Op(
+        "GET",
+        "/docs/rapidoc.js",
+        "docs_script",
+        "The page's script",
+        {200: Answer(str, "A script.", "text/javascript")},
+        "open",
+    ),
 )

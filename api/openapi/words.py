@@ -103,6 +103,7 @@ OPERATIONS = {
     "get_metrics": "States, values and thresholds of the oldest breakers of all projects, as many as"
     " BREAKERS_METRICS_BREAKERS_MAX, in Prometheus' text format. For BREAKERS_METRICS_TOKEN, which is no API key.",
     "docs_page": "Answers this document as one HTML page to search and to try; it asks no other host.",
+    "docs_script": "Answers the script of that page, which browsers keep.",
 }
 
 PATH_PARAMETERS = {

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from functools import partial
 
-from quart import Blueprint, Response, request
+from quart import Blueprint, Response, g, request
 
 from api.auth import check_metrics_token
 from api.context.replica import Replica, replica
@@ -30,6 +30,8 @@ blueprint = Blueprint("metrics", __name__)
 async def check_token() -> None:
     settings = replica().settings
     check_metrics_token(settings.metrics_token, settings.metrics_open, request.headers.get("Authorization"))
+    if not settings.metrics_open:
+        g.callers = ()  # whoever has the token counts for nobody
 
 
 @blueprint.get("/metrics")

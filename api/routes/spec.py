@@ -7,12 +7,10 @@ from functools import cache
 from quart import Blueprint, Response, request
 
 from api.openapi.document import document
-from api.openapi.page import packed, page, policy
-from api.wire.http import html_bytes, json_bytes, plain_text
+from api.openapi.page import SCRIPT_PATH, packed, page, policy, script
+from api.wire.http import json_bytes, plain_text, text_bytes
 
 blueprint = Blueprint("spec", __name__)
-
-HEADERS = {"Vary": "Accept-Encoding", "Referrer-Policy": "no-referrer"}
 
 
 @cache
@@ -28,9 +26,17 @@ async def openapi_document() -> Response:
 
 @blueprint.get("/docs")
 async def docs_page() -> Response:
+    response = text_bytes(page(), "text/html; charset=utf-8")
+    response.headers.update({"Referrer-Policy": "no-referrer", "Content-Security-Policy": policy()})
+    return response
+
+
+@blueprint.get(SCRIPT_PATH)
+async def docs_script() -> Response:
+    """Kept by browsers: a page of another version names another address."""
     zipped = request.accept_encodings.quality("gzip") > 0
-    response = html_bytes(packed() if zipped else page())
-    response.headers.update(HEADERS | {"Content-Security-Policy": policy()})
+    response = text_bytes(packed() if zipped else script(), "text/javascript; charset=utf-8")
+    response.headers.update({"Vary": "Accept-Encoding", "Cache-Control": "public, max-age=31536000, immutable"})
     if zipped:
         response.headers["Content-Encoding"] = "gzip"
     return response

@@ -11,7 +11,9 @@ from typing import Any, cast
 import msgspec
 from quart import Response, g, request
 
+from api.admission.addresses import source
 from api.admission.outgoing import DEPARTURE, Departure
+from api.admission.shares import asking
 from breaker_actors.telemetry import logs
 
 _plain = msgspec.json.Encoder()
@@ -33,14 +35,8 @@ def json_bytes(text: bytes, status: int = 200, done: bool | None = None) -> Resp
     return Response(text, status=status, content_type="application/json")
 
 
-def html_bytes(text: bytes) -> Response:
-    """A page. Raises Overloaded as `json_response` does: it is counted until it has left."""
-    _hold(len(text), None)
-    return Response(text, content_type="text/html; charset=utf-8")
-
-
 def text_bytes(text: bytes, content_type: str) -> Response:
-    """A text of this type, counted as `html_bytes` is."""
+    """A text of this type. Raises Overloaded as `json_response` does: it is counted until it has left."""
     _hold(len(text), None)
     return Response(text, content_type=content_type)
 
@@ -80,7 +76,9 @@ def _warned(end: bytes) -> bytes:
 
 def _hold(size: int, done: bool | None) -> None:
     departure: Departure = cast(dict[str, Any], request.scope)[DEPARTURE]
-    departure.hold(g.get("callers") or (), size, request.method not in READS if done is None else done)
+    found = g.get("callers")
+    holders = asking(source(request.remote_addr)) if found is None else found
+    departure.hold(holders, size, request.method not in READS if done is None else done)
 
 
 async def _each(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:

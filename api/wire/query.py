@@ -122,11 +122,11 @@ def _bad(field: str, message: str) -> BadRequest:
 
 
 def flag(field: str, args: Mapping[str, str]) -> bool:
-    """true or false; absent and empty are false."""
-    word = args.get(field, "").lower()
+    """true or false; named without a value it is true, absent false."""
+    word = args.get(field, "false").lower()
     if word not in ("", "true", "false"):
         raise _bad(field, "not true or false")
-    return word == "true"
+    return word != "false"
 
 
 def overlap_ms(args: Mapping[str, str], most: int) -> int:

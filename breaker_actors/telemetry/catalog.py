@@ -126,8 +126,8 @@ _METERS = [
         "requests or connections",
         ("api",),
         "of a replica's own port: requests not from HAProxy; connections late, with a long head, one too many,"
-        " with requests that wait for no answer, or with a body long after its answer",
-        {"what": ("unproven", "late", "head", "connections", "pipelined", "body")},
+        " with requests that wait for no answer, with a body long after its answer, or that take nothing of an answer",
+        {"what": ("unproven", "late", "head", "connections", "pipelined", "body", "still")},
     ),
     Meter(
         "breakers_late_answers_total",

@@ -157,4 +157,5 @@ HEALTH = (
     Row("GET /metrics 401", "no token", key=None, app="token"),
     Row("GET /metrics 401", "a key", key="admin"),
     Row("GET /docs 200", "", key=None, check=lambda r, b: r.mimetype == "text/html"),
+    Row("GET /docs/rapidoc.js 200", "", key=None, check=lambda r, b: r.mimetype == "text/javascript"),
 )

@@ -69,6 +69,7 @@ POST   /v1/admin/rebalance                   admin    200 422
 HEAD   /api/health                           probe    200
 GET    /openapi.json                         open     200
 GET    /docs                                 open     200
+GET    /docs/rapidoc.js                      open     200
 GET    /metrics                              metrics  200
 """
 """What the document leaves out and public clients call."""

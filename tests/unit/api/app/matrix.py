@@ -132,6 +132,7 @@ ROWS: dict[str, Row] = {
     "rebalance": Row("operate", 200, {}),
     "openapi_document": Row("open"),
     "docs_page": Row("open"),
+    "docs_script": Row("open"),
     "get_metrics": Row("metrics"),
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,7 @@ import pytest
 
 from api.admission.outgoing import Departure
 from api.openapi.document import document
-from api.openapi.page import packed, policy
-from api.openapi.page import page as docs_page
+from api.openapi.page import SCRIPT_PATH, packed, policy, script
 from tests.support.browser import Browser
 from tests.support.on_uvicorn import on_uvicorn
 from tests.support.web_world import World
@@ -87,26 +88,43 @@ async def test_the_page_is_searched_and_tried_and_asks_no_other_host(world: Worl
     asked = [urlsplit(address) for address in page.requests]
     assert {address.netloc for address in asked} == {f"127.0.0.1:{port}"}
     listed = f"/v1/projects/{world.project.id}/breakers"
-    assert [address.path for address in asked if address.path != "/favicon.ico"] == ["/docs", "/openapi.json", listed]
+    assert [address.path for address in asked if address.path != "/favicon.ico"] == [
+        "/docs",
+        SCRIPT_PATH,
+        "/openapi.json",
+        listed,
+    ]
     assert page.complaints == []
 
 
 @pytest.mark.parametrize(
     ("accepted", "zipped"), [(None, False), ("gzip, deflate, br", True), ("gzip;q=0", False), ("identity", False)]
 )
-async def test_the_page_is_packed_for_who_can_unpack_it(world: World, accepted: str | None, zipped: bool) -> None:
+async def test_the_script_is_packed_for_who_can_unpack_it(world: World, accepted: str | None, zipped: bool) -> None:
     headers = {"Accept-Encoding": accepted} if accepted else {}
-    response = await world.call("GET", "/docs", None, headers=headers)
+    response = await world.call("GET", SCRIPT_PATH, None, headers=headers)
     assert response.status_code == 200
     assert response.headers.get("Content-Encoding") == ("gzip" if zipped else None)
-    assert await response.get_data() == (packed() if zipped else docs_page())
-    assert response.headers["Content-Security-Policy"] == policy()
+    assert await response.get_data() == (packed() if zipped else script())
     assert response.headers["Vary"] == "Accept-Encoding"
+    assert "immutable" in response.headers["Cache-Control"]
 
 
-async def test_the_page_counts_as_on_its_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers that take it slowly can't pile copies of it up beyond the bound of all answers."""
-    held: list[int] = []
-    monkeypatch.setattr(Departure, "hold", lambda self, callers, size, done: held.append(size))
-    await world.call("GET", "/docs", None)
-    assert held == [len(docs_page())]
+async def test_the_page_is_small_and_names_its_script_by_what_it_is(world: World) -> None:
+    response = await world.call("GET", "/docs", None)
+    text = await response.get_data(as_text=True)
+    assert len(text) < 2_000
+    digest = hashlib.sha256(script())
+    assert f'src="{SCRIPT_PATH}?v={digest.hexdigest()[:16]}"' in text
+    assert f'integrity="sha256-{base64.b64encode(digest.digest()).decode()}"' in text
+    assert response.headers["Content-Security-Policy"] == policy()
+
+
+async def test_the_script_counts_as_on_its_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that take it slowly can't pile copies of it up beyond the part of those who show no key."""
+    held: list[Any] = []
+    monkeypatch.setattr(Departure, "hold", lambda self, callers, size, done: held.append((callers, size)))
+    await world.call("GET", SCRIPT_PATH, None)
+    ((holders, size),) = held
+    assert [kind for kind, _ in holders] == ["asker", "asking"]
+    assert size == len(script())
