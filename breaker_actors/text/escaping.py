@@ -29,7 +29,7 @@ _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\
 _SLACK = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _LINK = re.compile(r"https?://[^\s/?#<>\"|\\^`{}\x00-\x1f\x7f]+[^\s<>\"|\\^`{}\x00-\x1f\x7f]*", re.IGNORECASE)
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
-_TOKEN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _LINE_ENDS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 

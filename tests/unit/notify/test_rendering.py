@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,12 @@ def test_the_severity_is_the_channels_if_there_is_such_a_one(wanted: object, sev
 
 def _read(message: Message) -> Any:
     return message_from_bytes(mail.render(message, SENDER, ["ops@example.com"]).as_bytes(), policy=policy.default)
+
+
+@pytest.mark.parametrize("delivery_id", [":", ".", "a..b", "a:b", ".a", ""])
+def test_an_id_with_other_signs_is_no_part_of_a_message_id(delivery_id: str) -> None:
+    """`.` and `:` in it have a meaning of their own there (RFC 5322 section 3.6.4)."""
+    assert re.fullmatch("<[0-9a-f]{32}@[a-z.]+>", _read(changed(delivery_id=delivery_id))["Message-ID"])
 
 
 def test_mails_of_one_outage_share_a_thread_and_no_message_id() -> None:
