@@ -40,7 +40,7 @@ LARGE_AT_ONCE = 4
 """Large changes of one organisation under way at once, whoever waits for them; the next one waits before its first
 write."""
 LONG_S, SLOW_S = 0.05, 10.0
-"""An organisation whose write took LONG_S of a core rests with the large ones for SLOW_S: its size was not known
+"""An organisation whose small change took LONG_S of a core rests with the large ones for SLOW_S: its size was not known
 before. A usual one takes a fifth of that."""
 WAITING_MAX, TURN_S = 256, 10.0
 """Changes of one organisation that wait for their turn in a process, and how long each does; then they are refused."""
@@ -209,7 +209,7 @@ class Steps:
             return await self._db.write(timed)
         finally:
             self._turns.give_back()
-            if spent_s > LONG_S:
+            if spent_s > LONG_S and not who.is_large:
                 self._slow[who.org_id] = asyncio.get_running_loop().time() + SLOW_S
 
     def _is_slow(self, org_id: str) -> bool:

@@ -134,6 +134,15 @@ async def test_a_long_write_that_fails_counts_too(world: World) -> None:
     assert world.org_id in steps_of(world)._slow
 
 
+@pytest.mark.usefixtures("long")
+async def test_steps_of_a_large_change_keep_nothing_else_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They rest by themselves; small changes of the same organisation are none of it."""
+    monkeypatch.setattr(steps, "STEP", 1)
+    steps_of(world)._slow.clear()
+    await replace(world, *map(item, "abc"))
+    assert world.org_id not in steps_of(world)._slow
+
+
 # what is on its way
 
 
