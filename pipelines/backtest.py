@@ -37,7 +37,7 @@ from pipelines.replay.vectorized.engine import WindowsTooLarge
 from pipelines.report.notebook import html_of
 from pipelines.report.page import write_report
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import PYTHON, WITH_RECORD, Files, Frames, Layout, Source, Words
+from pipelines.sources.files import PYTHON, WITH_RECORD, Files, Frames, Layout, Source, Words, early
 
 __all__ = ["Backtest", "BacktestWarning", "Invalid", "backtest", "source_of"]
 
@@ -186,20 +186,35 @@ def backtest(
     return done
 
 
-EARLIEST_MS = 631_152_000_000
-"""1990: times before it are probably in another unit."""
+OK_KINDS = ("error_rate", "consecutive_failures")
+"""Kinds that look at `ok` alone."""
 
 
 def _remarks(given: Sequence[Run], windows: list[Labelled] | None, words: Words | None) -> list[str]:
     """What the caller should know of the input. `words`: None where times can't be in another unit."""
     if not given:
         return []
-    first_ms, _ = _span(given)
-    early = []
-    if words is not None and first_ms < EARLIEST_MS:
-        at = moment(first_ms).isoformat(" ", "milliseconds")
-        early = [f"the samples begin in {at[:4]}, at {at}; if their times are in another unit, {words.unit}"]
-    return early + _outside(given, windows)
+    found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words)]
+    return [remark for remark in found if remark] + _outside(given, windows)
+
+
+def _unnamed(given: Sequence[Run], words: Words) -> list[str]:
+    """On columns that rules need and the samples don't have."""
+    found = []
+    blind = [run.candidate.name for run in given if "ok" not in run.columns and run.candidate.rule.kind in OK_KINDS]
+    if blind:
+        named = f"{', '.join(blind[:3])}{' and others' if len(blind) > 3 else ''}"
+        found.append(
+            f"the samples have no column ok, so none of them failed, and {named} can't open on failures; "
+            f"name it by {words.rename.format('ok')}"
+        )
+    metrics = list(dict.fromkeys(run.candidate.rule.metric for run in given if "metric" not in run.columns))
+    if len(metrics) > 1:
+        found.append(
+            f"the samples name no metric, so the rules of {', '.join(metrics[:-1])} and {metrics[-1]} all take all of "
+            f"them; name the column by {words.rename.format('metric')}, or try the rules one metric at a time"
+        )
+    return found
 
 
 def _outside(given: Sequence[Run], windows: list[Labelled] | None) -> list[str]:

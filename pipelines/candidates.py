@@ -192,8 +192,8 @@ def _number(value: Decimal) -> float | int:
 
 def checked_sweep(grid: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
     """The same, when its fields can be swept and there are not too many settings."""
-    count = 1
-    for name, values in grid.items():
+    count, found = 1, {name: _plain(values) for name, values in grid.items()}
+    for name, values in found.items():
         if name not in SWEPT_PARAMS and (name not in RULE_FIELDS or name in ("metric", "kind", "kind_params")):
             raise Invalid(f"{name!r} can't be swept")
         if not values:
@@ -201,7 +201,17 @@ def checked_sweep(grid: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]
         count *= len(values)
     if count > SETTINGS_MAX:
         raise Invalid(f"the sweep has {count} settings, more than {SETTINGS_MAX}")
-    return {name: list(values) for name, values in grid.items()}
+    return found
+
+
+def _plain(values: Any) -> list[Value]:
+    """Values as Python has them, of a list, an array (numpy) or a Series (pandas, polars)."""
+    listed = (
+        values.tolist() if hasattr(values, "tolist") else values.to_list() if hasattr(values, "to_list") else values
+    )
+    if not isinstance(listed, Sequence | range) or isinstance(listed, str):
+        raise Invalid(f"a sweep has a list of values for each field, not {values!r}")
+    return [value.item() if hasattr(value, "item") else value for value in listed]
 
 
 def variants(candidate: Candidate, grid: Mapping[str, Sequence[Value]]) -> list[tuple[dict[str, Value], Candidate]]:

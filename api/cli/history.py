@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from api.cli.named import project_id_of, router_id_of
 from api.cli.output import note, put, put_json
 from api.cli.sample_options import AsJson, Columns, check_folder, renamed
 from api.cli.store_access import DataDir, on_store, settings_of
+from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ Samples = Annotated[
 Project = Annotated[str | None, typer.Option(help="Name or id of the project; default: that of credentials.json.")]
 Router = Annotated[str | None, typer.Option(help="Name or id of the router of the samples that name none.")]
 Metric = Annotated[str | None, typer.Option(help="Metric of the samples that name none.")]
+Unit = Annotated[
+    Literal["s", "ms", "us", "ns"] | None,
+    typer.Option("--time-unit", help="Of times in the samples that are numbers; ms unless said."),
+]
 RunId = Annotated[str | None, typer.Option("--run", help="Id of the run; default: one made from the files' content.")]
 HistoryUrl = Annotated[
     str | None, typer.Option("--history", help="Path or fsspec URL of the history store (BREAKERS_HISTORY_URL).")
@@ -57,6 +62,7 @@ def backfill(
     samples: Samples,
     project: Project = None,
     column: Columns = None,
+    time_unit: Unit = None,
     router: Router = None,
     metric: Metric = None,
     run: RunId = None,
@@ -83,12 +89,19 @@ def backfill(
 
         settings = settings_of(data_dir, whole=True, history_url=history)
         names = renamed(column)
-        Layout(names)
+        Layout(names, time_unit=time_unit or "ms")
         paths = [path for pattern in samples for path in expanded(pattern)]
         inputs = tuple(map(fingerprint, paths))
         project_id = project_id_of(project, data_dir)
         router_id = None if router is None else router_id_of(router, project_id, data_dir)
-        asked = Request(project_id=project_id, inputs=inputs, columns=names, router_id=router_id, metric=metric)
+        asked = Request(
+            project_id=project_id,
+            inputs=inputs,
+            columns=names,
+            router_id=router_id,
+            metric=metric,
+            time_unit=time_unit or "ms",
+        )
         run_id = check_run_id(run) if run is not None else asked.run_id()
         out = rejects or Path(f"rejects-{run_id}.csv")
         check_folder(out)
@@ -97,12 +110,13 @@ def backfill(
     plan = known or _planned(settings, data_dir, asked, run_id, chunk_rows)
     with one_line_errors(), bars(quiet=json) as tell:
         if dry_run or known is None:
-            plan, counts = _surveyed(plan, tell)
+            plan, counts = _surveyed(plan, tell, is_sure=time_unit is not None)
         if dry_run:
             shown = _of_counts(plan, counts)
         else:
-            summary = ended(place, plan) or _carried_out(settings, place, plan, parallel, address, tell)
-            shown = asdict(summary) | {"rejects": _write_rejects(place, plan, out)}
+            before = ended(place, plan) if known else None
+            summary = before or _carried_out(settings, place, plan, parallel, address, tell)
+            shown = asdict(summary) | {"done_before": before is not None, "rejects": _write_rejects(place, plan, out)}
     _show(shown, json, dry_run)
     if dry_run and not counts.history + counts.live:
         note("breakers: no row could be used")
@@ -136,13 +150,18 @@ def _planned(settings: Settings, data_dir: Path | None, asked: Request, run_id: 
     return on_store(data_dir, work)
 
 
-def _surveyed(plan: Manifest, tell: Steps) -> tuple[Manifest, Counts]:
+def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Counts]:
+    """Raises Invalid, before anything is written, for times that are probably in another unit; `is_sure`: of the unit
+    the caller is."""
     import msgspec
 
     from pipelines.backfill.steps import survey
+    from pipelines.sources.files import COMMAND, early
 
     total = sum(_rows_of(given.path) or 0 for given in plan.request.inputs)
     asked, counts = survey(plan.request, plan.norms(), lambda rows: tell("judging rows", rows, max(rows, total)))
+    if not is_sure and counts.first_ms is not None and (remark := early(counts.first_ms, COMMAND)):
+        raise Invalid(f"{remark}; --time-unit ms says that they are right. Nothing was written")
     return msgspec.structs.replace(plan, request=asked), counts
 
 
@@ -193,6 +212,8 @@ def _of_counts(plan: Manifest, counts: Counts) -> dict[str, Any]:
         "rejected": counts.rejected,
         "reasons": counts.reasons,
         "routers": len(counts.routers),
+        "first_ms": counts.first_ms,
+        "last_ms": counts.last_ms,
         "dry_run": True,
     }
 
@@ -216,12 +237,16 @@ def _show(shown: dict[str, Any], json: bool, dry_run: bool) -> None:
     if json:
         put_json(shown)
         return
-    put(f"run {shown['run_id']}" + (": nothing is written" if dry_run else ""))
+    done_before = ": done before, nothing was added" if shown.get("done_before") else ""
+    put(f"run {shown['run_id']}" + (": nothing is written" if dry_run else done_before))
     words = {"rows": "rows read", "history": "samples of history", "live": "live samples", "rejected": "rows rejected"}
     for name, word in words.items():
         put(f"{shown[name]:>14,} {word}")
     for reason, count in sorted(shown["reasons"].items()):
         put(f"{count:>14,}   {reason}")
+    if shown["first_ms"] is not None:
+        first, last = (rfc3339(shown[name]) for name in ("first_ms", "last_ms"))
+        put(f"samples from {first} to {last}")
     put(f"{shown['routers']:>14,} routers")
     if not dry_run:
         put(f"{shown['events']:>14,} events")

@@ -12,13 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import polars as pl
 
 from breaker_actors.errors import Invalid
 from pipelines.backfill.validation import REJECTS, Judged, Norms
+from pipelines.sources.files import Layout
 from pipelines.sources.object_store import Place
 from pipelines.sources.routing import BreakerPlan, RouterPlan
 
@@ -41,10 +42,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     columns: dict[str, str] = {}
     router_id: str | None = None
     metric: str | None = None
+    time_unit: str = "ms"
+
+    def layout(self) -> Layout:
+        """How the files name our columns, and in which unit their times are."""
+        return Layout(self.columns, time_unit=self.time_unit)
 
     def run_id(self) -> str:
         """The same for the same files, asked for alike."""
-        told = [self.project_id, [one.digest for one in self.inputs], self.columns, self.router_id, self.metric]
+        told: list[Any] = [self.project_id, [one.digest for one in self.inputs], self.columns]
+        told += [self.router_id, self.metric] + [self.time_unit] * (self.time_unit != "ms")
         return hashlib.blake2b(msgspec.json.encode(told, order="sorted"), digest_size=8).hexdigest()
 
 
@@ -96,13 +103,16 @@ class Chunk(NamedTuple):
 
 
 class Counts(msgspec.Struct):
-    """What became of rows: `history` and `live` samples, rejected ones by reason, history by router."""
+    """What became of rows: `history` and `live` samples and their span of time, rejected ones by reason, history by
+    router."""
 
     rows: int = 0
     history: int = 0
     live: int = 0
     reasons: dict[str, int] = {}
     routers: dict[str, int] = {}
+    first_ms: int | None = None
+    last_ms: int | None = None
 
     @property
     def rejected(self) -> int:
@@ -114,15 +124,20 @@ class Counts(msgspec.Struct):
         self.live += other.live
         self.reasons = dict(Counter(self.reasons) + Counter(other.reasons))
         self.routers = dict(Counter(self.routers) + Counter(other.routers))
+        self.first_ms = min((ms for ms in (self.first_ms, other.first_ms) if ms is not None), default=None)
+        self.last_ms = max((ms for ms in (self.last_ms, other.last_ms) if ms is not None), default=None)
 
     @classmethod
     def of(cls, found: Judged) -> Counts:
+        times = pl.concat([found.history["ts_ms"], found.live["ts_ms"]])
         return cls(
             rows=len(found.history) + len(found.live) + len(found.rejects),
             history=len(found.history),
             live=len(found.live),
             reasons=_tally(found.rejects["reason"]),
             routers=_tally(found.history["router_id"]),
+            first_ms=cast(int | None, times.min()),
+            last_ms=cast(int | None, times.max()),
         )
 
 
@@ -132,7 +147,8 @@ def _tally(column: pl.Series) -> dict[str, int]:
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to. rows = history + live + rejected."""
+    """What a run came to. rows = history + live + rejected. `first_ms`, `last_ms`: of the samples taken; None in runs
+    of earlier versions."""
 
     run_id: str
     project_id: str
@@ -143,6 +159,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, int]
     routers: int
     events: int
+    first_ms: int | None = None
+    last_ms: int | None = None
 
 
 # -- how a run begins --------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def survey(request: Request, norms: Norms, tell: Tell | None = None) -> tuple[Re
     column, for an input that can't be used."""
     first: Shape | None = None
     total, inputs = Counts(), []
-    layout = Layout(request.columns)
+    layout = request.layout()
     for given in request.inputs:
         part, rows = part_of(given.path), 0
         shape = _shape_of(part, layout, norms)
@@ -69,7 +69,8 @@ def part_of(path: str, start: int = 0, count: int | None = None) -> Part:
     file = Path(path)
 
     def open_it() -> pl.LazyFrame:
-        return scan(file) if count is None else scan(file).slice(start, count)
+        found = scan(file, hive=True)
+        return found if count is None else found.slice(start, count)
 
     return Part(path, open_it, format_of(file) != "parquet", partial(bad_row, file))
 
@@ -110,7 +111,7 @@ def stage(url: str, manifest: Manifest, chunk: Chunk) -> Counts:
 
 
 def _read(manifest: Manifest, chunk: Chunk) -> Judged:
-    given, layout, norms = manifest.request.inputs[chunk.file], Layout(manifest.request.columns), manifest.norms()
+    given, layout, norms = manifest.request.inputs[chunk.file], manifest.request.layout(), manifest.norms()
     count = min(manifest.chunk_rows, given.rows - chunk.start)
     part = part_of(given.path, chunk.start, count)
     shape = _shape_of(part_of(given.path), layout, norms)
@@ -250,6 +251,8 @@ def finish(place: Place, manifest: Manifest, counts: Counts, events: int) -> Sum
         reasons=counts.reasons,
         routers=len(counts.routers),
         events=events,
+        first_ms=counts.first_ms,
+        last_ms=counts.last_ms,
     )
     place.write(f"{manifest.folder}/done.json", msgspec.json.encode(summary))
     return summary

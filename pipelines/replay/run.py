@@ -36,6 +36,8 @@ class Run:
     last_ms: int = 0
     late: int = 0
     truncated: int = 0
+    columns: tuple[str, ...] = ()
+    """What the samples have."""
 
     def judged(self) -> list[int]:
         """Numbers of the labelled windows that samples reach; the others are neither caught nor missed."""
@@ -76,6 +78,7 @@ def _streams(runs: Sequence[Run], columns: Sequence[str], rows_max: int, window_
     """Runs by the samples they take: those of their metric and routers, where samples name theirs."""
     by_selection: dict[Selection, list[Run]] = {}
     for run in runs:
+        run.columns = tuple(columns)
         metric = run.candidate.rule.metric if "metric" in columns else None
         router_ids = sorted(run.candidate.router_ids) if "router_id" in columns else ()
         by_selection.setdefault((metric, tuple(router_ids)), []).append(run)

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from breaker_actors.clock import moment
 from breaker_actors.core.log_entries import Gap
 from breaker_actors.errors import Invalid
 
@@ -78,6 +79,8 @@ class Words(NamedTuple):
 
 COMMAND = Words("--column {}=THEIRS", "say --sort", "say --time-unit s, us or ns")
 PYTHON = Words('columns={{"{}": THEIRS}}', "give sort=True", "give time_unit='s', 'us' or 'ns'")
+EARLIEST_MS = 631_152_000_000
+"""1990: times before it are probably in another unit."""
 TIME_UNITS = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 """How many of each make a second."""
 
@@ -110,6 +113,14 @@ class Layout:
         return self.renamed.get(name, name)
 
 
+def early(first_ms: int, words: Words) -> str | None:
+    """What to say of samples that begin before 1990; None of others."""
+    if first_ms >= EARLIEST_MS:
+        return None
+    at = moment(first_ms).isoformat(" ", "milliseconds")
+    return f"the samples begin in {at[:4]}, at {at}; if their times are in another unit, {words.unit}"
+
+
 class Frames:
     """A source over a frame that lies in memory, or is read lazily."""
 
@@ -126,7 +137,7 @@ class Frames:
 
 class Files:
     """A source over Parquet, CSV and NDJSON, one after the other: files, patterns (files in order of names), folders
-    (all that is in them, `name=value` folders as columns) and URLs."""
+    (all that is in them) and URLs. Folders named `name=value` on the way to a file are columns."""
 
     def __init__(self, patterns: Sequence[str | Path], columns: Layout, *, ordered: bool = True) -> None:
         self.places = [place for pattern in patterns for place in located(pattern)]
@@ -206,7 +217,7 @@ def located(pattern: str | Path) -> list[Place]:
         if not found:
             raise Invalid(f"{path}: no .parquet, .csv, .ndjson or .jsonl file is in this folder")
         return [Place(str(one), hive=True) for one in found]
-    return [Place(str(one)) for one in expanded(pattern)]
+    return [Place(str(one), hive=True) for one in expanded(pattern)]
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

@@ -513,6 +513,25 @@ def test_a_dry_run_counts_alike_and_writes_nothing(place: Folder, tmp_path: Path
     assert len(counts.routers) == summary.routers
 
 
+def test_times_in_seconds_come_to_the_same(place: Folder, file: Path, samples: pl.DataFrame, tmp_path: Path) -> None:
+    """The history, its span, and a run of another id."""
+    seconds = tmp_path / "seconds.parquet"
+    samples.with_columns(ts_ms=pl.col("ts_ms") / 1000).write_parquet(seconds)
+    summary = run(place, planned(seconds, time_unit="s"), Kept())
+    assert (summary.first_ms, summary.last_ms) == (samples["ts_ms"].min(), samples["ts_ms"].max())
+    assert stored(place)["ts_ms"].sort().equals(samples["ts_ms"].sort())
+    one, other = (recorded.manifest([seconds], ROUTERS, BREAKERS, time_unit=unit).request for unit in ("ms", "s"))
+    assert one.run_id() != other.run_id()
+
+
+def test_folders_on_the_way_to_a_file_are_columns(place: Folder, file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "metric=latency" / f"router_id={router_id(0)}"
+    folder.mkdir(parents=True)
+    pl.DataFrame({"ts_ms": [recorded.START_MS], "value": [1.0]}).write_parquet(folder / "part.parquet")
+    run(place, planned(folder / "part.parquet"), Kept())
+    assert stored(place).select("router_id", "metric").rows() == [(router_id(0), "latency")]
+
+
 def test_what_tasks_are_given_survives_pickling(file: Path) -> None:
     plan = planned(file)
     assert pickle.loads(pickle.dumps(plan)) == plan

@@ -13,11 +13,15 @@ from typing import Any
 import polars as pl
 import pytest
 
+from breaker_actors.clock import rfc3339
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
+from pipelines.backfill.manifest import Counts, Request, begin, fingerprint
+from pipelines.backfill.steps import finish
 from pipelines.sources import history_store as history
-from pipelines.sources.object_store import Folder
+from pipelines.sources.object_store import Folder, open_place
 from tests.contract.store_world import World, event
+from tests.support import recorded
 from tests.support.recorded import START_MS
 from tests.unit.api.cli.test_admin import breakers, refused
 
@@ -77,6 +81,42 @@ def test_a_dry_run_counts_and_writes_nothing(shop: dict[str, Any], samples: pl.D
     assert sorted(path for path in tmp_path.rglob("*") if "sqlite" not in path.name) == [
         path for path in before if "sqlite" not in path.name
     ]
+
+
+def test_times_in_another_unit(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """Seconds taken for milliseconds lie in January 1970: nothing is written before the caller has said that he means
+    it, and the right unit comes to the right time."""
+    path = tmp_path / "s.parquet"
+    samples.with_columns(ts_ms=pl.col("ts_ms") // 1000).write_parquet(path)
+    refused(run(shop, "backfill", str(path)), "the samples begin in 1970, at 1970-01-")
+    refused(run(shop, "backfill", str(path), "--dry-run"), "say --time-unit s, us or ns; --time-unit ms says that")
+    assert not (shop["data"] / "history").exists()
+    told = json.loads(run(shop, "backfill", str(path), "--dry-run", "--json", "--time-unit", "ms").stdout)
+    assert (told["history"], told["first_ms"]) == (3, START_MS // 1000)
+    told = json.loads(run(shop, "backfill", str(path), "--dry-run", "--json", "--time-unit", "s").stdout)
+    first_ms = START_MS // 1000 * 1000
+    assert (told["history"], told["first_ms"], told["last_ms"]) == (3, first_ms, first_ms)
+    words = run(shop, "backfill", str(path), "--dry-run", "--time-unit", "s").stdout
+    assert f"samples from {rfc3339(first_ms)} to {rfc3339(first_ms)}" in words
+
+
+def test_a_run_that_is_done_says_so(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """The second time the same command adds nothing, and says that."""
+    path = tmp_path / "s.parquet"
+    samples.write_parquet(path)
+    found = json.loads(run(shop, "backfill", str(path), "--dry-run", "--json").stdout)
+    place = open_place(str(shop["data"] / "history"))
+    asked = Request(project_id=shop["project"], inputs=(fingerprint(path),))
+    assert asked.run_id() == found["run_id"]
+    plan = recorded.manifest([path], [], [], request=asked, run_id=found["run_id"])
+    begin(place, plan)
+    finish(place, plan, Counts(rows=4, history=3, reasons={"invalid_value": 1}, first_ms=START_MS, last_ms=START_MS), 7)
+    again = run(shop, "backfill", str(path), "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["done_before"]
+    words = run(shop, "backfill", str(path)).stdout
+    assert f"run {found['run_id']}: done before, nothing was added" in words
+    assert "7 events" in words
 
 
 def test_input_that_cant_be_used(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
