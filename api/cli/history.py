@@ -83,25 +83,12 @@ def backfill(
     with one_line_errors():
         from msgspec.structs import asdict
 
-        from pipelines.backfill.manifest import Request, begun, check_run_id, ended, fingerprint
-        from pipelines.sources.files import Layout, expanded
+        from pipelines.backfill.manifest import begun, check_run_id, ended
         from pipelines.sources.object_store import open_place
 
         settings = settings_of(data_dir, whole=True, history_url=history)
-        names = renamed(column)
-        Layout(names, time_unit=time_unit or "ms")
-        paths = [path for pattern in samples for path in expanded(pattern)]
-        inputs = tuple(map(fingerprint, paths))
-        project_id = project_id_of(project, data_dir)
-        router_id = None if router is None else router_id_of(router, project_id, data_dir)
-        asked = Request(
-            project_id=project_id,
-            inputs=inputs,
-            columns=names,
-            router_id=router_id,
-            metric=metric,
-            time_unit=time_unit or "ms",
-        )
+        options = {"columns": renamed(column), "metric": metric, "time_unit": time_unit or "ms"}
+        asked = _asked(samples, options, project, router, data_dir)
         run_id = check_run_id(run) if run is not None else asked.run_id()
         out = rejects or Path(f"rejects-{run_id}.csv")
         check_folder(out)
@@ -121,6 +108,21 @@ def backfill(
     if dry_run and not counts.history + counts.live:
         note("breakers: no row could be used")
         raise typer.Exit(FAILED)
+
+
+def _asked(
+    samples: list[str], options: dict[str, Any], project: str | None, router: str | None, data_dir: Path | None
+) -> Request:
+    """What is asked for, with the files by their content. Raises Invalid for what there is none of."""
+    from pipelines.backfill.manifest import Request, fingerprint
+    from pipelines.sources.files import expanded
+
+    asked = Request(project_id="", inputs=(), **options)
+    asked.layout()
+    inputs = tuple(fingerprint(path) for pattern in samples for path in expanded(pattern))
+    project_id = project_id_of(project, data_dir)
+    router_id = None if router is None else router_id_of(router, project_id, data_dir)
+    return Request(project_id=project_id, inputs=inputs, router_id=router_id, **options)
 
 
 def _planned(settings: Settings, data_dir: Path | None, asked: Request, run_id: str, chunk_rows: int) -> Manifest:
