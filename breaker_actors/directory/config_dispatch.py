@@ -24,7 +24,7 @@ CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
 
 ROUTERS_NAMED_MAX = 500
-LATELY_MAX = 50_000
+LATELY_MAX, SERVED_MAX = 50_000, 10_000
 
 log = structlog.get_logger()
 
@@ -71,7 +71,9 @@ class ConfigDispatch:
         # bounded by the calls that wait here
         self._waiters: list[_Waiter] = []
         self._is_applying = False
-        self._after = ""  # the project whose changes came last: other projects' come next
+        # projects by the round in which they last had a change, the last one last; SERVED_MAX at most
+        self._served: dict[str, int] = {}
+        self._rounds = 0
         # the last changes that were settled while somebody waited, LATELY_MAX at most
         self._lately: dict[int, None] = {}
         # breakers that are to be started, or linked: by these routers, or by all (None)
@@ -142,8 +144,8 @@ class ConfigDispatch:
         while True:
             present = list(self._waiters)
             able = [name for name in self._placer.membership.up("router") if name not in stuck]
-            changes = await self._store.pending_changes(CHANGES_MAX, able, self._after)
-            self._after = changes[-1].project_id if changes else ""
+            changes = await self._store.pending_changes(CHANGES_MAX, able, self._served)
+            self._note_served(changes)
             left = await self._apply_batch(changes)
             settled = {c.id for c in changes} - {c.id for c in left}
             self._note_settled(settled)
@@ -155,6 +157,14 @@ class ConfigDispatch:
                     waiter.give_up()
                 return
             stuck |= owners
+
+    def _note_served(self, changes: Sequence[ChangeRow]) -> None:
+        self._rounds += 1
+        for change in changes:
+            self._served.pop(change.project_id, None)
+            self._served[change.project_id] = self._rounds
+        for project_id in list(islice(self._served, max(0, len(self._served) - SERVED_MAX))):
+            del self._served[project_id]
 
     def _note_settled(self, change_ids: Collection[int]) -> None:
         self._lately.update(dict.fromkeys(change_ids))

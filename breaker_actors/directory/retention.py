@@ -103,8 +103,13 @@ class Retention:
                 for entry in stock[slot]
                 if entry.router_id not in known
             ]
-            gone = [(s, e.router_id) for s, e in left if e.last_received_ms < old_ms and e.router_id not in needed]
-            spared = [_spared(s, e, needed.get(e.router_id), now) for s, e in left if (s, e.router_id) not in gone]
+            is_gone = [entry.last_received_ms < old_ms and entry.router_id not in needed for _, entry in left]
+            gone = [(slot, entry.router_id) for (slot, entry), gone in zip(left, is_gone, strict=True) if gone]
+            spared = [
+                _spared(s, e, needed.get(e.router_id), now)
+                for (s, e), gone in zip(left, is_gone, strict=True)
+                if not gone
+            ]
             await self._tell(owner, mine + spared, gone)
 
     async def _tell(self, owner: str, floors: list[LogFloor], gone: list[tuple[str, str]]) -> None:

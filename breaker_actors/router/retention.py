@@ -8,8 +8,10 @@ are used again and don't count.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
+from breaker_actors.errors import LogDamaged
 from breaker_actors.messages import LogFloor, ProjectShare, Refusal
 from breaker_actors.wal.base import SampleLog
 
@@ -35,6 +37,8 @@ class LogRetention:
         self._projects: dict[str, str] = {}
         self._routers: dict[str, int] = {}
         self._trimmed: dict[str, int] = {}
+        # of routers: no record that is kept came before
+        self._oldest: dict[str, int] = {}
         self.by_retention = self.by_size = 0
 
     def adopt(self, slot: str, router_id: str, project_id: str, size: int) -> None:
@@ -77,7 +81,7 @@ class LogRetention:
         """One round over all slots of these floors; answers how many records went."""
         for slot, router_id in gone:
             await self._log.forget(slot, router_id)
-            for known in (self._trimmed, self._routers, self._projects):
+            for known in (self._trimmed, self._routers, self._projects, self._oldest):
                 known.pop(router_id, None)
         self._projects.update({floor.router_id: floor.project_id for floor in floors if floor.project_id})
         by_slot: dict[str, list[LogFloor]] = {slot: [] for slot, _ in gone}
@@ -88,11 +92,14 @@ class LogRetention:
     async def _trim_slot(self, slot: str, floors: list[LogFloor], now_ms: int) -> int:
         """By retention; near a share and near the byte bound by ever shorter ones, so that the newest stay as long as
         there is room. A project near its share pays with its own logs."""
-        dropped = await self._trim_older(slot, floors, now_ms - self._retention_ms)
+        dropped = await self._trim_older(slot, floors, now_ms - self._retention_ms, now_ms)
         self.by_retention += dropped
         await self._measure(slot)
-        for project_id in [p for s, p in self._shares if s == slot]:
-            mine = [floor for floor in floors if self._projects.get(floor.router_id, "") == project_id]
+        near = {p: list[LogFloor]() for s, p in self._shares if s == slot and self._used_of_share((s, p)) > EARLY_SHARE}
+        for floor in floors if near else ():
+            if (mine := near.get(self._projects.get(floor.router_id, ""))) is not None:
+                mine.append(floor)
+        for project_id, mine in near.items():
             dropped += await self._shorten(slot, mine, now_ms, partial(self._used_of_share, (slot, project_id)))
         return dropped + await self._shorten(slot, floors, now_ms, lambda: self._bytes[slot] / self._bytes_max)
 
@@ -104,22 +111,29 @@ class LogRetention:
         dropped, keep_ms = 0, self._retention_ms
         while used() > EARLY_SHARE and keep_ms > 0:
             keep_ms = int(keep_ms * SHORTER) if keep_ms > _SHORTEST_MS else 0
-            if early := await self._trim_older(slot, floors, now_ms - keep_ms):
+            if early := await self._trim_older(slot, floors, now_ms - keep_ms, now_ms):
                 dropped += early
                 await self._measure(slot)
         self.by_size += dropped
         return dropped
 
-    async def _trim_older(self, slot: str, floors: list[LogFloor], before_ms: int) -> int:
+    async def _trim_older(self, slot: str, floors: list[LogFloor], before_ms: int, now_ms: int) -> int:
+        """Looks only at logs that may have a record so old: of thousands, few have."""
         dropped = 0
         for floor in floors:
             old_ms = before_ms if floor.since_ms is None else min(before_ms, floor.since_ms)
-            last = await self._log.find(slot, floor.router_id, old_ms)
+            if old_ms < self._oldest.get(floor.router_id, 0):
+                continue
+            found = last = await self._log.find(slot, floor.router_id, old_ms)
             if floor.offset is not None:
                 last = min(last, floor.offset)
             if last > self._trimmed.get(floor.router_id, 0):
                 dropped += await self._log.trim(slot, floor.router_id, last + 1)
                 self._trimmed[floor.router_id] = last
+            if last == found:
+                with suppress(LogDamaged):  # its owner and its readers say so
+                    kept = await self._log.read(slot, floor.router_id, last, last + 1, 1)
+                    self._oldest[floor.router_id] = kept[0].received_ms if kept else now_ms
         return dropped
 
     async def _measure(self, slot: str) -> None:

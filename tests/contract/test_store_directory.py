@@ -107,20 +107,43 @@ async def test_a_project_with_many_changes_holds_up_nobody_elses(world: World) -
     assert [change.router_id for change in pending] == [r.router_ids[0] for r in (first, second, third)]
 
 
+async def rounds(world: World, count: int, limit: int) -> list[list[str]]:
+    """The projects whose changes come in so many rounds, none of which is settled."""
+    seen, served = list[list[str]](), dict[str, int]()
+    for number in range(1, count + 1):
+        seen.append([change.project_id for change in await world.store.pending_changes(limit, served=served)])
+        served.update(dict.fromkeys(seen[-1], number))
+    return seen
+
+
 async def test_projects_come_in_rotation(world: World) -> None:
-    """Who comes behind the last one is first, and after the last of all it begins anew."""
+    """Who had his longest ago is first."""
     ids = [(await world.store.create_project(world.org_id, world.workspace_id, f"p{n}", 1)).id for n in range(5)]
     for id_ in ids:
         for name in "ab":
             await world.store.create_breaker(id_, draft(name), 2)
-    seen, after = list[list[str]](), ""
-    for _ in range(4):
-        seen.append([change.project_id for change in await world.store.pending_changes(2, after=after)])
-        after = seen[-1][-1]
     first, second, third, fourth, fifth = sorted(ids)
-    assert seen == [[first, second], [third, fourth], [fifth, fifth], [first, second]]
+    assert await rounds(world, 4, 2) == [[first, second], [third, fourth], [fifth, first], [second, third]]
     assert await world.store.count_pending(7) == 7
     assert await world.store.count_pending(100) == 10
+
+
+async def test_organisations_come_in_rotation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with many projects keeps nobody waiting for all of them, also where a change fills a round by itself."""
+    for n in range(6):
+        mine = await world.store.create_project(world.org_id, world.workspace_id, f"p{n}", 1)
+        await world.store.create_breaker(mine.id, draft(), 2)
+    org_id = await world.store.create_org("other", 1)
+    workspace = await world.store.create_workspace(org_id, "w", "w", 1)
+    other = await world.store.create_project(org_id, workspace.id, "o", 1)
+    for _ in range(2):
+        await world.store.create_breaker(other.id, draft(), 2)
+    for seen in await rounds(world, 4, 2):
+        assert other.id in seen
+    monkeypatch.setattr(leases, "PENDING_BYTES", 1)
+    alone = [project_id for (project_id,) in await rounds(world, 12, 10)]
+    assert alone.count(other.id) == 6
+    assert len(set(alone)) == 7
 
 
 async def test_a_round_takes_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

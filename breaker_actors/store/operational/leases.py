@@ -7,7 +7,7 @@ from itertools import accumulate, zip_longest
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, true, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
 
 from breaker_actors.core.log_entries import UNREADABLE
 from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
@@ -39,9 +39,9 @@ class Placements(StorePart):
         return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
 
     async def pending_changes(
-        self, limit: int, owners: Sequence[str] | None = None, after: str = ""
+        self, limit: int, owners: Sequence[str] | None = None, served: Mapping[str, int] | None = None
     ) -> list[ChangeRow]:
-        rows = await self._db.read(lambda c: _pending(c, limit, owners, after))
+        rows = await self._db.read(lambda c: _pending(c, limit, owners, served or {}))
         return [_change(row, self.asides) for row in rows]
 
     async def count_pending(self, most: int) -> int:
@@ -89,9 +89,9 @@ def _claim(c: Connection, directory_epoch: int, kind: Kind, owners: Mapping[str,
     return {id_: epoch for id_, epoch in by_ids(c, query, list(owners))}
 
 
-def _pending(c: Connection, limit: int, owners: Sequence[str] | None, after: str) -> list[Row[Any]]:
+def _pending(c: Connection, limit: int, owners: Sequence[str] | None, served: Mapping[str, int]) -> list[Row[Any]]:
     """The oldest changes of some projects, those of each in turn: as many as take PENDING_BYTES together."""
-    for projects in _waiting_projects(c, limit, after):
+    for projects in _waiting_projects(c, limit, served):
         oldest = [_oldest(c, project_id, owners, limit) for project_id in projects]
         turns = [row for turn in zip_longest(*oldest) for row in turn if row is not None][:limit]
         sums = accumulate(row.size for row in turns)
@@ -102,21 +102,22 @@ def _pending(c: Connection, limit: int, owners: Sequence[str] | None, after: str
     return []
 
 
-def _waiting_projects(c: Connection, most: int, after: str) -> Iterator[Sequence[str]]:
-    """The projects that have changes, `most` at a time: those behind `after`, then the others. The index is walked from
-    one project to the next, however many changes each has."""
+def _waiting_projects(c: Connection, most: int, served: Mapping[str, int]) -> Iterator[Sequence[str]]:
+    """The projects that have changes, `most` at a time: organisations in turn, and of each its projects, those first
+    that were `served` longest ago. The index is walked from one project to the next, however many changes each has."""
     which = t.changes.c.project_id
-    ranges = [(which > after, after), (which <= after, "")] if after else [(true(), "")]
-    for within, low in ranges:
-        while True:
-            first = select(func.min(which).label("id")).where(within, which > low).cte(recursive=True)
-            following = select(func.min(which)).where(within, which > first.c.id).scalar_subquery()
-            each = first.union_all(select(following).where(first.c.id.is_not(None)))
-            found = c.execute(select(each.c.id).where(each.c.id.is_not(None)).limit(most)).scalars().all()
-            if not found:
-                break
-            yield found
-            low = found[-1]
+    first = select(func.min(which).label("id")).cte(recursive=True)
+    following = select(func.min(which)).where(which > first.c.id).scalar_subquery()
+    each = first.union_all(select(following).where(first.c.id.is_not(None)))
+    query = select(each.c.id, t.workspaces.c.org_id).join(t.projects, t.projects.c.id == each.c.id)
+    query = query.join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+    by_org: dict[str, list[str]] = {}
+    for project_id, org_id in sorted(c.execute(query), key=lambda row: (served.get(row.id, 0), row.id)):
+        by_org.setdefault(org_id, []).append(project_id)
+    orgs = sorted(by_org.values(), key=lambda projects: served.get(projects[-1], 0))
+    projects = [id_ for turn in zip_longest(*orgs) for id_ in turn if id_ is not None]
+    for start in range(0, len(projects), most):
+        yield projects[start : start + most]
 
 
 def _oldest(c: Connection, project_id: str, owners: Sequence[str] | None, most: int) -> list[Row[Any]]:

@@ -1,0 +1,99 @@
+"""What trimming costs: a look at the logs that have something old, not at all logs there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from breaker_actors.core.log_entries import SAMPLES, LogRecord
+from breaker_actors.errors import LogDamaged
+from breaker_actors.messages import LogFloor
+from breaker_actors.router.retention import LogRetention
+from breaker_actors.wal.base import LogStock
+
+ROUTERS, KEPT_MS, MB = 50, 1_000, 1 << 20
+
+
+class CountedLog:
+    """Logs as lists of times of arrival, by router, and how often each was looked at."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[int]] = {f"r{n}": [100, 200, 5_000] for n in range(ROUTERS)}
+        self.floors = dict.fromkeys(self.times, 0)
+        self.looked: list[str] = []
+        self.damaged = ""
+
+    async def find(self, slot: str, router_id: str, at_ms: int) -> int:
+        self.looked.append(router_id)
+        return sum(time <= at_ms for time in self.times[router_id])
+
+    async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int) -> list[Any]:
+        if router_id == self.damaged:
+            raise LogDamaged("a record is missing")
+        times = self.times[router_id][after:upto]
+        return [LogRecord(router_id, after + 1, time, SAMPLES, 0, b"") for time in times][:limit]
+
+    async def trim(self, slot: str, router_id: str, below: int) -> int:
+        dropped, self.floors[router_id] = below - 1 - self.floors[router_id], below - 1
+        return dropped
+
+    async def size_bytes(self, slot: str) -> int:
+        return MB
+
+    async def stock(self, slot: str) -> list[LogStock]:
+        return [LogStock(id_, len(times), times[-1], 100) for id_, times in self.times.items()]
+
+
+@pytest.fixture
+def log() -> CountedLog:
+    return CountedLog()
+
+
+@pytest.fixture
+def retention(log: CountedLog) -> LogRetention:
+    return LogRetention(log, KEPT_MS, 100 * MB, 50 * MB)  # type: ignore[arg-type]
+
+
+def floors(offset: int | None = None, since_ms: int | None = None) -> list[LogFloor]:
+    return [LogFloor(f"r{n}", f"p{n}", "slot", offset, since_ms) for n in range(ROUTERS)]
+
+
+async def test_logs_without_anything_old_are_not_looked_at(log: CountedLog, retention: LogRetention) -> None:
+    assert await retention.run(floors(), [], 3_000) == 2 * ROUTERS
+    assert len(log.looked) == ROUTERS
+    log.looked.clear()
+    for now_ms in range(3_000, 6_000, 100):
+        assert await retention.run(floors(), [], now_ms) == 0
+    assert log.looked == []
+    log.times["r7"].append(9_000)
+    assert await retention.run(floors(), [], 6_000) == ROUTERS
+    log.looked.clear()
+    assert await retention.run(floors(), [], 9_999) == 0
+    assert set(log.looked) == log.times.keys() - {"r7"}  # what they get may be as old as the last look
+    log.looked.clear()
+    assert await retention.run(floors(), [], 10_000) == 1
+    assert log.looked == ["r7"]
+
+
+async def test_what_somebody_still_has_to_read_is_looked_at_again(log: CountedLog, retention: LogRetention) -> None:
+    assert await retention.run(floors(offset=1), [], 3_000) == ROUTERS
+    log.looked.clear()
+    assert await retention.run(floors(offset=2), [], 3_100) == ROUTERS
+    assert len(log.looked) == ROUTERS
+
+
+async def test_a_damaged_log_keeps_no_other_one(log: CountedLog, retention: LogRetention) -> None:
+    log.damaged = "r3"
+    assert await retention.run(floors(), [], 3_000) == 2 * ROUTERS
+
+
+async def test_a_router_that_is_gone_and_comes_again_is_looked_at(log: CountedLog, retention: LogRetention) -> None:
+    async def forget(slot: str, router_id: str) -> None:
+        log.times[router_id], log.floors[router_id] = [50], 0
+
+    log.forget = forget  # type: ignore[attr-defined]
+    await retention.run(floors(), [], 3_000)
+    log.looked.clear()
+    assert await retention.run(floors(), [("slot", "r5")], 3_100) == 1
+    assert log.looked == ["r5"]
