@@ -79,9 +79,8 @@ class Turns:
         if not self._is_taken:
             self._is_taken = True
             return
+        self.refuse_crowd(who)
         projects = self._waiting.setdefault(who.org_id, OrderedDict())
-        if sum(map(len, projects.values())) >= WAITING_MAX:
-            raise _overloaded()
         turn = asyncio.get_running_loop().create_future()
         projects.setdefault(who.project_id, deque()).append(turn)
         try:
@@ -89,6 +88,11 @@ class Turns:
                 await self._given(who, turn)
         except TimeoutError:
             raise _overloaded() from None
+
+    def refuse_crowd(self, who: Who) -> None:
+        """Raises Overloaded where as many of an organisation wait as may."""
+        if sum(map(len, self._waiting.get(who.org_id, {}).values())) >= WAITING_MAX:
+            raise _overloaded()
 
     async def _given(self, who: Who, turn: asyncio.Future[None]) -> None:
         try:
@@ -165,8 +169,11 @@ class Steps:
         return Who(org_id, project_id)
 
     async def turn_of(self, project_id: str, more: int = 0) -> Who:
-        """The same of a change that is large where it, or the project, is. Raises NotFound."""
+        """The same of a change that is large where it, or the project, is. Raises NotFound, and Overloaded where it
+        would get no turn anyway: before anything of the project is read for it."""
         who = await self.whose(project_id)
+        for turns in (self._turns, self._large_turns):
+            turns.refuse_crowd(who)
         return who._replace(is_large=not await self._db.read(partial(_is_small, project_id=project_id, more=more)))
 
     async def whole(self, who: Who, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

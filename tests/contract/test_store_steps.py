@@ -57,6 +57,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     monkeypatch.setattr(steps.Steps, "write", step)
     monkeypatch.setattr(steps, "REST", 0)
     monkeypatch.setattr(steps, "PAUSE_S", 0)
+    monkeypatch.setattr(steps, "LONG_S", 60.0)
     return found
 
 

@@ -29,6 +29,12 @@ async def neighbour(world: World) -> Neighbour:
     return Neighbour(org_id, (await world.store.create_project(org_id, workspace.id, "p", 1)).id)
 
 
+@pytest.fixture(autouse=True)
+def usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No write counts as long, however slow the machine is."""
+    monkeypatch.setattr(steps, "LONG_S", 60.0)
+
+
 def steps_of(world: World) -> Steps:
     found: Steps = world.store._steps  # type: ignore[attr-defined]
     return found
@@ -79,6 +85,10 @@ async def test_more_than_so_many_are_refused(
     await waiting_for(held, 3)
     with pytest.raises(Overloaded, match="wait for their turn"):
         await rename(world, row, 4)
+    seen: list[Any] = []
+    with pytest.raises(Overloaded, match="wait for their turn"):
+        await replace(world, item("x"), check=lambda *what: seen.append(what))
+    assert seen == [], "nothing is read for what is refused"
     other = asyncio.create_task(world.store.create_breaker(neighbour.project_id, draft("x"), 2))
     await waiting_for(held, 4)
     asked[0].cancel()
