@@ -11,7 +11,7 @@
     run.report("r.html")  # a page with charts, which works offline
 
 The breaker is created at the time of the first sample, timers run up to that of the last one. With a sweep there are
-many settings of each rule; `run.sweep` has one row for each, the best first.
+many settings of each rule; `run.sweep` has one row for each, the best of a rule first.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Backtest:
     - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions, trips, incidents (trips
       out of closed; the others are re-trips of theirs), recoveries, closed_ms, half_open_ms, open_ms; with labelled
       windows also windows (those that samples reach), caught, false_trips, latency_ms (mean of those caught).
-    - `sweep`: the same per setting, the best first: most windows caught, then fewest false trips, then lowest latency;
-      without windows fewest trips.
+    - `sweep`: the same per setting, the best of each rule first: most windows caught, then fewest false trips, then
+      lowest latency; without windows fewest trips.
     - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).
     """
 
@@ -115,9 +115,9 @@ class Backtest:
         return [run for run in self.runs if run.setting is None]
 
     def best(self) -> pl.DataFrame | None:
-        """The settings of the sweep that no other one beats: most labelled windows caught, of these fewest false trips;
-        without windows fewest trips. None without a sweep, never empty. Whether all windows are caught: its columns
-        `caught` and `windows`."""
+        """Of each rule the settings of the sweep that no other one beats: most labelled windows caught, of these fewest
+        false trips; without windows fewest trips. None without a sweep, never empty. Whether all windows are caught:
+        its columns `caught` and `windows`."""
         return None if self.sweep is None else results.best(self.sweep, self.windows)
 
     def report(self, path: str | Path, *, progress: Progress | None = None) -> Path:

@@ -19,6 +19,7 @@ from breaker_actors.errors import Invalid
 from breaker_actors.text.escaping import for_rich
 
 if TYPE_CHECKING:
+    import polars as pl
     from rich.console import Console
 
     from pipelines.backtest import Backtest
@@ -318,13 +319,24 @@ def _found(run: Run, number: int, window: Labelled) -> str:
 
 
 def _show_sweep(console: Console, run: Backtest) -> None:
+    """A ranking for each rule: what one rule misses is nothing to the others."""
+    from pipelines.replay.results import of_each
+
+    best = run.best()
+    assert run.sweep is not None
+    assert best is not None
+    for (name, swept), (_, winners) in zip(of_each(run.sweep), of_each(best), strict=True):
+        console.print()
+        if name:
+            console.print(for_rich(name), style="bold", soft_wrap=True)
+        _show_ranking(console, run, swept, winners)
+
+
+def _show_ranking(console: Console, run: Backtest, swept: pl.DataFrame, best: pl.DataFrame) -> None:
     from rich.table import Table
 
-    swept, best = run.sweep, run.best()
-    assert swept is not None
-    assert best is not None
     left_out = {"samples", "late", "truncated", "transitions", "incidents", "recoveries", "closed_ms", "half_open_ms"}
-    left_out.add("windows")
+    left_out |= {"windows", "breaker"}
     heads = [name for name in swept.columns if name not in left_out]
     table = Table(box=None, pad_edge=False)
     shown = {"open_ms": "open", "latency_ms": "latency", "false_trips": "false"}
@@ -332,7 +344,6 @@ def _show_sweep(console: Console, run: Backtest) -> None:
         table.add_column(for_rich(shown.get(head, head)), justify="right", no_wrap=True)
     for row in swept.head(SETTINGS_SHOWN).iter_rows(named=True):
         table.add_row(*(for_rich(_cell(name, row[name])) for name in heads))
-    console.print()
     console.print(table)
     if len(swept) > SETTINGS_SHOWN:
         console.print(f"... and {len(swept) - SETTINGS_SHOWN} more settings; --json tells all", highlight=False)

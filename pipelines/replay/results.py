@@ -120,8 +120,9 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def sweep(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
-    """One row per setting, the best first."""
-    several = len({run.swept for run in runs}) > 1
+    """One row per setting, the best of each rule first, rules as they were given."""
+    names = list(dict.fromkeys(run.swept for run in runs))
+    several = len(names) > 1
     rows = []
     for run in runs:
         name = {"breaker": run.swept} if several else {}
@@ -130,12 +131,24 @@ def sweep(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
     by, descending = ["trips", "open_ms"], [False, False]
     if windows is not None:
         by, descending = ["caught", "false_trips", "latency_ms"], [True, False, False]
-    return frame.sort(by, descending=descending, nulls_last=True, maintain_order=True)
+    ranked = frame.sort(by, descending=descending, nulls_last=True, maintain_order=True)
+    return pl.concat(ranked.filter(pl.col("breaker") == name) for name in names) if several else ranked
+
+
+def of_each(swept: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """The settings of each rule, under its name; "" where there is one rule."""
+    if "breaker" not in swept.columns:
+        return [("", swept)]
+    return [(str(name), frame) for (name,), frame in swept.group_by("breaker", maintain_order=True)]
 
 
 def best(swept: pl.DataFrame, windows: list[Labelled] | None) -> pl.DataFrame:
-    """The settings that catch most labelled windows, of these those with fewest false trips; without windows those
-    with fewest trips. Never empty."""
+    """Of each rule the settings that catch most labelled windows, of these those with fewest false trips; without
+    windows those with fewest trips. Never empty."""
+    return pl.concat(_best(frame, windows) for _, frame in of_each(swept))
+
+
+def _best(swept: pl.DataFrame, windows: list[Labelled] | None) -> pl.DataFrame:
     if windows is None:
         return swept.filter(pl.col("trips") == swept["trips"][0])
     most = swept.filter(pl.col("caught") == pl.col("caught").max())

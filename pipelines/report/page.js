@@ -360,8 +360,11 @@ if (content.sweep) {
     page.append(...heat(sweep, all.filter(row => row.breaker === name), detail), detail);
   }
   if (sweep.left_out) page.append(leftOut(sweep.left_out, "settings"));
-  const names = ["breaker", ...sweep.fields, "caught", "false_trips", "latency_ms", "trips", "open_ms"].filter(name => sweep.names.includes(name));
-  const rows = all.slice(0, 200).map(row => names.map(name => shown(name, row[name])));
-  page.append(node("details", {}, node("summary", {}, `${several(all.length, "setting")}, the best first`),
-    node("div", {class: "scroll"}, table(names.map(headed), rows)), leftOut(all.length - rows.length, "settings")));
+  const names = [...sweep.fields, "caught", "false_trips", "latency_ms", "trips", "open_ms"].filter(name => sweep.names.includes(name));
+  for (const name of new Set(all.map(row => row.breaker))) {
+    const mine = all.filter(row => row.breaker === name), rows = mine.slice(0, 200).map(row => names.map(one => shown(one, row[one])));
+    const words = `${several(mine.length, "setting")}${name === undefined ? "" : ` of ${name}`}, the best first`;
+    page.append(node("details", {}, node("summary", {}, words), node("div", {class: "scroll"}, table(names.map(headed), rows)),
+      leftOut(mine.length - rows.length, "settings")));
+  }
 }

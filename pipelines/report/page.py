@@ -17,7 +17,7 @@ from breaker_actors.text.escaping import for_line, for_script
 from pipelines.candidates import described
 from pipelines.replay.downsample import Sketch
 from pipelines.replay.memory import MEMORY_MB, rows_within
-from pipelines.replay.results import moves, titled
+from pipelines.replay.results import moves, of_each, titled
 from pipelines.replay.run import Progress, Run, replayed
 from pipelines.replay.scoring import Labelled, Tally
 from pipelines.report.document import document_of
@@ -170,11 +170,13 @@ def _sweep(run: Outcome) -> dict[str, Any] | None:
     if run.sweep is None:
         return None
     fields = list(next(one.setting for one in run.runs if one.setting is not None) or ())
+    rules = of_each(run.sweep)
+    shown = pl.concat(frame.head(CELLS_MAX // len(rules)) for _, frame in rules)
     return {
         "fields": fields,
         "judged": run.windows is not None,
         "windows": len(run.windows or ()),
         "names": run.sweep.columns,
-        "rows": [list(row) for row in run.sweep.head(CELLS_MAX).iter_rows()],
-        "left_out": max(0, len(run.sweep) - CELLS_MAX),
+        "rows": [list(row) for row in shown.iter_rows()],
+        "left_out": len(run.sweep) - len(shown),
     }

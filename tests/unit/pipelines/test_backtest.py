@@ -261,6 +261,21 @@ def test_no_setting_is_good_enough() -> None:
     assert plain.best()["threshold"].to_list() == [1000, 2000]  # type: ignore[index]
 
 
+def test_each_rule_has_a_ranking_of_its_own() -> None:
+    """Whatever the others catch."""
+    quiet = RULE | {"name": "quiet", "threshold": 10_000}
+    run = backtest([RULE | {"name": "loud"}, quiet], recorded(), sweep={"cooldown_ms": [100, 60_000]})
+    assert run.sweep is not None
+    best = run.best()
+    assert best is not None
+    assert run.sweep["breaker"].to_list() == ["loud"] * 2 + ["quiet"] * 2
+    loud = run.sweep.filter(pl.col("breaker") == "loud")
+    assert loud["trips"].is_sorted()
+    assert loud["trips"][0] > 0
+    assert set(best["breaker"]) == {"loud", "quiet"}
+    assert best.filter(pl.col("breaker") == "loud")["trips"].unique().to_list() == [loud["trips"][0]]
+
+
 def test_a_source_of_ones_own() -> None:
     """Whatever has names, rows and batches is a source."""
 
