@@ -13,6 +13,7 @@ import typer
 
 from api.cli import admin as cli_admin
 from api.cli import aside as cli_aside
+from api.cli import backfills as cli_backfills
 from api.cli import backtest as cli_backtest
 from api.cli import breakers as cli_breakers
 from api.cli import cluster as cli_cluster
@@ -46,6 +47,7 @@ for group in (
     cli_db.db,
     cli_deliveries.deliveries,
     cli_aside.aside,
+    cli_backfills.backfills,
 ):
     app.add_typer(group)
 cli_breakers.install(app)

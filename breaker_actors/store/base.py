@@ -299,6 +299,9 @@ class EventStore(AsideNotes, Protocol):
     ) -> None:
         """Events (breaker id, draft) of a backfill run; one that the run has stored already is left as it is."""
 
+    async def remove_backfill_events(self, project_id: str, run_id: str) -> int:
+        """Removes the events of a backfill run; how many there were."""
+
 
 class DeliveryStore(Protocol):
     """The outbox as people see it."""

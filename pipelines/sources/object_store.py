@@ -35,6 +35,9 @@ class Place(Protocol):
     def sweep(self, under: str, prefix: str) -> None:
         """Removes what was on its way, below `under`, to names that begin so: what killed processes left."""
 
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there."""
+
 
 def _within(name: str) -> str:
     """The name itself. Raises Invalid for one that leads out of the place."""
@@ -90,6 +93,12 @@ class Folder:
             if name.rpartition("/")[2].startswith(f".{prefix}"):
                 (self._path / name).unlink(missing_ok=True)
 
+    def remove(self, name: str) -> None:
+        try:
+            (self._path / _within(name)).unlink(missing_ok=True)
+        except OSError as error:
+            raise Invalid(f"{self._path / name} can't be removed: {error.strerror}") from None
+
 
 class Remote:
     """A file system of fsspec's."""
@@ -138,6 +147,9 @@ class Remote:
         for name in self._walk(under):
             if name.rpartition("/")[2].startswith(f".{prefix}"):
                 self._if_there(self._fs.rm_file, f"{self._root}/{name}")
+
+    def remove(self, name: str) -> None:
+        self._if_there(self._fs.rm_file, f"{self._root}/{_within(name)}")
 
     def _if_there(self, work: Callable[[str], Any], path: str) -> Any:
         """What it gives; None when there is no such file."""

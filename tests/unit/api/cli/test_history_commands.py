@@ -16,6 +16,7 @@ import pytest
 from breaker_actors.clock import rfc3339
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
+from breaker_actors.store.rows import EventQuery
 from pipelines.backfill.manifest import Counts, Request, begin, fingerprint
 from pipelines.backfill.steps import finish
 from pipelines.sources import history_store as history
@@ -117,6 +118,49 @@ def test_a_run_that_is_done_says_so(shop: dict[str, Any], samples: pl.DataFrame,
     words = run(shop, "backfill", str(path)).stdout
     assert f"run {found['run_id']}: done before, nothing was added" in words
     assert "7 events" in words
+
+
+def test_a_run_is_taken_back(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """With its samples and events; another run, and what is live, stay."""
+    place, data = open_place(str(shop["data"] / "history")), shop["data"]
+    for run_id in ("run-1", "run-2"):
+        begin(
+            place, recorded.manifest([], [], [], request=Request(project_id=shop["project"], inputs=()), run_id=run_id)
+        )
+        history.add(place, shop["project"], stored(samples), f"{run_id}.000000")
+
+    async def events(run_id: str, *, add: bool = False) -> int:
+        store = make_store(Settings(data_dir=data))
+        await store.open()
+        query = EventQuery(project_id=shop["project"], source="backfill", limit=100)
+        if add:
+            row = (await store.list_breakers(shop["project"]))[0][0]
+            await store.add_backfill_events(shop["project"], run_id, [(row.id, event(2, ts_ms=START_MS))], 5)
+        found = [one for one in await store.events(query) if one.run_id == run_id]
+        await store.close()
+        return len(found)
+
+    assert asyncio.run(events("run-2", add=True)) == 1
+    listed = json.loads(breakers(data, "backfills", "list", "--project", shop["project"], "--json").stdout)["runs"]
+    assert [(one["run_id"], one["ended"]) for one in listed] == [("run-1", False), ("run-2", False)]
+    asked = ("backfills", "remove", "run-1", "--project", shop["project"])
+    refused(breakers(data, *asked), "say --yes")
+    told = json.loads(breakers(data, *asked, "--yes", "--json").stdout)
+    assert (told["events"], told["files"]) == (1, 1)
+    refused(breakers(data, *asked, "--yes"), "there is no run run-1 in this project")
+    assert asyncio.run(events("run-1")) == 0
+    assert asyncio.run(events("run-2")) == 1
+    assert [name.rpartition("/")[2] for name in history.files(place, shop["project"])] == ["run-2.000000.parquet"]
+    assert place.names(f"runs/project={shop['project']}/run-1") == []
+    words = breakers(data, "backfills", "list", "--project", shop["project"]).stdout
+    assert "run-2" in words
+    assert "not ended" in words
+
+
+def stored(samples: pl.DataFrame) -> pl.DataFrame:
+    """In the shape of the history store."""
+    blank = {name: pl.lit(None, kind) for name, kind in history.SCHEMA.items() if name not in samples.columns}
+    return samples.with_columns(**blank).with_columns(received_ms="ts_ms", ok=pl.lit(True)).select(list(history.SCHEMA))
 
 
 def test_input_that_cant_be_used(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
