@@ -231,4 +231,5 @@ async def test_connections_are_as_many_as_threads_at_most(postgres_url: str, ope
         query = (
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'breakers' AND datname = current_database()"
         )
-        assert connection.execute(query.encode()).fetchone() == (5,)
+        (count,) = connection.execute(query.encode()).fetchone() or (0,)
+        assert 3 <= count <= 5  # one of each kind of work at least; a second reader is made when the first is busy
