@@ -81,7 +81,9 @@ def test_serves_own_pages_are_closed(live: LiveService, path: str) -> None:
 
 def test_a_long_head_ends_the_connection(live: LiveService) -> None:
     with connected(live) as client:
-        client.sendall(b"GET /api/health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 100_000)
+        client.sendall(b"GET /api/health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 30_000)
+        with contextlib.suppress(ssl.SSLError, ConnectionError):  # it may end before all is sent
+            client.sendall(b"a" * 70_000)
         assert heard_until_the_end(client) == b""
 
 
