@@ -185,19 +185,19 @@ class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The Directory hands a router to a RouterActor under a new epoch. `read_offset`: the store says that its log was
-    read up to there; where the log is shorter, some of it is lost."""
+    """The Directory hands a router to a RouterActor under a new epoch. `reached_offset`: the store says that its
+    log reached that far; where it is shorter, some of it is lost."""
 
     router_id: str
     project_id: str
     epoch: int
     log_slot: str
-    read_offset: int = 0
+    reached_offset: int = 0
 
 
 class LogRead(msgspec.Struct, frozen=True):
-    """What breakers have read of a router's log, by the store: `last`, the offset of the farthest of them, and `first`,
-    of the one that is farthest behind; None: no breaker hangs on it."""
+    """What the store knows of a router's log: it reached `last` at least, and of its breakers the one that is farthest
+    behind has read up to `first`; None: no breaker hangs on it."""
 
     router_id: str
     log_slot: str

@@ -13,13 +13,13 @@ import typer
 
 from api.cli.output import note, put_json, put_table
 from api.cli.store_access import BY, AsJson, DataDir, instant, on_store, settings_of
-from breaker_actors.errors import Invalid
+from breaker_actors.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from breaker_actors.messages import RouterAssignment
     from breaker_actors.settings import Settings
     from breaker_actors.store.base import Store
-    from breaker_actors.wal.base import Loss
+    from breaker_actors.wal.base import Loss, SampleLog
 
 TITLES = ("ROUTER", "FIRST", "LAST", "FROM", "TO")
 AT_ONCE = 500
@@ -78,18 +78,22 @@ async def _recovered(store: Store, settings: Settings, router_ids: list[str], no
     try:
         for start in range(0, len(router_ids), AT_ONCE):
             for router in await store.router_assignments(router_ids[start : start + AT_ONCE]):
-                found += await _one(store, log, router, now_ms, dry)
+                found += await make_whole(store, log, router, now_ms, dry)
     finally:
         await log.close()
     return found
 
 
-async def _one(store: Store, log: Any, router: RouterAssignment, now_ms: int, dry: bool) -> list[Loss]:
-    """The routing table comes behind what is lost: the one in the log may be, too."""
-    place = (router.log_slot, router.router_id, router.read_offset, now_ms)
+async def make_whole(store: Store, log: SampleLog, router: RouterAssignment, now_ms: int, dry: bool) -> list[Loss]:
+    """Recovers one log, and answers what of it is lost. The routing table comes behind that: the one in the log may be
+    lost, too."""
+    place = (router.log_slot, router.router_id, router.reached_offset, now_ms)
     lost: list[Loss] = await log.recover(*place, None)
     if not dry:
-        entries = await store.router_entries(router.project_id, router.router_id, now_ms, BY) if lost else ()
+        try:
+            entries = await store.router_entries(router.project_id, router.router_id, now_ms, BY) if lost else ()
+        except NotFound:  # it is deleted: its last change is on the way
+            entries = ()
         await log.recover(*place, entries)
     return lost
 

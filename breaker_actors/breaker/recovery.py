@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item
-from breaker_actors.core.log_entries import BREAKER, SampleColumns, decode_breaker
+from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, decode_breaker
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Record
 from breaker_actors.errors import BreakersError, LogDamaged
@@ -22,7 +22,7 @@ from breaker_actors.messages import BreakerAssignment, RouterRef
 from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.transport.peers import Net, RouterPeer
 from breaker_actors.wal.base import SampleLog
-from breaker_actors.wal.reader import LogReader
+from breaker_actors.wal.reader import Concern, LogReader
 
 RETRY_S = 0.2
 
@@ -175,8 +175,11 @@ class Recovery:
         router = next(iter(listeners.values())).routers[router_id]
         last = start = min(h.applied_offsets[router_id] for h in listeners.values())
         async for record in self._reader.after(router, start, upto):
-            splitter = await self._reader.splitter(router, record)
-            for breaker_id, body, first, stop in self._reader.concerned(record, splitter):
+            if record.kind == DAMAGED:
+                concerned: Sequence[Concern] = [(breaker_id, record.payload, -1, -1) for breaker_id in listeners]
+            else:
+                concerned = self._reader.concerned(record, await self._reader.splitter(router, record))
+            for breaker_id, body, first, stop in concerned:
                 hosted = listeners.get(breaker_id)
                 if hosted is not None and hosted.wants(router_id, record.offset):
                     yield hosted, Item(router_id, 0, record.offset, record.received_ms, record.kind, body, first, stop)

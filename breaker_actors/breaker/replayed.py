@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, LogRecord, SampleColumns
+from breaker_actors.core.log_entries import BREAKER, DAMAGED, VIEW, BreakerSet, LogRecord, SampleColumns, decode_lost
 from breaker_actors.core.log_entries import decode_breaker as settings_of
 from breaker_actors.core.log_entries import decode_gap as gap_of
 from breaker_actors.core.machine import Breaker
@@ -33,6 +33,8 @@ class Life:
         self.version = born.version
         self.left = False
         """Whether its router left it out for a while: it then went on by itself, which no log tells."""
+        self.whole_until_ms: int | None = None
+        """From then on some of its log is lost: how much of that it had counted no log tells."""
         self.moves: list[Move] = []
         self.breaker, effects = Breaker.create(
             rule, created_ms, after_seq=born.after_seq, window_samples_max=samples_max
@@ -42,13 +44,21 @@ class Life:
     def note(self, effects: Iterable[Effect]) -> None:
         self.moves += (_move_of(effect) for effect in effects if isinstance(effect, Transition))
 
+    def lose(self, from_ms: int) -> None:
+        """What was received from then on is lost, as far as the next record that is read."""
+        if self.whole_until_ms is None:
+            self.advance(from_ms - 1)
+            self.whole_until_ms = from_ms
+
     def advance(self, until_ms: int) -> None:
         self.note(self.breaker.advance(until_ms))
 
     def difference(self, stored: list[Move], ended: bool) -> str:
         """How events differ from the first moves, in words; "" when they don't. The oldest may be gone, and the newest
         not stored yet. `ended`: nothing happens to this life any more."""
-        if stored and not ended:
+        if self.whole_until_ms is not None:
+            stored = [event for event in stored if event[3] < self.whole_until_ms]
+        elif stored and not ended:
             self.advance(stored[-1][3])
         kept = [move for move in self.moves if stored and move[0] >= stored[0][0]]
         for event, move in zip(stored, kept, strict=False):
@@ -125,6 +135,11 @@ class Replay:
                     breaker.load(body.rows(start, stop), record.received_ms)
 
     async def _apply(self, record: LogRecord) -> None:
+        if record.kind == DAMAGED:
+            lost = decode_lost(record.payload)
+            for each in self._living.values():
+                each.lose(lost.from_ms)
+            return
         splitter = await self._reader.splitter(self._router, record)
         for breaker_id, body, start, stop in concerned(record, splitter):
             life = self._living.get(breaker_id)

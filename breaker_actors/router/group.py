@@ -67,7 +67,7 @@ class OwnedRouter:
         self.since_ms = 0  # until when an earlier owner could take samples
         self.gap_ms = 0  # the stamp of the last gap written here
         self.damage = head.damage or shortfall(
-            head.offset, assignment.read_offset
+            head.offset, assignment.reached_offset
         )  # why nothing may be appended, "" when it may
         self.keys = dict(head.keys)
         self.set_view(head.view_offset, view)

@@ -84,7 +84,7 @@ class Takeover:
         routers = list(self._owned.by_id.values())
         assignments = [
             RouterAssignment(
-                router_id=r.id, project_id=r.project_id, epoch=r.epoch, log_slot=r.slot, read_offset=r.offset
+                router_id=r.id, project_id=r.project_id, epoch=r.epoch, log_slot=r.slot, reached_offset=r.offset
             )
             for r in routers
         ]

@@ -76,8 +76,11 @@ def log_reads(c: Connection) -> list[LogRead]:
     linked = linked.join_from(t.links, t.records, t.records.c.breaker_id == links.breaker_id)
     for row in _rows(c, linked.where(links.since_offset.is_not(None))):
         found.setdefault(row.router_id, []).append(max(row.since_offset, (row.cut or {}).get(row.router_id, 0)))
-    slots = c.execute(select(r.id, r.log_slot, r.project_id).where(r.log_slot.is_not(None)).order_by(r.number))
-    return [LogRead(*row, *((max(read), min(read)) if (read := found.get(row.id)) else ())) for row in slots]
+    slots = select(r.id, r.log_slot, r.project_id, r.reached_offset).where(r.log_slot.is_not(None)).order_by(r.number)
+    return [
+        LogRead(id_, slot, project_id, max([reached, *found.get(id_, ())]), min(found.get(id_, ()), default=None))
+        for id_, slot, project_id, reached in c.execute(slots)
+    ]
 
 
 def newest_event(c: Connection) -> int:

@@ -172,6 +172,7 @@ routers = Table(
     Column("owner", Text),
     Column("epoch", BigInteger, nullable=False),
     Column("log_slot", Text),
+    Column("reached_offset", BigInteger, nullable=False, server_default="0"),
 )
 
 # `number` orders a router's breakers and a breaker's routers alike. `since_offset`: NULL until settled.

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64
 
-from breaker_actors.core.log_entries import DAMAGED, VIEW, LogRecord, Lost, decode_lost, encode_entry
+from breaker_actors.core.log_entries import DAMAGED, GAP, SAMPLES, VIEW, LogRecord, Lost, decode_lost, encode_entry
 from breaker_actors.errors import log_damaged
 
+_SPLIT = (SAMPLES, GAP)
 _NUMBERS = struct.Struct("<qqqqq")
 
 
@@ -80,8 +81,8 @@ def verified(
     missing, changed, or does not follow the one before it."""
     last, before = after, None
     for row in rows:
-        if row.offset != last + 1 and not _stands_for(row, last + 1):
-            _check_trimmed(router_id, last + 1, row.offset, extent)
+        if (begin := _begin(row)) > last + 1:
+            _check_trimmed(router_id, last + 1, begin, extent)
             before = None
         if words := fault(row, extent.unchained):
             raise log_damaged(router_id, f"record {row.offset} {words}", row.offset)
@@ -91,8 +92,7 @@ def verified(
     end = min(upto, extent.offset) + 1
     if len(rows) < limit and end > max(last + 1, extent.floor):
         found = behind()
-        if found is None or not _stands_for(found, last + 1):
-            _check_trimmed(router_id, last + 1, end, extent)
+        _check_trimmed(router_id, last + 1, end if found is None else min(end, _begin(found)), extent)
     return [LogRecord(*row[:6]) for row in rows]
 
 
@@ -106,18 +106,19 @@ def _check_trimmed(router_id: str, first: int, end: int, extent: Extent) -> None
 
 def losses(rows: Iterable[Row], router_id: str, extent: Extent, upto: int, now_ms: int) -> Iterator[tuple[int, Row]]:
     """What of a router's log is lost: for each run of records that are missing, or not as they were written, its first
-    offset and the DAMAGED record that is to stand at its last. `rows`: all there are; `upto`: so far the log was read
-    at least. What is lost at the end is a gap until `now_ms`."""
+    offset and the DAMAGED record that is to stand at its last. What was split by a view that is lost is lost with it.
+    `rows`: all there are; `upto`: so far the log was read at least. What is lost at the end is a gap until `now_ms`."""
     good: Row | None = None
-    next_, first, view = max(1, extent.floor), 0, 0
+    next_, first, last, view = max(1, extent.floor), 0, 0, 0
     for row in rows:
-        if row.offset > next_ and not _stands_for(row, next_):
-            first = first or next_
-        if fault(row, extent.unchained) or (good is not None and not first and not _follows(row, good)):
-            first = first or row.offset
+        if (begin := _begin(row)) > next_:
+            first, last = first or next_, begin - 1
+        torn = good is not None and not first and not _follows(row, good)
+        if torn or fault(row, extent.unchained) or (row.kind in _SPLIT and row.view_offset != view):
+            first, last = first or row.offset, row.offset
         else:
             if first:
-                yield first, _stand_in(router_id, first, row.offset - 1, good, row.received_ms, view)
+                yield first, _stand_in(router_id, first, last, good, row.received_ms, view)
             good, first = row, 0
             view = row.offset if row.kind == VIEW else view
         next_ = max(next_, row.offset + 1)
@@ -126,17 +127,20 @@ def losses(rows: Iterable[Row], router_id: str, extent: Extent, upto: int, now_m
         yield first or next_, _stand_in(router_id, first or next_, end, good, now_ms, view)
 
 
-def behind(last: Row, view: int, entries: Iterable[tuple[int, bytes]]) -> Iterator[Row]:
-    """Records that follow the last one, of the same time. `view`: the routing table in force there."""
+def behind(last: Row, view: int, entries: Iterable[tuple[int, bytes]], after_ms: int) -> Iterator[Row]:
+    """Records that follow the last one, all of one time, which is after `after_ms`. `view`: the routing table in force
+    there."""
+    received_ms = max(last.received_ms, after_ms + 1)
     for kind, payload in entries:
-        values = (last.router_id, last.offset + 1, last.received_ms, kind, view, payload)
+        values = (last.router_id, last.offset + 1, received_ms, kind, view, payload)
         before = last.checksum or 0
         yield (last := Row(*values, before, checksum(before, *values)))
         view = last.offset if kind == VIEW else view
 
 
-def _stands_for(row: Row, first: int) -> bool:
-    return row.kind == DAMAGED and decode_lost(row.payload).first <= first
+def _begin(row: Row) -> int:
+    """The first offset that a record takes up."""
+    return decode_lost(row.payload).first if row.kind == DAMAGED else row.offset
 
 
 def _follows(row: Row, before: Row) -> bool:

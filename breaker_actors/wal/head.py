@@ -135,7 +135,15 @@ def extent(head: Head | None, bounds: tuple[int, int, int]) -> Extent:
     return Extent(head.offset if head.seal in (0, sealed(head)) else last, head.floor, head.unchained)
 
 
-def recovered(stood: Extent, last: Row, view_offset: int, taken_up: int) -> Head:
+def promised_ms(head: Head | None, alive: Mapping[str, int]) -> int:
+    """Until when a router's owner may have said that it stamps nothing any more: breakers have gone on up to there. Any
+    owner, where the head can't be believed."""
+    if head is None or head.seal not in (0, sealed(head)):
+        return max(alive.values(), default=0)
+    return max(alive.get(head.owner, 0), head.before_ms)
+
+
+def recovered(stood: Extent, last: Row, view_offset: int, taken_up: int, promised_ms: int) -> Head:
     """The head of a log that is whole again, and that nobody owns. `last`: the record at its end; `taken_up`: the bytes
     of all."""
     found = Head(
@@ -146,7 +154,7 @@ def recovered(stood: Extent, last: Row, view_offset: int, taken_up: int) -> Head
         last_received_ms=last.received_ms,
         view_offset=view_offset,
         taken_offset=last.offset,
-        before_ms=last.received_ms,
+        before_ms=max(last.received_ms, promised_ms),
         keys_from_ms=0,
         generation=0,
         bytes=taken_up,

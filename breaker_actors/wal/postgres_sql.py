@@ -207,6 +207,7 @@ SELECT coalesce(max("offset") FILTER (WHERE kind = %(view)s), 0), coalesce(
     sum(%(record_bytes)s + octet_length(payload) + octet_length(payload) / %(payload_share)s), 0
 ) FROM log_records WHERE slot = %(slot)s AND router_id = %(id)s
 """
+_SHARES = {"record_bytes": RECORD_BYTES, "payload_share": PAYLOAD_SHARE, "view": VIEW}
 _TWICE = """
 SELECT min("offset"), max("offset") FROM log_keys WHERE slot = %(slot)s AND router_id = %(id)s
 GROUP BY key HAVING count(*) > 1 ORDER BY 1
@@ -430,12 +431,14 @@ def recover(
     with c.transaction():
         head = next(iter(_heads(c.execute(_LOCK_HEADS, {"slot": slot, "ids": [router_id]}))), None)
         stood = loghead.extent(head, _one(c.execute(_BOUNDS, place)))
-        found = list(chain.losses(_rows(c, place), router_id, stood, upto, now_ms))
-        if entries is not None:
+        noted = c.execute("SELECT owner, alive_ms FROM log_alive WHERE slot = %s", (slot,))
+        promised_ms = loghead.promised_ms(head, dict(noted.fetchall()))
+        found = list(chain.losses(_rows(c, place), router_id, stood, upto, max(now_ms, promised_ms + 1)))
+        if entries is not None and (found or _head_is_wrong(c, place, head)):
             for first, row in found:
                 c.execute(_DROP, place | {"first": first, "last": row.offset})
                 c.execute(_INSERT, place | row._asdict())
-            _renew_head(c, place, stood, entries)
+            _renew_head(c, place, stood, entries, promised_ms)
         return loghead.losses(found)
 
 
@@ -447,18 +450,36 @@ def _rows(c: Connection, place: Mapping[str, Any]) -> Iterator[Row]:
         after = page[-1][1]
 
 
-def _renew_head(c: Connection, place: Mapping[str, Any], stood: Extent, entries: Sequence[Entry]) -> None:
+def _head_is_wrong(c: Connection, place: Mapping[str, Any], head: Head | None) -> bool:
+    end, view = _end(c, place["slot"], place["id"], head)
+    _, taken_up = _one(c.execute(_WHOLE, {**place, **_SHARES}))
+    return bool(loghead.fault(head, end, view)) or (head is not None and head.bytes != int(taken_up))
+
+
+def _end(
+    c: Connection, slot: str, router_id: str, head: Head | None
+) -> tuple[list[tuple[int, int | None]], Row | None]:
+    """Of a router's log: offset and checksum of the records at its end and beyond it, and the view in force."""
+    ids = {"slot": slot, "ids": [router_id]}
+    ends = c.execute(_ENDS, ids | {"ends": [0 if head is None else head.offset]}, binary=True)
+    views = c.execute(_VIEWS, ids | {"offsets": [0 if head is None else head.view_offset]}, binary=True)
+    return [(offset, checksum) for _, offset, checksum in ends], next(map(Row._make, views), None)
+
+
+def _renew_head(
+    c: Connection, place: Mapping[str, Any], stood: Extent, entries: Sequence[Entry], promised_ms: int
+) -> None:
     """Of records that are whole; the entries come behind them."""
     c.execute(_FORGET_HEAD, place)
     found = c.execute(_LAST, place, binary=True).fetchone()
     if found is None:
         return
-    shares = {**place, "record_bytes": RECORD_BYTES, "payload_share": PAYLOAD_SHARE, "view": VIEW}
+    shares = {**place, **_SHARES}
     last, (view, _) = Row(*found), _one(c.execute(_WHOLE, shares))
-    for last in chain.behind(last, int(view), entries):  # noqa: B020 # the last one stays
+    for last in chain.behind(last, int(view), entries, promised_ms):  # noqa: B020 # the last one stays
         c.execute(_INSERT, {**place, **last._asdict()})
     view, taken_up = _one(c.execute(_WHOLE, shares))
-    values = msgspec.structs.asdict(loghead.recovered(stood, last, int(view), int(taken_up)))
+    values = msgspec.structs.asdict(loghead.recovered(stood, last, int(view), int(taken_up), promised_ms))
     c.execute(_STORE_HEAD, {**values, "slot": place["slot"]})
 
 
@@ -469,13 +490,12 @@ def faults(c: Connection, read: LogRead, now_ms: int) -> list[str]:
     c.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         head = next(iter(_heads(c.execute(_HEADS, ids))), None)
-        ends = c.execute(_ENDS, ids | {"ends": [0 if head is None else head.offset]}, binary=True)
-        views = c.execute(_VIEWS, ids | {"offsets": [0 if head is None else head.view_offset]}, binary=True)
+        end, view = _end(c, slot, read.router_id, head)
         lying = Lying(
             head=head,
             extent=loghead.extent(head, _one(c.execute(_BOUNDS, place))),
-            end=[(offset, checksum) for _, offset, checksum in ends],
-            view=next(map(Row._make, views), None),
+            end=end,
+            view=view,
             rows=_rows(c, place),
             twice=c.execute(_TWICE, place).fetchall(),
             size=record_bytes,

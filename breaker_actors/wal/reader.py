@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from breaker_actors.core.log_entries import (
     BREAKER,
-    GAPS,
+    DAMAGED,
+    GAP,
     SAMPLES,
     VIEW,
     LogRecord,
@@ -26,6 +27,8 @@ from breaker_actors.wal.base import SampleLog
 
 T = TypeVar("T")
 
+Concern = tuple[str, SampleColumns | bytes, int, int]
+"""A breaker's id, what it gets of a record, and its rows of that (-1 where it has none)."""
 VIEWS_MAX = 1_000
 CHUNK = 64
 
@@ -73,7 +76,7 @@ class LogReader:
     async def _load_view(self, router: RouterRef, offset: int) -> RouterView:
         return await view_at(self._log, router.log_slot, router.router_id, offset, self._asides)
 
-    def concerned(self, record: LogRecord, splitter: Splitter) -> Sequence[tuple[str, SampleColumns | bytes, int, int]]:
+    def concerned(self, record: LogRecord, splitter: Splitter) -> Sequence[Concern]:
         """The same as `concerned`; a record that can't be read is set aside and concerns nobody."""
         return self.attempt(lambda: list(concerned(record, splitter)), record) or ()
 
@@ -90,6 +93,9 @@ async def view_at(log: SampleLog, slot: str, router_id: str, offset: int, asides
         if not records:
             break
         record = records[0]
+        if record.kind == DAMAGED:  # nothing that is split is left of it
+            offset = min(record.view_offset, offset - 1)
+            continue
         view = asides.attempt(partial(decode_view, record.payload), "log", router_id, record.payload, offset)
         if view is not None:
             return view
@@ -97,8 +103,8 @@ async def view_at(log: SampleLog, slot: str, router_id: str, offset: int, asides
     return RouterView(version=0)
 
 
-def concerned(record: LogRecord, splitter: Splitter) -> Iterator[tuple[str, SampleColumns | bytes, int, int]]:
-    """Whom a record concerns: breaker id, what it gets of the record, and its rows of that (-1 where it has none)."""
+def concerned(record: LogRecord, splitter: Splitter) -> Iterator[Concern]:
+    """Whom a record concerns. A DAMAGED one concerns everybody who reads it: what was lost may have been a view."""
     if record.kind == SAMPLES:
         columns = decode_samples(record.payload)
         for breaker_id, start, stop, chosen in splitter.split(columns, record.router_id, record.offset):
@@ -108,7 +114,7 @@ def concerned(record: LogRecord, splitter: Splitter) -> Iterator[tuple[str, Samp
                 yield breaker_id, columns.pick(start, chosen), 0, len(chosen)
     elif record.kind == BREAKER:
         yield decode_breaker(record.payload).breaker_id, record.payload, -1, -1
-    elif record.kind in GAPS:
+    elif record.kind == GAP:
         for link in splitter.view.links:
             yield link.breaker_id, record.payload, -1, -1
     elif record.kind == VIEW:

@@ -381,17 +381,32 @@ def recover(
     with _transaction(c):
         head = _head(c, router_id)
         stood = loghead.extent(head, c.execute(_BOUNDS, (router_id,)).fetchone())
+        promised_ms = loghead.promised_ms(head, dict(c.execute("SELECT owner, alive_ms FROM alive")))
         rows = map(Row._make, c.execute(_SELECT_RECORDS, (router_id,)))
-        found = list(chain.losses(rows, router_id, stood, upto, now_ms))
-        if entries is not None:
+        found = list(chain.losses(rows, router_id, stood, upto, max(now_ms, promised_ms + 1)))
+        if entries is not None and (found or _head_is_wrong(c, router_id, head)):
             gone = "DELETE FROM records WHERE router_id = ? AND offset BETWEEN ? AND ?"
             c.executemany(gone, ((router_id, first, row.offset) for first, row in found))
             c.executemany(_INSERT_RECORD, (row for _, row in found))
-            _renew_head(c, router_id, stood, entries)
+            _renew_head(c, router_id, stood, entries, promised_ms)
         return loghead.losses(found)
 
 
-def _renew_head(c: sqlite3.Connection, router_id: str, stood: Extent, entries: Sequence[Entry]) -> None:
+def _head_is_wrong(c: sqlite3.Connection, router_id: str, head: Head | None) -> bool:
+    if head is None:
+        return bool(_end(c, router_id, 0))
+    words = loghead.fault(head, _end(c, router_id, head.offset), _record(c, router_id, head.view_offset))
+    return bool(words) or head.bytes != _taken_up(c, router_id)
+
+
+def _taken_up(c: sqlite3.Connection, router_id: str) -> int:
+    sizes = c.execute("SELECT length(payload) FROM records WHERE router_id = ?", (router_id,))
+    return sum(record_bytes(size) for (size,) in sizes)
+
+
+def _renew_head(
+    c: sqlite3.Connection, router_id: str, stood: Extent, entries: Sequence[Entry], promised_ms: int
+) -> None:
     """Of records that are whole; the entries come behind them."""
     last = c.execute(f"{_SELECT_RECORDS} DESC LIMIT 1", (router_id,)).fetchone()
     if last is None:
@@ -399,13 +414,12 @@ def _renew_head(c: sqlite3.Connection, router_id: str, stood: Extent, entries: S
         return
     newest = "SELECT coalesce(max(offset), 0) FROM records WHERE router_id = ? AND kind = ?"
     ((view,),) = c.execute(newest, (router_id, VIEW))
-    added = list(chain.behind(Row(*last), view, entries))
+    added = list(chain.behind(Row(*last), view, entries, promised_ms))
     c.executemany(_INSERT_RECORD, added)
     ((view,),) = c.execute(newest, (router_id, VIEW))
-    sizes = c.execute("SELECT length(payload) FROM records WHERE router_id = ?", (router_id,))
-    taken_up = sum(record_bytes(size) for (size,) in sizes)
+    taken_up = _taken_up(c, router_id)
     last = added[-1] if added else Row(*last)
-    c.execute(_STORE_HEAD, msgspec.structs.astuple(loghead.recovered(stood, last, view, taken_up)))
+    c.execute(_STORE_HEAD, msgspec.structs.astuple(loghead.recovered(stood, last, view, taken_up, promised_ms)))
 
 
 def faults(c: sqlite3.Connection, read: LogRead, now_ms: int) -> list[str]:

@@ -193,7 +193,8 @@ async def test_a_log_is_made_whole_by_an_operators_word(log: SampleLog, backend:
         for upto in range(after + 1, LAST + 1):
             wanted = [r.offset for r in kept if after < r.offset <= upto]
             assert await offsets(log, after=after, upto=upto) == wanted, "in whatever parts"
-    assert await log.append(SLOT, [rec(LAST + 1, epoch=2, received_ms=7_000)]) == [True]
+    more = rec(LAST + 1, epoch=2, received_ms=7_000, view_offset=head.view_offset)
+    assert await log.append(SLOT, [more]) == [True]
     assert len(await log.read(SLOT, "a", 0, 99)) == len(kept) + 1
     assert await log.recover(SLOT, "a", LAST, 8_000, ()) == [], "and is whole from then on"
     assert await offsets(log, "b") == [1, 2, 3, 4, 5]
@@ -253,3 +254,55 @@ async def test_what_breakers_have_read_is_there(log: SampleLog) -> None:
     assert await faults(log, "a", last=LAST, first=4) == [
         "its records below 6 are trimmed, but a breaker has read up to record 4 only"
     ]
+
+
+async def test_a_recovered_log_is_read_behind_a_trim(log: SampleLog, backend: Backend) -> None:
+    """The gap begins before the record that stands for it: what is trimmed up to there is not missing."""
+    await written(log)
+    plant(backend, "DELETE FROM {records} WHERE router_id = 'a' AND \"offset\" BETWEEN 5 AND 7")
+    assert [(n.first, n.last) for n in await log.recover(SLOT, "a", LAST, 5_000, ())] == [(5, 7)]
+    await log.trim(SLOT, "a", 5)
+    for after in range(LAST):
+        for upto in range(after + 1, LAST + 1):
+            wanted = [n for n in (VIEW_AT, 7, 8, 9, 10) if after < n <= upto]
+            assert await offsets(log, after=after, upto=upto) == wanted
+    assert await faults(log, "a", last=LAST, first=LAST) == []
+
+
+async def test_what_a_lost_view_split_is_lost_with_it(log: SampleLog, backend: Backend) -> None:
+    """Nobody knows any more whose samples they were."""
+    await written(log)
+    plant(backend, f"DELETE FROM {{records}} {at(VIEW_AT)}")
+    assert [(n.first, n.last) for n in await log.recover(SLOT, "a", LAST, 5_000, ())] == [(VIEW_AT, LAST)]
+
+
+async def test_what_is_trimmed_is_not_lost(log: SampleLog, backend: Backend) -> None:
+    """The view in force stays behind a trim; when it is damaged, only what it split of what is kept is lost with it."""
+    await written(log)
+    assert await log.append(
+        SLOT, [rec(11, kind=VIEW, payload=encode_entry(RouterView(version=2)), view_offset=VIEW_AT)]
+    )
+    await log.trim(SLOT, "a", 8)
+    plant(backend, f"UPDATE {{records}} SET received_ms = 1 {at(VIEW_AT)}")
+    await log.recover(SLOT, "a", 11, 5_000, ())
+    assert await offsets(log) == [10, 11]
+
+
+async def test_a_recovered_log_goes_on_behind_what_breakers_were_promised(log: SampleLog, backend: Backend) -> None:
+    """They have gone on up to the watermark: nothing is stamped before it, and the gap begins there."""
+    await written(log)
+    assert await log.advance_watermark(SLOT, "o1", [("a", 1)], 9_000) == [True]
+    plant(backend, f"DELETE FROM {{records}} {at(LAST)}")
+    (loss,) = await log.recover(SLOT, "a", LAST, 5_000, [(VIEW, encode_entry(RouterView(version=2)))])
+    assert loss.to_ms == 9_001
+    head = await acquire(log, epoch=2, owner="o2", now_ms=10_000)
+    assert (head.alive_ms, head.last_received_ms, head.offset) == (9_001, 9_001, LAST + 1)
+
+
+async def test_a_log_that_is_whole_keeps_its_owner(log: SampleLog) -> None:
+    """Nothing to recover: nothing changes."""
+    await written(log)
+    assert await log.advance_watermark(SLOT, "o1", [("a", 1)], 9_000) == [True]
+    assert await log.recover(SLOT, "a", LAST, 5_000, ()) == []
+    assert await log.append(SLOT, [rec(LAST + 1, received_ms=9_500, view_offset=VIEW_AT)]) == [True]
+    assert (await acquire(log, epoch=2, owner="o2", now_ms=10_000)).alive_ms == 9_500

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from breaker_actors.core.log_entries import BREAKER, VIEW, decode_breaker, decode_view
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import RouterAssignment, RouterRef
 from breaker_actors.store.base import Store
@@ -187,6 +188,42 @@ async def test_assignments_carry_the_committed_record(world: World) -> None:
     await world.write(world.commit(row.id, epoch, event(1), record=b"R", applied_offsets={"r": 9}, settings=b"S"))
     (assignment,) = await world.store.breaker_assignments([row.id])
     assert (assignment.record, assignment.applied_offsets, assignment.settings) == (b"R", {"r": 9}, b"S")
+
+
+async def test_a_log_has_reached_what_anybody_read_of_it(world: World) -> None:
+    """Also breakers that are gone, and configuration that was settled: a log that ends before that is damaged."""
+    row = await world.breaker("a")
+    router = await world.router(row.id)
+    epoch = await world.own(row.id)
+    birth, link = await world.store.pending_changes(10)
+    await world.store.settle_changes(world.directory, {birth.id: 8, link.id: 3})
+    own = row.router_ids[0]
+    await world.store.claim(world.directory, "router", {own: "r-0", router.id: "r-0"})
+
+    async def reached() -> list[int]:
+        return [one.reached_offset for one in await world.store.router_assignments([own, router.id])]
+
+    assert await reached() == [8, 3]
+    await world.write(world.commit(row.id, epoch, event(1), applied_offsets={own: 12, router.id: 9}))
+    assert await reached() == [12, 9]
+    await world.store.unlink_breaker(world.project_id, router.id, row.id, 50)
+    assert await reached() == [12, 9]
+    await world.store.delete_breaker(world.project_id, row.id, 60)
+    assert await reached() == [12, 9]
+
+
+async def test_a_recovered_router_brings_breakers_to_life_that_are_not_stored_yet(world: World) -> None:
+    """Their creation may have been lost. The routing table keeps its version: changes on the way come behind it."""
+    young, old = await world.breaker("a"), await world.breaker("b")
+    epoch = await world.own(old.id)
+    await world.write(world.commit(old.id, epoch, event(1)))
+    told = []
+    for row in (young, old):
+        entries = await world.store.router_entries(world.project_id, row.router_ids[0], 50)
+        (settings,) = (decode_breaker(payload) for kind, payload in entries if kind == BREAKER)
+        (view,) = (decode_view(payload) for kind, payload in entries if kind == VIEW)
+        told.append((settings.created, settings.after_seq, view.version))
+    assert told == [(True, 0, 1), (False, 0, 1)]
 
 
 async def test_a_deletion_waits_for_all_its_changes(world: World) -> None:

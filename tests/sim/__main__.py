@@ -11,7 +11,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from rich.table import Table
 
 from tests.sim.campaign import HIT_SHARE, Campaign, results
-from tests.sim.faults import KINDS, excluded
+from tests.sim.faults import KINDS, excluded, share_of
 from tests.sim.run import Result, run_safely, shrink
 
 console = Console(soft_wrap=True, highlight=False)
@@ -82,7 +82,7 @@ def _summary(campaign: Campaign, words: tuple[str, ...]) -> None:
     for kind in KINDS:
         if kind not in excluded(words):
             share = campaign.share(kind)
-            table.add_row(kind, f"{100 * share:.0f} %", style="red" if share < HIT_SHARE else None)
+            table.add_row(kind, f"{100 * share:.0f} %", style="red" if share < HIT_SHARE * share_of(kind) else None)
     console.print(table)
 
 

@@ -6,16 +6,17 @@ Also the memory of the run: every record ever appended and every event ever stor
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from breaker_actors.core.log_entries import SAMPLES, LogRecord, decode_samples
+from breaker_actors.core.log_entries import BREAKER, DAMAGED, GAP, SAMPLES, LogRecord, decode_breaker, decode_samples
 from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.messages import Commit, FeedEntry, StateReading
 from breaker_actors.store.rows import alert_of
+from breaker_actors.wal.base import Loss
 
 RATES = {"closed": 1.0, "open": 0.0}
 
@@ -49,9 +50,14 @@ class Checks:
         self._store = sqlite3.connect(store, isolation_level=None)
         self._logs = logs
         self._files: dict[str, sqlite3.Connection] = {}
-        self.log: dict[str, list[LogRecord]] = {}
         self.slots: dict[str, str] = {}
         self.samples: dict[float, tuple[str, int]] = {}
+        self.excused: set[float] = set()
+        """Samples whose records were damaged."""
+        self.forgotten: set[str] = set()
+        """Breakers whose logs do not tell all of them any more."""
+        self._known: dict[str, list[LogRecord | None]] = {}
+        self._ends: dict[str, int] = {}
         self.events: dict[str, list[Event]] = {}
         self._state: dict[str, str] = {}
         self.committed: dict[str, set[tuple[int, str]]] = {}
@@ -157,31 +163,43 @@ class Checks:
 
     # the log
 
+    @property
+    def log(self) -> dict[str, list[LogRecord]]:
+        """All that was ever appended to each router's log, in order, without what was damaged later."""
+        return {
+            router_id: [record for record in known if record is not None] for router_id, known in self._known.items()
+        }
+
     def appended(self, slot: str, router_ids: Sequence[str]) -> None:
         """After a transaction of a log."""
         for router_id in dict.fromkeys(router_ids):
             self.slots[router_id] = slot
-            known = self.log.setdefault(router_id, [])
-            for row in self._file(slot).execute(
-                "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records"
-                " WHERE router_id = ? AND offset > ? ORDER BY offset",
-                (router_id, len(known)),
-            ):
-                self._check_next(known, LogRecord(*row))
+            known = self._known.setdefault(router_id, [])
+            for record in self._records(slot, router_id, self._ends.get(router_id, len(known))):
+                self._check_next(known, record)
 
-    def _file(self, slot: str) -> sqlite3.Connection:
+    def _records(self, slot: str, router_id: str, after: int) -> list[LogRecord]:
+        rows = self.file(slot).execute(
+            "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records"
+            " WHERE router_id = ? AND offset > ? ORDER BY offset",
+            (router_id, after),
+        )
+        return [LogRecord(*row) for row in rows]
+
+    def file(self, slot: str) -> sqlite3.Connection:
         if slot not in self._files:
             self._files[slot] = sqlite3.connect(self._logs / f"{slot}.sqlite", isolation_level=None)
         return self._files[slot]
 
-    def _check_next(self, known: list[LogRecord], record: LogRecord) -> None:
+    def _check_next(self, known: list[LogRecord | None], record: LogRecord) -> None:
         where = f"router {record.router_id}: record {record.offset}"
+        if record.router_id in self._ends:
+            raise Violation(f"{where} was taken into a log that lacks what breakers have read")
         if record.offset != len(known) + 1:
             raise Violation(f"{where} follows record {len(known)}")
-        if known and record.received_ms < known[-1].received_ms:
-            raise Violation(
-                f"{where} was received {known[-1].received_ms - record.received_ms} ms before the one before"
-            )
+        last = known[-1] if known else None
+        if last is not None and record.received_ms < last.received_ms:
+            raise Violation(f"{where} was received {last.received_ms - record.received_ms} ms before the one before")
         known.append(record)
         if record.kind == SAMPLES:
             for value in decode_samples(record.payload).batch.value.tolist():
@@ -191,12 +209,58 @@ class Checks:
 
     def whole_log(self) -> None:
         """At the end: what is still kept is what was seen when it came."""
-        for router_id, known in self.log.items():
-            rows = self._file(self.slots[router_id]).execute(
-                "SELECT router_id, offset, received_ms, kind, view_offset, payload FROM records WHERE router_id = ?",
-                (router_id,),
-            )
-            for row in rows:
-                record = LogRecord(*row)
+        for router_id, known in self._known.items():
+            for record in self._records(self.slots[router_id], router_id, 0):
                 if record.offset > len(known) or known[record.offset - 1] != record:
                     raise Violation(f"router {router_id}: record {record.offset} is not what was appended")
+
+    # damage
+
+    def cut_off(self, router_id: str, end: int, read: int) -> None:
+        """A log ends earlier than it did. What nobody had read is lost without a word; where more is missing nothing
+        may be taken in any more."""
+        known = self._known.get(router_id, [])
+        kept = max(end, read)
+        self._lose(known[kept:])
+        del known[kept:]
+        if read > end:
+            self._ends[router_id] = end
+
+    def forget_breakers(self, router_id: str) -> None:
+        """A log lacks the watermarks that its breakers went on by: they may have moved where it has a gap now."""
+        for record in self._known.get(router_id, ()):
+            if record is not None and record.kind == BREAKER:
+                self.forgotten.add(decode_breaker(record.payload).breaker_id)
+
+    def recovered(self, router_id: str, slot: str, losses: Iterable[Loss]) -> None:
+        """A log was made whole: DAMAGED records stand for what was lost, and more may come behind them."""
+        known = self._known.get(router_id, [])
+        self._ends.pop(router_id, None)
+        first = len(known) + 1
+        for loss in losses:
+            self._lose(known[loss.first - 1 : loss.last])
+            known += [None] * (loss.last - len(known))
+            known[loss.first - 1 : loss.last] = [None] * (loss.last - loss.first + 1)
+        for record in self._records(slot, router_id, 0):
+            if record.offset >= first or record.kind == DAMAGED:
+                known += [None] * (record.offset - len(known))
+                known[record.offset - 1] = record
+
+    def split_by(self, router_id: str, views: Container[int]) -> set[int]:
+        """Offsets of records that were split by one of these views."""
+        known = (record for record in self._known.get(router_id, ()) if record is not None)
+        return {record.offset for record in known if record.kind in (SAMPLES, GAP) and record.view_offset in views}
+
+    def gone(self, router_id: str) -> None:
+        """A router was deleted before its damaged log was recovered."""
+        self._lose(self._known.pop(router_id, ()))
+
+    def _lose(self, records: Iterable[LogRecord | None]) -> None:
+        for record in records:
+            if record is not None and record.kind == SAMPLES:
+                values = decode_samples(record.payload).batch.value.tolist()
+                self.excused.update(values)
+                for value in values:
+                    del self.samples[value]
+            elif record is not None and record.kind == BREAKER:
+                self.forgotten.add(decode_breaker(record.payload).breaker_id)

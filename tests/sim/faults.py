@@ -38,6 +38,10 @@ TIMED: dict[str, tuple[int, int]] = {
     "log_outage": (1, 2),
     "clock_forward": (1, 3),
     "clock_back": (1, 3),
+    "damage_bit": (1, 2),
+    "damage_gone": (1, 2),
+    "damage_copy": (1, 1),
+    "damage_missing": (1, 1),
 }
 """Kinds that come at drawn instants, with the range of how many."""
 
@@ -45,8 +49,14 @@ STANDING = ("skew", "reorder")
 """Kinds that are there all the time: clocks apart, and calls that overtake each other."""
 
 KINDS = (*CHANCE, *TIMED, *STANDING)
-SHARE = 0.55
-"""Each kind is there in this share of the seeds, so that they meet in ever new combinations."""
+SHARE, DAMAGE_SHARE = 0.55, 0.15
+"""Each kind is there in this share of the seeds, so that they meet in ever new combinations. Damage is there in fewer:
+what breakers do behind it no log tells whole."""
+
+
+def share_of(kind: str) -> float:
+    """In which share of the seeds a kind is there."""
+    return DAMAGE_SHARE if kind.startswith("damage") else SHARE
 
 
 def excluded(words: Iterable[str]) -> frozenset[str]:
@@ -70,7 +80,7 @@ class Faults:
         self._counts: dict[str, int] = {}
         self.standing: set[str] = set()
         for kind in KINDS:
-            there, at = plan.random() < SHARE and kind not in without, plan.random()
+            there, at = plan.random() < share_of(kind) and kind not in without, plan.random()
             if kind in CHANCE:
                 low, high = CHANCE[kind]
                 self.chance[kind] = (low + at * (high - low)) if there else 0.0

@@ -94,8 +94,22 @@ SHELL = {
 }
 """Protections between processes taken away."""
 
+DISK = {
+    "checksums are not looked at": Mutant(
+        "breaker_actors.wal.chain:fault", 'else "is not what was written"', 'else ""'
+    ),
+    "a log that is too short is taken over": Mutant(
+        "breaker_actors.router.group:shortfall", "if offset >= read", "if offset >= 0"
+    ),
+    "a missing record is passed over": Mutant(
+        "breaker_actors.wal.chain:losses", "first, last = first or next_, begin - 1", "pass"
+    ),
+}
+"""Protections against damaged files taken away."""
 
-ALL: dict[str, tuple[Mutant, ...]] = {**{name: (mutant,) for name, mutant in CORE.items()}, **SHELL}
+
+_SINGLE = {**CORE, **DISK}
+ALL: dict[str, tuple[Mutant, ...]] = {**{name: (mutant,) for name, mutant in _SINGLE.items()}, **SHELL}
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import msgspec
 
 from breaker_actors.core.log_entries import (
     BREAKER,
+    DAMAGED,
     GAP,
     VIEW,
     BreakerSet,
@@ -21,6 +22,7 @@ from breaker_actors.core.log_entries import (
     Splitter,
     decode_breaker,
     decode_gap,
+    decode_lost,
     decode_view,
 )
 from breaker_actors.core.machine import Breaker
@@ -106,10 +108,16 @@ class Life:
         self.ended = False
         self.left = False
         """Whether its router left it out for a while: it then went on by itself, which no log tells."""
+        self.whole_until_ms: int | None = None
+        """When what comes next was received in its log, of which the rest was lost."""
 
     def each(self, do: Callable[[Any], None]) -> None:
         for model in self.models:
             do(model)
+
+    def lose(self, from_ms: int) -> None:
+        if self.whole_until_ms is None:
+            self.whole_until_ms = from_ms
 
     def set(self, settings: BreakerSet, now: int) -> None:
         if settings.version <= self.version:
@@ -144,8 +152,12 @@ def lives_of(
         if record.kind == BREAKER:
             _settings(decode_breaker(record.payload), record, lives, living, samples_max, kinds)
             continue
+        if record.kind == DAMAGED:
+            for life in living.values():
+                life.lose(decode_lost(record.payload).from_ms)
+            continue
         for breaker_id, body, start, stop in concerned(record, splitter):
-            if breaker_id in living:
+            if breaker_id in living and living[breaker_id].whole_until_ms is None:
                 _apply(living[breaker_id], record, body, start, stop)
         if record.kind == VIEW:
             splitter = Splitter(decode_view(record.payload))

@@ -102,7 +102,7 @@ class Door:
 
 
 class _Operation:
-    __slots__ = ("_answer", "_args", "_door", "_name", "_work", "after_s", "deadly", "outlives", "unknown")
+    __slots__ = ("_answer", "_args", "_door", "_name", "_stops", "_work", "after_s", "deadly", "outlives", "unknown")
 
     def __init__(
         self,
@@ -117,6 +117,7 @@ class _Operation:
         self._work = work
         self._args = args
         self._answer = answer
+        self._stops = door._world.stops
         self.after_s = 0.0
         self.unknown = self.deadly = self.outlives = False
 
@@ -130,7 +131,7 @@ class _Operation:
             world.faults.hit(f"{door._realm}_outage")
             self.fail("meets an outage")
             return
-        if not process.alive and not self.outlives:
+        if not process.alive and (not self.outlives or self._stops != world.stops):
             return
         if self._answer.done() or not process.alive:
             door._hit("late")

@@ -26,6 +26,16 @@ def test_a_fixed_seed(seed: int) -> None:
     assert result.samples > 0
 
 
+@pytest.mark.parametrize(
+    ("seed", "kind"), [(3, "damage_bit"), (6, "damage_gone"), (8, "damage_copy"), (15, "damage_missing")]
+)
+def test_damage_is_named(seed: int, kind: str) -> None:
+    """A changed bit, a record that is gone, an older copy and a missing file: see tests/sim/damage.py."""
+    result = run_seed(seed, naive=False)
+    assert result.failure is None, result.message()
+    assert result.hits[kind]
+
+
 def test_a_seed_repeats_itself_whatever_the_process() -> None:
     """The trace is the same to the last line, in another process with other hashes."""
     here = run_seed(5).digest

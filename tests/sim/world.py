@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +20,7 @@ from breaker_actors.store.rows import BreakerRow, ChannelDraft, RouterRow, Store
 from breaker_actors.transport.peers import DIRECTORY, journal_name
 from tests.sim.checks import Checks, Violation
 from tests.sim.clients import ConfigurationClient, Reader, SampleClients
+from tests.sim.damage import Damage
 from tests.sim.end_state_checks import Final
 from tests.sim.faults import Faults
 from tests.sim.loop import VirtualLoop
@@ -77,6 +78,10 @@ class World:
         self._numbers: dict[str, int] = {}
         self.processes: list[Process] = []
         self.net = SimNet(self, self._start)
+        self.stops = 0
+        """How often everything was stopped: nothing of before lands later."""
+        self.damage = Damage(self)
+        self.reached: Counter[str] = Counter()
         self.replicas = [f"replica-{i}" for i in range(draws.randint(1, 2))]
         self._clients = [self._process("client", f"client-{i}") for i in range(3)]
         self.samples = SampleClients(self, self._clients[0])
@@ -89,6 +94,10 @@ class World:
         now = self.loop.time()
         self.lines.append((now, what))
         self._digest.update(f"{now:.6f} {what}\n".encode())
+
+    def reach(self, what: str) -> None:
+        """Counts a state that is worth being in."""
+        self.reached[what] += 1
 
     def digest(self) -> str:
         return self._digest.hexdigest()
@@ -270,6 +279,7 @@ class World:
             self._check_sizes()
         self.faults.active = False
         self._heal()
+        self.damage.recover(0.1)
         self._users = tasks
 
     def _check_sizes(self) -> None:
@@ -317,6 +327,8 @@ class World:
             for process in [p for p in self.processes if p.alive and p.kind != "client"]:
                 self.net.kill(process, self.faults.span(kind, 0.05, 3.0))
             self.faults.hit(kind)
+        elif what == "damage":
+            self.damage.strike(kind)
         elif what == "crash":
             if victim := self._victim(kind, whom):
                 self.faults.hit(kind)
@@ -330,6 +342,12 @@ class World:
             self._jump(kind, whom)
         else:
             self._outage(what, min(end, self.loop.time() + self.faults.span(kind, 0.3, 6.0)))
+
+    def stop_all(self, back_s: float) -> None:
+        """The service is stopped, and started again by an operator."""
+        self.stops += 1
+        for process in [p for p in self.processes if p.alive and p.kind != "client"]:
+            self.net.kill(process, back_s)
 
     def _victim(self, kind: str, whom: str) -> Process | None:
         names = sorted(name for name, p in self.net.actors.items() if p.kind == whom and p.alive)

@@ -16,6 +16,7 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.config.routing_tables import Linked, view_of
 from breaker_actors.store.pending import refuse_more
 from breaker_actors.store.quotas import add_link_count, reweighed
+from breaker_actors.store.reached import note_reached
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import DAY_MS, IDS, by_ids, chunks
 
@@ -27,7 +28,16 @@ BREAKER_COLUMNS = [t.breakers.c[f] for f in BreakerRow.__struct_fields__ if f !=
 
 def breaker_entry(row: BreakerRow) -> Entry:
     """The settings record of a breaker that existed before."""
-    return BREAKER, encode_entry(BreakerSet(breaker_id=row.id, version=row.version, name=row.name, rule=row.rule))
+    return BREAKER, encode_entry(_settings(row))
+
+
+def birth_entry(row: BreakerRow, after_seq: int) -> Entry:
+    """The settings record that brings a breaker to life; its numbers go on from `after_seq`."""
+    return BREAKER, encode_entry(msgspec.structs.replace(_settings(row), created=True, after_seq=after_seq))
+
+
+def _settings(row: BreakerRow) -> BreakerSet:
+    return BreakerSet(breaker_id=row.id, version=row.version, name=row.name, rule=row.rule)
 
 
 def view_entry(view: RouterView) -> Entry:
@@ -72,6 +82,8 @@ def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked
 
 def end_link(c: Connection, project_id: str, router_id: str, breaker_id: str) -> int | None:
     """Removes a link; the offset after which it counted (None: it was not in the log yet)."""
+    cut = c.execute(select(t.records.c.cut).where(t.records.c.breaker_id == breaker_id)).scalar()
+    note_reached(c, {router_id: (cut or {}).get(router_id, 0)})
     mine = (t.links.c.router_id == router_id) & (t.links.c.breaker_id == breaker_id)
     since_offset = c.execute(select(t.links.c.since_offset).where(mine)).scalar()
     add_link_count(c, project_id, -c.execute(delete(t.links).where(mine)).rowcount)

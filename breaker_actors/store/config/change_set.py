@@ -25,6 +25,7 @@ from breaker_actors.store.config.change_rows import (
     Entry,
     add_changes,
     add_links,
+    birth_entry,
     breaker_entry,
     current_views,
     links_of,
@@ -37,6 +38,7 @@ from breaker_actors.store.config.change_rows import (
 )
 from breaker_actors.store.config.routing_tables import names_matter
 from breaker_actors.store.quotas import add_link_count, reweighed, within_share
+from breaker_actors.store.reached import note_reached
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import IDS, by_ids, chunks, touch_breakers
 
@@ -169,10 +171,7 @@ def _create(c: Connection, rows: Sequence[BreakerRow]) -> list[int]:
     changes = []
     for row in rows:
         router = routers[row.router_ids[0]]
-        born = BreakerSet(
-            breaker_id=row.id, version=1, name=row.name, rule=row.rule, created=True, after_seq=after_seq[row.id]
-        )
-        entries = ((BREAKER, encode_entry(born)), view_entry(views[router.id]))
+        entries = (birth_entry(row, after_seq[row.id]), view_entry(views[router.id]))
         changes.append(Change(router, entries, (row.id,)))
     return add_changes(c, changes)
 
@@ -237,13 +236,17 @@ def _update(c: Connection, pairs: Sequence[tuple[BreakerRow, BreakerRow]]) -> No
 def _remove(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> set[str]:
     """Those of them that never left closed. The records say so as they go: nothing can be added to them any more."""
     harmless: set[str] = set()
+    read: dict[str, int] = {}
     r = t.records.c
     for some in chunks(breaker_ids):
         add_link_count(c, project_id, -c.execute(delete(t.links).where(t.links.c.breaker_id.in_(some))).rowcount)
         c.execute(delete(t.ended_links).where(t.ended_links.c.breaker_id.in_(some)))
-        gone = delete(t.records).where(r.breaker_id.in_(some)).returning(r.breaker_id, r.transition_seq)
-        harmless |= {breaker_id for breaker_id, seq in c.execute(gone) if seq == 0}
+        gone = delete(t.records).where(r.breaker_id.in_(some)).returning(r.breaker_id, r.transition_seq, r.cut)
+        for breaker_id, seq, cut in c.execute(gone):
+            harmless |= {breaker_id} if seq == 0 else set()
+            read |= {router_id: max(offset, read.get(router_id, 0)) for router_id, offset in cut.items()}
         c.execute(delete(t.breakers).where(t.breakers.c.id.in_(some)))
+    note_reached(c, read)
     return harmless
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, exists, func, insert, select, update
 
 from breaker_actors.core.log_entries import MODES, RouterView
 from breaker_actors.errors import Invalid, NotFound, RouterHasBreakers
@@ -17,6 +17,7 @@ from breaker_actors.store.config.change_rows import (
     Change,
     add_changes,
     add_links,
+    birth_entry,
     breaker_entry,
     current_views,
     end_link,
@@ -31,7 +32,7 @@ from breaker_actors.store.config.idempotency import ANSWER_BYTES_MAX, Onces
 from breaker_actors.store.config.routing_tables import check_shares
 from breaker_actors.store.quotas import refuse_many_links, reweighed, weigh, within_share
 from breaker_actors.store.rows import SYSTEM, BreakerRow, Once, RouterDraft, RouterRow
-from breaker_actors.store.section import lock_project, new_id, touch_breakers
+from breaker_actors.store.section import IDS, by_ids, lock_project, new_id, touch_breakers
 
 TOLD_BYTES = 1_000
 """What a breaker takes in an answer beside its stored texts."""
@@ -195,9 +196,21 @@ def _tell_view(c: Connection, router_id: str) -> list[int]:
 
 
 def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, bytes]]:
-    view = raise_views(c, [_stored(c, row.id)])[row.id]
+    view = current_views(c, [_stored(c, row.id)])[row.id]  # of its own version: changes that are on the way come behind
     write_down(c, place, [Note("router.recover", row.id)])
-    return [*map(breaker_entry, _breakers(c, row.project_id, row.breaker_ids)), view_entry(view)]
+    unborn = _unborn(c, row.breaker_ids)
+    breakers = _breakers(c, row.project_id, row.breaker_ids)
+    settings = [birth_entry(one, unborn[one.id]) if one.id in unborn else breaker_entry(one) for one in breakers]
+    return [*settings, view_entry(view)]
+
+
+def _unborn(c: Connection, breaker_ids: Sequence[str]) -> dict[str, int]:
+    """Breakers of which nothing is stored, so that one log alone knows them: the transition_seq each goes on from."""
+    r, links = t.records.c, t.links.c
+    many = select(links.breaker_id).where(links.breaker_id == r.breaker_id).having(func.count() > 1)
+    many = many.group_by(links.breaker_id)
+    query = select(r.breaker_id, r.transition_seq).where(r.breaker_id.in_(IDS), r.record.is_(None), ~exists(many))
+    return dict(by_ids(c, query, breaker_ids))
 
 
 def _update(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:

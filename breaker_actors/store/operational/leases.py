@@ -13,6 +13,7 @@ from breaker_actors.core.log_entries import UNREADABLE
 from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
 from breaker_actors.store import tables as t
 from breaker_actors.store.fencing import DIRECTORY
+from breaker_actors.store.reached import note_reached, reached_offsets
 from breaker_actors.store.rows import Placement
 from breaker_actors.store.section import IDS, StorePart, by_ids, chunks
 from breaker_actors.telemetry.set_aside import Asides
@@ -152,13 +153,13 @@ def _change(row: Row[Any], asides: Asides) -> ChangeRow:
 def _settle(c: Connection, directory_epoch: int, offsets: Mapping[int, int]) -> None:
     DIRECTORY.check(c, directory_epoch)
     starts: list[dict[str, Any]] = []
-    router_ids: set[str] = set()
+    reached: dict[str, int] = {}
     for some in chunks(sorted(offsets)):
         query = select(t.changes.c.id, t.changes.c.router_id, t.changes.c.links).where(t.changes.c.id.in_(some))
         for row in c.execute(query.order_by(t.changes.c.id)):
             since = offsets[row.id] - 1
             starts += [{"router": row.router_id, "breaker": breaker, "since": since} for breaker in row.links]
-            router_ids.add(row.router_id)
+            reached[row.router_id] = max(reached.get(row.router_id, 0), offsets[row.id])
         c.execute(delete(t.changes).where(t.changes.c.id.in_(some)))
     if starts:
         for table in (t.links, t.ended_links):  # a link may have ended before it was in the log
@@ -169,7 +170,8 @@ def _settle(c: Connection, directory_epoch: int, offsets: Mapping[int, int]) -> 
     slot = select(t.routers.c.log_slot).where(t.routers.c.id == t.ended_links.c.router_id).scalar_subquery()
     ends = ends.values(until_offset=bindparam("until"), log_slot=slot)
     c.execute(ends, [{"change": change_id, "until": offset} for change_id, offset in offsets.items()])
-    _remove_deleted(c, sorted(router_ids))
+    note_reached(c, reached)
+    _remove_deleted(c, sorted(reached))
 
 
 def _remove_deleted(c: Connection, router_ids: Sequence[str]) -> None:
@@ -274,23 +276,9 @@ def _ended_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[Rou
 def _router_assignments(c: Connection, router_ids: Sequence[str]) -> list[RouterAssignment]:
     columns = (t.routers.c.id.label("router_id"), t.routers.c.project_id, t.routers.c.epoch, t.routers.c.log_slot)
     query = select(*columns).where(t.routers.c.id.in_(IDS), t.routers.c.log_slot.is_not(None))
-    read = _read_offsets(c, router_ids)
+    reached = reached_offsets(c, router_ids)
     found = {
-        row.router_id: RouterAssignment(**row._mapping, read_offset=read.get(row.router_id, 0))
+        row.router_id: RouterAssignment(**row._mapping, reached_offset=reached.get(row.router_id, 0))
         for row in by_ids(c, query, router_ids)
     }
     return [found[router_id] for router_id in router_ids if router_id in found]
-
-
-def _read_offsets(c: Connection, router_ids: Sequence[str]) -> dict[str, int]:
-    """How far the logs of routers were read at least, as far as the store knows: by breakers, and where links begin."""
-    links, r = t.links.c, t.records.c
-    query = (
-        select(links.router_id, links.since_offset, r.cut)
-        .join_from(t.links, t.records, r.breaker_id == links.breaker_id, isouter=True)
-        .where(links.router_id.in_(IDS))
-    )
-    found: dict[str, int] = {}
-    for router_id, since, cut in by_ids(c, query, router_ids):
-        found[router_id] = max(found.get(router_id, 0), since or 0, (cut or {}).get(router_id, 0))
-    return found
