@@ -32,7 +32,8 @@ HERE = "127.0.0.1"
 BLOCK = 100
 """Ports among which Serve chooses for replicas."""
 HELD_MIN = BLOCK // 2
-"""Of a block, those that have to be free: replicas that die leave theirs for a while, and need others."""
+"""Of a block, those that should be free: replicas that die leave theirs for a while, and need others. Where others have
+taken ports of every block, fewer will do."""
 # Blocks that are looked at, in this order: where nothing else has its ports, then where the kernel takes those of
 # outgoing connections from. Other users may have taken many.
 _LOWER, _UPPER = range(10_000, 20_000, BLOCK), range(33_000, 60_000, BLOCK)
@@ -57,7 +58,8 @@ class HeldPorts:
 
     def hold_behind(self, replicas: int) -> dict[str, str]:
         """Holds ports for the servers behind HAProxy. What the environment has to say of them."""
-        fallback, block = self._hold_free(), self._hold_block(max(HELD_MIN, replicas + 1))
+        fallback = self._hold_free()
+        block = self._hold_block(max(HELD_MIN, replicas + 1)) or self._hold_block(replicas + 1)
         if fallback is None or block is None:
             self._warn("ports of replicas can't be held: others could take the port of one that dies")
             return {}

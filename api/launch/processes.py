@@ -41,6 +41,16 @@ def check_port(host: str, port: int) -> None:
         raise Invalid(f"port {port} on {host} {reason}; choose another one with --port") from None
 
 
+def address_of(host: str) -> str:
+    """The address that a name stands for, of version 4 where it has one: what is checked, held and listened at has to
+    be the same, and a name may have several. Raises Invalid for a name without any."""
+    try:
+        found = sorted(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), key=lambda entry: entry[0].value)
+    except OSError as error:
+        raise Invalid(f"{host} has no address: {error.strerror}") from None
+    return str(found[0][4][0])
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """A port nobody listens on at this moment: of _PORTS, or where others have taken those, any that the kernel finds.
     Raises Invalid when there is none."""

@@ -134,7 +134,9 @@ class Service:
 
     def _check(self) -> None:
         """What can be known to be wrong before anything runs."""
-        settings = self._settings
+        settings = self._settings = self._settings.model_copy(
+            update={"host": processes.address_of(self._settings.host)}
+        )
         tls.check_settings(settings, self._clock.now_ms(), self._warn)
         self._lock = take_data_dir(settings.data_dir)
         if settings.port == 0:

@@ -196,6 +196,23 @@ class Held:
         self._held.remove(self._port)
 
 
+def test_where_others_have_much_of_every_block_less_is_held(ports: HeldPorts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as each replica has a port."""
+    monkeypatch.setattr(held_ports, "_LOWER", [100])
+    monkeypatch.setattr(held_ports, "_UPPER", [200])
+    held: list[int] = []
+
+    def bind(host: str, port: int) -> Any:
+        if port in range(100, 200) or port in range(200, 290):
+            raise OSError(errno.EADDRINUSE, "in use")
+        held.append(port)
+        return Held(port, held)
+
+    monkeypatch.setattr(held_ports, "bound", bind)
+    assert among(ports.hold_behind(3)) == range(200, 300)
+    assert len(held) == 11
+
+
 def test_what_can_not_be_held_stops_no_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each; replicas and HAProxy then bind for themselves alone, wherever Serve says."""
     names = (held_ports.VARIABLE, held_ports.SHARED_BY_INGRESS)

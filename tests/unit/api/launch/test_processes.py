@@ -31,6 +31,23 @@ def test_where_others_have_all_of_its_ports_the_kernel_finds_one(monkeypatch: py
         processes.check_port("127.0.0.1", found)
 
 
+def test_a_name_is_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of version 4, if it has one: callers, who holds the port, and who listens there mean the same."""
+    family = {"::1": socket.AF_INET6, "127.0.0.1": socket.AF_INET}
+
+    def resolve(host: str, port: None, type: int) -> list[tuple[object, ...]]:
+        if host == "nowhere":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        addresses = {"localhost": ("::1", "127.0.0.1"), "six": ("::1",)}.get(host, (host,))
+        return [(family[address], type, 6, "", (address, 0)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    found = [processes.address_of(host) for host in ("localhost", "six", "::1", "127.0.0.1")]
+    assert found == ["127.0.0.1", "::1", "::1", "127.0.0.1"]
+    with pytest.raises(Invalid, match=r"^nowhere has no address: Name or service not known$"):
+        processes.address_of("nowhere")
+
+
 def test_no_free_port_is_one_clear_line() -> None:
     with pytest.raises(Invalid, match=r"^no free port found on 192\.0\.2\.254: .*$"):
         processes.free_port("192.0.2.254")
