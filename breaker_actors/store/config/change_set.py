@@ -244,7 +244,7 @@ def _remove(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> set[s
         gone = delete(t.records).where(r.breaker_id.in_(some)).returning(r.breaker_id, r.transition_seq, r.cut)
         for breaker_id, seq, cut in c.execute(gone):
             harmless |= {breaker_id} if seq == 0 else set()
-            read |= {router_id: max(offset, read.get(router_id, 0)) for router_id, offset in cut.items()}
+            read |= {router_id: max(offset, read.get(router_id, 0)) for router_id, offset in (cut or {}).items()}
         c.execute(delete(t.breakers).where(t.breakers.c.id.in_(some)))
     note_reached(c, read)
     return harmless

@@ -216,6 +216,7 @@ async def make_c930192(directory: Path) -> tuple[Tenant, Tenant, list[str], str]
         c.execute("DROP INDEX ix_outbox_project_number")
         for column in ("breakers_version", "replacing"):
             c.execute(f"ALTER TABLE projects DROP COLUMN {column}")
+        c.execute("ALTER TABLE routers DROP COLUMN reached_offset")
         c.execute("UPDATE alembic_version SET version_num = '0007'")
         c.commit()
         assert c.execute("SELECT count(*) FROM routers WHERE mode = ?", (BAD,)).fetchone() == (4,)
