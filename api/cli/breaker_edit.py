@@ -88,6 +88,8 @@ def create(
     linked = [*row["router_ids"], *more]
     put_json(row | {"router_ids": linked}) if json else put(row["id"])
     note(f"takes samples of router{'s' if len(linked) > 1 else ''} {' and '.join(linked)}")
+    if row["min_state_duration_ms"]:
+        note(f"stays closed for {row['min_state_duration_ms'] / 1_000:g} s at least (min_state_duration_ms)")
 
 
 @rule_options

@@ -16,7 +16,7 @@ from api.cli.store_access import AsJson, instant
 from breaker_actors.errors import Invalid
 from breaker_actors.text.escaping import for_terminal
 
-TITLES = ("name", "state", "since", "value", "threshold", "samples", "allow rate")
+TITLES = ("name", "state", "since", "value", "threshold", "samples", "allow rate", "note")
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
@@ -56,7 +56,8 @@ def list_breakers(
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List breakers: name, state, since, value against threshold, samples in the window, allow rate."""
+    """List breakers: name, state, since, value against threshold, samples in the window, allow rate, and what keeps a
+    breaker from moving."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = sorted(with_states(client, client.breakers()), key=lambda row: (row["name"], row["id"]))
     shown = [row for row in rows if state is None or row["status"].get("state") == state.value]
@@ -147,8 +148,19 @@ def _short(value: Any) -> str | None:
 def _line(row: dict[str, Any]) -> tuple[Any, ...]:
     status, sign = row["status"], SIGNS.get(row["op"], row["op"])
     if not status:
-        return row["name"], *[None] * 3, f"{sign} {row['threshold']:g}", None, None
+        return row["name"], *[None] * 3, f"{sign} {row['threshold']:g}", *[None] * 3
     value = _short(status["value"])
     since = instant(status["state_since_ms"])
     limit, rate = f"{sign} {row['threshold']:g}", f"{status['allow_rate']:g}"
-    return row["name"], status["state"], since, value, limit, status["sample_count"], rate
+    return row["name"], status["state"], since, value, limit, status["sample_count"], rate, _note(row, status)
+
+
+def _note(row: dict[str, Any], status: dict[str, Any]) -> str | None:
+    """Why the breaker stays where it is, when its value doesn't say so."""
+    if status["held_back"]:
+        return f"held back until {instant(status['state_since_ms'] + row['min_state_duration_ms'])}"
+    if not status["sample_count"] and status["late"]:
+        return f"hears only samples that are too old: {status['late']} late"
+    if status["indeterminate"] and (missing := row["min_count"] - status["sample_count"]) > 0:
+        return f"judges after {missing} more sample{'s' if missing > 1 else ''}"
+    return None

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from api.launch import leftovers, processes, ray_token, tls
 from api.launch.doctor_findings import Finding, Level
 from api.launch.ray_environment import LOCK_FILE, check_data_dir
@@ -34,6 +36,7 @@ SOCKET_PATH_MAX, BELOW_PARENT = 107, 95
 APART_S, DRIFT_MS = 0.2, 50
 YEAR_2024_MS = 1_704_067_200_000
 HAPROXY_S = 5.0
+PORT_REMEDY = "end who listens there, or set BREAKERS_PORT; BREAKERS_HOST is an address of this machine, or 0.0.0.0"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -50,7 +53,8 @@ def examine(settings: Settings, clock: Clock) -> list[Finding]:
         lambda: files(data_dir),
         lambda: room(data_dir, temporary()),
         lambda: ray_folder(temporary()),
-        lambda: token(data_dir),
+        lambda: token(data_dir.resolve()),
+        lambda: keys(settings),
         lambda: wall_clock(clock),
         lambda: names(settings.smtp_host),
         lambda: database(settings, clock),
@@ -121,15 +125,16 @@ def port(host: str, number: int, data_dir: Path) -> Iterator[Finding]:
         yield Finding("port", "ok", "a free port is chosen at the start")
         return
     try:
-        processes.check_port(host, number)
+        address = processes.address_of(host)
     except Invalid as error:
-        yield Finding("port", "error", str(error).partition(";")[0], "end who listens there, or set BREAKERS_PORT")
+        yield Finding("port", "error", str(error).partition(";")[0], PORT_REMEDY)
         return
-    except OSError as error:
-        message = f"{host} is no address of this machine: {error}"
-        yield Finding("port", "error", message, "set BREAKERS_HOST to 127.0.0.1, 0.0.0.0, or an address that it has")
+    try:
+        processes.check_port(address, number)
+    except Invalid as error:
+        yield Finding("port", "error", str(error).partition(";")[0], PORT_REMEDY)
         return
-    yield Finding("port", "ok", f"port {number} on {host} is free")
+    yield Finding("port", "ok", f"no service runs on this data; port {number} on {host} is free")
 
 
 def _where(data_dir: Path) -> str:
@@ -241,6 +246,25 @@ def token(data_dir: Path) -> Iterator[Finding]:
         yield Finding("ray token", "error", str(error), remedy)
         return
     yield Finding("ray token", "ok", f"{path} holds a token, for this user alone")
+
+
+def keys(settings: Settings) -> Iterator[Finding]:
+    """Those that settings give."""
+    from breaker_actors.store.secrets import parse_admin_key, parse_key
+
+    given: list[tuple[str, SecretStr | None, Callable[[str], object]]] = [
+        ("BREAKERS_SECRET_KEY", settings.secret_key, parse_key),
+        ("BREAKERS_BOOTSTRAP_ADMIN_KEY", settings.bootstrap_admin_key, parse_admin_key),
+    ]
+    for name, value, parse in given:
+        if value is None:
+            continue
+        try:
+            parse(value.get_secret_value())
+        except Invalid as error:
+            yield Finding("keys", "error", str(error), f"correct {name}, or the file that {name}_FILE names")
+        else:
+            yield Finding("keys", "ok", f"{name} can be read")
 
 
 def wall_clock(clock: Clock) -> Iterator[Finding]:

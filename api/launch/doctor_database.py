@@ -14,6 +14,7 @@ from breaker_actors.persistence import is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.sql.durability import power_loss
 from breaker_actors.store import migrations
+from breaker_actors.store.config.channels import mail_channels
 from breaker_actors.store.config.projects import signing
 
 SKEW_MS = 500
@@ -33,6 +34,7 @@ def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
             if found == migrations.HEAD:
                 yield durability(connection)
                 yield from signed_ingest(connection)
+                yield from mail_server(connection, settings.smtp_host)
     except Invalid as error:
         yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
     except BreakersError as error:
@@ -76,6 +78,13 @@ def durability(connection: Connection) -> Finding:
         message = f"what is answered does not survive a loss of power: {weakness}"
         return Finding("durability", "warning", message, "docs/operations/log.md")
     return Finding("durability", "ok", "what is answered survives a loss of power")
+
+
+def mail_server(connection: Connection, host: str | None) -> Iterator[Finding]:
+    """Whether channels wait for a server of mails that nobody named."""
+    if host is None and (n := mail_channels(connection)):
+        message = f"{n} e-mail channel{'s' if n > 1 else ''} and no mail server: their mails are given up"
+        yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST, and start the service again")
 
 
 def signed_ingest(connection: Connection) -> Iterator[Finding]:

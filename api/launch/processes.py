@@ -37,6 +37,8 @@ def check_port(host: str, port: int) -> None:
         with _bound(host, port):
             pass
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise Invalid(f"{host} is no address of this machine; choose another one with --host") from None
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"can't be used: {error.strerror}"
         raise Invalid(f"port {port} on {host} {reason}; choose another one with --port") from None
 
@@ -47,7 +49,7 @@ def address_of(host: str) -> str:
     try:
         found = sorted(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), key=lambda entry: entry[0].value)
     except OSError as error:
-        raise Invalid(f"{host} has no address: {error.strerror}") from None
+        raise Invalid(f"{host} has no address: {error.strerror}; choose another one with --host") from None
     return str(found[0][4][0])
 
 

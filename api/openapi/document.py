@@ -134,7 +134,7 @@ def _published(schema: Any) -> Any:
 
 def _warn(components: dict[str, Json]) -> None:
     """Gives the answers about bodies their warnings, which are put in where they are sent."""
-    checked = [operation for operation in OPERATIONS if operation.checks_fields]
+    checked = [operation for operation in OPERATIONS if operation.checks_fields or operation.access == "signed"]
     kinds = {answer.body for operation in checked for answer in operation.answers.values()}
     items = {"$ref": REF.format(name=FieldWarning.__name__)}
     for kind in (Error, *kinds):

@@ -7,13 +7,14 @@ from uuid import uuid4
 
 from quart import Blueprint, Response
 
-from api.context.current import authorized_project, current_key_id, expect_list, spend_reads, tell
+from api.context.current import authorized_project, current_key_id, expect_list, remark, spend_reads, tell
 from api.context.fields import sent_fields
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.middleware.rate_limits import spend_test
 from api.wire import responses_accounts as bodies
 from api.wire.http import json_response, no_content
+from api.wire.remarks import NO_MAIL_SERVER
 from api.wire.requests_accounts import ChannelCreate, ChannelPatch, channel_draft, channel_edit
 from breaker_actors.errors import NotFound, SendFailed
 from breaker_actors.notify.model import Destination, sample
@@ -41,6 +42,7 @@ async def create_channel(project_id: str) -> Response:
     asked = await once(project.org_id, bodies.channel_single, project.id)
     row = await parts.config.create_channel(project.id, draft, parts.clock.now_ms(), current_key_id(), asked)
     noted(asked)
+    _remark(row)
     return json_response(bodies.channel_single(row), 201)
 
 
@@ -55,6 +57,7 @@ async def update_channel(project_id: str, channel_id: str) -> Response:
     row, parts = await _channel(project_id, channel_id), replica()
     edit = channel_edit(await sent_fields(ChannelPatch), parts.settings.allow_private_destinations)
     changed = await parts.config.update_channel(row.project_id, row.id, edit, parts.clock.now_ms(), by=current_key_id())
+    _remark(changed)
     return json_response(bodies.channel_single(changed))
 
 
@@ -77,6 +80,12 @@ async def test_channel(project_id: str, channel_id: str) -> Response:
     if attempt.result != "sent":
         raise SendFailed(f"The test notification could not be sent: {attempt.error}", _status(attempt.status))
     return json_response(bodies.ChannelTest(status="sent", message="The test notification was sent."))
+
+
+def _remark(row: ChannelRow) -> None:
+    """It is taken, since a mail server may be set later; but nobody is told until then."""
+    if row.channel == "email" and row.enabled and replica().settings.smtp_host is None:
+        remark([NO_MAIL_SERVER])
 
 
 def _status(status: int | None) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from quart import Blueprint, Response, request
 from api.admission import inflate as inflating
 from api.admission import shares
 from api.auth import check_signature, check_signing, milliseconds
-from api.context.current import arrival, callers, count_as, open_project, proven, raw_body
+from api.context.current import arrival, callers, count_as, open_project, proven, raw_body, remark
 from api.context.replica import replica
 from api.middleware.request_log import note_outcome
 from api.wire import samples
 from api.wire.http import json_response
+from api.wire.remarks import REPEATED
 from api.wire.responses import Accepted
 from breaker_actors.errors import IdempotencyKeyReused, Invalid, LogDamaged, Overloaded, Unavailable
 from breaker_actors.messages import AppendResult
@@ -60,6 +61,7 @@ async def ingest(project_id: str) -> Response:
         keys = _keys(signature, raw, body)
         outcomes = await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting, with_traces))
         count_samples(parts.meters, outcomes, len(result.good))
+        _remark(signature, outcomes)
         check_outcomes(outcomes)
     return json_response(answer(result), 202)
 
@@ -89,6 +91,13 @@ def _keys(signature: str | None, raw: bytes, body: bytes) -> tuple[bytes, ...]:
     """By what the request is recognised when it is sent again, by a replica or by its caller."""
     key, timestamp = request.headers.get("Idempotency-Key"), request.headers.get("X-EB-Timestamp")
     return uuid.uuid4().bytes, *samples.duplicate_keys(signature, key, timestamp, raw, body)
+
+
+def _remark(signature: str | None, outcomes: Sequence[AppendResult]) -> None:
+    """A repeat that nobody named as one may be none to its sender."""
+    named = signature or request.headers.get("Idempotency-Key")
+    if not named and any(outcome.status == "duplicate" for outcome in outcomes):
+        remark([REPEATED])
 
 
 async def _decode(raw: bytes) -> tuple[samples.Request, bytes]:

@@ -37,7 +37,7 @@ READ_BEFORE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
 
 
 class FieldWarning(msgspec.Struct, frozen=True):
-    """A field of the request that was ignored."""
+    """A field of the request that was ignored, or what is taken though it is hardly meant."""
 
     code: str
     field: str

@@ -87,7 +87,7 @@ def test_the_curl_walk(beside: Path) -> None:
 def test_the_sdk_walk(beside: Path) -> None:
     (script,) = blocks(GUIDES / "sdks.md", "python")
     done = python(script, beside)
-    assert done.stdout == "payments is open: the call was not made\n", done.stderr
+    assert done.stdout == "the breaker is open: the call was not made\n", done.stderr
 
 
 def test_the_signed_walk(beside: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import importlib
+import json
 import re
 import runpy
 import sys
@@ -19,15 +22,15 @@ import tripswitch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+SECRET = "ab" * 32
 Ask = Callable[[str], Awaitable[tuple[int, str, str | None]]]
 
 
 class Client:
-    """The two methods of tripswitch.Client that a gate uses."""
+    """The method of tripswitch.Client that a gate uses."""
 
     def __init__(self) -> None:
         self.open = False
-        self.reports: list[dict[str, Any]] = []
 
     def execute(self, task: Callable[[], Any], breakers: list[str]) -> Any:
         assert breakers == ["search"]
@@ -35,8 +38,26 @@ class Client:
             raise tripswitch.BreakerOpenError("search")
         return task()
 
-    def report(self, **sample: Any) -> None:
-        self.reports.append(sample)
+
+class Door:
+    """Where the samples of a gate arrive. `words`: what is answered first; an error is raised. Then all is taken."""
+
+    def __init__(self, *words: int | Exception) -> None:
+        self._words, self.samples = list(words), list[dict[str, Any]]()
+        cred = {"project_id": "p1", "ingest_secret": SECRET}
+        http = httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://door")
+        self.reports = importlib.import_module("gate").Reports(cred, http)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        word = self._words.pop(0) if self._words else 202
+        if isinstance(word, Exception):
+            raise word
+        now_ms = request.headers["X-EB-Timestamp"]
+        said = hmac.new(bytes.fromhex(SECRET), now_ms.encode() + b"." + request.content, hashlib.sha256).hexdigest()
+        assert (request.url.path, request.headers["X-EB-Signature"]) == ("/v1/projects/p1/ingest", f"v1={said}")
+        if word == 202:
+            self.samples += json.loads(request.content)["samples"]
+        return httpx.Response(word)
 
 
 class Backend:
@@ -94,11 +115,11 @@ Service = Callable[[Backend, Any], AbstractAsyncContextManager[Ask]]
 
 @pytest.mark.parametrize("service", [quart_service, fastapi_service])
 async def test_a_gate_passes_reports_and_refuses(service: Service) -> None:
-    client, backend, gate = Client(), Backend(), importlib.import_module("gate")
+    client, door, backend, gate = Client(), Door(), Backend(), importlib.import_module("gate")
 
     @asynccontextmanager
     async def gates(breaker: str) -> AsyncIterator[Any]:
-        yield gate.Gate(client, breaker, "r1")
+        yield gate.Gate(client, door.reports, breaker, "r1")
 
     async with service(backend, gates) as ask:
         assert await ask("shoes") == (200, "found shoes", None)
@@ -108,16 +129,17 @@ async def test_a_gate_passes_reports_and_refuses(service: Service) -> None:
         client.open = True
         assert await ask("coats") == (503, "search is resting", "1")
     assert backend.asked == ["shoes", "hats"]
-    assert [(r["router_id"], r["metric"], r["ok"]) for r in client.reports] == [
+    await door.reports.send()
+    assert [(r["router_id"], r["metric"], r["ok"]) for r in door.samples] == [
         ("r1", "latency", True),
         ("r1", "latency", False),
     ]
-    assert all(0 <= r["value"] < 60_000 for r in client.reports)
+    assert all(0 <= r["value"] < 60_000 for r in door.samples)
 
 
 async def test_a_call_that_was_given_up_is_no_failure() -> None:
-    client = Client()
-    gate = importlib.import_module("gate").Gate(client, "search", "r1")
+    door = Door()
+    gate = importlib.import_module("gate").Gate(Client(), door.reports, "search", "r1")
     begun = asyncio.Event()
 
     async def call() -> None:
@@ -130,7 +152,35 @@ async def test_a_call_that_was_given_up_is_no_failure() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    assert client.reports == []
+    await door.reports.send()
+    assert door.samples == []
+
+
+@pytest.mark.parametrize("word", [429, 503, httpx.ConnectError("gone")])
+async def test_what_the_service_cant_take_now_is_sent_later_and_in_order(word: int | Exception) -> None:
+    door = Door(202, word)
+    for number in range(1_200):
+        door.reports.add({"value": number})
+    await door.reports.send()
+    assert len(door.samples) == 500
+    door.reports.add({"value": 1_200})
+    await door.reports.send()
+    assert [sample["value"] for sample in door.samples] == list(range(1_201))
+    assert door.reports.lost == 0
+
+
+async def test_what_waits_is_bounded_and_what_goes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("gate"), "WAITING_MAX", 3)
+    door = Door(503)
+    for number in range(5):
+        door.reports.add({"value": number})
+    await door.reports.send()
+    await door.reports.send()
+    assert [sample["value"] for sample in door.samples] == [2, 3, 4]
+    door = Door(401)
+    door.reports.add({"value": 1})
+    await door.reports.send()
+    assert (door.reports.lost, door.samples) == (1, [])
 
 
 def test_the_backtest_runs_cell_by_cell(

@@ -119,6 +119,14 @@ class Channels(Onces):
         return self.asides.attempt(opened, "channel", row.id, row.config, 0, row.project_id)
 
 
+def mail_channels(c: Connection) -> int:
+    """How many channels of living projects send mails."""
+    living = t.projects.c.deleted_ms.is_(None)
+    query = select(func.count()).select_from(t.channels).join(t.projects, t.projects.c.id == t.channels.c.project_id)
+    wanted = query.where(t.channels.c.channel == "email", t.channels.c.enabled.is_(True), living)
+    return int(c.execute(wanted).scalar_one())
+
+
 def _refuse_too_many(c: Connection, project_id: str) -> None:
     count = select(func.count()).select_from(t.channels).where(t.channels.c.project_id == project_id)
     if c.execute(count).scalar_one() >= CHANNELS_MAX:

@@ -30,7 +30,7 @@ from breaker_actors.clock import SystemClock
 from breaker_actors.core.rule_fields import FIELDS, KIND_MEANINGS
 from breaker_actors.errors import Unavailable
 from breaker_actors.telemetry import logs
-from tests.support.cluster import Service, service
+from tests.support.cluster import Service, service, until
 from tests.support.web_world import TIMING
 
 HOSTILE = "\x1b[2J[red]\tx"
@@ -141,6 +141,24 @@ def test_list_and_events_tell_of_a_trip(town: Town) -> None:
     event = town.run("events", "tripping", "--limit", "1").stdout.split("\t")
     assert event[1:4] == ["tripping", "closed", "open"]
     assert town.json("events", row.id)["events"][-1]["breaker_id"] == row.id
+
+
+def test_the_list_says_what_keeps_a_breaker_from_moving(town: Town) -> None:
+    held = town.wait(town.service.breaker("held", min_state_duration_ms=3_600_000))
+    few = town.wait(town.service.breaker("few", min_count=3))
+    for row in (held, few):
+        town.wait(town.service.send(row.router_ids[0], [500.0]))
+
+    def notes() -> dict[str, str]:
+        rows = [line.split("\t") for line in town.run("list").stdout.splitlines()]
+        return {row[0]: row[-1] for row in rows}
+
+    async def heard() -> bool:
+        return all([(await town.service.state(row.id)).view.sample_count for row in (held, few)])
+
+    town.wait(until(heard))
+    assert notes()["held"].startswith("held back until 20")
+    assert notes()["few"] == "judges after 2 more samples"
 
 
 def test_names_are_guessed_and_several_are_told_with_ids(town: Town) -> None:

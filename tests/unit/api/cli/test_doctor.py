@@ -25,6 +25,7 @@ from breaker_actors.clock import SystemClock
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store import migrations
+from breaker_actors.store.rows import ChannelDraft
 
 CHECKS = ("python", "ray", "haproxy", "port", "files", "disk", "ray folder", "ray token", "clock", "names", "database")
 
@@ -156,6 +157,22 @@ def test_rays_token(tmp_path: Path) -> None:
     assert (found.level, "short" in found.message) == ("error", False)
 
 
+def test_keys_that_settings_give() -> None:
+    def said(**given: str) -> list[tuple[str, str]]:
+        return levels(doctor.keys(Settings(**{name: SecretStr(value) for name, value in given.items()})))
+
+    assert said() == []
+    assert said(secret_key="ab" * 32) == [("keys", "ok")]
+    assert said(secret_key="zz", bootstrap_admin_key="foo") == [("keys", "error"), ("keys", "error")]
+    assert said(bootstrap_admin_key="eb_admin_" + "ab" * 32) == [("keys", "ok")]
+
+
+def test_an_address_that_is_none_of_this_machine(tmp_path: Path) -> None:
+    for host, words in (("300.1.1.1", "has no address"), ("192.0.2.1", "is no address of this machine")):
+        (found,) = doctor.port(host, 7_117, tmp_path)
+        assert (found.level, words in found.message, "BREAKERS_HOST" in (found.remedy or "")) == ("error", True, True)
+
+
 class Odd:
     """A wall clock that goes a hundred times too fast, from a given time on."""
 
@@ -204,11 +221,15 @@ def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
         await store.open()
         (project,) = [row for org in await store.list_orgs() for row in await store.list_projects(org.id)]
         await store.update_project(project.id, {"enable_signed_ingest": True}, clock.now_ms())
+        draft = ChannelDraft(name="n", channel="email", config={"to": ["a@b.example"]}, enabled=True, events=("trip",))
+        await store.create_channel(project.id, draft, clock.now_ms())
         await store.close()
 
     asyncio.run(sign())
     signed = [("database", "ok"), ("durability", "ok"), ("signed ingest", "ok")]
-    assert levels(doctor_database.database(settings, clock)) == signed
+    assert levels(doctor_database.database(settings, clock)) == [*signed, ("mail server", "warning")]
+    mailing = settings.model_copy(update={"smtp_host": "127.0.0.1"})
+    assert levels(doctor_database.database(mailing, clock)) == signed
     (settings.data_dir / "breakers.sqlite").write_bytes(b"no database" * 1_000)
     assert levels(doctor_database.database(settings, clock)) == [("database", "error")]
 
