@@ -22,7 +22,9 @@ FILE_BYTES_MAX = 1 << 20
 WORDS_SHOWN = 4
 """So many words of a field are listed in its usage."""
 
-NewName = Annotated[str, typer.Argument(help="Name of the new breaker.", metavar="NAME")]
+NewName = Annotated[
+    str | None, typer.Argument(help="Name of the new breaker; default: that in --file.", metavar="[NAME]")
+]
 Rename = Annotated[str | None, typer.Option(help="New name of the breaker.")]
 Router = Annotated[
     str | None, typer.Option(help="Name or id of another router whose samples it takes, too: several on one stream.")
@@ -68,7 +70,7 @@ def _meaning(field: RuleField) -> str:
 
 @rule_options
 def create(
-    name: NewName,
+    name: NewName = None,
     file: File = None,
     router: Router = None,
     url: Url = None,
@@ -82,7 +84,10 @@ def create(
     the fields mean: `breakers explain`."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         more = [] if router is None else [client.router_id(router)]
-        row = client.create({**_fields(file, flags, {}), "name": name})
+        fields = _fields(file, flags, {}) | ({} if name is None else {"name": name})
+        if "name" not in fields:
+            raise Invalid("say how the breaker is to be named: breakers create NAME ...")
+        row = client.create(fields)
         for router_id in more:
             client.link(router_id, row["id"])
     linked = [*row["router_ids"], *more]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -10,17 +13,21 @@ import typer
 from api.cli.errors import one_line_errors
 from api.cli.output import put, put_json
 from api.cli.store_access import AsJson
+from api.openapi.words import words_of
 from breaker_actors.core.rule_fields import BY_NAME, FIELDS, KIND_MEANINGS, PARAMS, RuleField, described
 from breaker_actors.errors import Invalid
 
+STATE, NARROW = "BreakerState", 20
 PARAMS_OF = {"percentile": ("percentile",), "delta": ("delta_of", "alpha")}
 
 
 def explain(
-    kind: Annotated[str | None, typer.Argument(help="A kind, or a field of a rule; default: all kinds.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="A kind, or a field of a rule or state; default: all kinds.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Explain a kind of rule, or a field: meaning, unit, bounds, default."""
+    """Explain a kind of rule, or a field of a rule or a breaker's state: meaning, unit, bounds, default."""
     with one_line_errors():
         shown = _kinds() if kind is None else _kind(kind) if kind in KIND_MEANINGS else _field(kind)
     if json:
@@ -31,9 +38,16 @@ def explain(
             put("")
             put(f"{name}:")
             for inner, meaning in text.items():
-                put(f"  {inner}: {meaning}")
+                _put(f"  {inner}: {meaning}")
         else:
-            put(f"{name}: {text}")
+            _put(f"{name}: {text}")
+
+
+def _put(line: str) -> None:
+    """On a terminal in its width, later lines indented."""
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for part in textwrap.wrap(line, wide, subsequent_indent="    ") if wide > NARROW else (line,):
+        put(part)
 
 
 def _kinds() -> dict[str, Any]:
@@ -49,6 +63,8 @@ def _kind(kind: str) -> dict[str, Any]:
 def _field(name: str) -> dict[str, Any]:
     fields = {field.name: field for field in PARAMS} | BY_NAME
     if name not in fields:
+        if meaning := words_of(STATE, name):
+            return {name: meaning}
         near = get_close_matches(name, [*KIND_MEANINGS, *fields], n=1)
         guess = f"did you mean {near[0]}?" if near else f"kinds: {', '.join(KIND_MEANINGS)}"
         raise Invalid(f"there is no kind or field {name}: {guess}")

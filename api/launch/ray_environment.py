@@ -111,7 +111,7 @@ def take_data_dir(data_dir: Path) -> TextIO:
         except OSError:
             pid = content.split(b"\n")[0]
             used_by = pid.decode() if pid.isdigit() else "?"
-            raise Invalid(f"data directory {data_dir} is used by another service (pid {used_by})") from None
+            raise Invalid(f"data directory {data_dir} is in use by a service (pid {used_by}); stop it first") from None
         private.check_entries(data_dir, _OURS)
         private.check_link(data_dir / LOGS_LINK)
         _clean_up(data_dir, lock, content)

@@ -10,7 +10,8 @@ Json = dict[str, Any]
 
 def code_samples(method: str, path: str, operation: Json) -> list[Json]:
     """The `x-codeSamples` of an operation. Names in braces are to be filled in; the key is the caller's."""
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("example")
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    body = content.get("examples", {}).get("example", {}).get("value")
     keyed = {} not in operation["security"]
     makers = (("Shell", "curl", _curl), ("Python", "Python", _python), ("TypeScript", "TypeScript", _typescript))
     return [{"lang": lang, "label": label, "source": make(method, path, body, keyed)} for lang, label, make in makers]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -127,6 +127,8 @@ def _published(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     made = {name: _published(inner) for name, inner in schema.items() if (name, inner) != ("default", None)}
+    if "type" not in made and all(isinstance(word, str) for word in made.get("enum", [None])):
+        made["type"] = "string"
     if isinstance(pattern := made.get("pattern"), str):
         made["pattern"] = pattern.replace(r"\A", "^").replace(r"\Z", "$")
     return made
@@ -239,4 +241,7 @@ def _links(operation: Operation) -> Json:
 
 
 def _example(body: Any) -> Json:
-    return {"example": EXAMPLES[body]} if isinstance(body, type) and body in EXAMPLES else {}
+    """In the plural: the page fills in a single `example` only where a property of it is named `value`."""
+    kinds = get_args(body) or (body,)
+    found = [EXAMPLES[kind] for kind in kinds if isinstance(kind, type) and kind in EXAMPLES]
+    return {"examples": {"example": {"value": found[0]}}} if found else {}

@@ -73,6 +73,6 @@ EXAMPLES: dict[Any, Any] = {
     r.StateBatch: {"breaker_ids": [ID], "router_ids": [ROUTER_ID]},
     r.RouterCreate: {"name": "edge", "mode": "canary", "breaker_ids": [ID]},
     r.RouterLink: {"breaker_ids": [ID]},
-    ChannelCreate: {"channel": "webhook", "config": {"url": "https://hooks.example/breakers"}, "events": ["trip"]},
+    ChannelCreate: {"channel": "webhook", "config": {"url": "https://hooks.example/breakers"}},
     Samples: {"samples": [SAMPLE]},
 }

@@ -112,6 +112,10 @@ def refused(result: Result, words: str, code: int = 2) -> None:
 def test_a_breaker_is_made_shown_changed_and_deleted(town: Town, tmp_path: Path) -> None:
     file = tmp_path / "rule.json"
     file.write_text(json.dumps({"kind": "delta", "kind_params": {"alpha": 0.5}, "min_count": 3}))
+    refused(town.run("create", "--file", str(file), *RULE), "say how the breaker is to be named")
+    named = tmp_path / "named.json"
+    named.write_text('{"name": "of the file"}')
+    assert town.json("create", "--file", str(named), *RULE)["name"] == "of the file"
     made = town.json("create", "crud", "--file", str(file), *RULE, "--kind", "delta", "--delta-of", "max")
     assert (made["name"], made["kind"], made["min_count"]) == ("crud", "delta", 3)
     assert made["kind_params"] == {"alpha": 0.5, "delta_of": "max"}
@@ -300,6 +304,8 @@ def test_every_kind_and_field_is_explained() -> None:
     assert KIND_MEANINGS["percentile"] in explain("kind").stdout
     assert "alpha" in json.loads(explain("delta", "--json").stdout)["kind_params"]
     refused(explain("avgg"), "did you mean avg?")
+    assert "0 to 1" in explain("allow_rate").stdout
+    assert "half_open" in explain("state").stdout
 
 
 def test_what_the_service_remarks_is_said(town: Town, tmp_path: Path) -> None:

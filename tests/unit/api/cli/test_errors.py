@@ -40,7 +40,9 @@ def test_data_dir_in_use(tmp_path: Path) -> None:
         lock.write("4711\n")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert_refused(serve("--data-dir", str(tmp_path), "--port", "0"), "is used by another service (pid 4711)")
+        assert_refused(
+            serve("--data-dir", str(tmp_path), "--port", "0"), "is in use by a service (pid 4711); stop it first"
+        )
 
 
 def test_port_in_use(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_lock_that_is_in_use_names_the_service(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("4711\n/tmp/brk-x\n")
     descriptor = private.open_own(tmp_path / "lock", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    refused(tmp_path, r"used by another service \(pid 4711\)")
+    refused(tmp_path, r"in use by a service \(pid 4711\); stop it first")
     os.close(descriptor)
 
 

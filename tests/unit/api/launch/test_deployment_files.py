@@ -254,6 +254,9 @@ def test_the_unit_starts_what_is_installed() -> None:
     names = re.findall(r"(BREAKERS_\w+)=", block("ini", "# /etc/systemd"))
     assert len(names) == 2
     assert set(names) <= variables()
+    # a line of LoadCredential is one credential; what follows a blank is part of its path
+    loaded = re.findall(r"^LoadCredential=([\w-]+):\S+$", block("ini", "# /etc/systemd"), re.MULTILINE)
+    assert loaded == re.findall(r"=%d/([\w-]+)", block("ini", "# /etc/systemd"))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")

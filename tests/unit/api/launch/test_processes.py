@@ -44,7 +44,7 @@ def test_a_name_is_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     found = [processes.address_of(host) for host in ("localhost", "six", "::1", "127.0.0.1")]
     assert found == ["127.0.0.1", "::1", "::1", "127.0.0.1"]
-    with pytest.raises(Invalid, match=r"^nowhere has no address: Name or service not known; choose another one with --host$"):
+    with pytest.raises(Invalid, match=r"nowhere has no address: Name or service not known; .* --host$"):
         processes.address_of("nowhere")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import hashlib
+import json
 import re
 import shlex
 import subprocess
@@ -49,6 +50,22 @@ def test_every_route_is_described_and_nothing_else() -> None:
 def test_operation_ids_are_unique() -> None:
     ids = [operation.id for operation in OPERATIONS]
     assert len(ids) == len(set(ids))
+
+
+def test_every_body_that_has_an_example_shows_it_in_its_code() -> None:
+    found = document()
+    bodies = {
+        operation["operationId"]: (operation["requestBody"]["content"]["application/json"], operation["x-codeSamples"])
+        for path in found["paths"].values()
+        for operation in path.values()
+        if "requestBody" in operation
+    }
+    shown = {
+        name: content["examples"]["example"]["value"] for name, (content, _) in bodies.items() if "examples" in content
+    }
+    assert {"ingest", "create_breaker", "create_channel"} <= shown.keys()
+    for name, example in shown.items():
+        assert json.dumps(example) in bodies[name][1][0]["source"], name
 
 
 def test_references_lead_somewhere() -> None:
