@@ -159,6 +159,11 @@ class Settings(BaseSettings):
         description="requests of one address a second without a key or project that is known; HAProxy of each node lets"
         " a fifth of it through; 0 is no limit",
     )
+    rate_handshakes_per_s: int = Field(
+        200,
+        ge=0,
+        description="new connections with TLS of one source address a second, per node; 0 is no limit",
+    )
     rate_waste_bytes_per_s: int = Field(
         512 << 10,
         ge=0,

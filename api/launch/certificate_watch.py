@@ -3,8 +3,9 @@
 A program of its own, started by api/launch/haproxy.py for each HAProxy and ended with it: the only process on every
 node of a cluster that lives as long as the listener. Imports the standard library and the clock only, to stay small.
 
-A pair that can't be used (half replaced, not of one another) changes nothing: the last good one stays, and one line in
-the log says what is wrong, once for each content of the files.
+A pair that can't be used (half replaced, not of one another, out of its dates, of a kind that clients don't know)
+changes nothing: the last good one stays, and one line in the log says what is wrong, once for each content of the
+files.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ import ssl
 import stat
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 EVERY_S = 2.0
+HANDSHAKE_STEPS = 8
 ANSWER_S = 5.0
 ANSWER_BYTES_MAX = 4_096
-FILE_BYTES_MAX = 64 << 10
+PEM_BYTES_MAX = 30 << 10
+"""Of certificate, chain and key together: a command to HAProxy has to fit in its buffer of 32 KiB."""
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""What HAProxy offers below TLS 1.3."""
 _PR_SET_PDEATHSIG = 1
 
 Stamp = tuple[tuple[int, int, int], ...]
@@ -66,8 +72,7 @@ class Certificate:
         if stamp in (self._good, self._bad):
             return None
         try:
-            self.write()
-            self._hand_over()
+            self.write(self._hand_over)
         except HAProxyAway:
             return None
         except Unusable as error:
@@ -79,23 +84,25 @@ class Certificate:
         self._good = stamp
         return None
 
-    def write(self) -> None:
-        """Makes `pem` of the files. Raises Unusable and leaves it as it is when they can't be used together."""
+    def write(self, hand_over: Callable[[bytes], None] = lambda content: None) -> None:
+        """Makes `pem` of the files, once `hand_over` has taken their content. Raises Unusable, or what that raises, and
+        leaves it as it is when they can't be used."""
         draft = self._pem.with_name(f"{self._pem.name}.{os.getpid()}")
         try:
-            lines = [line for path in self._files for line in _read(path).splitlines() if line.strip()]
+            content = joined(*self._files)
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(b"\n".join(lines) + b"\n")
+                file.write(content)
             check(draft)
+            hand_over(content)
             draft.replace(self._pem)
         except OSError as error:
             raise Unusable(f"{error.filename or self._pem}: {error.strerror}") from None
         finally:
             draft.unlink(missing_ok=True)
 
-    def _hand_over(self) -> None:
-        """Gives `pem` to the running HAProxy: new connections get it, those that are there go on."""
-        self._ask(f"set ssl cert {self._pem} <<\n{self._pem.read_text()}\n", "Transaction")
+    def _hand_over(self, content: bytes) -> None:
+        """Gives it to the running HAProxy as what is in `pem`: new connections get it, those that are there go on."""
+        self._ask(f"set ssl cert {self._pem} <<\n{content.decode('ascii', 'replace')}\n", "Transaction")
         self._ask(f"commit ssl cert {self._pem}\n", "Success")
 
     def _ask(self, command: str, wanted: str) -> None:
@@ -114,25 +121,68 @@ class Certificate:
             raise Unusable(f"HAProxy refuses the certificate: {text[:200]}")
 
 
+def joined(certificate: Path, key: Path) -> bytes:
+    """The content of both files, without empty lines, which would end a command. Raises Unusable or OSError."""
+    lines = [line for path in (certificate, key) for line in _read(path).splitlines() if line.strip()]
+    content = b"\n".join(lines) + b"\n"
+    if len(content) > PEM_BYTES_MAX:
+        raise Unusable(f"{certificate} and {key} are larger than {PEM_BYTES_MAX} bytes together")
+    return content
+
+
 def _read(path: Path) -> bytes:
     """What is in a file. Raises Unusable for what is none (a FIFO would be waited for) or larger than a certificate."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Unusable(f"{path} is no regular file")
-        content = file.read(FILE_BYTES_MAX + 1)
-    if len(content) > FILE_BYTES_MAX:
-        raise Unusable(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+        content = file.read(PEM_BYTES_MAX + 1)
+    if len(content) > PEM_BYTES_MAX:
+        raise Unusable(f"{path} is larger than {PEM_BYTES_MAX} bytes")
     return content
 
 
-def check(pem: Path) -> None:
-    """Raises Unusable unless the file holds a certificate and its key, without a passphrase."""
+def check(certificate: Path, key: Path | None = None) -> None:
+    """Raises Unusable unless the file, or both, hold a certificate and its key, without a passphrase, with which a
+    usual client can connect now: its dates hold, and its key is of a kind that clients know. Whom the client would
+    trust is not looked at."""
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pem, password=_no_passphrase)
+        server.load_cert_chain(certificate, key, password=_no_passphrase)
+        client.load_verify_locations(cadata=_leaf(certificate))
     except ssl.SSLError as error:
         reason = "the key does not belong to the certificate" if error.reason == "KEY_VALUES_MISMATCH" else error.reason
         raise Unusable(str(reason or "no certificate, or no key, in PEM form")) from None
+    server.set_ciphers(CIPHERS)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    _shake_hands(server, client)
+
+
+def _leaf(pem: Path) -> str:
+    """The first certificate of a file that holds one."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    _, _, rest = pem.read_text("ascii", "replace").partition(begin)
+    return f"{begin}{rest.partition(end)[0]}{end}\n"
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Raises Unusable, with the reason, when the two don't come together. In memory."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+    for _ in range(HANDSHAKE_STEPS):
+        for end in list(ends):
+            try:
+                end.do_handshake()
+                ends.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                raise Unusable(f"clients would refuse it: {error.verify_message}") from None
+            except ssl.SSLError as error:
+                raise Unusable(f"clients could not connect with it: {error.reason}") from None
+    if ends:
+        raise Unusable("clients could not connect with it")
 
 
 def _no_passphrase() -> str:

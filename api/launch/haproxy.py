@@ -4,8 +4,9 @@ Run as a program in front of the real one (RAY_SERVE_HAPROXY_BINARY_PATH points 
 1. Listeners: metrics on loopback, no page of statistics; the service's port where BREAKERS_HOST says, with TLS if
    wanted. The admin socket obeys this user alone. No access log to UDP port 514 of this machine.
 2. Connections: a time for a request's head, for silence and between requests, a share of all connections for one source
-   address; each other listener (metrics) has OTHERS_MAX for all sources together, so it can't take the service's. An
-   answer to who proved nothing ends its connection, and above half of its share so does each answer that is no stream.
+   address, and with TLS a rate of new ones; each other listener (metrics) has OTHERS_MAX for all sources together, so
+   it can't take the service's. An answer to who proved nothing ends its connection, and above half of its share so does
+   each answer that is no stream.
 3. Requests: a path has one spelling, methods are those of the API, Serve's own `/-/` pages are closed or ask for the
    health token, headers by which callers would steer Serve are taken out, a caller's X-Request-ID that is long, odd or
    not the only one is replaced. A replica sees the address that a request came from, not what a caller makes up, and a
@@ -72,6 +73,7 @@ UNKNOWN_PART = 5
 that are cut off as they can refuse."""
 KNOWN_S = 600
 """Seconds for which a key, or a project's ingest, is known after it opened something."""
+REQUEST_ID = "[A-Za-z0-9._:/@+=,-]{1,128}"
 SERVES_OWN = r"^(x-request-(timeout-seconds|disconnect-disabled)|serve[-_]multiplexed[-_]model[-_]id|x[-_]session[-_]id"
 SERVES_OWN += r"|x-serve-router-.*|traceparent|tracestate)$"
 """Headers that Serve reads before the app does: it obeys them without a key, and fails on bytes that are no UTF-8."""
@@ -85,6 +87,7 @@ class Door:
     `head_s`, `silence_s`, `idle_s`: seconds for a request's head, without a byte in either direction, and between two
     requests of a connection. `unknown_per_s`: requests a second of one source with a key, or to a project's ingest,
     that opened nothing yet; 0: no bound, also on those that show nothing, of which `keyless_per_s` are let through.
+    `handshakes_per_s`: new connections a second of one source with TLS; 0: no bound.
     `here`: addresses and networks that are one source together; None: loopback and all addresses of this machine when
     HAProxy starts, since whoever is on it may take any of them."""
 
@@ -99,6 +102,7 @@ class Door:
     idle_s: float = IDLE_S
     unknown_per_s: int = 0
     keyless_per_s: int = KEYLESS_PER_S
+    handshakes_per_s: int = 0
     here: list[str] | None = None
 
 
@@ -168,6 +172,9 @@ def rewrite(config: str, door: Door, pem: Path | None = None, proof: str | None 
     if bound and door.unknown_per_s:
         rules += _by_what_is_shown(door)
         config = f"{config.rstrip()}\n{_KNOWN}"
+    if pem and bound and door.handshakes_per_s:
+        rules += _by_handshakes(door.handshakes_per_s)
+        config = f"{config.rstrip()}\n{_HANDSHAKES}"
     # Last: a proof is no part of the head that a caller sent.
     rules += f"    http-request set-header {PROOF} {proof}\n" if proof else f"    http-request del-header {PROOF}\n"
     if proof:
@@ -254,6 +261,22 @@ def _by_source(bound: int) -> str:
 """
 
 
+_HANDSHAKES = """backend breakers_handshakes
+    stick-table type ipv6 size 100k expire 10s store gpc0,gpc0_rate(1s)
+"""
+
+
+def _by_handshakes(per_s: int) -> str:
+    """The rate of TLS handshakes of one source: each costs a signature before the caller has shown anything. Only those
+    that are let through count, so a flood leaves a bound's worth of room each second; connections that are there go
+    on. What is beyond it is closed at once and counted as a denied connection."""
+    return f"""    tcp-request connection track-sc1 ipv4({HERE}) table breakers_handshakes if from_here
+    tcp-request connection track-sc1 src,ipmask(32,64) table breakers_handshakes unless from_here
+    tcp-request connection reject if {{ sc1_gpc0_rate ge {per_s} }}
+    tcp-request connection sc-inc-gpc0(1)
+"""
+
+
 _KNOWN = f"""backend breakers_known
     stick-table type binary len 32 size 100k expire {KNOWN_S}s
 """
@@ -294,7 +317,7 @@ def _named() -> str:
     """Every request has an id, with the bounds that api/wire/http.py has, and the address it came from: for the bounds
     of a replica, too, this machine is one."""
     return f"""    unique-id-format %[uuid,regsub(-,,g)]
-    acl is_named req.fhdr(x-request-id) -m reg ^[A-Za-z0-9._:/@+=,-]{{1,128}}$
+    acl is_named req.fhdr(x-request-id) -m reg ^{REQUEST_ID}$
     acl is_named_once req.fhdr_cnt(x-request-id) eq 1
     tcp-request content set-var(txn.request_id) unique-id
     http-request set-header x-request-id %[unique-id] unless is_named is_named_once

@@ -192,6 +192,7 @@ def door(settings: Settings) -> dict[str, object]:
     return {
         "connections": settings.connections_per_source_max,
         "unknown_per_s": math.ceil(settings.rate_unknown_per_s / ingress.UNKNOWN_PART),
+        "handshakes_per_s": settings.rate_handshakes_per_s,
         "asks_token": settings.health_token is not None,
         "certificate": pair and str(pair.certificate),
         "key": pair and str(pair.key),

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from api.launch import certificate_watch
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings, from_here
 
@@ -55,6 +56,11 @@ def check(pair: Pair, now_ms: int, warn: Callable[[str], None] = lambda line: No
     if now < leaf.not_valid_before_utc:
         since = leaf.not_valid_before_utc
         raise Invalid(f"{CERTIFICATE}: {pair.certificate} is not valid before {since:%Y-%m-%d %H:%M} UTC")
+    try:
+        certificate_watch.joined(pair.certificate, pair.key)
+        certificate_watch.check(pair.certificate, pair.key)
+    except certificate_watch.Unusable as error:
+        raise Invalid(f"{CERTIFICATE}: {pair.certificate}: {error}") from None
     if pair.key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         warn(f"{KEY}: {pair.key} can be read by others; chmod 600 it")
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
+import re
 import ssl
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from api.launch import certificate_watch, tls
 from api.launch import haproxy as ingress
@@ -133,15 +143,108 @@ def test_the_watch_ends_with_haproxy(files: Files) -> None:
     wait_for(lambda: not watches(folder), 10)
 
 
+def self_signed(key: Any, days: tuple[int, int]) -> bytes:
+    """A certificate and its key, PEM, good between two days from now."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a.example")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 5, *(now + timedelta(days=day) for day in days))
+    certificate = made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    return certificate + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+@pytest.mark.parametrize(
+    ("curve", "days", "why"),
+    [
+        (ec.SECP256R1(), (-2, -1), "clients would refuse it: certificate has expired"),
+        (ec.SECP256R1(), (1, 2), "clients would refuse it: certificate is not yet valid"),
+        (ec.SECP256K1(), (-1, 1), "clients could not connect with it"),
+        (ec.SECP384R1(), (-1, 1), None),
+    ],
+)
+def test_what_clients_would_refuse_is_not_taken_over(
+    tmp_path: Path, curve: ec.EllipticCurve, days: tuple[int, int], why: str | None
+) -> None:
+    pem = tmp_path / "pem"
+    pem.write_bytes(self_signed(ec.generate_private_key(curve), days))
+    with pytest.raises(certificate_watch.Unusable, match=why) if why else contextlib.nullcontext():
+        certificate_watch.check(pem)
+
+
+def test_what_haproxy_refuses_is_not_what_its_next_start_reads(tmp_path: Path, files: Files) -> None:
+    watched = certificate_watch.Certificate(files.certificate, files.key, tmp_path / "tls.pem", tmp_path / "none")
+    watched.write()
+    before = (tmp_path / "tls.pem").read_bytes()
+    files.issue("second.example")
+
+    def refuse(content: bytes) -> None:
+        raise certificate_watch.Unusable("HAProxy refuses the certificate")
+
+    with pytest.raises(certificate_watch.Unusable):
+        watched.write(refuse)
+    assert (tmp_path / "tls.pem").read_bytes() == before
+
+
+def test_a_pair_fits_in_one_command() -> None:
+    assert certificate_watch.PEM_BYTES_MAX + 1_024 <= 2 * ingress.HEAD_BYTES_MAX
+    assert f"ssl-default-bind-ciphers {certificate_watch.CIPHERS}\n" in ingress._TLS
+
+
+FLOOD = 60
+
+
+def hello(context: ssl.SSLContext) -> bytes:
+    """The begin of a handshake."""
+    back, there = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(back, there, server_hostname="127.0.0.1").do_handshake()
+    return there.read()
+
+
+def greeted(door: RunningDoor, greeting: bytes, source: str = "127.0.0.1") -> bool:
+    """Whether it is answered. In bytes: a socket of ssl's that is cut is left open."""
+    with contextlib.suppress(ConnectionError), door.connect(source) as plain:
+        plain.sendall(greeting)
+        return bool(plain.recv(1))
+    return False
+
+
+def denied(door: RunningDoor) -> int:
+    metrics = httpx.get(f"http://127.0.0.1:{door.metrics}/metrics", trust_env=False).text
+    found = re.search(r'^haproxy_frontend_denied_connections_total\{proxy="http_frontend"\} (\d+)', metrics, re.M)
+    assert found is not None
+    return int(found[1])
+
+
+def test_handshakes_of_one_source_have_a_rate_that_costs_connections_nothing(files: Files) -> None:
+    """Beyond it a connection is closed before anything is signed, and counted; a part of a flood goes on, and so do
+    connections that are there and other sources."""
+    limited, greeting = dataclasses.replace(files.door, handshakes_per_s=5, here=["192.0.2.0/24"]), hello(files.context)
+    with running(limited) as door, httpx.Client(verify=files.context, trust_env=False) as client:
+        url = f"https://127.0.0.1:{door.port}/v1/x"
+
+        def served() -> bool:
+            with contextlib.suppress(httpx.ConnectError):
+                return client.get(url).status_code == 200
+            return False
+
+        wait_for(served, 10)  # the door was asked whether it is up until it was
+        before, begun = denied(door), time.monotonic()
+        taken = [greeted(door, greeting) for _ in range(FLOOD)].count(True)
+        assert 1 <= taken <= 5 * (2 + time.monotonic() - begun)
+        assert denied(door) - before == FLOOD - taken
+        assert client.get(url).status_code == 200
+        assert greeted(door, greeting, "127.0.0.2")
+
+
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize(("kind", "why"), [("FIFO", "no regular file"), ("large", "larger than 65536 bytes")])
+@pytest.mark.parametrize(("kind", "why"), [("FIFO", "no regular file"), ("large", "larger than 30720 bytes")])
 def test_what_is_no_certificate_file_is_not_read(files: Files, tmp_path: Path, kind: str, why: str) -> None:
     """Nobody waits for a writer, and nothing endless is read."""
     files.key.unlink()
     if kind == "FIFO":
         os.mkfifo(files.key)
     else:
-        files.key.write_bytes(b"x" * (65536 + 1))
+        files.key.write_bytes(b"x" * (certificate_watch.PEM_BYTES_MAX + 1))
     watched = certificate_watch.Certificate(files.certificate, files.key, tmp_path / "tls.pem", tmp_path / "none")
     with pytest.raises(certificate_watch.Unusable, match=why):
         watched.write()

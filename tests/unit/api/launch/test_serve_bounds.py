@@ -225,3 +225,35 @@ async def _first_line(reader: asyncio.StreamReader) -> bytes:
         return await reader.readline()
     except ConnectionError:
         return b""
+
+
+async def test_what_is_serves_own_is_kept_from_strangers() -> None:
+    seen = list[tuple[bytes, bytes]]()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend(scope["headers"])
+
+    async def ask(path: str, **headers: bytes) -> int:
+        answers = list[Any]()
+
+        async def send(message: Any) -> None:
+            answers.append(message)
+
+        given = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
+        await serve_ingress.ServesOwn(serve)(
+            {"type": "http", "method": "GET", "path": path, "headers": given}, None, send
+        )  # type: ignore[arg-type]
+        return answers[0]["status"] if answers else 200
+
+    assert [await ask(path) for path in ("/-", "/-/routes", "/-/healthz")] == [404] * 3
+    assert seen == []
+    odd = {
+        "x_request_id": b"\x80\x81",
+        "X_Session_Id": b"a",
+        "serve_multiplexed_model_id": b"m",
+        "traceparent": b"\xff",
+    }
+    assert await ask("/v1/x", **odd, accept=b"a/b") == 200
+    assert seen == [(b"accept", b"a/b")]
+    assert await ask("/v1/x", x_request_id=b"mine-1") == 200
+    assert seen[1:] == [(b"x-request-id", b"mine-1")]

@@ -117,8 +117,8 @@ def test_clients_are_told_a_name_of_the_certificate(
 
 def test_nodes_are_told_the_files_and_no_secret(tmp_path: Path) -> None:
     settings = Settings(tls_cert=Path("/a/c"), tls_key=Path("/a/k"), health_token="t0ken", connections_per_source_max=7)
-    found = {"connections": 7, "unknown_per_s": 100, "asks_token": True, "certificate": "/a/c", "key": "/a/k"}
-    assert door(settings) == found
+    found = {"connections": 7, "unknown_per_s": 100, "handshakes_per_s": 200, "asks_token": True}
+    assert door(settings) == found | {"certificate": "/a/c", "key": "/a/k"}
     for allowed, let_through in ((0, 0), (1, 1), (5, 1), (6, 2)):
         assert door(Settings(rate_unknown_per_s=allowed))["unknown_per_s"] == let_through
     found = node_environment(tmp_path, settings)
