@@ -1,10 +1,10 @@
 """The door of a single node without HAProxy (BREAKERS_INGRESS=serve): Serve's own proxy, with the bounds it lacks.
 
-Heads, silent connections and bodies after their answer are bounded as at a replica's port (api/launch/replica_port.py);
-what callers write into X-Forwarded-For, and into headers of Serve's, counts for nothing; Serve's own pages
-(`/-/routes`, `/-/healthz`) are 404. One source has half of CONNECTIONS_MAX, and who takes nothing of an answer for STILL_S is cut;
-what waits in the proxy is bounded by api/launch/serve_bounds.py. What HAProxy does beyond that is missing: a
-certificate that is read anew, reads that are asked of another replica when one dies.
+Heads, silent connections and bodies after their answer are bounded as at a replica's port
+(api/launch/replica_port.py); what callers write into X-Forwarded-For, and into headers of Serve's, counts for nothing;
+Serve's own pages (`/-/routes`, `/-/healthz`) are 404. One source has half of CONNECTIONS_MAX, and who takes nothing of
+an answer for STILL_S is cut; what waits in the proxy is bounded by api/launch/serve_bounds.py. What HAProxy does
+beyond that is missing: a certificate that is read anew, reads that are asked of another replica when one dies.
 """
 
 from __future__ import annotations

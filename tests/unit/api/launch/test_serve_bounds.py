@@ -240,9 +240,8 @@ async def test_what_is_serves_own_is_kept_from_strangers() -> None:
             answers.append(message)
 
         given = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
-        await serve_ingress.ServesOwn(serve)(
-            {"type": "http", "method": "GET", "path": path, "headers": given}, None, send
-        )  # type: ignore[arg-type]
+        scope = {"type": "http", "method": "GET", "path": path, "headers": given}
+        await serve_ingress.ServesOwn(serve)(scope, None, send)  # type: ignore[arg-type]
         return answers[0]["status"] if answers else 200
 
     assert [await ask(path) for path in ("/-", "/-/routes", "/-/healthz")] == [404] * 3
