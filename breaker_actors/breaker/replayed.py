@@ -91,7 +91,8 @@ class Replay:
         """Breakers that the log tells of, those too that were made elsewhere, or before it begins."""
 
     async def lives(self) -> AsyncIterator[tuple[Life, bool]]:
-        """Every life that begins in the log, and whether it ended there. Raises LogDamaged."""
+        """Every life that begins in the log, and whether it ended there. One that begins `again` may have begun in what
+        was trimmed. Raises LogDamaged."""
         async for record in self._reader.after(self._router, 0, END):
             if record.kind == BREAKER:
                 ended = await self._settings(record)
@@ -109,7 +110,7 @@ class Replay:
         self.heard.add(settings.breaker_id)
         life = self._living.get(settings.breaker_id)
         if life is None:
-            if settings.created and settings.rule is not None:
+            if settings.created and not settings.again and settings.rule is not None:
                 self._living[settings.breaker_id] = Life(settings, settings.rule, now, self._samples_max)
             return None
         if settings.version <= life.version:

@@ -28,7 +28,8 @@ class BreakerSet(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one breaker from here on; `rule` None means it was deleted.
 
     `created` marks the record that brings the breaker to life: its created_ms is the record's received_ms and its
-    first transition is numbered `after_seq + 1`.
+    first transition is numbered `after_seq + 1`. `again`: an operator recovered the log, and the record that did so
+    first may be lost; who knows the breaker by that one passes this over.
     """
 
     breaker_id: str
@@ -37,6 +38,7 @@ class BreakerSet(msgspec.Struct, frozen=True, kw_only=True):
     rule: Rule | None
     created: bool = False
     after_seq: int = 0
+    again: bool = False
 
 
 class Link(msgspec.Struct, frozen=True):

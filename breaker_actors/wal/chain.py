@@ -81,7 +81,7 @@ def verified(
     missing, changed, or does not follow the one before it."""
     last, before = after, None
     for row in rows:
-        if (begin := _begin(row)) > last + 1:
+        if (begin := _begin(row, extent)) > last + 1:
             _check_trimmed(router_id, last + 1, begin, extent)
             before = None
         if words := fault(row, extent.unchained):
@@ -92,7 +92,7 @@ def verified(
     end = min(upto, extent.offset) + 1
     if len(rows) < limit and end > max(last + 1, extent.floor):
         found = behind()
-        _check_trimmed(router_id, last + 1, end if found is None else min(end, _begin(found)), extent)
+        _check_trimmed(router_id, last + 1, end if found is None else min(end, _begin(found, extent)), extent)
     return [LogRecord(*row[:6]) for row in rows]
 
 
@@ -111,7 +111,7 @@ def losses(rows: Iterable[Row], router_id: str, extent: Extent, upto: int, now_m
     good: Row | None = None
     next_, first, last, view = max(1, extent.floor), 0, 0, 0
     for row in rows:
-        if (begin := _begin(row)) > next_:
+        if (begin := _begin(row, extent)) > next_:
             first, last = first or next_, begin - 1
         torn = good is not None and not first and not _follows(row, good)
         if torn or fault(row, extent.unchained) or (row.kind in _SPLIT and row.view_offset != view):
@@ -138,9 +138,10 @@ def behind(last: Row, view: int, entries: Iterable[tuple[int, bytes]], after_ms:
         view = last.offset if kind == VIEW else view
 
 
-def _begin(row: Row) -> int:
-    """The first offset that a record takes up."""
-    return decode_lost(row.payload).first if row.kind == DAMAGED else row.offset
+def _begin(row: Row, extent: Extent) -> int:
+    """The first offset that a record takes up. What one says that is itself damaged counts for nothing."""
+    stands_in = row.kind == DAMAGED and not fault(row, extent.unchained)
+    return decode_lost(row.payload).first if stands_in else row.offset
 
 
 def _follows(row: Row, before: Row) -> bool:

@@ -269,6 +269,22 @@ async def test_a_recovered_log_is_read_behind_a_trim(log: SampleLog, backend: Ba
     assert await faults(log, "a", last=LAST, first=LAST) == []
 
 
+@pytest.mark.parametrize("changed", ["payload = BLOB", "checksum = checksum + 1", "received_ms = 1"])
+async def test_what_stands_for_lost_records_is_lost_like_any_other(
+    log: SampleLog, backend: Backend, changed: str
+) -> None:
+    """All that it stood for is told again, whatever it still says of that."""
+    await written(log)
+    plant(backend, "DELETE FROM {records} WHERE router_id = 'a' AND \"offset\" BETWEEN 5 AND 7")
+    await log.recover(SLOT, "a", LAST, 5_000, ())
+    plant(backend, f"UPDATE {{records}} SET {changed} {at(7)}".replace("BLOB", blob(backend, "80")))
+    with pytest.raises(LogDamaged, match="records 5 to 6 are missing"):
+        await offsets(log)
+    assert [(n.first, n.last) for n in await log.recover(SLOT, "a", LAST, 6_000, ())] == [(5, 7)]
+    assert await offsets(log) == [1, 2, 3, 4, 7, 8, 9, 10]
+    assert await log.recover(SLOT, "a", LAST, 7_000, ()) == []
+
+
 async def test_what_a_lost_view_split_is_lost_with_it(log: SampleLog, backend: Backend) -> None:
     """Nobody knows any more whose samples they were."""
     await written(log)

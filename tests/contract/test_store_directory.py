@@ -222,8 +222,8 @@ async def test_a_recovered_router_brings_breakers_to_life_that_are_not_stored_ye
         entries = await world.store.router_entries(world.project_id, row.router_ids[0], 50)
         (settings,) = (decode_breaker(payload) for kind, payload in entries if kind == BREAKER)
         (view,) = (decode_view(payload) for kind, payload in entries if kind == VIEW)
-        told.append((settings.created, settings.after_seq, view.version))
-    assert told == [(True, 0, 1), (False, 0, 1)]
+        told.append((settings.created, settings.again, settings.after_seq, view.version))
+    assert told == [(True, True, 0, 1), (False, False, 0, 1)]
 
 
 async def test_a_deletion_waits_for_all_its_changes(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,9 +11,12 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.sim.campaign import HIT_SHARE, Campaign, results
+from tests.sim.campaign import HIT_SHARE, Campaign, read, results, write
 from tests.sim.faults import KINDS, excluded, share_of
 from tests.sim.run import Result, run_safely, shrink
+
+KEPT_EVERY = 200
+"""Seeds between two writings of what a campaign came to."""
 
 console = Console(soft_wrap=True, highlight=False)
 
@@ -27,6 +31,9 @@ def main(
     calls: Annotated[bool, typer.Option(help="calls between processes in the trace, too")] = False,
     smaller: Annotated[bool, typer.Option("--shrink", help="leave out faults as long as --seed fails")] = False,
     stop: Annotated[bool, typer.Option(help="end with the first failure")] = False,
+    kept: Annotated[
+        Path | None, typer.Option(help="a file of what earlier parts came to: goes on where they ended")
+    ] = None,
 ) -> None:
     """Runs the seeded simulation of the whole service."""
     words = tuple(word for word in without.split(",") if word)
@@ -41,9 +48,12 @@ def main(
         _show(result)
         raise typer.Exit(result.failure is not None)
     first = int.from_bytes(os.urandom(4)) if base is None else base
-    campaign = _run(range(first, first + seeds), jobs, words, stop)
+    campaign = Campaign() if kept is None else read(kept)
+    if kept is not None and campaign.seeds and base is None:
+        raise typer.BadParameter("what is kept began with a seed of its own: give it as --base")
+    _run(campaign, range(first + campaign.seeds, first + seeds), jobs, words, stop, kept)
     _summary(campaign, words)
-    raise typer.Exit(bool(campaign.failures))
+    raise typer.Exit(bool(campaign.failed or campaign.never()))
 
 
 def _show(result: Result) -> None:
@@ -55,29 +65,33 @@ def _show(result: Result) -> None:
     console.print(f"seed {result.seed} is fine: {result.events} events, {result.samples} samples, {result.digest}")
 
 
-def _run(seeds: range, jobs: int, words: tuple[str, ...], stop: bool) -> Campaign:
-    campaign = Campaign()
+def _run(campaign: Campaign, seeds: range, jobs: int, words: tuple[str, ...], stop: bool, kept: Path | None) -> None:
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[failed]} failed"), console=console) as progress:
         task = progress.add_task(f"seeds from {seeds.start}", total=len(seeds), failed=0)
         for result in results(seeds, jobs, without=words):
             campaign.add(result)
-            progress.update(task, advance=1, failed=len(campaign.failures))
+            if kept is not None and campaign.seeds % KEPT_EVERY == 0:
+                write(kept, campaign)
+            progress.update(task, advance=1, failed=len(campaign.failed))
             if result.failure is not None:
                 console.print(result.message(), markup=False)
                 if stop:
                     break
-    return campaign
+    if kept is not None:
+        write(kept, campaign)
 
 
 def _summary(campaign: Campaign, words: tuple[str, ...]) -> None:
     n = max(1, campaign.seeds)
     console.print(
-        f"{campaign.seeds} seeds, {len(campaign.failures)} failed; {campaign.cpu_s / n:.2f} s CPU and"
+        f"{campaign.seeds} seeds, {len(campaign.failed)} failed; {campaign.cpu_s / n:.2f} s CPU and"
         f" {campaign.virtual_s / n:.0f} s of virtual time a seed, {campaign.events} events, {campaign.samples} samples"
     )
-    if campaign.failures:
-        console.print("failed:", *(result.seed for result in campaign.failures))
+    if campaign.failed:
+        console.print("failed:", *campaign.failed)
+    if never := campaign.never():
+        console.print("never met:", ", ".join(never))
     table = Table("fault", "seeds it had an effect in")
     for kind in KINDS:
         if kind not in excluded(words):

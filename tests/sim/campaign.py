@@ -6,13 +6,15 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tests.sim.faults import KINDS, share_of
+from tests.sim.reached import REACHED, SEEDS_MIN
 from tests.sim.run import Result, run_safely
 
 HIT_SHARE = 0.36
@@ -24,9 +26,13 @@ class Campaign:
     """The sum of many runs."""
 
     seeds: int = 0
+    failed: list[int] = field(default_factory=list)
+    """Seeds that failed, of earlier parts, too."""
     failures: list[Result] = field(default_factory=list)
     struck: Counter[str] = field(default_factory=Counter)
     """Kind of fault -> seeds in which it had an effect."""
+    reached: Counter[str] = field(default_factory=Counter)
+    """What was met -> seeds that met it (see tests/sim/reached.py)."""
     events: int = 0
     samples: int = 0
     cpu_s: float = 0.0
@@ -35,11 +41,13 @@ class Campaign:
     def add(self, result: Result) -> None:
         self.seeds += 1
         self.struck.update(kind for kind, hits in result.hits.items() if hits)
+        self.reached.update(result.reached)
         self.events += result.events
         self.samples += result.samples
         self.cpu_s += result.cpu_s
         self.virtual_s += result.virtual_s
         if result.failure is not None:
+            self.failed.append(result.seed)
             self.failures.append(result)
 
     def share(self, kind: str) -> float:
@@ -48,6 +56,26 @@ class Campaign:
     def rare(self) -> list[str]:
         """Kinds of faults that struck too seldom for this to have been a test of them."""
         return [kind for kind in KINDS if self.share(kind) < HIT_SHARE * share_of(kind)]
+
+    def never(self) -> list[str]:
+        """What should have been met by so many seeds, and was not."""
+        return sorted(REACHED - self.reached.keys()) if self.seeds >= SEEDS_MIN else []
+
+
+def read(path: Path) -> Campaign:
+    """What the parts so far came to; an empty campaign where there is no such file."""
+    if not path.exists():
+        return Campaign()
+    kept = msgspec.json.decode(path.read_bytes())
+    return Campaign(**kept | {name: Counter(kept[name]) for name in ("struck", "reached")})
+
+
+def write(path: Path, campaign: Campaign) -> None:
+    """The file is the old one or the new one, whatever happens meanwhile."""
+    kept = {f.name: getattr(campaign, f.name) for f in fields(campaign) if f.name != "failures"}
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+    new.replace(path)
 
 
 def results(seeds: Sequence[int], jobs: int, **options: Any) -> Iterator[Result]:

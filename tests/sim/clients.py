@@ -163,6 +163,7 @@ class SampleClients:
             outcome: AppendResult = await self._world.ask_replica(
                 self._client, "ingest", request.router_id, request.key, request.payload, len(request.values)
             )
+            self._world.reach(f"client is answered {outcome.status}")
             return outcome.status
         except Unavailable:
             return "failed"
@@ -318,4 +319,5 @@ class Reader:
             except BreakersError:
                 continue
             for reading in readings:
+                self._world.reach("reader gets a stale state" if reading.stale else "reader gets a state")
                 self._world.check(self._world.checks.reading, reading)

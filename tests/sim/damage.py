@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from api.cli.recover import make_whole
+from breaker_actors.core.log_entries import DAMAGED, decode_lost
 from tests.sim.storage import drive
 
 if TYPE_CHECKING:
@@ -82,19 +83,21 @@ class Damage:
     def _one_record(self, slot: str, kind: str, draws: Random) -> None:
         world = self._world
         file = world.checks.file(slot)
-        rows = file.execute("SELECT router_id, offset, payload FROM records ORDER BY router_id, offset").fetchall()
+        query = "SELECT router_id, offset, kind, payload FROM records ORDER BY router_id, offset"
+        rows = file.execute(query).fetchall()
         if not rows:
             return
         if draws.random() < 0.5:
             world.stop_all(draws.uniform(0.05, 2.0))
-        router_id, offset, payload = draws.choice(rows)
+        router_id, offset, record_kind, payload = draws.choice(rows)
         place = "WHERE router_id = ? AND offset = ?"
         if kind == "damage_gone":
             file.execute(f"DELETE FROM records {place}", (router_id, offset))
         else:
             column, value = draws.choice([("payload", _flipped(payload, draws)), *_NUMBERS])
             file.execute(f"UPDATE records SET {column} = {value} {place}", (router_id, offset))
-        self.planted.setdefault(router_id, set()).add(offset)
+        first = decode_lost(payload).first if record_kind == DAMAGED else offset
+        self.planted.setdefault(router_id, set()).update(range(first, offset + 1))
         self._happened(kind, f"{router_id[:4]}@{offset}", draws)
 
     def _happened(self, kind: str, what: str, draws: Random) -> None:
@@ -127,7 +130,7 @@ class Damage:
             self._check(router.router_id, router.log_slot, losses)
             if losses:
                 world.trace("recovers", *losses)
-                world.reach("a log was recovered")
+                world.reach("the operator recovers a log")
             world.checks.recovered(router.router_id, router.log_slot, losses)
         self.planted.clear()
         self._recoveries += 1

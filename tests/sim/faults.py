@@ -38,6 +38,14 @@ TIMED: dict[str, tuple[int, int]] = {
     "log_outage": (1, 2),
     "clock_forward": (1, 3),
     "clock_back": (1, 3),
+    "clock_stopped": (1, 2),
+    "store_readonly": (1, 2),
+    "log_readonly": (1, 2),
+    "stop_router": (1, 2),
+    "stop_breaker": (1, 2),
+    "stop_journal": (1, 2),
+    "stop_directory": (1, 2),
+    "stop_replica": (1, 2),
     "damage_bit": (1, 2),
     "damage_gone": (1, 2),
     "damage_copy": (1, 1),
@@ -96,6 +104,11 @@ class Faults:
     def stream(self, name: str) -> Random:
         """Randomness for one purpose, the same for the same seed whatever else is drawn."""
         return Random(f"{self._seed} {name}")
+
+    @property
+    def stops(self) -> bool:
+        """Whether processes are stopped and go on in this run."""
+        return any(n and kind.startswith("stop_") for kind, n in self._counts.items())
 
     def strikes(self, kind: str) -> bool:
         """Whether a fault of this kind strikes the call or operation at hand."""

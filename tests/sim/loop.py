@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import selectors
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextvars import Context
 from typing import Any
+
+from tests.sim.process import OUTSIDE, RUNS_IN
 
 ROUNDS_MAX = 50_000
 """So many rounds without time passing are a loop that will not end."""
@@ -53,3 +57,45 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         except Exception as error:
             future.set_exception(error)
         return future
+
+
+class StoppingLoop(VirtualLoop):
+    """Processes can be stopped and go on (as SIGSTOP and SIGCONT do): what they would do meanwhile waits, in order."""
+
+    def _call_soon(self, callback: Any, args: Any, context: Context | None) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+
+def _waits(handle: Any) -> bool:
+    """Whether what a handle would do belongs to a process that is stopped."""
+    process = handle._context.get(RUNS_IN)
+    if process is None or process.held is None or handle._context.get(OUTSIDE):
+        return False
+    process.held.append(handle)
+    return True
+
+
+class _Handle(asyncio.Handle):
+    __slots__ = ()
+
+    def _run(self) -> None:
+        if not _waits(self):
+            super()._run()  # type: ignore[misc]
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ()
+
+    def _run(self) -> None:
+        if not _waits(self):
+            super()._run()  # type: ignore[misc]

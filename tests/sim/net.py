@@ -72,7 +72,7 @@ class SimNet:
     def spawn(self, kind: str, name: str) -> None:
         if name not in self._known:
             self._known.add(name)
-            self._loop.call_later(self._draws.uniform(0.02, 0.5), self._begin, kind, name)
+            self._world.later(self._draws.uniform(0.02, 0.5), self._begin, kind, name)
 
     def _begin(self, kind: str, name: str) -> None:
         if not self.closed:
@@ -83,12 +83,13 @@ class SimNet:
         if not process.alive:
             return
         self._world.trace("killed", process.label, f"back in {back_s:.3f}")
+        self._world.look_back(process)
         process.die()
         for key in [k for k, stuck in self._stuck.items() if stuck is process]:
             del self._stuck[key]
         if self.actors.get(process.name) is process:
             del self.actors[process.name]
-            self._loop.call_later(back_s, self._begin, process.kind, process.name)
+            self._world.later(back_s, self._begin, process.kind, process.name)
 
     def replace(self, process: Process, after_s: float, callers: list[Process]) -> None:
         """The process goes on, but its name is given to a new one; some callers still hold the old one's handle."""
@@ -100,7 +101,7 @@ class SimNet:
             if caller is not process and self._draws.random() < 0.5:
                 self._stuck[caller.label, process.name] = process
         self._world.trace("replaced", process.label, f"in {after_s:.3f}")
-        self._loop.call_later(after_s, self._begin, process.kind, process.name)
+        self._world.later(after_s, self._begin, process.kind, process.name)
 
     # calls
 
@@ -111,7 +112,7 @@ class SimNet:
         limit = self._loop.call_later(CALL_S, self._fail, answer, f"{actor} takes too long")
         target = self._stuck.get((caller.label, actor)) or self.actors.get(actor)
         if target is None:
-            self._loop.call_later(self._draws.uniform(0.001, 0.3), self._fail, answer, f"{actor} is not there")
+            self._world.later(self._draws.uniform(0.001, 0.3), self._fail, answer, f"{actor} is not there")
         elif faults.strikes("lost_request"):
             faults.hit("lost_request")
             self._world.trace("lost request", caller.label, actor, method)
@@ -133,11 +134,11 @@ class SimNet:
             hop_s += faults.span("slow_call", 0.05, 3.0)
         if faults.strikes("lost_reply"):
             call.replies = False
-        self._loop.call_later(hop_s, self._arrive, call)
+        self._world.later(hop_s, self._arrive, call)
         if faults.strikes("duplicate") and call.caller.kind != "client":  # HTTP does not do that
             twin = _Call(call.caller, call.target, call.method, call.wire, self._loop.create_future(), call.number)
             twin.replies = False
-            self._loop.call_later(hop_s + faults.span("duplicate", 0.0, 1.0), self._arrive, twin, True)
+            self._world.later(hop_s + faults.span("duplicate", 0.0, 1.0), self._arrive, twin, True)
 
     def _arrive(self, call: _Call, twin: bool = False) -> None:
         target = call.target
@@ -183,7 +184,7 @@ class SimNet:
                 world.faults.hit("lost_reply")
             self._lose(call.answer, "lost_reply", "no answer came")
         else:
-            self._loop.call_later(self._draws.uniform(*HOP_S), self._answer, call, reply)
+            self._world.later(self._draws.uniform(*HOP_S), self._answer, call, reply)
 
     @staticmethod
     def _answer(call: _Call, reply: bytes | BaseException) -> None:
@@ -203,18 +204,18 @@ class SimNet:
     def _die_slowly(self, call: _Call) -> None:
         """Ray tells callers of a dead actor after a while."""
         wait_s = self._draws.uniform(0.02, 1.6)
-        self._loop.call_later(wait_s, self._fail, call.answer, f"{call.target.name} died")
+        self._world.later(wait_s, self._fail, call.answer, f"{call.target.name} died")
 
     def _lose(self, answer: asyncio.Future[Any], kind: str, text: str) -> None:
         """Mostly the connection is seen to break; sometimes nobody notices before the time is over, or all is well."""
         seconds = self._world.faults.span(kind, 0.0, 1.0)
         if seconds < 0.9 or not self._world.faults.active:
-            self._loop.call_later(0.01 + seconds, self._fail, answer, text)
+            self._world.later(0.01 + seconds, self._fail, answer, text)
         else:
             self._unnoticed.append(answer)
 
     def heal(self) -> None:
         """Connections that are broken are seen to be."""
         for answer in self._unnoticed:
-            self._loop.call_later(self._draws.uniform(0.01, 1.0), self._fail, answer, "the connection was broken")
+            self._world.later(self._draws.uniform(0.01, 1.0), self._fail, answer, "the connection was broken")
         self._unnoticed.clear()

@@ -15,6 +15,8 @@ EPOCH_MS = 1_800_000_000_000
 """Wall-clock time at which every simulation begins."""
 
 RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("RUNS_IN", default=None)
+OUTSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("OUTSIDE", default=False)
+"""True for what a process has handed on: calls under way, operations of a database. They go on while it is stopped."""
 
 
 class ProcessClock:
@@ -27,17 +29,27 @@ class ProcessClock:
         self._loop = loop
         self.offset_ms = offset_ms
         self._noticed: Callable[[], None] | None = None
+        self._stands_at: float | None = None
 
     def jump(self, step_ms: int, noticed: Callable[[], None]) -> None:
         """Sets the clock by so much; `noticed` is called when somebody reads it next."""
         self.offset_ms += step_ms
         self._noticed = noticed
 
+    def stand_still(self, noticed: Callable[[], None]) -> None:
+        """Shows the same time until it goes on."""
+        self._stands_at, self._noticed = self._loop.time(), noticed
+
+    def go_on(self) -> None:
+        """It is set right, too."""
+        self._stands_at = None
+
     def now_ms(self) -> int:
         if self._noticed is not None:
             noticed, self._noticed = self._noticed, None
             noticed()
-        now_ms = EPOCH_MS + int(self._loop.time() * 1000) + self.offset_ms
+        time_s = self._loop.time() if self._stands_at is None else self._stands_at
+        now_ms = EPOCH_MS + int(time_s * 1000) + self.offset_ms
         if now_ms > ProcessClock.latest_ms:
             ProcessClock.latest_ms = now_ms
         return now_ms
@@ -58,6 +70,8 @@ class Process:
         self.up = asyncio.Event()
         self.alive = True
         self.replaced = False
+        self.held: list[asyncio.Handle] | None = None
+        """While it is stopped: what it does when it goes on."""
         self.serving: dict[int, Callable[[], None]] = {}
         self._loop = loop
         self._tasks: dict[int, asyncio.Task[Any]] = {}
@@ -75,6 +89,7 @@ class Process:
         """Starts a task of this process."""
         context = contextvars.copy_context()
         context.run(RUNS_IN.set, self)
+        context.run(OUTSIDE.set, False)
         return self._loop.create_task(work, context=context)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
@@ -88,9 +103,21 @@ class Process:
         if not self.alive:
             raise asyncio.CancelledError
 
+    def stop(self) -> None:
+        """As SIGSTOP: it does nothing, and whoever calls it waits."""
+        if self.held is None:
+            self.held = []
+
+    def go_on(self) -> None:
+        """As SIGCONT."""
+        loop: Any = self._loop
+        held, self.held = self.held, None
+        loop._ready.extend(held or ())
+
     def die(self) -> None:
         """As a kill: whoever waits for an answer learns it, later."""
         self.alive = False
+        self.go_on()
         for task in list(self._tasks.values()):
             task.cancel()
         for lost in list(self.serving.values()):

@@ -56,7 +56,8 @@ class Replica:
         self._store = store
         self._clock = process.clock
         self._gateway = WatchedGateway(world, store, Wire(net, process), process.clock, world.settings)
-        self._feed = Feed(self._gateway, world.settings, process.clock, Meters("api", "api"))
+        self.meters = Meters("api", "api")
+        self._feed = Feed(self._gateway, world.settings, process.clock, self.meters)
         self.picture: dict[str, tuple[str, float | None]] = {}
         self.followed = False
 

@@ -24,7 +24,7 @@ import structlog
 from api.cli.verify import verified
 from breaker_actors.settings import Settings
 from tests.sim.faults import KINDS, Faults, excluded
-from tests.sim.loop import VirtualLoop
+from tests.sim.loop import StoppingLoop, VirtualLoop
 from tests.sim.process import RUNS_IN, task_factory
 from tests.sim.world import World, copy_template, make_template
 
@@ -35,12 +35,14 @@ TOLD = 60
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One seed's run. `digest` is over the whole trace; `hits`: faults that had an effect."""
+    """One seed's run. `digest` is over the whole trace; `hits`: faults that had an effect; `reached`: see
+    tests/sim/reached.py."""
 
     seed: int
     failure: str | None
     digest: str
     hits: dict[str, int]
+    reached: tuple[str, ...]
     events: int
     samples: int
     cpu_s: float
@@ -75,6 +77,7 @@ def run_seed(
         failure=world.failure,
         digest=world.digest(),
         hits=dict(sorted(world.faults.hits.items())),
+        reached=tuple(sorted(world.reached)),
         events=sum(map(len, world.checks.events.values())),
         samples=len(world.checks.samples),
         cpu_s=time.process_time() - began,
@@ -97,9 +100,13 @@ def _play(seed: int, directory: Path, without: frozenset[str], calls: bool, naiv
             gc.collect()
         return world
 
-    # nobody changes keys here: the Journal need not look for that so often
-    with patch("os.urandom", Random(f"{seed} urandom").randbytes), patch("breaker_actors.journal.host.ACCESS_S", 4.0):
-        return _in_virtual_time(play())
+    with (
+        patch("os.urandom", Random(f"{seed} urandom").randbytes),
+        # nobody changes keys here: the Journal need not look for that so often
+        patch("breaker_actors.journal.host.ACCESS_S", 4.0),
+        patch("breaker_actors.breaker.hosted.INBOX_ROWS_MAX", faults.stream("inbox").choice([9, 90, 100_000])),
+    ):
+        return _in_virtual_time(play(), StoppingLoop if faults.stops else VirtualLoop)
 
 
 def _verify(world: World, directory: Path) -> None:
@@ -110,9 +117,9 @@ def _verify(world: World, directory: Path) -> None:
             world.fail(f"verify finds {fault}")
 
 
-def _in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+def _in_virtual_time(work: Coroutine[Any, Any, T], kind: type[VirtualLoop] = VirtualLoop) -> T:
     """Garbage is collected when a run is over, so that what nobody took of a lost task is told of at one moment."""
-    loop = VirtualLoop()
+    loop = kind()
     loop.set_task_factory(task_factory)
     asyncio.set_event_loop(loop)
     gc.disable()
@@ -139,9 +146,8 @@ def _logged_to(world: World) -> Iterator[None]:
         if process is not None and process.alive:
             shown = {key: value for key, value in event.items() if key not in ("trace", "traceback")}
             world.trace(process.label, "logs", shown)
-            if world.damage.explains(event):
-                world.reach(f"{process.kind} tells of a damaged log")
-            elif method == "error" and not _explained(event):
+            world.reach(f"{process.kind} says {event['event']}")
+            if method == "error" and not world.damage.explains(event) and not _explained(event):
                 world.fail(f"{process.label} logs {shown}\n{event.get('trace') or event.get('traceback')}")
         raise structlog.DropEvent
 
@@ -213,7 +219,7 @@ def run_safely(seed: int, **options: Any) -> Result:
         return run_seed(seed, **options)
     except Exception:
         text = "collapsed:\n" + traceback.format_exc(limit=-8)
-        return Result(seed, text, "", {}, 0, 0, 0.0, 0.0, (), tuple(options.get("without", ())))
+        return Result(seed, text, "", {}, (), 0, 0, 0.0, 0.0, (), tuple(options.get("without", ())))
 
 
 def shrink(failed: Result, **options: Any) -> Result:

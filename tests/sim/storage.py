@@ -69,8 +69,8 @@ class Door:
 
     async def _perform(self, name: str, work: Callable[[], Awaitable[Any]], args: tuple[Any, ...]) -> Any:
         self._process.must_live()
-        world, realm, loop = self._world, self._realm, self._world.loop
-        answer: asyncio.Future[Any] = loop.create_future()
+        world, realm = self._world, self._realm
+        answer: asyncio.Future[Any] = world.loop.create_future()
         before_s, after_s = self._draws.uniform(*QUICK_S[realm]), self._draws.uniform(*QUICK_S[realm])
         if self._strikes("slow"):
             self._hit("slow")
@@ -82,13 +82,13 @@ class Door:
         operation.outlives = late
         if fails:
             self._hit("fails")
-            loop.call_later(before_s, operation.fail, "fails")
+            world.later(before_s, operation.fail, "fails")
         elif writes and late:
-            loop.call_later(before_s, operation.fail, "times out")
-            loop.call_later(before_s + world.faults.span(f"{realm}_late", 0.0, 3.0), operation.do)
+            world.later(before_s, operation.fail, "times out")
+            world.later(before_s + world.faults.span(f"{realm}_late", 0.0, 3.0), operation.do)
         else:
             operation.unknown, operation.deadly = writes and unknown, writes and deadly
-            loop.call_later(before_s, operation.do)
+            world.later(before_s, operation.do)
         return await answer
 
     def _strikes(self, kind: str) -> bool:
@@ -127,10 +127,11 @@ class _Operation:
 
     def do(self) -> None:
         door, world, process = self._door, self._door._world, self._door._process
-        if world.down[door._realm]:
-            world.faults.hit(f"{door._realm}_outage")
-            self.fail("meets an outage")
-            return
+        for kind in (f"{door._realm}_outage", f"{door._realm}_readonly"):
+            if world.down[kind] and (kind.endswith("outage") or self._name not in READS[door._realm]):
+                world.faults.hit(kind)
+                self.fail(f"meets {kind}")
+                return
         if not process.alive and (not self.outlives or self._stops != world.stops):
             return
         if self._answer.done() or not process.alive:
@@ -156,7 +157,7 @@ class _Operation:
             door._hit("unknown")
             self.fail("has an unknown outcome")
         else:
-            world.loop.call_later(self.after_s, self._reply, result, error)
+            world.later(self.after_s, self._reply, result, error)
 
     def _reply(self, result: Any, error: Exception | None) -> None:
         if self._answer.done():

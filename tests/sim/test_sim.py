@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.campaign import Campaign, results
+from tests.sim.campaign import Campaign, read, results, write
 from tests.sim.faults import KINDS, excluded
+from tests.sim.reached import SEEDS_MIN
 from tests.sim.run import run_seed
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ def test_a_fixed_seed(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "kind"), [(3, "damage_bit"), (6, "damage_gone"), (8, "damage_copy"), (15, "damage_missing")]
+    ("seed", "kind"), [(2, "damage_bit"), (12, "damage_gone"), (8, "damage_copy"), (20, "damage_missing")]
 )
 def test_damage_is_named(seed: int, kind: str) -> None:
     """A changed bit, a record that is gone, an older copy and a missing file: see tests/sim/damage.py."""
@@ -62,6 +63,24 @@ def seed_of_the_code() -> int:
     return int(found.stdout[:8], 16) if found.returncode == 0 else int.from_bytes(os.urandom(4))
 
 
+def test_a_campaign_goes_on_where_an_earlier_part_of_it_ended(tmp_path: Path) -> None:
+    """What it came to is the same as that of one part."""
+    whole, parts, kept = Campaign(), Campaign(), tmp_path / "kept.json"
+    assert read(kept).seeds == 0
+    for seed in (3, 4):
+        result = run_seed(seed, naive=False)
+        whole.add(result)
+        parts.add(result)
+        write(kept, parts)
+        parts = read(kept)
+    assert parts == whole
+    assert whole.never() == [], "two seeds are too few to tell"
+    parts.seeds = SEEDS_MIN
+    assert "reader gets a state" not in parts.never()
+    parts.reached.clear()
+    assert "reader gets a state" in parts.never()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_fresh_seeds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,3 +94,4 @@ def test_fresh_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         campaign.add(result)
     assert not campaign.failures, "\n\n".join(result.message() for result in campaign.failures[:3])
     assert campaign.rare() == []
+    assert campaign.never() == []

@@ -8,6 +8,7 @@ import sqlite3
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable
+from contextvars import copy_context
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tests.sim.end_state_checks import Final
 from tests.sim.faults import Faults
 from tests.sim.loop import VirtualLoop
 from tests.sim.net import SimNet, Wire
-from tests.sim.process import EPOCH_MS, Process, ProcessClock
+from tests.sim.process import EPOCH_MS, OUTSIDE, Process, ProcessClock
 from tests.sim.replica import Replica
 from tests.sim.storage import Door, drive
 from tests.support.in_process import make_directory, make_host, make_journal, say_hello
@@ -54,7 +55,8 @@ class World:
         self._digest = blake2b(digest_size=16)
         self.failure: str | None = None
         self._broken: asyncio.Future[None] = loop.create_future()
-        self.down = {"store": 0, "log": 0}
+        self.down: Counter[str] = Counter()
+        """Outages by what is out: store, log, or the writes of one of them."""
         ProcessClock.latest_ms = 0
         self.settings = Settings(
             data_dir=directory,
@@ -65,6 +67,7 @@ class World:
             feed_entries_max=draws.choice([5, 50, 20_000]),
             upkeep_interval_ms=draws.choice([3_000, 8_000, 30_000]),
             log_retention_ms=draws.choice([0, 5_000, 20_000, 86_400_000]),
+            subscriber_queue_max=draws.choice([1, 3, 1_000]),
             window_samples_max=draws.choice([25, 1_000_000, 1_000_000, 1_000_000]),
         )
         self.skew_ms = self.settings.max_clock_skew_ms if "skew" in faults.standing else 0
@@ -95,9 +98,23 @@ class World:
         self.lines.append((now, what))
         self._digest.update(f"{now:.6f} {what}\n".encode())
 
+    def later(self, after_s: float, what: Callable[..., Any], *args: Any) -> None:
+        """What a process has handed on: nothing of its own holds it up."""
+        context = copy_context()
+        context.run(OUTSIDE.set, True)
+        self.loop.call_later(after_s, what, *args, context=context)
+
     def reach(self, what: str) -> None:
         """Counts a state that is worth being in."""
         self.reached[what] += 1
+
+    def look_back(self, process: Process) -> None:
+        """What a process has counted by its end."""
+        if process.kind != "client" and process.part is not None:
+            process.part.meters.refresh()
+            for (name, *labels), n in process.part.meters.counters.items():
+                if n:
+                    self.reach(" ".join((process.kind, name.removeprefix("breakers_").removesuffix("_total"), *labels)))
 
     def digest(self) -> str:
         return self._digest.hexdigest()
@@ -338,10 +355,16 @@ class World:
                 callers = [p for p in self.processes if p.alive]
                 self.net.replace(victim, self.faults.span(kind, 0.0, 3.0), callers)
                 self.loop.call_later(self.faults.span(kind, 2.0, 15.0), self.net.kill, victim, 0.0)
+        elif what == "stop":
+            if victim := self._victim(kind, whom):
+                victim.stop()
+                self.faults.hit(kind)
+                self.trace("stopped", victim.label)
+                self.loop.call_later(self.faults.span(kind, 0.5, 20.0), victim.go_on)
         elif what == "clock":
             self._jump(kind, whom)
         else:
-            self._outage(what, min(end, self.loop.time() + self.faults.span(kind, 0.3, 6.0)))
+            self._outage(kind, min(end, self.loop.time() + self.faults.span(kind, 0.3, 6.0)))
 
     def stop_all(self, back_s: float) -> None:
         """The service is stopped, and started again by an operator."""
@@ -358,21 +381,27 @@ class World:
         step_ms = int(1000 * self.faults.span(kind, 0.5, 7.0))
         if names:
             process = self.net.actors[self.faults.pick(kind, names)]
-            process.clock.jump(step_ms if whom == "forward" else -step_ms, lambda: self.faults.hit(kind))
+            if whom == "stopped":
+                process.clock.stand_still(lambda: self.faults.hit(kind))
+                self.loop.call_later(step_ms / 1000, process.clock.go_on)
+            else:
+                process.clock.jump(step_ms if whom == "forward" else -step_ms, lambda: self.faults.hit(kind))
             self.trace("jumps", process.label, process.clock.offset_ms)
 
-    def _outage(self, realm: str, until_s: float) -> None:
-        self.down[realm] += 1
+    def _outage(self, kind: str, until_s: float) -> None:
+        self.down[kind] += 1
 
         def over() -> None:
-            self.down[realm] -= 1
+            self.down[kind] -= 1
 
         self.loop.call_at(until_s, over)
 
     def _heal(self) -> None:
-        """Zombies end, clocks are set right, broken connections noticed."""
+        """Zombies end, the stopped go on, clocks are set right, broken connections noticed."""
         self.net.heal()
         for process in self.processes:
+            process.go_on()
+            process.clock.go_on()
             if process.replaced:
                 self.net.kill(process, 0.0)
             if abs(process.clock.offset_ms) > self.skew_ms:
@@ -385,6 +414,7 @@ class World:
         """Everything of this run goes."""
         self.net.closed = True
         for process in self.processes:
+            self.look_back(process)
             process.die()
         while tasks := [t for t in asyncio.all_tasks(self.loop) if t is not asyncio.current_task()]:
             for task in tasks:

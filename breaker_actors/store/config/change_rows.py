@@ -31,9 +31,10 @@ def breaker_entry(row: BreakerRow) -> Entry:
     return BREAKER, encode_entry(_settings(row))
 
 
-def birth_entry(row: BreakerRow, after_seq: int) -> Entry:
-    """The settings record that brings a breaker to life; its numbers go on from `after_seq`."""
-    return BREAKER, encode_entry(msgspec.structs.replace(_settings(row), created=True, after_seq=after_seq))
+def birth_entry(row: BreakerRow, after_seq: int, again: bool = False) -> Entry:
+    """The settings record that brings a breaker to life; it goes on from `after_seq`. `again`: see BreakerSet."""
+    born = msgspec.structs.replace(_settings(row), created=True, after_seq=after_seq, again=again)
+    return BREAKER, encode_entry(born)
 
 
 def _settings(row: BreakerRow) -> BreakerSet:

@@ -200,7 +200,9 @@ def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, byt
     write_down(c, place, [Note("router.recover", row.id)])
     unborn = _unborn(c, row.breaker_ids)
     breakers = _breakers(c, row.project_id, row.breaker_ids)
-    settings = [birth_entry(one, unborn[one.id]) if one.id in unborn else breaker_entry(one) for one in breakers]
+    settings = [
+        birth_entry(one, unborn[one.id], again=True) if one.id in unborn else breaker_entry(one) for one in breakers
+    ]
     return [*settings, view_entry(view)]
 
 
