@@ -154,7 +154,7 @@ def backtest(
     """Moves the breakers of `rule` over `samples`. Raises Invalid, with file, row and column where there is one.
 
     - rule: a Breaker object (interface.md) as a dict, a `Rule`, a JSON or YAML file of one or several, or a list.
-    - samples: a polars or pandas frame, a pyarrow Table (or whatever else hands out Arrow streams), a path, pattern,
+    - samples: a polars or pandas frame (of one with times as its index those are `ts_ms`), a pyarrow Table (or whatever else hands out Arrow streams), a path, pattern,
       folder or URL (s3://, gs://, az://, https://) of Parquet, CSV or NDJSON files, a list of these, or a `Source`.
       `columns` says how they name ours, for example {"ts_ms": "timestamp"}.
     - windows: labelled failures, [start, end] each as milliseconds, ISO 8601, datetime or Timestamp, or a JSON file of
@@ -253,12 +253,12 @@ def source_of(
         source = Frames(from_pandas(samples), layout, ordered=not sort)
     elif hasattr(samples, "__arrow_c_stream__"):
         source = Frames(pl.DataFrame(samples), layout, ordered=not sort)
-    elif isinstance(samples, Sequence):
+    elif isinstance(samples, Sequence) and all(isinstance(part, str | Path) for part in samples):
         source = Files(samples, layout, ordered=not sort)
     elif hasattr(samples, "batches") and hasattr(samples, "names"):
         source = samples
     else:
-        raise Invalid(
-            f"samples: {type(samples).__name__} is not a frame, an Arrow table, a path, a list of paths or a Source"
-        )
+        many = isinstance(samples, Sequence) and bool(samples)
+        what = f"a list of {type(samples[0]).__name__}" if many else type(samples).__name__
+        raise Invalid(f"samples: {what} is not a frame, an Arrow table, a path, a list of paths or a Source")
     return Sorted(source, run_bytes=rows_within(memory_mb) * BYTES_PER_ROW // SORTED_PARTS) if sort else source

@@ -65,8 +65,12 @@ def _line(row: int) -> int:
 
 
 def from_pandas(frame: Any) -> pl.DataFrame:
-    """A pandas frame's columns, without its index. Times with a zone are taken to UTC, text and objects one by one."""
-    return pl.DataFrame({str(name): _from_pandas(frame[name]) for name in frame.columns}, strict=False)
+    """A pandas frame's columns, and its index where that holds times: by its name, or as `ts_ms`. Times with a zone are
+    taken to UTC, text and objects one by one."""
+    columns = {str(name): _from_pandas(frame[name]) for name in frame.columns}
+    if frame.index.dtype.kind == "M":
+        columns.setdefault(str(frame.index.name or "ts_ms"), _from_pandas(frame.index.to_series()))
+    return pl.DataFrame(columns, strict=False)
 
 
 def _from_pandas(column: Any) -> pl.Series | list[Any]:

@@ -530,7 +530,7 @@ class Rows:
         else:
             raise self._wrong_type(column, "numbers")
         if numbers.null_count() or not np.isfinite(numbers.to_numpy()).all():
-            self._refuse(column, ~numbers.is_finite().fill_null(False), "is not a finite number")
+            self._refuse(column, ~numbers.is_finite().fill_null(False), "is not a finite number; leave such rows out")
         return numbers
 
     def _ok(self, column: pl.Series) -> pl.Series:

@@ -104,6 +104,9 @@ DISK = {
     "a missing record is passed over": Mutant(
         "breaker_actors.wal.chain:losses", "first, last = first or next_, begin - 1", "pass"
     ),
+    "what stands for lost records is believed": Mutant(
+        "breaker_actors.wal.chain:_begin", " and not fault(row, extent.unchained)", ""
+    ),
 }
 """Protections against damaged files taken away."""
 

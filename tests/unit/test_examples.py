@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import runpy
+import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -194,8 +195,8 @@ def test_the_backtest_runs_cell_by_cell(
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
-def test_every_example_is_in_the_guide_and_loads_what_it_says() -> None:
-    guide = (ROOT / "docs" / "guides" / "sdks.md").read_text()
+def test_every_example_is_in_a_guide_and_loads_what_it_says() -> None:
+    guide = "".join(page.read_text() for page in (ROOT / "docs" / "guides").glob("*.md"))
     for path in EXAMPLES.iterdir():
         if path.suffix in (".py", ".sh"):
             assert f"`examples/{path.name}`" in guide, path.name
@@ -205,3 +206,16 @@ def test_every_example_is_in_the_guide_and_loads_what_it_says() -> None:
         assert found is not None, name
         needs = tomllib.loads(re.sub(r"^# ?", "", found[1], flags=re.MULTILINE))["dependencies"]
         assert any(need.startswith("tripswitch-py") for need in needs), name
+
+
+def test_the_receiver_prints_what_comes() -> None:
+    """With the key by which a repetition is told."""
+    command = [sys.executable, str(EXAMPLES / "receiver.py"), "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            answer = httpx.post(url, json={"event": "trip"}, headers={"Idempotency-Key": "k-1"})
+            assert (answer.status_code, process.stdout.readline()) == (200, 'k-1 {"event":"trip"}\n')
+        finally:
+            process.kill()

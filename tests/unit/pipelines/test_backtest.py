@@ -78,6 +78,9 @@ def test_pandas_in_and_out() -> None:
     times = pd.to_datetime(frame["ts_ms"].to_numpy(), unit="ms", utc=True).tz_convert("Europe/Berlin")
     run = backtest(RULE, pd.DataFrame({"ts_ms": times, "value": frame["value"].to_list(), "trace_id": None}))
     assert run.transitions.equals(known.transitions)
+    for name in (None, "ts_ms"):
+        indexed = pd.DataFrame({"value": frame["value"].to_list()}, index=pd.DatetimeIndex(times, name=name))
+        assert backtest(RULE, indexed).transitions.equals(known.transitions.with_columns(trace_id=None))
     back = run.to_pandas()
     assert back["transitions"]["ts_ms"].tolist() == known.transitions["ts_ms"].to_list()
     assert set(back) == {"transitions", "states", "summary"}
@@ -318,6 +321,8 @@ def test_arrow_tables() -> None:
         Invalid, match="samples: int is not a frame, an Arrow table, a path, a list of paths or a Source"
     ):
         backtest(RULE, 7)
+    with pytest.raises(Invalid, match="samples: a list of DataFrame is not a frame"):
+        backtest(RULE, [frame, frame])
 
 
 @pytest.mark.parametrize(
