@@ -1,6 +1,7 @@
-"""A receiver of webhooks to try channels with: prints what comes, and answers 200. `python3 examples/receiver.py [port]`
+"""A receiver of webhooks to try channels with: prints what comes, and answers 200.
 
-The service has to be started with BREAKERS_ALLOW_PRIVATE_DESTINATIONS=true, for this one is on your own machine.
+`python3 examples/receiver.py [port]`. The service has to be started with BREAKERS_ALLOW_PRIVATE_DESTINATIONS=true, for
+this one is on your own machine.
 """
 
 from __future__ import annotations

@@ -154,9 +154,10 @@ def backtest(
     """Moves the breakers of `rule` over `samples`. Raises Invalid, with file, row and column where there is one.
 
     - rule: a Breaker object (interface.md) as a dict, a `Rule`, a JSON or YAML file of one or several, or a list.
-    - samples: a polars or pandas frame (of one with times as its index those are `ts_ms`), a pyarrow Table (or whatever else hands out Arrow streams), a path, pattern,
-      folder or URL (s3://, gs://, az://, https://) of Parquet, CSV or NDJSON files, a list of these, or a `Source`.
-      `columns` says how they name ours, for example {"ts_ms": "timestamp"}.
+    - samples: a polars or pandas frame (of one with times as its index those are `ts_ms`), a pyarrow Table (or whatever
+      else hands out Arrow streams), a path, pattern, folder or URL (s3://, gs://, az://, https://) of Parquet, CSV or
+      NDJSON files, a list of these, or a `Source`. `columns` says how they name ours, for example
+      {"ts_ms": "timestamp"}.
     - windows: labelled failures, [start, end] each as milliseconds, ISO 8601, datetime or Timestamp, or a JSON file of
       them; see `pipelines.replay.scoring`. A trip up to `grace_ms` behind a window still belongs to it. Windows that no
       sample reaches are told, not judged.

@@ -12,7 +12,7 @@ from breaker_actors.errors import Fenced
 from breaker_actors.messages import RouterAssignment, RouterRef
 from breaker_actors.store.base import Store
 from breaker_actors.store.operational import leases
-from breaker_actors.store.rows import BreakerItem, Placement
+from breaker_actors.store.rows import BreakerItem, Placement, RouterDraft
 from tests.contract.store_world import RULE, World, draft, event
 
 
@@ -213,17 +213,19 @@ async def test_a_log_has_reached_what_anybody_read_of_it(world: World) -> None:
 
 
 async def test_a_recovered_router_brings_breakers_to_life_that_are_not_stored_yet(world: World) -> None:
-    """Their creation may have been lost. The routing table keeps its version: changes on the way come behind it."""
+    """Their creation may have been lost; it was in the log of the router that was made with them. The routing table
+    keeps its version: changes on the way come behind it."""
     young, old = await world.breaker("a"), await world.breaker("b")
     epoch = await world.own(old.id)
     await world.write(world.commit(old.id, epoch, event(1)))
+    shared = (await world.store.create_router(world.project_id, RouterDraft(name="r", breaker_ids=(young.id,)), 20))[0]
     told = []
-    for row in (young, old):
-        entries = await world.store.router_entries(world.project_id, row.router_ids[0], 50)
+    for router_id in (young.router_ids[0], old.router_ids[0], shared.id):
+        entries = await world.store.router_entries(world.project_id, router_id, 50)
         (settings,) = (decode_breaker(payload) for kind, payload in entries if kind == BREAKER)
         (view,) = (decode_view(payload) for kind, payload in entries if kind == VIEW)
         told.append((settings.created, settings.again, settings.after_seq, view.version))
-    assert told == [(True, True, 0, 1), (False, False, 0, 1)]
+    assert told == [(True, True, 0, 1), (False, False, 0, 1), (False, False, 0, 1)]
 
 
 async def test_a_deletion_waits_for_all_its_changes(world: World) -> None:

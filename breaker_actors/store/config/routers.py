@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, exists, func, insert, or_, select, update
 
 from breaker_actors.core.log_entries import MODES, RouterView
 from breaker_actors.errors import Invalid, NotFound, RouterHasBreakers
@@ -198,7 +198,7 @@ def _tell_view(c: Connection, router_id: str) -> list[int]:
 def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, bytes]]:
     view = current_views(c, [_stored(c, row.id)])[row.id]  # of its own version: changes that are on the way come behind
     write_down(c, place, [Note("router.recover", row.id)])
-    unborn = _unborn(c, row.breaker_ids)
+    unborn = _unborn(c, row)
     breakers = _breakers(c, row.project_id, row.breaker_ids)
     settings = [
         birth_entry(one, unborn[one.id], again=True) if one.id in unborn else breaker_entry(one) for one in breakers
@@ -206,13 +206,19 @@ def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, byt
     return [*settings, view_entry(view)]
 
 
-def _unborn(c: Connection, breaker_ids: Sequence[str]) -> dict[str, int]:
-    """Breakers of which nothing is stored, so that one log alone knows them: the transition_seq each goes on from."""
-    r, links = t.records.c, t.links.c
+def _unborn(c: Connection, router: RouterRow) -> dict[str, int]:
+    """Breakers of which nothing is stored, and that a router's log brings to life: it was made with them, or is their
+    only one. Answers the transition_seq that each goes on from."""
+    r, b, links = t.records.c, t.breakers.c, t.links.c
     many = select(links.breaker_id).where(links.breaker_id == r.breaker_id).having(func.count() > 1)
     many = many.group_by(links.breaker_id)
-    query = select(r.breaker_id, r.transition_seq).where(r.breaker_id.in_(IDS), r.record.is_(None), ~exists(many))
-    return dict(by_ids(c, query, breaker_ids))
+    query = select(r.breaker_id, r.transition_seq).where(r.breaker_id.in_(IDS), r.record.is_(None))
+    if router.created_by == "system":
+        query = query.join(t.breakers, b.id == r.breaker_id)
+        query = query.where(or_(b.created_ms == router.inserted_ms, ~exists(many)))
+    else:
+        query = query.where(~exists(many))
+    return dict(by_ids(c, query, router.breaker_ids))
 
 
 def _update(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:
