@@ -89,6 +89,9 @@ class Damage:
             return
         if draws.random() < 0.5:
             world.stop_all(draws.uniform(0.05, 2.0))
+        stand_ins = [row for row in rows if row[2] == DAMAGED]
+        if stand_ins and draws.random() < 0.5:
+            rows = stand_ins  # hardly ever met by chance
         router_id, offset, record_kind, payload = draws.choice(rows)
         place = "WHERE router_id = ? AND offset = ?"
         if kind == "damage_gone":
