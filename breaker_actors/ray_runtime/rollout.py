@@ -53,7 +53,7 @@ def launch(settings: Settings) -> None:
 def connect(settings: Settings, meters: Meters | None = None, named: Callable[[], str] = lambda: "api") -> ActorGateway:
     """The Gateway of a process inside the cluster; `await gateway.open()` before use. `named`: what it is called among
     the others that count."""
-    door = Door(settings.host, settings.port)
+    door = Door(settings.host, settings.port, settings.tls_cert is not None)
     return ActorGateway(make_store(settings), RayNet(settings), SystemClock(), settings, meters, named, door.is_open)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from breaker_actors.core.log_entries import BREAKER, VIEW, decode_breaker, decode_view
+from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, decode_breaker, decode_view
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import RouterAssignment, RouterRef
 from breaker_actors.store.base import Store
 from breaker_actors.store.operational import leases
 from breaker_actors.store.rows import BreakerItem, Placement, RouterDraft
-from tests.contract.store_world import RULE, World, draft, event
+from tests.contract.store_world import RULE, World, decoded, draft, event
 
 
 async def test_an_older_directory_is_refused(world: World) -> None:
@@ -226,6 +226,28 @@ async def test_a_recovered_router_brings_breakers_to_life_that_are_not_stored_ye
         (view,) = (decode_view(payload) for kind, payload in entries if kind == VIEW)
         told.append((settings.created, settings.again, settings.after_seq, view.version))
     assert told == [(True, True, 0, 1), (False, False, 0, 1), (False, False, 0, 1)]
+
+
+@pytest.mark.parametrize("linked", ["before", "after"])
+async def test_a_breaker_that_left_the_router_it_was_made_with_comes_to_life_elsewhere(
+    world: World, linked: str
+) -> None:
+    """Its creation was lost with a log that it does not read any more, before anything of it was stored."""
+    row = await world.breaker("a")
+    first = row.router_ids[0]
+    before = [(await world.router(row.id)).id] if linked == "before" else []
+    await world.store.unlink_breaker(world.project_id, first, row.id, 30)
+    await world.settle()
+    assert await world.store.router_entries(world.project_id, first, 50)
+    after = [(await world.router(row.id, now_ms=60)).id, (await world.router(row.id, now_ms=61)).id]
+    told = [
+        (change.router_id, one.created, one.again)
+        for change in await world.store.pending_changes(100_000)
+        for one in decoded(change)
+        if isinstance(one, BreakerSet)
+    ]
+    home, *others = [*before, *after]
+    assert told == [(home, True, True), *((other, False, False) for other in others)]
 
 
 async def test_a_deletion_waits_for_all_its_changes(world: World) -> None:

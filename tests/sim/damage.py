@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from api.cli.recover import make_whole
 from breaker_actors.core.log_entries import DAMAGED, decode_lost
@@ -99,7 +102,7 @@ class Damage:
         else:
             column, value = draws.choice([("payload", _flipped(payload, draws)), *_NUMBERS])
             file.execute(f"UPDATE records SET {column} = {value} {place}", (router_id, offset))
-        first = decode_lost(payload).first if record_kind == DAMAGED else offset
+        first = _first(payload, offset) if record_kind == DAMAGED else offset
         self.planted.setdefault(router_id, set()).update(range(first, offset + 1))
         self._happened(kind, f"{router_id[:4]}@{offset}", draws)
 
@@ -162,6 +165,13 @@ def _ends(file: sqlite3.Connection) -> dict[str, int]:
 
 
 _NUMBERS = (("received_ms", "received_ms + 1"), ("received_ms", "0"), ("checksum", "checksum + 1"), ("before", "1"))
+
+
+def _first(payload: bytes, offset: int) -> int:
+    """The first record that one stands for; it may be damaged itself, where nobody reads it any more."""
+    with suppress(msgspec.MsgspecError):
+        return decode_lost(payload).first
+    return offset
 
 
 def _flipped(payload: bytes, draws: Random) -> str:

@@ -22,41 +22,67 @@ async def says_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
+async def wants_a_key(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+    writer.close()
+
+
+async def knows_no_replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+    writer.close()
+
+
 async def hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
 @asynccontextmanager
-async def listening(answer: Answer) -> AsyncIterator[int]:
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+async def listening(answer: Answer, port: int = 0) -> AsyncIterator[int]:
+    async with await asyncio.start_server(answer, "127.0.0.1", port) as server:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.mark.parametrize("answer", [says_ok, hangs_up])
+@pytest.mark.parametrize("answer", [says_ok, wants_a_key])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 async def test_whatever_is_answered_it_is_open(answer: Answer, host: str) -> None:
     async with listening(answer) as port:
         assert await Door(host, port).is_open()
 
 
+@pytest.mark.parametrize("answer", [hangs_up, knows_no_replica])
+async def test_a_door_that_is_killed_or_has_no_replica_behind_it_is_shut(answer: Answer) -> None:
+    async with listening(says_ok) as port:
+        way_in = Door("127.0.0.1", port)
+        assert await way_in.is_open()
+    async with listening(answer, port):
+        assert not await way_in.is_open()
+    async with listening(says_ok, port):
+        assert await way_in.is_open()
+
+
 async def test_a_door_that_takes_connections_and_says_nothing_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the kernel does for a process that was stopped. Once it was open: before that nothing is known."""
+    """As the kernel does for a process that was stopped."""
     monkeypatch.setattr(door, "ANSWER_S", 0.2)
     async with listening(says_ok) as port:
         way_in = Door("127.0.0.1", port)
         assert await way_in.is_open()
     with socket.create_server(("127.0.0.1", port), backlog=5):
         assert not await way_in.is_open()
-        assert await Door("127.0.0.1", port).is_open()
     assert not await way_in.is_open(), "nobody listens"
-    async with await asyncio.start_server(says_ok, "127.0.0.1", port):
+    async with listening(says_ok, port):
         assert await way_in.is_open()
 
 
-async def test_a_door_elsewhere_is_not_missed() -> None:
+async def test_a_door_elsewhere_is_not_missed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was killed together with the replica comes back some seconds after it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        assert await Door("127.0.0.1", probe.getsockname()[1]).is_open()
+        way_in = Door("127.0.0.1", probe.getsockname()[1])
+        assert not await way_in.is_open()
+        monkeypatch.setattr(door, "NEVER_OPEN_S", 0.0)
+        assert await way_in.is_open()
 
 
 async def test_nobody_is_pinged_while_the_door_is_shut() -> None:

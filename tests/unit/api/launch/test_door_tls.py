@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from api.launch import certificate_watch, tls
 from api.launch import haproxy as ingress
+from breaker_actors.gateway.door import Door
 from tests.support.door import RunningDoor, get, running, until_closed
 from tests.support.live import wait_for
 
@@ -141,6 +143,25 @@ def test_the_watch_ends_with_haproxy(files: Files) -> None:
         folder = door.folder
         assert len(watches(folder)) == 1
     wait_for(lambda: not watches(folder), 10)
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_replicas_can_tell_whether_callers_get_in(files: Files, with_tls: bool) -> None:
+    """A door that knows of no replica lets nobody in; nor does one that is not there."""
+
+    def is_open() -> bool:
+        return asyncio.run(asked.is_open())
+
+    with running(files.door if with_tls else None) as door:
+        asked = Door("127.0.0.1", door.port, with_tls)
+        assert is_open()
+        door.admin("set server http-breakers/replica state maint")
+        assert not is_open()
+        door.admin("set server http-breakers/replica state ready")
+        wait_for(is_open, 10)
+        door.process.kill()
+        door.process.wait()
+        assert not is_open()
 
 
 def self_signed(key: Any, days: tuple[int, int]) -> bytes:
