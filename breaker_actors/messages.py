@@ -180,6 +180,8 @@ class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
     state: StateWord = "closed"
     transition_seq: int = 0
     """As they are stored beside the record: with them a breaker begins whose record can't be read."""
+    damaged: bool = False
+    """The record, or what is stored beside it, is not what was written."""
     aside: bool = False
     """How far the breaker has read is not known: it is given, and stands still."""
 

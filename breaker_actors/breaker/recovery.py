@@ -42,12 +42,17 @@ def host_breaker(assignment: BreakerAssignment, asides: Asides) -> HostedBreaker
 def restore_record(
     hosted: HostedBreaker, assignment: BreakerAssignment, now: int, window_samples_max: int, asides: Asides
 ) -> None:
-    """The breaker from its stored record, if it has one; where that can't be read, from the state that is stored beside
-    it, as of now: its timers begin anew, and its window is filled from the log as ever."""
+    """The breaker from its stored record, if it has one; where that can't be read, or is not what was written, from the
+    state that is stored beside it, as of now: its timers begin anew, and its window is filled from the log as ever."""
     if assignment.record is None or hosted.settings is None or hosted.settings.rule is None:
         return
     rule, encoded = hosted.settings.rule, assignment.record
     where = (hosted.id, encoded, 0, hosted.project_id)
+
+    def stored() -> Record:
+        if assignment.damaged:
+            raise ValueError("the stored record is not what was written")
+        return _decode_record(encoded)
 
     def restored(record: Record) -> Breaker:
         breaker = Breaker.restore(rule, record, window_samples_max=window_samples_max)
@@ -55,7 +60,7 @@ def restore_record(
         breaker.view(now)
         return breaker
 
-    hosted.breaker = asides.attempt(lambda: restored(_decode_record(encoded)), "state", *where)
+    hosted.breaker = asides.attempt(lambda: restored(stored()), "state", *where)
     if hosted.breaker is None:
         bare = Record(
             created_ms=now,

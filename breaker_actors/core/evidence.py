@@ -31,8 +31,9 @@ class Evidence:
     """Samples or streaks, the baseline of a delta, and the last verdict, value and count drawn from them."""
 
     __slots__ = (
-        "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "baseline", "count", "inner", "is_delta",
-        "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "trace", "truncated", "verdict", "window",
+        "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "baseline", "count", "cut", "inner",
+        "is_delta", "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "trace", "truncated", "verdict",
+        "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, record: Record, samples_max: int) -> None:
@@ -42,6 +43,8 @@ class Evidence:
         self.streak, self.peak, self.seen = record.streak, record.peak, record.seen
         self.baseline = record.baseline
         self.late, self.truncated = record.late_count, record.truncated_count
+        # truncated by the last refill; None: what the next one truncates was counted before
+        self.cut: int | None = None if self.truncated else 0
         self.inner: float | None = None
         self.trace: tuple[int, str] | None = None
         self.window: SampleWindow | None = None
@@ -106,11 +109,13 @@ class Evidence:
         self.peak = max(self.peak, first, inside, self.streak)
 
     def load(self, batch: Batch, received_ms: int, now: int) -> None:
-        """A logged batch comes back in, uncounted."""
+        """A logged batch comes back in. What does not fit counts as truncated, but not again after a restore."""
         if batch.trace is not None:
             self.keep_trace(batch.trace, received_ms)
         if self.window is not None and len(batch):
-            self.window.add(batch, received_ms, self.low_ms(now))
+            _, cut = self.window.add(batch, received_ms, self.low_ms(now))
+            if self.cut is not None:
+                self.truncated, self.cut = self.truncated + cut, self.cut + cut
 
     def keep_trace(self, trace: tuple[int, str], received_ms: int) -> None:
         """The newest one is enough: when it leaves the window, all older ones have left."""

@@ -204,8 +204,12 @@ class Breaker:
         if evidence.window is None:
             return False
         if renewed:
-            return rule.metric != old.metric or old.kind == "consecutive_failures"
-        return rule.window_ms > old.window_ms
+            lacks = rule.metric != old.metric or old.kind == "consecutive_failures"
+        else:
+            lacks = rule.window_ms > old.window_ms
+        if lacks:
+            evidence.cut = 0
+        return lacks
 
     def bound(self, samples_max: int) -> int:
         """Lets the window hold so many samples at most, the oldest leave early; how many did. The next evaluation finds
@@ -220,10 +224,13 @@ class Breaker:
         return gone
 
     def unload(self) -> None:
-        """Empties the window before it is loaded anew; nothing else changes."""
-        if self.evidence.window is not None:
-            self.evidence.window.clear()
-        self.evidence.trace = None
+        """Empties the window before it is loaded, maybe not for the first time; nothing else changes."""
+        evidence = self.evidence
+        if evidence.window is not None:
+            evidence.window.clear()
+        evidence.trace = None
+        if evidence.cut:
+            evidence.truncated, evidence.cut = evidence.truncated - evidence.cut, 0
         self.schedule.clean = False
 
     def load(self, batch: Batch, received_ms: int) -> None:

@@ -18,6 +18,7 @@ from breaker_actors.core.model import Record
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import Fault, LogRead
 from breaker_actors.store import tables as t
+from breaker_actors.store.checksums import event_checksum, record_checksum
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import secret_place, slack_place
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, DROPPED, UNSENT
@@ -144,10 +145,10 @@ def _shut(box: SecretBox, sealed: bytes | None, place: str, of: str) -> Iterator
 
 
 def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
-    """Each breaker's are numbered without a hole, by moves that there are, each from where the last one led; its state
-    is where the last one led."""
+    """Each breaker's are as they were written, numbered without a hole, by moves that there are, each from where the
+    last one led; its state is where the last one led."""
     e, r, b = t.events.c, t.records.c, t.breakers.c
-    query = select(t.events, r.transition_seq.label("at"), r.state, b.created_ms)
+    query = select(t.events, r.transition_seq.label("at"), r.state, r.event_checksum, b.created_ms)
     query = query.outerjoin(t.breakers, (b.id == e.breaker_id) & (b.project_id == e.project_id))
     query = query.outerjoin(t.records, r.breaker_id == b.id)
     query = query.order_by(e.breaker_id, e.project_id, e.transition_seq)
@@ -160,6 +161,9 @@ def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
         if before is not None and before.at is not None and not _led_to(before):
             words = f"its state is {before.state} after transition {before.at}, its last event leads to"
             yield Fault("state", breaker_id, f"{words} {before.curr} with transition {before.transition_seq}")
+        elif before is not None and before.event_checksum not in (None, before.checksum):
+            words = f"event {before.transition_seq} is not the one that its state was stored with"
+            yield Fault("state", breaker_id, words)
 
 
 def _led_to(event: Row[Any]) -> bool:
@@ -176,6 +180,8 @@ def _made_anew(event: Row[Any], before: Row[Any]) -> bool:
 
 def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterator[str]:
     seq = event.transition_seq
+    if event.checksum is not None and event.checksum != event_checksum(event._asdict(), event.before):
+        yield f"event {seq} is not what was written"
     if (event.prev, event.curr) not in TRANSITIONS:
         yield f"event {seq} moves from {event.prev} to {event.curr}, which no breaker does"
     if {"closed": 1.0, "open": 0.0}.get(event.curr, event.allow_rate) != event.allow_rate:
@@ -188,6 +194,8 @@ def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterat
         if before.ts_ms > kept.events_ms:
             yield f"event {before.transition_seq + 1} is missing"
         return
+    if event.before != before.checksum and not (event.before is None and _made_anew(event, before)):
+        yield f"event {seq} was written behind another event {before.transition_seq} than the one that is there"
     if event.prev != before.curr and not (event.prev == "closed" and _made_anew(event, before)):
         yield f"event {seq} moves from {event.prev}, event {before.transition_seq} led to {before.curr}"
     if event.ts_ms < before.ts_ms:
@@ -197,8 +205,11 @@ def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterat
 
 
 def _states(c: Connection) -> Iterator[Fault]:
-    """What is stored of a breaker says the same twice."""
+    """What is stored of a breaker is as it was written, and says the same twice."""
     for row in _rows(c, select(t.records).where(t.records.c.record.is_not(None))):
+        parts = (row.breaker_id, row.transition_seq, row.state, row.allow_rate, row.record, row.cut or {})
+        if row.checksum is not None and row.checksum != record_checksum(*parts):
+            yield Fault("state", row.breaker_id, "its record, or how far it has read, is not what was written")
         try:
             record = _decode_record(row.record)
         except msgspec.MsgspecError as error:

@@ -214,6 +214,7 @@ changes = Table(
     sqlite_autoincrement=True,
 )
 
+# `event_checksum`: that of the breaker's newest event.
 records = Table(
     "records",
     metadata,
@@ -224,6 +225,8 @@ records = Table(
     Column("record", LargeBinary),
     Column("cut", JsonText(dict[str, int], "records.cut"), nullable=False),
     Column("settings", LargeBinary),
+    Column("event_checksum", BigInteger),
+    Column("checksum", BigInteger),
 )
 
 
@@ -246,12 +249,15 @@ def _transition(table: str) -> tuple[Column[Any], ...]:
     )
 
 
+# `before`: the checksum of the breaker's event before it; see `checksums`.
 events = Table(
     "events",
     metadata,
     Column("shard", Integer, primary_key=True, autoincrement=False),
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     *_transition("events"),
+    Column("before", BigInteger),
+    Column("checksum", BigInteger),
     UniqueConstraint("breaker_id", "project_id", "transition_seq"),
 )
 Index("ix_events_project_newest", events.c.project_id, events.c.ts_ms, events.c.sequence)

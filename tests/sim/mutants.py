@@ -87,7 +87,7 @@ SHELL = {
     "no compare-and-set of transition_seq": (
         Mutant(
             "breaker_actors.store.operational.journal:_judge",
-            "if fence == _Fence(commit.epoch, wanted):",
+            "if fence is not None and (fence.epoch, fence.transition_seq) == (commit.epoch, wanted):",
             "if fence is not None:",
         ),
     ),

@@ -166,6 +166,8 @@ class Oracle:
             self.forget()
         self.rule = rule
         self.step = min(self.step, rule.recovery_allow_rate_ramp_steps)
+        if rule.window_ms > old.window_ms:
+            self.truncated += max(0, len(self.inside(self.logical)) - self.samples_max)
 
     def forget(self) -> None:
         self.streak = self.peak = self.seen = self.count = 0
@@ -210,17 +212,19 @@ class Oracle:
     # evaluation
 
     def window(self, now: int) -> list[tuple[float, bool]]:
+        inside = sorted(self.inside(now), key=lambda sample: sample[0])
+        return [(value, ok) for _, value, ok, _ in inside[-self.samples_max :]]
+
+    def inside(self, now: int) -> list[tuple[int, float, bool, str]]:
         if self.rule.kind == "consecutive_failures":
             return []
-        inside = [
+        return [
             sample
             for sample in self.samples
             if now - self.rule.window_ms < sample[0] <= now
             and sample[0] >= self.floor
             and sample[3] == self.rule.metric
         ]
-        inside.sort(key=lambda sample: sample[0])
-        return [(value, ok) for _, value, ok, _ in inside[-self.samples_max :]]
 
     def ready(self, now: int) -> bool:
         if self.rule.kind not in ("count", "sum") or self.rule.op not in ("lt", "lte"):

@@ -25,6 +25,7 @@ from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit, CommitResult
 from breaker_actors.store import tables as t
 from breaker_actors.store.alerts import is_heard, write_alerts
+from breaker_actors.store.checksums import chained, checksum_of
 from breaker_actors.store.fencing import JOURNALS
 from breaker_actors.store.quotas import add
 from breaker_actors.store.rows import JournalHead, alert_of
@@ -56,8 +57,8 @@ def _advance_statement() -> Update:
 
 
 def _fence_statement(heard: ColumnElement[bool]) -> Select[Any]:
-    query = select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, heard).select_from(t.breakers)
-    query = query.join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+    query = select(t.breakers.c.id, t.breakers.c.epoch, t.records.c.transition_seq, t.records.c.event_checksum, heard)
+    query = query.select_from(t.breakers).join(t.records, t.records.c.breaker_id == t.breakers.c.id)
     query = query.where(t.breakers.c.id.in_(IDS))
     return query.order_by(t.breakers.c.id).with_for_update(key_share=True)
 
@@ -75,6 +76,8 @@ def _store_record_statement() -> Update:
         record=bindparam("record"),
         cut=bindparam("cut"),
         settings=func.coalesce(bindparam("settings"), r.settings),
+        event_checksum=bindparam("newest"),
+        checksum=bindparam("checked"),
     )
 
 
@@ -86,10 +89,11 @@ _STORE_RECORD = _store_record_statement()
 
 
 class _Fence(NamedTuple):
-    """What a commit for one breaker must match."""
+    """What a commit for one breaker must match, and the checksum that its next event goes on from."""
 
     epoch: int
     transition_seq: int
+    event_checksum: int | None
 
 
 def numbers_taken(commit: Commit) -> int:
@@ -105,21 +109,25 @@ def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tupl
     alerting = any(alert_of(event.prev, event.curr) for commit in commits for event in commit.events)
     fences, heard = _fences(c, sorted({commit.breaker_id for commit in commits}), alerting)
     results: list[CommitResult] = []
-    kept: list[Commit] = []
+    kept: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     sequence = head.sequence
     for commit in commits:
         result = _judge(c, commit, fences, rows)
         results.append(result or "ok")
         if result is None:
-            kept.append(commit)
-            rows += _event_rows(head.shard, sequence, commit)
-            fences[commit.breaker_id] = _Fence(commit.epoch, commit.transition_seq)
+            newest = fences[commit.breaker_id].event_checksum
+            if new_rows := chained(_event_rows(head.shard, sequence, commit), newest):
+                rows += new_rows
+                newest = new_rows[-1]["checksum"]
+            kept.append(_record_values(commit, newest))
+            fences[commit.breaker_id] = _Fence(commit.epoch, commit.transition_seq, newest)
         sequence += numbers_taken(commit)
     write_alerts(c, [row for row in rows if row["breaker_id"] in heard])
     if rows:
         c.execute(_ADD_EVENTS, [{name: row[name] for name in _EVENT_COLUMNS} for row in rows])
-    _store_records(c, kept)
+    if kept:  # under the same fence once more: the statement itself can't write past it
+        c.execute(_STORE_RECORD, kept)
     for project_id, count in sorted(Counter(row["project_id"] for row in rows).items()):
         add(c, project_id, "events", count)
     return new, results
@@ -139,8 +147,8 @@ def _fences(c: Connection, breaker_ids: Sequence[str], alerting: bool) -> tuple[
     heard: set[str] = set()
     query = _FENCES_AND_HEARD if alerting else _FENCES
     for some in chunks(breaker_ids):
-        for id_, epoch, seq, wanted in c.execute(query, {"ids": some}):
-            fences[id_] = _Fence(epoch, seq)
+        for id_, epoch, seq, newest, wanted in c.execute(query, {"ids": some}):
+            fences[id_] = _Fence(epoch, seq, newest)
             if wanted:
                 heard.add(id_)
     return fences, heard
@@ -155,7 +163,7 @@ def _judge(
     if [e.transition_seq for e in commit.events] != list(range(wanted + 1, commit.transition_seq + 1)):
         return "failed"
     fence = fences.get(commit.breaker_id)
-    if fence == _Fence(commit.epoch, wanted):
+    if fence is not None and (fence.epoch, fence.transition_seq) == (commit.epoch, wanted):
         return None
     if fence is None or not commit.events:
         return "fenced"
@@ -184,13 +192,8 @@ def _event_rows(shard: int, sequence: int, commit: Commit) -> list[dict[str, Any
     ]
 
 
-def _store_records(c: Connection, commits: Sequence[Commit]) -> None:
-    """Writes records and cuts under the same fence once more: the statement itself can't write past it."""
-    if commits:
-        c.execute(_STORE_RECORD, [_record_values(commit) for commit in commits])
-
-
-def _record_values(commit: Commit) -> dict[str, Any]:
+def _record_values(commit: Commit, newest: int | None) -> dict[str, Any]:
+    """`newest`: the checksum of its newest event."""
     return {
         "which": commit.breaker_id,
         "under": commit.epoch,
@@ -201,4 +204,6 @@ def _record_values(commit: Commit) -> dict[str, Any]:
         "record": commit.record,
         "cut": commit.applied_offsets,
         "settings": commit.settings,
+        "newest": newest,
+        "checked": checksum_of(commit),
     }

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, se
 from breaker_actors.core.log_entries import UNREADABLE
 from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
 from breaker_actors.store import tables as t
+from breaker_actors.store.checksums import record_checksum
 from breaker_actors.store.fencing import DIRECTORY
 from breaker_actors.store.reached import note_reached, reached_offsets
 from breaker_actors.store.rows import Placement
@@ -207,18 +208,22 @@ def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[Brea
                 t.records.c.record,
                 t.records.c.cut.label("applied_offsets"),
                 t.records.c.settings,
+                t.records.c.allow_rate,
+                t.records.c.checksum,
             )
             .join(t.projects, t.projects.c.id == t.breakers.c.project_id)
             .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
             .where(t.breakers.c.id.in_(some))
         ):
             routers = tuple(refs.get(row.breaker_id, ()))
-            values = {
-                **row._mapping,
-                "routers": routers,
-                "applied_offsets": _starts(routers) | (row.applied_offsets or {}),
-            }
-            found[row.breaker_id] = BreakerAssignment(**values, aside=row.applied_offsets is None)
+            values = row._asdict()
+            allow_rate, checksum = values.pop("allow_rate"), values.pop("checksum")
+            parts = (row.breaker_id, row.transition_seq, row.state, allow_rate, row.record or b"")
+            found[row.breaker_id] = BreakerAssignment(
+                **values | {"routers": routers, "applied_offsets": _starts(routers) | (row.applied_offsets or {})},
+                damaged=checksum not in (None, record_checksum(*parts, row.applied_offsets or {})),
+                aside=row.applied_offsets is None,
+            )
     return [found[breaker_id] for breaker_id in breaker_ids if breaker_id in found]
 
 

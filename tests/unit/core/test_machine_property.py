@@ -243,6 +243,14 @@ def test_samples_too_few_to_mean_anything_leave_while_passes_add_up() -> None:
                   ("rule", 0, changed, {"min_count"}), ("wait", 9)], 1_000_000, False)  # fmt: skip
 
 
+def test_samples_that_do_not_fit_into_a_larger_window_are_counted() -> None:
+    """Found by a simulated seed: a window that was refilled from the log, and cut without a word."""
+    fields = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 5.0, "window_ms": 10, "eval_interval_ms": 100}
+    batch = [(0, 1.0, True)] * 3
+    script = [("batch", 5, batch, 0), ("batch", 50, batch, 0), ("rule", 1, {"window_ms": 1_000}, {"window_ms"})]
+    play(fields, [*script, ("restart", 1), ("batch", 1, batch, 0), ("restart", 1)], 4, False)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @given(**scripts)

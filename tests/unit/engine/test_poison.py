@@ -15,11 +15,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from quart import Quart
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from api.app import create_app
 from api.cli.main import app as cli
 from breaker_actors.core.log_entries import BREAKER, SAMPLES, VIEW, RouterView, decode_view, encode_entry
+from breaker_actors.core.model import Record
 from breaker_actors.messages import RouterRef
 from breaker_actors.persistence import DATABASE, make_log, make_store
 from breaker_actors.settings import Settings
@@ -36,6 +38,15 @@ from tests.support.web_world import TIMING
 
 RULE = {**FAST_RULE, "window_ms": 5_000}
 BAD: Any = "static\n"
+
+
+NEWER = {
+    "projects": ("breakers_version", "replacing"),
+    "routers": ("reached_offset",),
+    "events": ("before", "checksum"),
+    "records": ("event_checksum", "checksum"),
+}
+"""Columns that came since c930192."""
 
 
 @dataclass
@@ -214,9 +225,9 @@ async def make_c930192(directory: Path) -> tuple[Tenant, Tenant, list[str], str]
         for table in ("set_aside", "idempotency_keys", "identity", "stored"):  # what came since
             c.execute(f"DROP TABLE {table}")
         c.execute("DROP INDEX ix_outbox_project_number")
-        for column in ("breakers_version", "replacing"):
-            c.execute(f"ALTER TABLE projects DROP COLUMN {column}")
-        c.execute("ALTER TABLE routers DROP COLUMN reached_offset")
+        for table, columns in NEWER.items():
+            for column in columns:
+                c.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         c.execute("UPDATE alembic_version SET version_num = '0007'")
         c.commit()
         assert c.execute("SELECT count(*) FROM routers WHERE mode = ?", (BAD,)).fetchone() == (4,)
@@ -336,16 +347,28 @@ async def test_a_breakers_rows_that_cant_be_read(tmp_path: Path, table: str, col
         assert (await run.call(who, "DELETE", f"breakers/{who.breaker_id}"))[0] == 204
 
 
-async def test_a_breaker_whose_record_cant_be_read_goes_on_as_it_was(tmp_path: Path) -> None:
+def bit_flipped(stored: bytes) -> bytes:
+    """A record that can be read, with another time."""
+    record = msgspec.msgpack.decode(stored, type=Record)
+    return msgspec.msgpack.encode(replace(record, created_ms=record.created_ms ^ 1))
+
+
+@pytest.mark.parametrize("changed", [lambda _: b"\xc1", bit_flipped], ids=["nonsense", "a bit"])
+async def test_a_breaker_whose_record_was_changed_goes_on_as_it_was(
+    tmp_path: Path, changed: Callable[[bytes], bytes]
+) -> None:
     """Its state is stored beside the record, its window comes from the log, its transitions are numbered on."""
     async with running(tmp_path) as run:
         who = await bystander(run)
         assert await run.send(who, who.router_id, 1_000.0) == 202
         await run.until_open(who, who.breaker_id)
         await run.stop_breakers()
-        await damage(run, t.records, "record", b"\xc1", breaker_id=who.breaker_id)
+        record = select(t.records.c.record).where(t.records.c.breaker_id == who.breaker_id)
+        stored = await run.store._db.read(lambda c: c.execute(record).scalar_one())
+        await damage(run, t.records, "record", changed(stored), breaker_id=who.breaker_id)
     async with running(tmp_path) as run:
         assert (await run.state(who, who.breaker_id))["state"] == "open"
+        assert [(row.kind, row.thing) for row in await noted(run, bool)] == [("state", who.breaker_id)]
 
         async def recovering() -> bool:
             return bool((await run.state(who, who.breaker_id))["state"] != "open")

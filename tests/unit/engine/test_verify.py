@@ -22,6 +22,7 @@ from api.cli.verify import FOUND, Report, verified
 from breaker_actors.core.log_entries import SAMPLES, VIEW
 from breaker_actors.persistence import DATABASE
 from breaker_actors.settings import Settings
+from breaker_actors.store.checksums import event_checksum
 from breaker_actors.wal.chain import Row, checksum
 from tests.support.cluster import until
 from tests.support.virtual_time import clock_of_loop
@@ -184,6 +185,19 @@ def overwrite_pages(data: Data) -> None:
         file.write(bytes(4096))
 
 
+def another_event(data: Data) -> None:
+    """What an older copy of a part of the database would hold: right in itself, and followed by something else."""
+    with data.store() as connection:
+        connection.row_factory = sqlite3.Row
+        which = (data.victim.breaker_id,)
+        query = "SELECT * FROM events WHERE breaker_id = ? AND transition_seq = 3"
+        row = dict(connection.execute(query, which).fetchone())
+        row |= {"name": "older", "rule": json.loads(row["rule"]), "agg": json.loads(row["agg"])}
+        checksum = event_checksum(row, row["before"])
+        assignments = "name = 'older', checksum = ? WHERE breaker_id = ? AND transition_seq = 3"
+        connection.execute(f"UPDATE events SET {assignments}", (checksum, *which))
+
+
 DAMAGE: dict[str, tuple[Callable[[Data], None], str, str]] = {
     "a flipped bit": (flip_a_bit, "log", "record 9 is missing, or not what was written"),
     "a record removed": (
@@ -288,6 +302,27 @@ DAMAGE: dict[str, tuple[Callable[[Data], None], str, str]] = {
         store("UPDATE events SET value = 123.5 WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
         "event",
         "by its log it is",
+    ),
+    "a reason changed": (
+        store("UPDATE events SET reason = 'other' WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
+        "event",
+        "event 4 is not what was written",
+    ),
+    "an event without its checksum": (
+        store("UPDATE events SET checksum = NULL WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
+        "event",
+        "event 5 was written behind another event 4",
+    ),
+    "an event of another history": (another_event, "event", "event 4 was written behind another event 3"),
+    "a state of another history": (
+        store("UPDATE records SET event_checksum = event_checksum + 1 WHERE breaker_id = '{breaker}'"),
+        "state",
+        "is not the one that its state was stored with",
+    ),
+    "a cut changed": (
+        store("UPDATE records SET cut = replace(cut, ':', ':1') WHERE breaker_id = '{breaker}'"),
+        "state",
+        "how far it has read, is not what was written",
     ),
     "another state": (
         store("UPDATE records SET state = 'open' WHERE breaker_id = '{breaker}'"),
@@ -417,6 +452,6 @@ async def test_a_database_of_postgresql(tmp_path: Path, postgres_url: str) -> No
         connection.execute("DELETE FROM events WHERE breaker_id = %s AND transition_seq = 2", of)
         connection.execute("UPDATE events SET value = 7.5 WHERE breaker_id = %s AND transition_seq = 1", of)
     more = [fault for fault in await found() if fault not in told]
-    assert [kind for kind, _ in more] == ["event", "count", "event"]
-    assert more[0][1] == "event 2 is missing"
-    assert "by its log it is" in more[2][1]
+    assert [kind for kind, _ in more] == ["event", "event", "count", "event"]
+    assert [words for _, words in more[:2]] == ["event 1 is not what was written", "event 2 is missing"]
+    assert "by its log it is" in more[3][1]

@@ -141,14 +141,18 @@ async def test_events_survive_the_copy_of_their_table(tmp_path: Path) -> None:
     """Another project may number its own transitions of the same id; the same project may not, twice."""
     path = tmp_path / "a"
     _migrate(_engine(path), "0007")
-    event = "INSERT INTO events VALUES (0, ?, ?, 'b', 'n', 'closed', 'open', 1, 1, 'r', 0.0, NULL, '{}', '{}')"
+    columns = (
+        "shard, sequence, project_id, breaker_id, name, prev, curr, ts_ms, transition_seq, reason, allow_rate, value"
+    )
+    values = "0, ?, ?, 'b', 'n', 'closed', 'open', 1, 1, 'r', 0.0, NULL, '{}', '{}'"
+    event = f"INSERT INTO events ({columns}, rule, agg) VALUES ({values})"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(event, (1, "p"))
         connection.commit()
-        before = connection.execute("SELECT * FROM events").fetchall()
+        before = connection.execute(f"SELECT {columns}, rule, agg FROM events").fetchall()
     assert upgrade(f"sqlite:///{path}")
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT * FROM events").fetchall() == before
+        assert connection.execute(f"SELECT {columns}, rule, agg FROM events").fetchall() == before
         connection.execute(event, (2, "q"))
         with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
             connection.execute(event, (3, "p"))
