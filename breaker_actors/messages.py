@@ -416,13 +416,15 @@ class ProjectShare(msgspec.Struct, frozen=True, kw_only=True):
 class RouterFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting`: samples on their way into the log. `log_bytes`: by slot; two owners may write into one. `limits`: the
     projects that have used up their share of a log, at most 100 / BREAKERS_LOG_PROJECT_PERCENT_MAX of each. `damaged`:
-    routers into whose logs nothing is taken, a hundred at most."""
+    routers into whose logs nothing is taken, a hundred at most. `fault`: why the log's last write failed, "" when it
+    did not."""
 
     routers: int
     waiting: int
     log_bytes: dict[str, int]
     limits: tuple[ProjectShare, ...] = ()
     damaged: tuple[str, ...] = ()
+    fault: str = ""
 
 
 class BreakerFigures(msgspec.Struct, frozen=True, kw_only=True):

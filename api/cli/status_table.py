@@ -19,7 +19,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 def show(status: dict[str, Any], console: Console | None = None) -> None:
     (console or Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)).print(
-        Group(_nodes(status), _actors(status), _summary(status), *_limits(status))
+        Group(_nodes(status), _actors(status), _summary(status), *_faults(status), *_limits(status))
     )
 
 
@@ -62,6 +62,17 @@ def _summary(status: dict[str, Any]) -> Text:
     if aside:
         parts.append(f"{aside} stored things could not be read: breakers aside list")
     return Text(for_terminal(", ".join(parts)), "red" if journal is None or aside else "")
+
+
+def _faults(status: dict[str, Any]) -> list[Text]:
+    """A line for each actor whose samples can't be stored, all or those of some routers."""
+    lines = []
+    for actor in status["actors"]:
+        if fault := actor.get("fault"):
+            lines.append(f"{actor['name']}: samples can't be stored: {fault}")
+        if damaged := actor.get("damaged"):
+            lines.append(f"{actor['name']}: logs are damaged, of routers {', '.join(damaged)}: breakers recover")
+    return [Text(for_terminal(line), "red") for line in lines]
 
 
 def _limits(status: dict[str, Any]) -> list[Text]:

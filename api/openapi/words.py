@@ -336,6 +336,8 @@ PROPERTIES = {
     "ActorStatus.log_bytes": "Bytes of the log by partition; null: not of its role, or no answer.",
     "damaged": "Routers whose logs are not as they were written, so that their samples are refused, a hundred at most;"
     " null: not of its role, or no answer.",
+    "fault": "Why the log's last write failed: samples are refused meanwhile; empty: it did not; null: not of its role,"
+    " or no answer.",
     "ActorStatus.breakers": "Breakers it has itself; null: not of its role, or no answer.",
     "starting": "Breakers that still recover; null: not of its role, or no answer.",
     "behind": "Breakers that have not applied all they were sent; null: not of its role, or no answer.",

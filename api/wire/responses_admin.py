@@ -28,7 +28,8 @@ class ActorStatus(Answer, kw_only=True):
     """Null: it has no such figure, or did not say. `holds`: routers or breakers placed there; `routers`, `breakers`:
     what it says it has itself. `behind`: breakers that have not applied all they were sent, `lag` log records at most;
     `unheard`: links to routers that nobody serves; `overdue_ms`: age of the oldest unfired timer; `damaged`: routers
-    whose logs are not as they were written, a hundred at most."""
+    whose logs are not as they were written, a hundred at most; `fault`: why the log's last write failed, "" when it did
+    not."""
 
     name: str
     kind: Kind
@@ -44,6 +45,7 @@ class ActorStatus(Answer, kw_only=True):
     waiting: Count | None
     log_bytes: dict[str, Count] | None
     damaged: list[Uuid] | None
+    fault: str | None
     breakers: Count | None
     starting: Count | None
     behind: Count | None

@@ -207,7 +207,8 @@ class ActorGateway:
     # ------------------------------------------------------------------ samples
 
     async def _ingest_one(self, part: Part) -> AppendResult:
-        """Repeats a part under its append id until its router's owner has answered, at most INGEST_S."""
+        """Repeats a part under its append id until its router's owner has answered, at most INGEST_S; not while the
+        owner's log is known to take no writes."""
         weight = part.weight()
         if self._carried and self._carried + weight > 2 * self._settings.lane_samples_max:
             return AppendResult("full")
@@ -219,7 +220,9 @@ class ActorGateway:
                     if outcome.status not in ("not_owner", "not_configured", "failed"):
                         return outcome
                     if outcome.status != "not_configured":
-                        self._owners["router"].pop(part.router_id, None)
+                        owner = self._owners["router"].pop(part.router_id, "")
+                        if outcome.status == "failed" and self._heartbeat.fault_of(owner):
+                            return outcome
                     await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             return AppendResult("failed")

@@ -45,6 +45,10 @@ class ReachabilityHeartbeat:
         """Returns why the log of some RouterActor does not take writes, as of its last answer; "" when all do."""
         return next((self._faults[name] for name in self._names if self._faults.get(name)), "")
 
+    def fault_of(self, name: str) -> str:
+        """Returns why the log of one RouterActor does not take writes, as of its last answer; "" when it does."""
+        return self._faults.get(name, "")
+
     async def _run(self) -> None:
         while True:
             if self._is_open is None or await self._is_open():

@@ -149,6 +149,10 @@ class RouterHost:
         self._outages.heard(self._clock.now_ms())
         with contextlib.suppress(Unavailable):
             await self._work.put(_PING)
+        return self._fault
+
+    @property
+    def _fault(self) -> str:
         return self._appends.fault if self._owned.by_id else ""
 
     async def acquire(self, assignments: Sequence[RouterAssignment]) -> list[str]:
@@ -236,6 +240,7 @@ class RouterHost:
             log_bytes=sizes,
             limits=self._owned.retention.limits(),
             damaged=tuple(sorted(r.id for r in self._owned.by_id.values() if r.damage))[:DAMAGED_TOLD_MAX],
+            fault=self._fault,
         )
 
     async def incarnation_id(self) -> str:

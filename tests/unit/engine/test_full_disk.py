@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from breaker_actors.errors import Unavailable
+from breaker_actors.gateway import gateway
 from tests.support.cluster import Service, service, until
 
 ROOM_BYTES = 1 << 18
@@ -40,8 +41,12 @@ async def is_ready(s: Service) -> bool:
 
 
 @pytest.mark.parametrize("traffic", [True, False])
-async def test_readiness_follows_what_the_log_takes(tmp_path: Path, traffic: bool) -> None:
-    """Whether or not anybody sends samples meanwhile: owners note every second that they could take some."""
+async def test_readiness_follows_what_the_log_takes(
+    tmp_path: Path, traffic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not anybody sends samples meanwhile: owners note every second that they could take some. Who sends
+    some does not wait for what is known to fail."""
+    monkeypatch.setattr(gateway, "INGEST_S", 3_600.0)
     async with service(tmp_path) as s:
         row = await s.breaker()
         router_id = row.router_ids[0]
@@ -54,6 +59,9 @@ async def test_readiness_follows_what_the_log_takes(tmp_path: Path, traffic: boo
                 assert outcome.status == "failed"
             said = await until(lambda: refusal(s), BACK_WITHIN_S)
             assert said.startswith("samples can't be stored: the sample log does not answer")
+            assert [a.router.fault for a in (await s.gateway.status()).actors if a.router is not None] == [
+                said.partition(": ")[2]
+            ]
             assert (await s.state(row.id)).view.state == "closed"
         await until(lambda: is_ready(s), BACK_WITHIN_S)
         assert (await s.send(router_id, [1.0] * 1_000)).status == "ok"

@@ -45,7 +45,11 @@ STATUS: dict[str, Any] = {
     "budgets": {"router": 2, "breaker": None},
     "journal": None,
     "log_bytes": 3 << 20,
-    "actors": [ACTOR, {**ACTOR, "name": "router-0", "state": "away", "behind": None, "waiting": 9, "pid": None}],
+    "actors": [
+        ACTOR,
+        {**ACTOR, "name": "router-0", "state": "away", "behind": None, "waiting": 9, "pid": None},
+        {**ACTOR, "name": "router-1", "fault": "disk is full\x1b[2J", "damaged": ["r-1", "r-2"]},
+    ],
     "limits": [
         *[{"project_id": "p-1", "org_id": None, "limit": "log_bytes", "used": 7, "max": 6}] * 2,
         {"project_id": None, "org_id": "o-1", "limit": "keys", "used": 9, "max": 9},
@@ -57,13 +61,16 @@ runner = CliRunner()
 def test_the_status_fits_on_a_screen() -> None:
     out = io.StringIO()
     show(STATUS, Console(file=out, width=120))
-    node, breaker, router = (line.split() for line in out.getvalue().splitlines()[1:5] if "since" not in line)
+    node, breaker, router, _ = (line.split() for line in out.getvalue().splitlines()[1:6] if "since" not in line)
     assert node == ["01234567", "10.0.0.1", "4", "head"]
     assert breaker == ["breaker-0", "up", "1", "min", "01234567", "77", "2", "5", "1", "40", "1", "s"]
     assert router[:5] == ["router-0", "away", "1", "min", "01234567"]
     assert "9" in router
     assert "journal does not answer" in out.getvalue()
     assert "replicas 2" in out.getvalue()
+    assert "router-1: samples can't be stored: disk is full" in out.getvalue()
+    assert "router-1: logs are damaged, of routers r-1, r-2: breakers recover" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
     assert out.getvalue().count("project p-1 at its limit: log_bytes 7 of 6") == 1
     assert out.getvalue().count("organisation o-1 at its limit: keys 9 of 9") == 1
 
