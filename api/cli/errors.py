@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from api.cli.output import note
 from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch
 
 WRONG_USE, FAILED = 2, 1
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
 @contextmanager
@@ -22,6 +24,10 @@ def one_line_errors() -> Iterator[None]:
         _fail(str(error), WRONG_USE)
     except BreakersError as error:
         _fail(str(error), FAILED)
+    except OSError as error:
+        if error.errno not in OF_THE_DISK:
+            raise
+        _fail(": ".join(str(part) for part in (error.filename, error.strerror) if part), FAILED)
 
 
 def _fail(message: str, code: int) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,20 +9,11 @@ import pytest
 from breaker_actors.errors import Unavailable
 from breaker_actors.gateway import gateway
 from tests.support.cluster import Service, service, until
+from tests.support.full_disk import full_disk
 
 ROOM_BYTES = 1 << 18
-"""What every file may grow to; the kernel refuses more, like a full disk. Only the log's is larger."""
+"""Only the log's file is larger."""
 BACK_WITHIN_S = 5.0
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM_BYTES, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def refusal(s: Service) -> str:
@@ -53,7 +41,7 @@ async def test_readiness_follows_what_the_log_takes(
         while max(path.stat().st_size for path in (tmp_path / "log").iterdir()) <= ROOM_BYTES:
             assert (await s.send(router_id, [1.0] * 1_000)).status == "ok"
         assert await is_ready(s)
-        with full_disk():
+        with full_disk(ROOM_BYTES):
             if traffic:
                 outcome = await s.send(router_id, [1.0] * 1_000)
                 assert outcome.status == "failed"
@@ -74,7 +62,7 @@ async def test_who_owns_nothing_is_not_to_blame(tmp_path: Path) -> None:
         router_id, owner = row.router_ids[0], s.net.actors["router-0"]
         while max(path.stat().st_size for path in (tmp_path / "log").iterdir()) <= ROOM_BYTES:
             assert (await s.send(router_id, [1.0] * 1_000)).status == "ok"
-        with full_disk():
+        with full_disk(ROOM_BYTES):
             await until(owner.ping, BACK_WITHIN_S)
             await owner.release([router_id])
             assert await owner.ping() == ""

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from api.cli.main import app
+from tests.support.full_disk import full_disk
 
 
 def serve(*arguments: str, env: dict[str, str] | None = None) -> Result:
@@ -76,3 +77,13 @@ def test_version() -> None:
 @pytest.mark.parametrize("command", [[], ["serve"], ["demo"]])
 def test_help(command: list[str]) -> None:
     assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
+
+
+def test_a_disk_without_room(tmp_path: Path) -> None:
+    """The key of the data directory is the first file with something in it; no half of it is left."""
+    folder = tmp_path / "data"
+    with full_disk(0):
+        result = serve("--data-dir", str(folder), "--port", "0")
+    assert (result.exit_code, result.stderr) == (1, "breakers: File too large\n")
+    assert [path.name for path in folder.iterdir() if path.stat().st_size] == []
+    assert not [path for path in folder.iterdir() if path.name.startswith("secret")]
