@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import itertools
 import json
@@ -21,6 +22,7 @@ OTHER_FIELDS = (
 )  # fmt: skip
 """Of a Breaker object (interface.md), beside its rule."""
 SWEPT_PARAMS = {"percentile": "percentile", "alpha": "delta", "delta_of": "delta"}
+SWEPT_FIELDS = (*(name for name in RULE_FIELDS if name not in ("metric", "kind", "kind_params")), *SWEPT_PARAMS)
 """Keys of kind_params that a sweep may set, with the kind that has them."""
 SETTINGS_MAX = 10_000
 Value = float | int | str
@@ -194,8 +196,10 @@ def checked_sweep(grid: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]
     """The same, when its fields can be swept and there are not too many settings."""
     count, found = 1, {name: _plain(values) for name, values in grid.items()}
     for name, values in found.items():
-        if name not in SWEPT_PARAMS and (name not in RULE_FIELDS or name in ("metric", "kind", "kind_params")):
-            raise Invalid(f"{name!r} can't be swept")
+        if name not in SWEPT_FIELDS:
+            near = difflib.get_close_matches(name, SWEPT_FIELDS, 1)
+            guess = f"did you mean {near[0]}?" if near else f"there is {', '.join(SWEPT_FIELDS)}"
+            raise Invalid(f"{name!r} can't be swept; {guess}")
         if not values:
             raise Invalid(f"the sweep has no value for {name}")
         count *= len(values)

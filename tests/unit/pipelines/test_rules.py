@@ -164,8 +164,8 @@ def test_parse_sweep() -> None:
         ("threshold=1:200:1,window_ms=1:200:1", "the sweep has 40000 settings"),
         ("threshold=", "a value is missing"),
         ("threshold=1,threshold=2", "names threshold twice"),
-        ("treshold=1", "'treshold' can't be swept"),
-        ("metric=a,b", "'metric' can't be swept"),
+        ("treshold=1", "'treshold' can't be swept; did you mean threshold?"),
+        ("metric=a,b", "'metric' can't be swept; there is op, threshold, window_ms"),
     ],
 )
 def test_a_wrong_sweep_is_refused(text: str, words: str) -> None:
