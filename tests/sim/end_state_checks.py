@@ -95,9 +95,10 @@ class Final:
         """The lives of breakers that never hung on a router but the one made with them."""
         kinds = (CoreModel, NaiveModel) if self._world.naive else (CoreModel,)
         logs = self._checks.log.values()
-        lives = [life for records in logs for life in lives_of(records, self._samples_max, kinds)]
-        by_id: dict[str, list[Life]] = {}
         born = {birth: place for place, birth in enumerate(self._checks.births)}  # logs of two routers have no order
+        lives = [life for records in logs for life in lives_of(records, self._samples_max, kinds)]
+        lives = [life for life in lives if (life.breaker_id, life.router_id) in born]  # others came to life again
+        by_id: dict[str, list[Life]] = {}
         for life in sorted(lives, key=lambda life: (life.after_seq, born[life.breaker_id, life.router_id])):
             by_id.setdefault(life.breaker_id, []).append(life)
         for mine in by_id.values():
