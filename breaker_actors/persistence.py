@@ -44,10 +44,13 @@ def is_in_use(settings: Settings) -> bool:
 
 
 def check_in_use(settings: Settings) -> None:
-    """Raises Invalid when there is no store yet."""
+    """Raises Invalid when there is no store yet, or nothing is left of it."""
     if not is_in_use(settings):
         place = settings.data_dir if settings.database_url is None else "the database"
         raise Invalid(f"there is no data in {place}; `breakers serve` makes it")
+    path = settings.data_dir / DATABASE
+    if settings.database_url is None and not path.stat().st_size:
+        raise Invalid(f"{path} is empty; put a backup in its place")
 
 
 def database_id(settings: Settings) -> str | None:

@@ -84,12 +84,16 @@ class RunningService:
         self._run(self._gateway.close())
         self._runner.close()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
         self._runner.run(work)
 
     def store(self, run_id: str, events: Sequence[BreakerEvent]) -> None:
         project_id = self._manifest.request.project_id
         self._run(self._gateway.store.add_backfill_events(project_id, run_id, events, self._clock.now_ms()))
+
+    def forget(self, run_id: str) -> None:
+        project_id = self._manifest.request.project_id
+        self._run(self._gateway.store.remove_backfill_events(project_id, run_id))
 
     def ingest(self, key: str, samples: pl.DataFrame) -> None:
         """As requests of SAMPLES_MAX samples, one after the other."""

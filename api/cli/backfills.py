@@ -58,7 +58,7 @@ def remove_run(
     """Take a run back: its samples leave the history store, its events the list. Nothing else is touched; samples that
     the run had ingested as live ones stay."""
     with one_line_errors():
-        from pipelines.backfill.removal import remove, run_of
+        from pipelines.backfill.removal import announce, remove, run_of
         from pipelines.sources.object_store import open_place
 
         settings = settings_of(data_dir, whole=True, history_url=history)
@@ -73,6 +73,7 @@ def remove_run(
         return await store.remove_backfill_events(project_id, run)
 
     with one_line_errors(), bars(quiet=json) as tell:
+        announce(place, project_id, run)
         events = on_store(data_dir, forget)
         files = remove(place, project_id, run, lambda done, total: tell("removing files", done, total))
     live = known.summary.live if known.summary else 0

@@ -127,8 +127,12 @@ def _from_files(samples: list[str] | None, rule: list[Path] | None, columns: dic
     from pipelines.candidates import candidates
     from pipelines.sources.files import COMMAND
 
-    if not samples or not rule:
+    if not samples and not rule:
         raise Invalid("give a --rule and files of samples, or --from-service and a breaker")
+    if not samples:
+        raise Invalid("give files of samples")
+    if not rule:
+        raise Invalid("give a --rule; --from-service takes a breaker's own")
     tried = candidates(list(rule))
     source = source_of(samples, columns, words=COMMAND, **options)
     return source, tried, SAMPLES_MAX
@@ -339,7 +343,7 @@ def _show_ranking(console: Console, run: Backtest, swept: pl.DataFrame, best: pl
     left_out |= {"windows", "breaker"}
     heads = [name for name in swept.columns if name not in left_out]
     table = Table(box=None, pad_edge=False)
-    shown = {"open_ms": "open", "latency_ms": "latency", "false_trips": "false"}
+    shown = {"open_ms": "open", "latency_ms": "caught after", "false_trips": "false"}
     for head in heads:
         table.add_column(for_rich(shown.get(head, head)), justify="right", no_wrap=True)
     for row in swept.head(SETTINGS_SHOWN).iter_rows(named=True):

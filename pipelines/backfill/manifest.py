@@ -12,14 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import polars as pl
 
 from breaker_actors.errors import Invalid
 from pipelines.backfill.validation import REJECTS, Judged, Norms
-from pipelines.sources.files import Layout
+from pipelines.sources.files import Layout, check_regular
 from pipelines.sources.object_store import Place
 from pipelines.sources.routing import BreakerPlan, RouterPlan
 
@@ -168,6 +168,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def fingerprint(path: Path) -> Input:
     """The file by its content. Raises Invalid when it can't be read."""
+    check_regular(path)
     try:
         with path.open("rb") as file:
             return Input(str(path.absolute()), hashlib.file_digest(file, "sha256").hexdigest())
@@ -199,8 +200,25 @@ def begun(place: Place, request: Request, run_id: str) -> Manifest | None:
 
 
 def begin(place: Place, manifest: Manifest) -> None:
-    """From here on the run is resumed."""
+    """From here on the run is resumed. Raises Invalid where its removal has not ended."""
+    if place.read(removal_of(manifest.folder)) is not None:
+        raise Invalid(
+            f"run {manifest.run_id} is being removed; `breakers backfills remove {manifest.run_id}` goes on with it"
+        )
     place.write(f"{manifest.folder}/manifest.json", msgspec.json.encode(manifest))
+
+
+def removal_of(folder: str) -> str:
+    """The file that says that a run is being removed."""
+    return f"{folder}/removal"
+
+
+def fate_of(place: Place, manifest: Manifest) -> Literal["here", "removed", "begun anew"]:
+    """What became of a run that was begun."""
+    content = place.read(f"{manifest.folder}/manifest.json")
+    if content is None or place.read(removal_of(manifest.folder)) is not None:
+        return "removed"
+    return "here" if msgspec.json.decode(content, type=Manifest).now_ms == manifest.now_ms else "begun anew"
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""The runs that there are of a project, and how one is taken back: its samples leave the history store, then what is
-known of the run goes, last that there was one. A removal that was stopped goes on when it is asked for again.
+"""The runs that there are of a project, and how one is taken back: it is noted first, for whoever loads it just then;
+then its samples leave the history store, then what is known of the run goes, last that there was one. A removal that
+was stopped goes on when it is asked for again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from breaker_actors.errors import Invalid
-from pipelines.backfill.manifest import Manifest, Summary, check_run_id
+from pipelines.backfill.manifest import Manifest, Summary, check_run_id, removal_of
 from pipelines.sources import history_store as history
 from pipelines.sources.object_store import Place
 
@@ -42,9 +43,15 @@ def run_of(place: Place, project_id: str, run_id: str) -> Run:
     return Run(run_id, msgspec.json.decode(content, type=Manifest).now_ms, summary)
 
 
-def remove(place: Place, project_id: str, run_id: str, tell: Tell = lambda done, total: None) -> int:
-    """Removes the files of a run; how many samples' files there were. Raises Invalid where there is no such run."""
+def announce(place: Place, project_id: str, run_id: str) -> None:
+    """From here on nobody goes on loading the run, and who does takes back what he has written since. Raises Invalid
+    where there is no such run."""
     run_of(place, project_id, run_id)
+    place.write(removal_of(f"runs/project={project_id}/{run_id}"), b"")
+
+
+def remove(place: Place, project_id: str, run_id: str, tell: Tell = lambda done, total: None) -> int:
+    """Removes the files of a run; how many samples' files there were."""
     folder = f"runs/project={project_id}/{run_id}"
     samples = history.files(place, project_id, run=run_id)
     known = sorted(place.names(folder), key=lambda name: name.endswith("/manifest.json"))

@@ -26,7 +26,8 @@ import polars as pl
 
 from breaker_actors.errors import Invalid
 from pipelines.backfill.evaluate import BreakerEvent, evaluated, groups
-from pipelines.backfill.manifest import Chunk, Counts, Manifest, Request, Summary, is_marked, live_of, mark
+from pipelines.backfill.manifest import Chunk, Counts, Manifest, Request, Summary, fate_of, is_marked, live_of, mark
+from pipelines.backfill.removal import remove
 from pipelines.backfill.validation import Judged, Norms, judged
 from pipelines.sources import history_store as history
 from pipelines.sources.atomic_files import csv_of
@@ -187,6 +188,9 @@ class Service(Protocol):
     def store(self, run_id: str, events: Sequence[BreakerEvent]) -> None:
         """Adds events of the run; those it has are left as they are."""
 
+    def forget(self, run_id: str) -> None:
+        """Removes the events of the run."""
+
     def ingest(self, key: str, samples: pl.DataFrame) -> None:
         """Takes samples as if they came in a request; one of the same key is taken once."""
 
@@ -199,8 +203,40 @@ class Steps(Protocol):
 def carry_out(
     place: Place, manifest: Manifest, workers: Workers, service: Service, tell: Steps | None = None
 ) -> Summary:
-    """All of a run that is not done yet."""
-    say = tell or (lambda words, done, total: None)
+    """All of a run that is not done yet. Raises Invalid when it was removed meanwhile: what was written since is taken
+    back."""
+
+    def say(words: str, done: int, total: int) -> None:
+        _check(place, manifest)
+        if tell is not None:
+            tell(words, done, total)
+
+    try:
+        summary = _carry_out(place, manifest, workers, service, say)
+        _check(place, manifest)
+    except _Removed:
+        service.forget(manifest.run_id)
+        remove(place, manifest.request.project_id, manifest.run_id)
+        raise Invalid(
+            f"run {manifest.run_id} was removed while it was loaded; nothing of its history is left"
+        ) from None
+    return summary
+
+
+class _Removed(Exception):
+    """Somebody takes the run back."""
+
+
+def _check(place: Place, manifest: Manifest) -> None:
+    """Raises _Removed, and Invalid where another one has begun under its id."""
+    match fate_of(place, manifest):
+        case "removed":
+            raise _Removed
+        case "begun anew":
+            raise Invalid(f"run {manifest.run_id} was removed and begun anew while it was loaded")
+
+
+def _carry_out(place: Place, manifest: Manifest, workers: Workers, service: Service, say: Steps) -> Summary:
     counts, chunks = Counts(), manifest.chunks()
     rows = sum(given.rows for given in manifest.request.inputs)
     for found in workers.map(partial(stage, place.url, manifest), chunks, here=True):

@@ -260,6 +260,12 @@ def expanded(pattern: str | Path) -> list[Path]:
     return found
 
 
+def check_regular(path: Path) -> None:
+    """Raises Invalid for a pipe or a device, which may never end. What is not there is not this check's to say."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise Invalid(f"{path} is no regular file")
+
+
 def scan(path: Path, *, hive: bool = False) -> pl.LazyFrame:
     """The file by its suffix. What is written as text stays text: it is parsed where a row can be named. `hive`:
     folders on the way to it, named `name=value`, are columns."""
@@ -275,6 +281,7 @@ def _with_folders(found: pl.LazyFrame, path: Path) -> pl.LazyFrame:
 
 
 def _scan_file(path: Path) -> pl.LazyFrame:
+    check_regular(path)
     match format_of(path):
         case "parquet":
             return pl.scan_parquet(path, glob=False)
@@ -475,9 +482,10 @@ class Rows:
         row = 0 if times[0] < last_ms else int(back[0]) + 1 if len(back) else None
         if row is not None:
             name, before = self._columns.theirs(key.name), last_ms if row == 0 else int(times[row - 1])
+            joined = "" if self._row + row else "all that is given is one series; "
             raise Invalid(
                 f"{self._label}, row {self._row + row + 1}: {name} {int(times[row])} comes after {before}; "
-                f"samples are read in order of time (sort them first, or {self._columns.words.sort})"
+                f"{joined}samples are read in order of time (sort them first, or {self._columns.words.sort})"
             )
 
     # one column each

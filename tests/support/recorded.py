@@ -119,6 +119,9 @@ class Kept:
         for id_, draft in events:
             self.events.setdefault((run_id, id_, draft.transition_seq), draft)
 
+    def forget(self, run_id: str) -> None:
+        self.events = {key: draft for key, draft in self.events.items() if key[0] != run_id}
+
     def ingest(self, key: str, samples: pl.DataFrame) -> None:
         self._before()
         self.calls += 1

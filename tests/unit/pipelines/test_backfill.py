@@ -8,6 +8,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from breaker_actors.errors import Invalid
 from pipelines.backfill import evaluate as evaluating
 from pipelines.backfill import manifest as runs
 from pipelines.backfill import steps as backfill
-from pipelines.backfill.manifest import Manifest, Summary, begin, begun, ended, fingerprint
+from pipelines.backfill.manifest import Manifest, Summary, begin, begun, ended, fate_of, fingerprint
+from pipelines.backfill.removal import announce, remove
 from pipelines.backfill.steps import InProcess, carry_out, survey
 from pipelines.backfill.validation import REJECTS
 from pipelines.backtest import backtest
@@ -545,6 +547,45 @@ def test_progress_ends_at_the_total(place: Folder, file: Path) -> None:
     last = {words: (done, total) for words, done, total in told}
     assert last["writing history"] == (20_000, 20_000)
     assert all(done == total for done, total in last.values())
+
+
+@pytest.mark.parametrize("at", ["writing history", "evaluating routers", "storing events", "the end"])
+def test_a_run_that_is_removed_while_it_is_loaded_leaves_nothing(place: Folder, file: Path, at: str) -> None:
+    """Whoever loads it takes back what the removal has not seen, and says so."""
+    plan, service = planned(file, chunk_rows=5_000), Kept()
+    begin(place, plan)
+
+    def tell(words: str, done: int, total: int) -> None:
+        last = words == "ingesting live samples" and done == total
+        if words == at or (at == "the end" and last):
+            with suppress(Invalid):  # there is no such run any more
+                announce(place, PROJECT, plan.run_id)
+                service.forget(plan.run_id)
+                remove(place, PROJECT, plan.run_id)
+
+    with pytest.raises(Invalid, match=f"run {plan.run_id} was removed while it was loaded"):
+        carry_out(place, plan, InProcess(), service, tell)
+    assert service.events == {}
+    assert [path for path in Path(place.url).rglob("*") if path.is_file()] == []
+    assert run(place, plan, service).events == len(service.events) > 0
+
+
+def test_a_removal_that_was_stopped_is_gone_on_with_first(place: Folder, file: Path) -> None:
+    plan = planned(file)
+    run(place, plan, Kept())
+    announce(place, PROJECT, plan.run_id)
+    with pytest.raises(Invalid, match=f"run {plan.run_id} is being removed; `breakers backfills remove"):
+        begin(place, plan)
+    assert remove(place, PROJECT, plan.run_id) > 0
+    run(place, plan, Kept())
+
+
+def test_a_run_that_was_begun_anew_meanwhile_is_left_alone(place: Folder, file: Path) -> None:
+    plan, anew = planned(file), planned(file, now_ms=recorded.NOW_MS + 1)
+    begin(place, plan)
+    with pytest.raises(Invalid, match="was removed and begun anew while it was loaded"):
+        carry_out(place, plan, InProcess(), Kept(), lambda *_: begin(place, anew))
+    assert fate_of(place, anew) == "here"
 
 
 def test_a_breaker_that_never_rests_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, place: Folder) -> None:

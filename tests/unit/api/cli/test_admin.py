@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from api.cli.main import app
-from breaker_actors.persistence import make_store
+from breaker_actors.persistence import DATABASE, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import KeyRow
 
@@ -64,6 +64,14 @@ def test_a_directory_without_data_is_refused(tmp_path: Path, command: list[str])
     """Nothing is made there: the first start makes the first organisation."""
     refused(breakers(tmp_path, *command), "there is no data in")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    """Nothing is made of it: a command that lists would say that there are no keys."""
+    path = tmp_path / DATABASE
+    path.touch()
+    refused(breakers(tmp_path, "keys", "list"), f"{path} is empty; put a backup in its place")
+    assert path.stat().st_size == 0
 
 
 def test_a_key_is_made_listed_and_revoked(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -188,6 +189,8 @@ def test_input_that_cant_be_used(shop: dict[str, Any], samples: pl.DataFrame, tm
     refused(run(shop, "backfill", str(whole), "--run", "../x"), "--run '../x'")
     refused(run(shop, "backfill", str(whole), "--rejects", str(tmp_path / "no/x.csv")), "there is no directory")
     refused(breakers(shop["data"], "backfill", str(whole), "--project", "nobody"), "there is no project nobody")
+    os.mkfifo(tmp_path / "pipe.csv")
+    refused(run(shop, "backfill", str(tmp_path / "pipe.csv")), "pipe.csv is no regular file")
     refused(breakers(tmp_path / "other", "backfill", str(whole), "--project", "x"), "there is no data in")
     assert not (shop["data"] / "history").exists()
 
