@@ -149,10 +149,6 @@ class RouterHost:
         self._outages.heard(self._clock.now_ms())
         with contextlib.suppress(Unavailable):
             await self._work.put(_PING)
-        return self._fault
-
-    @property
-    def _fault(self) -> str:
         return self._appends.fault if self._owned.by_id else ""
 
     async def acquire(self, assignments: Sequence[RouterAssignment]) -> list[str]:
@@ -240,7 +236,7 @@ class RouterHost:
             log_bytes=sizes,
             limits=self._owned.retention.limits(),
             damaged=tuple(sorted(r.id for r in self._owned.by_id.values() if r.damage))[:DAMAGED_TOLD_MAX],
-            fault=self._fault,
+            fault=self._appends.fault if self._owned.by_id else "",
         )
 
     async def incarnation_id(self) -> str:

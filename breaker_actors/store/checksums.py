@@ -55,11 +55,11 @@ def checksum_of(commit: Commit) -> int:
 
 
 def record_checksum(
-    breaker_id: str, transition_seq: int, state: str, allow_rate: float, record: bytes, cut: Mapping[str, int]
+    breaker_id: str, transition_seq: int, state: str, allow_rate: float, record: bytes | None, cut: Mapping[str, int]
 ) -> int:
     """Of a breaker's record and what is stored beside it, but for its settings."""
     found = xxh3_64(_encode([breaker_id, transition_seq, state, float(allow_rate), cut]))
-    found.update(record)
+    found.update(record or b"")
     return _signed(found)
 
 

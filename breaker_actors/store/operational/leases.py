@@ -218,7 +218,7 @@ def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[Brea
             routers = tuple(refs.get(row.breaker_id, ()))
             values = row._asdict()
             allow_rate, checksum = values.pop("allow_rate"), values.pop("checksum")
-            parts = (row.breaker_id, row.transition_seq, row.state, allow_rate, row.record or b"")
+            parts = (row.breaker_id, row.transition_seq, row.state, allow_rate, row.record)
             found[row.breaker_id] = BreakerAssignment(
                 **values | {"routers": routers, "applied_offsets": _starts(routers) | (row.applied_offsets or {})},
                 damaged=checksum not in (None, record_checksum(*parts, row.applied_offsets or {})),
