@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from breaker_actors.core.model import Rule, StateWord, Transition, View
+from breaker_actors.core.model import HiddenBy, Rule, StateWord, Transition, View
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -246,6 +246,11 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
     agg: dict[str, Any]
     trace_id: str | None = None
     """For links in notifications; the history does not show it."""
+    hidden_by: HiddenBy | None = None
+    """Why callers did not see this move of the machine."""
+    by: str | None = None
+    comment: str | None = None
+    """Who moved it by hand, and why."""
 
     @classmethod
     def of(cls, name: str, rule: Rule, move: Transition) -> EventDraft:
@@ -268,6 +273,9 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
             },
             agg=msgspec.to_builtins(move.agg),
             trace_id=move.trace_id,
+            hidden_by=move.hidden_by,
+            by=move.by,
+            comment=move.comment,
         )
 
 
@@ -275,7 +283,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """What a BreakerActor asks its Journal to make durable for one breaker: events, the record and its applied offsets.
 
     With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate
-    (`announce`) or a mere checkpoint.
+    (`announce`) or a mere checkpoint. `state` and `allow_rate` are what callers see from then on.
     """
 
     breaker_id: str
@@ -290,6 +298,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     settings: bytes | None = None
     """The encoded BreakerSet, when it changed since this process last stored it."""
     announce: bool = False
+
+    def seen(self) -> bool:
+        """Whether callers see something else after it."""
+        return self.announce or any(event.hidden_by is None for event in self.events)
 
 
 CommitResult = Literal["ok", "fenced", "failed"]

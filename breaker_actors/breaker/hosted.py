@@ -20,7 +20,18 @@ from breaker_actors.core.log_entries import (
     encode_entry,
 )
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Cause, Effect, RateChange, StateWord, Transition, View
+from breaker_actors.core.model import (
+    BreakerMode,
+    Cause,
+    Control,
+    Effect,
+    Override,
+    RateChange,
+    StateWord,
+    Transition,
+    View,
+)
+from breaker_actors.core.overlay import hidden_by, shown_since
 from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, RouterRef, WatermarkAnswer
 
 Effects = tuple[Effect, ...]
@@ -75,6 +86,9 @@ class Committed(msgspec.Struct, frozen=True):
     allow_rate: float
     transition_seq: int
     open_cause: Cause | None
+    machine_state: StateWord
+    mode: BreakerMode
+    override: Override | None
 
 
 class Watermark(msgspec.Struct, frozen=True):
@@ -295,18 +309,25 @@ class HostedBreaker:
                 return ()
             self.settings = settings
             self.breaker, effects = Breaker.create(
-                settings.rule, now_ms, after_seq=settings.after_seq, window_samples_max=window_samples_max
+                settings.rule,
+                now_ms,
+                after_seq=settings.after_seq,
+                control=settings.control,
+                window_samples_max=window_samples_max,
             )
             return effects
         effects = self.breaker.advance(now_ms - 1)
-        if effects:
-            self._drafts = self._events(effects)  # these moves were made under the rule and name before the change
+        drafts = self._events(effects)  # these moves were made under the rule and name before the change
         rate = self.breaker.allow_rate
         self.settings = settings
-        self.needs_refill = self.breaker.configure(settings.rule, now_ms)
-        if self.breaker.allow_rate != rate:
-            effects = (*effects, RateChange(ts_ms=now_ms, allow_rate=self.breaker.allow_rate))
-        return effects
+        if settings.rule != self.breaker.rule:
+            self.needs_refill = self.breaker.configure(settings.rule, now_ms)
+        by_hand = self.breaker.control(settings.control or Control(), now_ms)
+        if effects or by_hand:
+            self._drafts = drafts + self._events(by_hand)
+        if not by_hand and self.breaker.allow_rate != rate:
+            by_hand = (RateChange(ts_ms=now_ms, allow_rate=self.breaker.allow_rate),)
+        return effects + by_hand
 
     def leave(self, router_id: str, offset: int) -> None:
         """The link to a router ended at an offset of its log; it may have begun anew behind that. The cut stays: what
@@ -332,13 +353,16 @@ class HostedBreaker:
     def note_committed(self) -> None:
         """What the journal has is what the machine says now."""
         assert self.breaker is not None
-        record = self.breaker.record()
+        record, shown = self.breaker.record(), self.breaker.shown
         self.committed = Committed(
-            record.state,
-            record.state_since_ms,
-            self.breaker.allow_rate,
+            shown.state,
+            shown_since(record),
+            shown.allow_rate,
             record.transition_seq,
-            record.open_cause,
+            None if hidden_by(record) else record.open_cause,
+            record.state,
+            record.mode,
+            record.override,
         )
 
     def view(self, now_ms: int) -> View:
@@ -355,6 +379,9 @@ class HostedBreaker:
             allow_rate=c.allow_rate,
             transition_seq=c.transition_seq,
             open_cause=c.open_cause,
+            machine_state=c.machine_state,
+            mode=c.mode,
+            override=c.override,
         )
 
     def commit(self, effects: Effects) -> Commit:
@@ -362,15 +389,15 @@ class HostedBreaker:
         assert self.breaker is not None
         assert self.settings is not None
         drafts, self._drafts = self._drafts, None
-        record = self.breaker.record()
+        record, shown = self.breaker.record(), self.breaker.shown
         changed = self.settings.version != self.stored_version
         return Commit(
             breaker_id=self.id,
             project_id=self.project_id,
             epoch=self.epoch,
             events=self._events(effects) if drafts is None else drafts,
-            state=record.state,
-            allow_rate=self.breaker.allow_rate,
+            state=shown.state,
+            allow_rate=shown.allow_rate,
             transition_seq=record.transition_seq,
             record=msgspec.msgpack.encode(record),
             applied_offsets=dict(self.applied_offsets),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.core.model import BY_HAND
 from breaker_actors.messages import EventDraft
 from breaker_actors.telemetry.catalog import OTHER
 from breaker_actors.telemetry.meters import Meters
@@ -21,7 +22,13 @@ KINDS = {
 def count_events(meters: Meters, events: Iterable[EventDraft]) -> None:
     """Committed transitions."""
     for event in events:
-        meters.count("breakers_transitions_total", kind=KINDS.get((event.prev, event.curr), OTHER))
+        meters.count("breakers_transitions_total", kind=_kind_of(event))
+
+
+def _kind_of(event: EventDraft) -> str:
+    if event.hidden_by is not None:
+        return "hidden"
+    return "by_hand" if event.reason in BY_HAND else KINDS.get((event.prev, event.curr), OTHER)
 
 
 def count_losses(meters: Meters, hosted: HostedBreaker) -> None:

@@ -16,7 +16,8 @@ import msgspec
 from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item
 from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, decode_breaker
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Record
+from breaker_actors.core.model import Control, Record
+from breaker_actors.core.overlay import in_force
 from breaker_actors.errors import BreakersError, LogDamaged
 from breaker_actors.messages import BreakerAssignment, RouterRef
 from breaker_actors.telemetry.set_aside import Asides
@@ -46,7 +47,7 @@ def restore_record(
     state that is stored beside it, as of now: its timers begin anew, and its window is filled from the log as ever."""
     if assignment.record is None or hosted.settings is None or hosted.settings.rule is None:
         return
-    rule, encoded = hosted.settings.rule, assignment.record
+    rule, encoded, control = hosted.settings.rule, assignment.record, hosted.settings.control or Control()
     where = (hosted.id, encoded, 0, hosted.project_id)
 
     def stored() -> Record:
@@ -62,14 +63,18 @@ def restore_record(
 
     hosted.breaker = asides.attempt(lambda: restored(stored()), "state", *where)
     if hosted.breaker is None:
+        override = in_force(control, now)
+        is_shown = override is None and control.mode == "enforce"  # else the machine's own state is not known: closed
         bare = Record(
             created_ms=now,
             now_ms=now,
             grid_ms=now,
-            state=assignment.state,
+            state=assignment.state if is_shown else "closed",
             state_since_ms=now,
             transition_seq=assignment.transition_seq,
             last_eval_ms=now,
+            mode=control.mode,
+            override=override,
         )
         hosted.breaker = restored(bare)
         hosted.dirty = True

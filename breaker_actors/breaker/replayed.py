@@ -14,13 +14,14 @@ from breaker_actors.core.log_entries import BREAKER, DAMAGED, VIEW, BreakerSet, 
 from breaker_actors.core.log_entries import decode_breaker as settings_of
 from breaker_actors.core.log_entries import decode_gap as gap_of
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Effect, Rule, Transition
+from breaker_actors.core.model import Control, Effect, Rule, Transition
 from breaker_actors.messages import RouterRef
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader, concerned
 
 Move = tuple[Any, ...]
-"""Of a transition or an event: transition_seq, prev, curr, ts_ms, reason, allow_rate, value, agg."""
+"""Of a transition or an event: transition_seq, prev, curr, ts_ms, reason, allow_rate, value, agg, hidden_by, by,
+comment."""
 END = 1 << 62
 
 
@@ -37,7 +38,7 @@ class Life:
         """From then on some of its log is lost: how much of that it had counted no log tells."""
         self.moves: list[Move] = []
         self.breaker, effects = Breaker.create(
-            rule, created_ms, after_seq=born.after_seq, window_samples_max=samples_max
+            rule, created_ms, after_seq=born.after_seq, control=born.control, window_samples_max=samples_max
         )
         self.note(effects)
 
@@ -69,12 +70,14 @@ class Life:
 
 def _move_of(move: Transition) -> Move:
     agg = msgspec.to_builtins(move.agg)
-    return (move.transition_seq, move.prev, move.curr, move.ts_ms, move.reason, move.allow_rate, move.value, agg)
+    figures = (move.reason, move.allow_rate, move.value, agg)
+    return (move.transition_seq, move.prev, move.curr, move.ts_ms, *figures, move.hidden_by, move.by, move.comment)
 
 
 def _told(move: Move) -> str:
-    _, prev, curr, ts_ms, reason, allow_rate, value, _ = move
-    return f"{prev} to {curr} at {ts_ms} ({reason}, allow_rate {allow_rate}, value {value})"
+    _, prev, curr, ts_ms, reason, allow_rate, value, _, hidden_by, *_ = move
+    seen = f", hidden by {hidden_by}" if hidden_by else ""
+    return f"{prev} to {curr} at {ts_ms} ({reason}, allow_rate {allow_rate}, value {value}{seen})"
 
 
 class Replay:
@@ -121,6 +124,7 @@ class Replay:
             return self._living.pop(settings.breaker_id)
         if life.breaker.configure(settings.rule, now):
             await self._refill(life, record.offset)
+        life.note(life.breaker.control(settings.control or Control(), now))
         return None
 
     async def _refill(self, life: Life, upto: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh64_intdigest
 
-from breaker_actors.core.model import Batch, Flags, Float64, Int64, Rule
+from breaker_actors.core.model import Batch, Control, Flags, Float64, Int64, Rule
 
 SAMPLES, BREAKER, VIEW, GAP, DAMAGED = 1, 2, 3, 4, 5
 GAPS = (GAP, DAMAGED)
@@ -29,7 +29,8 @@ class BreakerSet(msgspec.Struct, frozen=True, kw_only=True):
 
     `created` marks the record that brings the breaker to life: its created_ms is the record's received_ms and its
     first transition is numbered `after_seq + 1`. `again`: an operator recovered the log, and the record that did so
-    first may be lost; who knows the breaker by that one passes this over.
+    first may be lost; who knows the breaker by that one passes this over. `control`: mode and override from here on;
+    None, as in records from before there were any: enforce, and no override.
     """
 
     breaker_id: str
@@ -39,6 +40,7 @@ class BreakerSet(msgspec.Struct, frozen=True, kw_only=True):
     created: bool = False
     after_seq: int = 0
     again: bool = False
+    control: Control | None = None
 
 
 class Link(msgspec.Struct, frozen=True):

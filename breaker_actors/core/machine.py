@@ -7,6 +7,9 @@ of rate) and the next instant at which a timer could change something. No I/O an
                                   ^                        |
                                   +--------- fail ---------+
 
+Operators may come between the machine and its callers (`core.overlay`): the machine runs on underneath, and its moves
+are told as hidden ones. Only an override with `then` half_open moves the machine itself, where it ends.
+
 Whatever the rule, open lasts OPEN_MIN_MS at least (`core.schedule`), so moves are bounded in number.
 Timers before an input fire before it, in order, with their own time. Which ticks need not run is told in
 `core.schedule`; `view` shows those as if they had run.
@@ -18,10 +21,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from breaker_actors.core import decisions
+from breaker_actors.core import decisions, overlay
 from breaker_actors.core.evidence import Evidence
 from breaker_actors.core.model import (
     Batch,
+    Control,
     Effect,
     RateChange,
     Record,
@@ -30,7 +34,8 @@ from breaker_actors.core.model import (
     Transition,
     View,
 )
-from breaker_actors.core.schedule import Schedule, Trigger
+from breaker_actors.core.overlay import Shown
+from breaker_actors.core.schedule import Schedule, Timer, Trigger
 
 SAMPLES_MAX = 1_000_000
 
@@ -66,19 +71,24 @@ class Breaker:
         created_ms: int,
         *,
         after_seq: int = 0,
+        control: Control | None = None,
         window_samples_max: int = SAMPLES_MAX,
         evidence: EvidenceMaker = Evidence,
     ) -> tuple[Breaker, tuple[Effect, ...]]:
-        """A new breaker, closed and evaluated once; its transitions are numbered from `after_seq` + 1."""
+        """A new breaker, closed and evaluated once; its transitions are numbered from `after_seq` + 1. Its mode is in
+        force from the first evaluation on, an override right after it."""
+        control = control or Control()
         record = Record(
             created_ms=created_ms,
             now_ms=created_ms,
             grid_ms=created_ms,
             state_since_ms=created_ms,
             transition_seq=after_seq,
+            mode=control.mode,
         )
         breaker = cls(rule, record, window_samples_max, evidence)
-        return breaker, breaker.evaluate(created_ms, "ingest")
+        effects = breaker.evaluate(created_ms, "ingest")
+        return breaker, effects + breaker.control(control, created_ms)
 
     @classmethod
     def restore(
@@ -116,9 +126,19 @@ class Breaker:
         return self.schedule.rule
 
     @property
+    def shown(self) -> Shown:
+        """What callers see now."""
+        return overlay.shown(self.schedule.record, decisions.allow_rate(self.schedule))
+
+    @property
+    def state(self) -> StateWord:
+        """The state that callers see."""
+        return self.shown.state
+
+    @property
     def allow_rate(self) -> float:
-        """What a gate lets through now: closed 1.0, open 0.0, half_open its step of the ramp."""
-        return decisions.allow_rate(self.schedule)
+        """What a gate lets through now: closed 1.0, open 0.0, half_open its step of the ramp or a throttle's."""
+        return self.shown.allow_rate
 
     @property
     def samples_held(self) -> int:
@@ -173,6 +193,9 @@ class Breaker:
         """
         effects = self.fire(from_ms)
         end = max(to_ms, self.schedule.now)
+        override_end = self.schedule.override_end()
+        if override_end is not None and override_end <= end:  # it is no evidence: it ends in the gap, too
+            effects += self._fire_at(override_end, "override")
         self.schedule.record = replace(self.schedule.record, grid_ms=end, gap_end_ms=end)
         self.evidence.date(self.schedule.record)
         self.schedule.next_tick = self.schedule.tick_from(end)
@@ -210,6 +233,20 @@ class Breaker:
         if lacks:
             evidence.cut = 0
         return lacks
+
+    def control(self, control: Control, now_ms: int) -> tuple[Effect, ...]:
+        """Puts a mode and an override in force, or ends them; evaluates nothing. The caller has advanced to
+        `now_ms - 1`. An override that is over by now, or that has ended before, has no effect."""
+        schedule = self.schedule
+        now = schedule.now = max(now_ms, schedule.now)
+        before = schedule.record
+        override = overlay.in_force(control, now)
+        if override == before.override and control.mode == before.mode:
+            return ()
+        told = (override.by, override.reason) if override is not None else (control.by, control.comment)
+        after = replace(before, mode=control.mode, override=override)
+        ended = before.override if override is None else None
+        return self._show(after, now, overlay.reason_of(before, after), told, None if ended is None else ended.then)
 
     def bound(self, samples_max: int) -> int:
         """Lets the window hold so many samples at most, the oldest leave early; how many did. The next evaluation finds
@@ -252,13 +289,46 @@ class Breaker:
             if effects_max is not None and len(effects) >= effects_max:
                 break
             if timer[1] == "tick":
-                self.schedule.leap(until)
+                end = self.schedule.override_end()
+                self.schedule.leap(until if end is None else min(until, end - 1))
         return effects
 
-    def _fire_at(self, at: int, trigger: Trigger) -> tuple[Effect, ...]:
+    def _fire_at(self, at: int, timer: Timer | Trigger) -> tuple[Effect, ...]:
         self.schedule.now = at
+        if timer == "override":
+            return self._expire_override(at)
         self.evidence.expire(at)
-        return self.evaluate(at, trigger)
+        return self.evaluate(at, timer)
+
+    def _expire_override(self, now: int) -> tuple[Effect, ...]:
+        record = self.schedule.record
+        over = record.override
+        assert over is not None
+        told = (over.by, over.reason)
+        return self._show(replace(record, override=None), now, "override_expired", told, over.then)
+
+    def _show(
+        self, after: Record, now: int, reason: str, told: tuple[str | None, str | None], then: str | None
+    ) -> tuple[Effect, ...]:
+        """Puts a record with another mode or override in force, and tells what callers see change. `told`: who and why;
+        `then` half_open: the machine goes there, and begins its ramp."""
+        schedule, evidence = self.schedule, self.evidence
+        before, schedule.record = self.shown, after
+        since = overlay.shown_since(after)
+        if then == "half_open":
+            changes = {"state_since_ms": now, "grid_ms": now, "step": 1, "passes": 0, "evidence_floor_ms": now}
+            schedule.record = after = replace(after, state="half_open", **changes)
+            schedule.next_tick, schedule.last_eval = schedule.tick_from(now), now
+            evidence.date(after)
+            self._begin_evidence(now)
+        seen, seq = self.shown, after.transition_seq
+        if seen.state != before.state:
+            seq, since = seq + 1, now
+        schedule.record = replace(after, transition_seq=seq, shown_since_ms=since)
+        self._due = schedule.due()
+        if seen.state != before.state:
+            return (overlay.seen_move(before, seen, seq, now, reason, *told),)
+        return () if seen == before else (RateChange(ts_ms=now, allow_rate=seen.allow_rate),)
 
     def evaluate(self, now: int, trigger: Trigger) -> tuple[Effect, ...]:
         """Judges and acts at `now`, then sets the next timers; the window has been expired."""
@@ -275,8 +345,7 @@ class Breaker:
             schedule.next_tick = schedule.tick_from(now + 1)
         elif now > schedule.next_tick:
             schedule.next_tick = schedule.tick_from(now)
-        deadline = schedule.deadline()
-        self._due = schedule.next_tick if deadline is None else min(schedule.next_tick, deadline)
+        self._due = schedule.due()
         return effects
 
     def pass_by(self, now: int) -> None:
@@ -291,7 +360,7 @@ class Breaker:
     def _carry_out(self, decision: decisions.Decision, now: int) -> tuple[Effect, ...]:
         if decision.curr is not None:
             return (self._move(decision.curr, now, **decision.changes),)
-        before = self.allow_rate
+        before = self.allow_rate  # as callers see it: of a ramp that is hidden they are told nothing
         self.schedule.record = replace(self.schedule.record, **decision.changes)
         rate = self.allow_rate
         return () if rate == before else (RateChange(ts_ms=now, allow_rate=rate),)
@@ -302,9 +371,10 @@ class Breaker:
         before = schedule.record
         assert (before.state, curr) in TRANSITIONS, f"no move from {before.state} to {curr}"
         seq = before.transition_seq + 1
-        schedule.record = replace(before, state=curr, state_since_ms=now, grid_ms=now, transition_seq=seq, **changes)
+        moved_to = replace(before, state=curr, state_since_ms=now, grid_ms=now, transition_seq=seq, **changes)
+        schedule.record = overlay.after_move(moved_to, before)
         schedule.next_tick = schedule.tick_from(now)
-        rate = self.allow_rate
+        rate = decisions.allow_rate(schedule)
         evidence.date(schedule.record)
         moved = Transition(
             prev=before.state,
@@ -316,13 +386,19 @@ class Breaker:
             value=evidence.value(),
             agg=evidence.agg(),
             trace_id=evidence.trace_id(now),
+            hidden_by=overlay.hidden_by(schedule.record),
         )
         if curr == "half_open":
-            evidence.forget()
-            evidence.expire(now)
-            # A sample of this very instant still counts: then the cleared verdict is not what the next tick finds.
-            schedule.clean = evidence.need > 0 and not self.samples_held
+            self._begin_evidence(now)
         return moved
+
+    def _begin_evidence(self, now: int) -> None:
+        """Entering half_open: what was seen before is no evidence any more."""
+        evidence = self.evidence
+        evidence.forget()
+        evidence.expire(now)
+        # A sample of this very instant still counts: then the cleared verdict is not what the next tick finds.
+        self.schedule.clean = evidence.need > 0 and not self.samples_held
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -340,10 +416,11 @@ class Breaker:
             unchanged = self.schedule.clean and change is not None and last_eval < change
             verdict, value, count = evidence.glance(last_eval, record.state == "half_open", unchanged)
         young = now_ms < self.schedule.ripe_ms()
+        seen, hidden = self.shown, overlay.hidden_by(record)
         return View(
-            state=record.state,
-            state_since_ms=record.state_since_ms,
-            allow_rate=self.allow_rate,
+            state=seen.state,
+            state_since_ms=overlay.shown_since(record),
+            allow_rate=seen.allow_rate,
             verdict=verdict,
             value=value,
             sample_count=count,
@@ -351,8 +428,11 @@ class Breaker:
             last_eval_ms=last_eval,
             next_eval_ms=next_tick if deadline is None else min(next_tick, deadline),
             transition_seq=record.transition_seq,
-            open_cause=record.open_cause,
-            held_back=record.state != "open" and verdict == "breach" and young,
+            open_cause=None if hidden else record.open_cause,
+            held_back=not hidden and record.state != "open" and verdict == "breach" and young,
             late_count=evidence.late,
             truncated_count=evidence.truncated,
+            machine_state=record.state,
+            mode=record.mode,
+            override=record.override,
         )

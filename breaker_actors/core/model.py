@@ -19,6 +19,9 @@ Kind = Literal[
 Op = Literal["gt", "lt", "gte", "lte"]
 Policy = Literal["optimistic", "conservative", "pessimistic"]
 Cause = Literal["threshold_exceeded", "insufficient_samples"]
+BreakerMode = Literal["enforce", "observe"]
+OverrideKind = Literal["force_open", "force_closed", "throttle"]
+HiddenBy = Literal["override", "observe"]
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -47,6 +50,33 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     kind_params: dict[str, Any] | None = None
 
 
+class Override(msgspec.Struct, frozen=True, kw_only=True):
+    """What callers see instead of the machine's state, by an operator's word (semantics.md section 12).
+
+    It ends at `until_ms` by the log's clock, or when a later record of the breaker has none. `allow_rate`: of throttle,
+    0 to 1. `then` half_open: a ramp begins where it ends. `version`: of the breaker's settings when it was set; it
+    tells one override from the next. `by`: who set it; `since_ms`: when, by the clock of who took the request."""
+
+    kind: OverrideKind
+    reason: str
+    by: str
+    since_ms: int
+    until_ms: int
+    version: int
+    allow_rate: float | None = None
+    then: Literal["half_open"] | None = None
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands between a breaker's machine and its callers: the mode, and an override where there is one, which
+    comes before it. `by` and `comment`: who set it so, and why, where that is not told by the override."""
+
+    mode: BreakerMode = "enforce"
+    override: Override | None = None
+    by: str | None = None
+    comment: str | None = None
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The durable runtime record of a breaker (semantics.md section 1), without its window.
 
@@ -54,6 +84,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     timers ran up to T it is T + 1. `grid_ms` is the origin of the tick grid (the last transition, or the end of a gap),
     `gap_end_ms` the end of the last gap: silence inside a gap is no evidence of absence. A restore takes this record at
     its cut and refills the window from the log.
+
+    `state` and what belongs to it are the machine's; `mode` and the `override` in force decide what callers see of it.
+    `shown_since_ms`: since when they see the state they see; 0: since `state_since_ms`.
     """
 
     created_ms: int
@@ -78,6 +111,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     late_count: int = 0
     truncated_count: int = 0
     gap_end_ms: int = 0
+    mode: BreakerMode = "enforce"
+    override: Override | None = None
+    shown_since_ms: int = 0
 
 
 class Agg(msgspec.Struct, frozen=True):
@@ -90,7 +126,10 @@ class Agg(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
-    """Effect: the breaker moved. `allow_rate` is what a gate does from here on (closed 1.0, open 0.0)."""
+    """Effect: the breaker moved. `allow_rate` is what a gate does from here on (closed 1.0, open 0.0).
+
+    `hidden_by`: callers did not see this move of the machine, and their `allow_rate` is another one. A move that an
+    operator made (`reason` one of BY_HAND) says who and why; it is no evaluation, so it has no figures."""
 
     prev: StateWord
     curr: StateWord
@@ -102,6 +141,21 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     agg: Agg
     trace_id: str | None = None
     """Of the newest sample in the window that has one."""
+    hidden_by: HiddenBy | None = None
+    by: str | None = None
+    comment: str | None = None
+
+
+BY_HAND = (
+    "forced_open",
+    "forced_closed",
+    "throttled",
+    "override_ended",
+    "override_expired",
+    "mode_observe",
+    "mode_enforce",
+)
+"""Reasons of transitions that an operator made, not the machine."""
 
 
 class RateChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +169,10 @@ Effect = Transition | RateChange
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a state read shows at an instant, as if every tick up to then had run; nothing is changed by looking."""
+    """What a state read shows at an instant, as if every tick up to then had run; nothing is changed by looking.
+
+    `state`, `state_since_ms` and `allow_rate` are what callers see; `machine_state` is what they would see without
+    override and with mode enforce. `open_cause` is None where the machine is not what they see."""
 
     state: StateWord
     state_since_ms: int
@@ -132,6 +189,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """True when a breach stands but min_state_duration_ms keeps the state."""
     late_count: int = 0
     truncated_count: int = 0
+    machine_state: StateWord = "closed"
+    mode: BreakerMode = "enforce"
+    override: Override | None = None
 
 
 class Batch:

@@ -15,6 +15,7 @@ from breaker_actors.core.evidence import Evidence
 from breaker_actors.core.model import Record, Rule, Verdict
 
 Trigger = Literal["ingest", "tick", "deadline"]
+Timer = Literal["tick", "deadline", "override"]
 Action = Literal["nothing", "pass", "hold", "fail"]
 
 BACKOFF_EXPONENT_MAX = 40
@@ -66,8 +67,24 @@ class Schedule:
         self.clean = False
         self.next_tick = self.tick_from(self.now)
 
-    def timer(self) -> tuple[int, Trigger] | None:
-        """The next timer that could change something; a deadline on the grid is a tick."""
+    def timer(self) -> tuple[int, Timer] | None:
+        """The next timer that could change something. At one instant the end of an override comes first."""
+        machines, end = self._machine_timer(), self.override_end()
+        return machines if end is None or (machines is not None and machines[0] < end) else (end, "override")
+
+    def override_end(self) -> int | None:
+        """When the override in force ends by itself; None: there is none."""
+        override = self.record.override
+        return None if override is None else max(override.until_ms, self.now)
+
+    def due(self) -> int:
+        """No timer is due before that, useful or not."""
+        deadline = self.deadline()
+        due = self.next_tick if deadline is None else min(self.next_tick, deadline)
+        return due if self.record.override is None else min(due, self.record.override.until_ms)
+
+    def _machine_timer(self) -> tuple[int, Timer] | None:
+        """A deadline on the grid is a tick."""
         tick, deadline = self._useful_tick(), self.deadline()
         if deadline is None or (tick is not None and tick <= deadline):
             return None if tick is None else (tick, "tick")

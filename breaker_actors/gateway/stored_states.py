@@ -14,6 +14,7 @@ import msgspec
 
 from breaker_actors.clock import Clock
 from breaker_actors.core.model import Record, View
+from breaker_actors.core.overlay import hidden_by, shown_since
 from breaker_actors.messages import StateReading
 from breaker_actors.store.base import EventStore
 from breaker_actors.store.rows import StoredState
@@ -100,9 +101,10 @@ def stored_view(stored: StoredState, now_ms: int, asides: Asides) -> View:
             last_eval_ms=stored.created_ms,
             transition_seq=stored.transition_seq,
         )
+    hidden = hidden_by(record)
     return View(
         state=stored.state,
-        state_since_ms=record.state_since_ms,
+        state_since_ms=shown_since(record),
         allow_rate=stored.allow_rate,
         verdict=record.verdict,
         value=record.value,
@@ -111,8 +113,11 @@ def stored_view(stored: StoredState, now_ms: int, asides: Asides) -> View:
         last_eval_ms=record.last_eval_ms,
         next_eval_ms=None,
         transition_seq=stored.transition_seq,
-        open_cause=record.open_cause,
-        held_back=stored.state == "closed" and record.verdict == "breach",
+        open_cause=None if hidden else record.open_cause,
+        held_back=not hidden and stored.state == "closed" and record.verdict == "breach",
         late_count=record.late_count,
         truncated_count=record.truncated_count,
+        machine_state=record.state,
+        mode=record.mode,
+        override=record.override,
     )

@@ -201,7 +201,7 @@ class JournalHost:
             raise
         self._doubtful.clear()  # had it been stored, this one would have been fenced
         stored = [commit for commit, result in zip(commits, results, strict=True) if result == "ok"]
-        if any(alert_of(e.prev, e.curr) for c in stored for e in c.events):
+        if any(alert_of(e.prev, e.curr) for c in stored for e in c.events if e.hidden_by is None):
             self._nudge()
         self._count(stored, results)
         sequence = self._head.sequence
@@ -209,7 +209,7 @@ class JournalHost:
             [
                 FeedEntry(sequence, "state", c.project_id, c.breaker_id, c.state, c.allow_rate, c.transition_seq)
                 for c in stored
-                if c.events or c.announce
+                if c.seen()
             ]
         )
         self._lines.write(stored, asyncio.get_running_loop().time())

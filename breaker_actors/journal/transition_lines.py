@@ -11,6 +11,7 @@ from breaker_actors.telemetry.meters import Meters
 
 log = structlog.get_logger()
 
+_BY_HAND = ("hidden_by", "by", "comment")
 LINES_PER_S, LINES_AT_ONCE = 50, 500
 """Lines that a Journal writes in the long run, and after a while of quiet. Beyond that they are counted: a storm of
 transitions must not become one of lines."""
@@ -51,4 +52,5 @@ class TransitionLines:
                     allow_rate=event.allow_rate,
                     at_ms=event.ts_ms,
                     transition_seq=event.transition_seq,
+                    **{word: said for word in _BY_HAND if (said := getattr(event, word)) is not None},
                 )

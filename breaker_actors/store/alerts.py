@@ -45,10 +45,16 @@ def is_heard(project_id: Column[str]) -> ColumnElement[bool]:
     return own | exists().where(p.id == project_id, p.slack_webhook_url.is_not(None))
 
 
+def begins_outage(of: Any) -> ColumnElement[bool]:
+    """Whether the event with these columns is one that an outage begins with, as callers see it."""
+    is_one: ColumnElement[bool] = (of.prev == "closed") & of.hidden_by.is_(None)
+    return is_one
+
+
 def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
     """One row for each channel that takes it, of event rows that are being stored, in order. Call before they are
     inserted, with those of projects that are heard (`is_heard`). Costs nothing for events that are no alerts."""
-    alerts = [event for event in events if alert_of(event["prev"], event["curr"])]
+    alerts = [event for event in events if event["hidden_by"] is None and alert_of(event["prev"], event["curr"])]
     if not alerts:
         return
     receivers = _receivers(c, sorted({event["project_id"] for event in alerts}))
@@ -143,7 +149,7 @@ def _outage_starts_statement() -> Select[Any]:
     earlier = t.events.alias()
     began = (
         select(earlier.c.transition_seq)
-        .where(earlier.c.breaker_id == b.id, earlier.c.project_id == b.project_id, earlier.c.prev == "closed")
+        .where(earlier.c.breaker_id == b.id, earlier.c.project_id == b.project_id, begins_outage(earlier.c))
         .order_by(earlier.c.transition_seq.desc())
         .limit(1)
         .correlate(t.breakers)

@@ -18,6 +18,7 @@ from breaker_actors.messages import Commit
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _NUMBERS = struct.Struct("<qqqq")
+_BY_HAND = ("hidden_by", "by", "comment")
 _TEXTS = ("project_id", "breaker_id", "name", "prev", "curr", "reason")
 
 
@@ -37,6 +38,8 @@ def event_checksum(row: Mapping[str, Any], before: int | None) -> int:
     value = row["value"]
     texts = [row[name] for name in _TEXTS]
     texts += [float(row["allow_rate"]), None if value is None else float(value), row["rule"], row["agg"]]
+    if any(row[name] is not None for name in _BY_HAND):  # nothing of events from before there were any changes
+        texts += [row[name] for name in _BY_HAND]
     found = xxh3_64(_encode(texts))
     found.update(_NUMBERS.pack(row["shard"], row["sequence"], row["ts_ms"], row["transition_seq"]))
     found.update(b"" if before is None else struct.pack("<q", before))

@@ -14,7 +14,8 @@ import msgspec
 from sqlalchemy import Connection, Row, Select, String, exists, func, select, text, type_coerce
 
 from breaker_actors.core.machine import TRANSITIONS
-from breaker_actors.core.model import Record
+from breaker_actors.core.model import BY_HAND, Record
+from breaker_actors.core.overlay import shown
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import Fault, LogRead
 from breaker_actors.store import tables as t
@@ -95,6 +96,7 @@ def moves_of(c: Connection, project_id: str, breaker_id: str, upto: int) -> list
     e = t.events.c
     mine = (e.project_id == project_id) & (e.breaker_id == breaker_id) & (e.sequence <= upto)
     columns = (e.transition_seq, e.prev, e.curr, e.ts_ms, e.reason, e.allow_rate, e.value, e.agg)
+    columns += (e.hidden_by, e.by, e.comment)
     return [tuple(row) for row in c.execute(select(*columns).where(mine).order_by(e.transition_seq))]
 
 
@@ -153,24 +155,29 @@ def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
     query = query.outerjoin(t.records, r.breaker_id == b.id)
     query = query.order_by(e.breaker_id, e.project_id, e.transition_seq)
     for (breaker_id, _), events in groupby(_rows(c, query), lambda row: (row.breaker_id, row.project_id)):
-        before = None
+        before = seen = None  # the event before, and the one before that callers saw
         for event in events:
             for words in _event_words(event, before, kept):
                 yield Fault("event", breaker_id, words)
+            whole = before is not None and event.transition_seq == before.transition_seq + 1
+            for words in _move_words(event, seen if whole else None):
+                yield Fault("event", breaker_id, words)
             before = event
-        if before is not None and before.at is not None and not _led_to(before):
+            seen = event if event.hidden_by is None else seen if whole else None
+        if before is not None and before.at is not None and not _led_to(before, seen):
             words = f"its state is {before.state} after transition {before.at}, its last event leads to"
-            yield Fault("state", breaker_id, f"{words} {before.curr} with transition {before.transition_seq}")
+            yield Fault("state", breaker_id, f"{words} {(seen or before).curr} with transition {before.transition_seq}")
         elif before is not None and before.event_checksum not in (None, before.checksum):
             words = f"event {before.transition_seq} is not the one that its state was stored with"
             yield Fault("state", breaker_id, words)
 
 
-def _led_to(event: Row[Any]) -> bool:
-    """Whether the state of its breaker is where its last event led; one that was made anew since begins closed."""
+def _led_to(event: Row[Any], seen: Row[Any] | None) -> bool:
+    """Whether the state of its breaker is where its last event led, that callers saw; one that was made anew since
+    begins closed. `seen` None: that one is not known any more."""
     if event.at != event.transition_seq:
         return False
-    return event.state == event.curr or (event.state == "closed" and _made_anew(event, event))
+    return seen is None or event.state == seen.curr or (event.state == "closed" and _made_anew(event, event))
 
 
 def _made_anew(event: Row[Any], before: Row[Any]) -> bool:
@@ -182,7 +189,8 @@ def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterat
     seq = event.transition_seq
     if event.checksum is not None and event.checksum != event_checksum(event._asdict(), event.before):
         yield f"event {seq} is not what was written"
-    if (event.prev, event.curr) not in TRANSITIONS:
+    by_hand = event.reason in BY_HAND and event.hidden_by is None
+    if event.prev == event.curr if by_hand else (event.prev, event.curr) not in TRANSITIONS:
         yield f"event {seq} moves from {event.prev} to {event.curr}, which no breaker does"
     if {"closed": 1.0, "open": 0.0}.get(event.curr, event.allow_rate) != event.allow_rate:
         yield f"event {seq} has allow_rate {event.allow_rate} while {event.curr}"
@@ -196,12 +204,18 @@ def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterat
         return
     if event.before != before.checksum and not (event.before is None and _made_anew(event, before)):
         yield f"event {seq} was written behind another event {before.transition_seq} than the one that is there"
-    if event.prev != before.curr and not (event.prev == "closed" and _made_anew(event, before)):
-        yield f"event {seq} moves from {event.prev}, event {before.transition_seq} led to {before.curr}"
     if event.ts_ms < before.ts_ms:
         yield f"event {seq} happened before event {before.transition_seq}"
     if event.sequence < before.sequence:
         yield f"event {seq} was stored before event {before.transition_seq}"
+
+
+def _move_words(event: Row[Any], seen: Row[Any] | None) -> Iterator[str]:
+    """Of moves that callers saw each goes on where the one before led. `seen`: that one, where it is known."""
+    if event.hidden_by is not None or seen is None or event.prev == seen.curr:
+        return
+    if not (event.prev == "closed" and _made_anew(event, seen)):
+        yield f"event {event.transition_seq} moves from {event.prev}, event {seen.transition_seq} led to {seen.curr}"
 
 
 def _states(c: Connection) -> Iterator[Fault]:
@@ -215,9 +229,10 @@ def _states(c: Connection) -> Iterator[Fault]:
         except msgspec.MsgspecError as error:
             yield Fault("state", row.breaker_id, f"its record can't be read: {error}")
             continue
-        if (record.state, record.transition_seq) != (row.state, row.transition_seq):
+        state = shown(record, 1.0).state
+        if (state, record.transition_seq) != (row.state, row.transition_seq):
             words = f"its row says {row.state} after transition {row.transition_seq}, its record"
-            yield Fault("state", row.breaker_id, f"{words} {record.state} after transition {record.transition_seq}")
+            yield Fault("state", row.breaker_id, f"{words} {state} after transition {record.transition_seq}")
 
 
 def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
@@ -257,7 +272,7 @@ def _untold(c: Connection, kept: Kept) -> Iterator[Fault]:
         return
     e, ch, o = t.events.c, t.channels.c, t.outbox.c
     query = select(e.breaker_id, e.transition_seq, e.prev, e.curr, ch.id, ch.events)
-    query = query.join_from(t.events, t.channels, ch.project_id == e.project_id)
+    query = query.join_from(t.events, t.channels, ch.project_id == e.project_id).where(e.hidden_by.is_(None))
     query = query.where(ch.enabled, ch.updated_ms < e.ts_ms - NOTICED_MS, e.ts_ms > kept.deliveries_ms)
     query = query.where(~exists().where(o.shard == e.shard, o.sequence == e.sequence, o.channel_id == ch.id))
     for row in _rows(c, query):

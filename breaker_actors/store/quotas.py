@@ -99,7 +99,7 @@ def weight(*columns: Column[Any]) -> ColumnElement[int]:
 
 _B, _C = t.breakers.c, t.channels.c
 _WEIGHTS: dict[Table, ColumnElement[int]] = {
-    t.breakers: weight(_B.name, _B.rule, _B.actions, _B.metadata),
+    t.breakers: weight(_B.name, _B.rule, _B.actions, _B.metadata, _B.control),
     t.routers: weight(t.routers.c.name, t.routers.c.metadata),
     t.channels: weight(_C.name, _C.config),
     t.api_keys: weight(t.api_keys.c.name),
@@ -257,7 +257,9 @@ def refuse_overfull(c: Connection, project_id: str) -> None:
 
 def breaker_bytes(row: BreakerRow) -> int:
     """What a breaker counts, with the router that is made with it."""
-    texts = [msgspec.json.encode(value) for value in (row.rule, row.actions, row.metadata) if value is not None]
+    texts = [
+        msgspec.json.encode(value) for value in (row.rule, row.actions, row.metadata, row.control) if value is not None
+    ]
     return 2 * ROW_BYTES + LINK_BYTES + 2 * len(row.name.encode()) + sum(map(len, texts)) + len(b"{}")
 
 

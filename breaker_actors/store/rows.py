@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from breaker_actors.core.model import Rule, StateWord
+from breaker_actors.core.model import BreakerMode, Control, Rule, StateWord
 from breaker_actors.messages import EventDraft, ProjectShare
 
 SYSTEM = "system"
@@ -60,6 +60,8 @@ class ProjectRow(msgspec.Struct, frozen=True, kw_only=True):
     inserted_ms: int
     previous_secret: str | None = None
     previous_until_ms: int | None = None
+    override_max_ms: int | None = None
+    """How long an override of its breakers may last; None: as the service says."""
 
     def __repr__(self) -> str:
         return f"ProjectRow(id={self.id!r})"
@@ -76,7 +78,10 @@ class ProjectRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A breaker's configuration. `router_ids`: in link order. `version` goes up by one with every change."""
+    """A breaker's configuration. `router_ids`: in link order. `version` goes up by one with every change.
+
+    `control` None: mode enforce, and never an override. An override that is over by itself stays in it for a while.
+    `shadow_of`: the breaker whose samples this one gets, too."""
 
     id: str
     project_id: str
@@ -88,6 +93,23 @@ class BreakerRow(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     updated_ms: int
     router_ids: tuple[str, ...]
+    control: Control | None = None
+    shadow_of: str | None = None
+
+    @property
+    def controls(self) -> Control:
+        """What stands between the machine and its callers."""
+        return self.control or Control()
+
+
+def with_mode(
+    control: Control | None, mode: BreakerMode | None, by: str | None = None, comment: str | None = None
+) -> Control | None:
+    """A control with another mode, set by somebody; the same where that changes nothing. `mode` None: as it is."""
+    known = control or Control()
+    if mode is None or mode == known.mode:
+        return control
+    return msgspec.structs.replace(known, mode=mode, by=by, comment=comment)
 
 
 class BriefRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,16 +160,19 @@ class BreakerDraft(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     actions: dict[str, Any] | None = None
     metadata: dict[str, str] = {}
+    control: Control | None = None
+    shadow_of: str | None = None
 
 
 class BreakerItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One breaker of a bulk replace: matched by id, else by name. `metadata` None: what is stored is kept."""
+    """One breaker of a bulk replace: matched by id, else by name. `metadata` or `mode` None: what is stored is kept."""
 
     rule: Rule
     id: str | None = None
     name: str | None = None
     actions: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
+    mode: BreakerMode | None = None
 
 
 KEPT_MS = 86_400_000
@@ -240,7 +265,9 @@ class EventRow(EventDraft, frozen=True, kw_only=True):
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter of an events read. `before`: (ts_ms, sequence) of the last event already given (exclusive, newest first).
+    """Filter of an events read. `hidden`: only the moves that callers did not see, or only those that they saw.
+
+    `before`: (ts_ms, sequence) of the last event already given (exclusive, newest first).
     `until_ms` inclusive, `since_ms` exclusive; `after_sequence` switches to ascending order by sequence.
 
     `source` "all": both, at equal times those that happened first; it has no `after_sequence`, and its `before` is a
@@ -253,6 +280,7 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[int, int] | None = None
     after_sequence: int | None = None
     limit: int = 50
+    hidden: bool | None = None
     source: EventSource | Literal["all"] = "live"
     before_source: EventSource | None = None
 
@@ -286,10 +314,11 @@ Alert = Literal["trip", "recover"]
 
 
 def alert_of(prev: str, curr: str) -> Alert | None:
-    """The notification that a move is worth (semantics.md section 5): every move to open is a trip."""
+    """The notification that a move is worth (semantics.md section 5): every move to open is a trip, every move to
+    closed the end of what began when it was left."""
     if curr == "open":
         return "trip"
-    return "recover" if (prev, curr) == ("half_open", "closed") else None
+    return "recover" if curr == "closed" and prev != "closed" else None
 
 
 class ChannelDraft(msgspec.Struct, frozen=True, kw_only=True):

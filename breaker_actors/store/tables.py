@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from breaker_actors.core.model import Agg, Rule
+from breaker_actors.core.model import Agg, Control, Rule
 from breaker_actors.store.rows import UNREADABLE_ALERT, UNREADABLE_RULE, AlertPayload
 from breaker_actors.telemetry.set_aside import note_column
 
@@ -119,6 +119,7 @@ projects = Table(
     Column("deleted_ms", BigInteger),
     Column("breakers_version", BigInteger, nullable=False, server_default="0"),
     Column("replacing", Text),
+    Column("override_max_ms", BigInteger),
 )
 
 api_keys = Table(
@@ -150,6 +151,8 @@ breakers = Table(
     Column("updated_ms", BigInteger, nullable=False),
     Column("owner", Text),
     Column("epoch", BigInteger, nullable=False),
+    Column("control", JsonText(Control, "breakers.control")),
+    Column("shadow_of", Text, index=True),
 )
 Index("ix_breakers_project_created", breakers.c.project_id, breakers.c.created_ms, breakers.c.number)
 Index("ix_breakers_project_name", breakers.c.project_id, breakers.c.name)
@@ -246,6 +249,9 @@ def _transition(table: str) -> tuple[Column[Any], ...]:
         Column("value", Float),
         Column("rule", JsonText(dict[str, Any], f"{table}.rule", msgspec.to_builtins(UNREADABLE_RULE)), nullable=False),
         Column("agg", JsonText(dict[str, Any], f"{table}.agg", msgspec.to_builtins(Agg())), nullable=False),
+        Column("hidden_by", Text),
+        Column("by", Text),
+        Column("comment", Text),
     )
 
 

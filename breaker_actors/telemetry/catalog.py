@@ -208,7 +208,7 @@ _METERS = [
         "transitions",
         ("breaker",),
         "committed changes of state; retrip: from half_open back to open",
-        {"kind": ("trip", "half_open", "recover", "retrip")},
+        {"kind": ("trip", "half_open", "recover", "retrip", "by_hand", "hidden")},
     ),
     Meter("breakers_records_applied_total", "records", ("breaker",), "log records applied, each to one breaker"),
     Meter("breakers_samples_applied_total", "samples", ("breaker",), "samples applied, each to one breaker"),

@@ -38,9 +38,12 @@ class Event(msgspec.Struct, frozen=True):
     agg: dict[str, Any]
     name: str
     rule: dict[str, Any]
+    hidden_by: str | None
+    by: str | None
+    comment: str | None
 
 
-_EVENT_COLUMNS = ", ".join(Event.__struct_fields__)
+_EVENT_COLUMNS = ", ".join(f'"{name}"' for name in Event.__struct_fields__)
 
 
 class Checks:

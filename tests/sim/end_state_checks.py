@@ -206,4 +206,7 @@ def as_told(event: Event) -> tuple[Any, ...]:
         event.allow_rate,
         event.value,
         event.agg,
+        event.hidden_by,
+        event.by,
+        event.comment,
     )

@@ -26,7 +26,7 @@ from breaker_actors.core.log_entries import (
     decode_view,
 )
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Rule, Transition
+from breaker_actors.core.model import Batch, Control, Effect, Rule, Transition
 from breaker_actors.wal.reader import concerned
 from tests.support.oracle import Oracle
 
@@ -40,7 +40,7 @@ class CoreModel:
     def __init__(self, born: BreakerSet, now: int, samples_max: int) -> None:
         assert born.rule is not None
         self.breaker, self.effects = Breaker.create(
-            born.rule, now, after_seq=born.after_seq, window_samples_max=samples_max
+            born.rule, now, after_seq=born.after_seq, control=born.control, window_samples_max=samples_max
         )
         self._history: list[tuple[str, int, Batch]] = []
 
@@ -62,13 +62,18 @@ class CoreModel:
                 if metric == rule.metric and received > self.breaker.reload_after_ms:
                     self.breaker.load(batch, received)
 
+    def control(self, control: Control, now: int) -> None:
+        self.effects += self.breaker.control(control, now)
+
 
 class NaiveModel:
     """The independent oracle over the same log."""
 
     def __init__(self, born: BreakerSet, now: int, samples_max: int) -> None:
         assert born.rule is not None
-        self.oracle = Oracle(born.rule, now, samples_max, seq=born.after_seq)
+        control = born.control or Control()
+        self.oracle = Oracle(born.rule, now, samples_max, seq=born.after_seq, mode=control.mode)
+        self.oracle.control(control, now)
 
     @property
     def effects(self) -> Sequence[Effect]:
@@ -89,6 +94,9 @@ class NaiveModel:
     def configure(self, rule: Rule, now: int) -> None:
         self.advance(now - 1)
         self.oracle.configure(rule, now)
+
+    def control(self, control: Control, now: int) -> None:
+        self.oracle.control(control, now)
 
 
 Model = CoreModel | NaiveModel
@@ -127,8 +135,9 @@ class Life:
             self.ended = True
             self.each(lambda model: model.advance(now - 1))
         else:
-            rule = settings.rule
+            rule, control = settings.rule, settings.control or Control()
             self.each(lambda model: model.configure(rule, now))
+            self.each(lambda model: model.control(control, now))
 
 
 def transitions(model: Model) -> list[Transition]:
@@ -138,7 +147,8 @@ def transitions(model: Model) -> list[Transition]:
 def told(move: Transition) -> tuple[Any, ...]:
     """What an event must say of a move."""
     agg = msgspec.to_builtins(move.agg)
-    return (move.transition_seq, move.prev, move.curr, move.ts_ms, move.reason, move.allow_rate, move.value, agg)
+    figures = (move.reason, move.allow_rate, move.value, agg)
+    return (move.transition_seq, move.prev, move.curr, move.ts_ms, *figures, move.hidden_by, move.by, move.comment)
 
 
 def lives_of(

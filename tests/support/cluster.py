@@ -25,7 +25,7 @@ from breaker_actors.core.log_entries import (
     encode_samples,
 )
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Transition
+from breaker_actors.core.model import Batch, Control, Effect, Transition
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.messages import AppendResult, Part, StateReading
 from breaker_actors.persistence import DATABASE, make_log, make_store
@@ -170,12 +170,15 @@ async def replay_log(log: SampleLog, slot: str, router_id: str, breaker_id: str,
             elif record.kind == BREAKER and (settings := decode_breaker(record.payload)).breaker_id == breaker_id:
                 assert settings.rule is not None
                 if breaker is None:
-                    breaker, first = Breaker.create(settings.rule, now, after_seq=settings.after_seq)
+                    breaker, first = Breaker.create(
+                        settings.rule, now, after_seq=settings.after_seq, control=settings.control
+                    )
                     effects += first
                 elif settings.version > version:
                     effects += breaker.advance(now - 1)
                     if breaker.configure(settings.rule, now):
                         _reload(breaker, taken)
+                    effects += breaker.control(settings.control or Control(), now)
                 version = max(version, settings.version)
             elif record.kind == SAMPLES and breaker:
                 for taker, body, start, stop in concerned(record, splitter):

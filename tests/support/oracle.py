@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from breaker_actors.core.model import Agg, Batch, Effect, RateChange, Record, Rule, Transition, View
+from breaker_actors.core.model import Agg, Batch, Control, Effect, Override, RateChange, Record, Rule, Transition, View
 
 MAX = 1.7976931348623157e308
 OPS = {
@@ -20,6 +21,11 @@ OPS = {
     "lte": lambda a, b: a <= b,
 }
 TICK_ACTION = {"healthy": "pass", "breach": "fail", "unconfirmed": "hold"}
+FORCED = {
+    "force_open": ("open", "forced_open"),
+    "force_closed": ("closed", "forced_closed"),
+    "throttle": ("half_open", "throttled"),
+}
 POLICY_ACTION = {"optimistic": "pass", "conservative": "hold", "pessimistic": "fail"}
 
 
@@ -103,6 +109,9 @@ class Oracle:
     truncated: int = 0
     logical: int = 0
     ticked_to: int = -1
+    mode: str = "enforce"
+    override: Override | None = None
+    seen_since: int | None = None
     samples: list[tuple[int, float, bool, str]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
 
@@ -152,6 +161,9 @@ class Oracle:
     def gap(self, start: int, end: int) -> tuple[Effect, ...]:
         before = len(self.effects)
         self.fire(start)
+        if self.override is not None and self.override.until_ms <= max(end, self.logical):
+            self.logical = max(self.override.until_ms, self.logical)
+            self.expire(self.logical)
         self.logical = self.grid = self.gap_end = max(end, self.logical)
         self.ticked_to = -1
         self.evaluate(self.logical, "ingest")
@@ -168,6 +180,79 @@ class Oracle:
         self.step = min(self.step, rule.recovery_allow_rate_ramp_steps)
         if rule.window_ms > old.window_ms:
             self.truncated += max(0, len(self.inside(self.logical)) - self.samples_max)
+
+    # what callers see
+
+    def sight(self) -> tuple[str, float]:
+        if self.override is not None:
+            state = FORCED[self.override.kind][0]
+            rates = {"open": 0.0, "closed": 1.0, "half_open": self.override.allow_rate or 0.0}
+            return state, rates[state]
+        return ("closed", 1.0) if self.mode == "observe" else (self.state, self.rate())
+
+    def hidden(self) -> str | None:
+        return "override" if self.override is not None else "observe" if self.mode == "observe" else None
+
+    def control(self, control: Control, now: int) -> tuple[Effect, ...]:
+        """Mode and override from `now` on; timers before have fired."""
+        told = len(self.effects)
+        self.logical = now = max(self.logical, now)
+        wanted = control.override if control.override is not None and now < control.override.until_ms else None
+        if wanted is not None and wanted != self.override:
+            self.show(now, self.mode_and(control.mode, wanted), FORCED[wanted.kind][1], wanted.by, wanted.reason)
+        elif wanted is None and self.override is not None:
+            old = self.override
+            change = self.mode_and(control.mode, None, old.then == "half_open")
+            self.show(now, change, "override_ended", control.by, control.comment)
+        elif control.mode != self.mode:
+            change = self.mode_and(control.mode, wanted)
+            if wanted is None:
+                self.show(now, change, f"mode_{control.mode}", control.by, control.comment)
+            else:
+                self.show(now, change, FORCED[wanted.kind][1], wanted.by, wanted.reason)
+        return tuple(self.effects[told:])
+
+    def mode_and(self, mode: str, override: Override | None, ramp: bool = False) -> Callable[[int], None]:
+        def change(now: int) -> None:
+            self.mode, self.override = mode, override
+            if ramp:
+                self.state, self.since, self.grid = "half_open", now, now
+                self.step, self.passes, self.floor, self.last_eval = 1, 0, now, now
+                self.forget()
+
+        return change
+
+    def expire(self, now: int) -> None:
+        over = self.override
+        assert over is not None
+        self.show(
+            now, self.mode_and(self.mode, None, over.then == "half_open"), "override_expired", over.by, over.reason
+        )
+
+    def show(self, now: int, change: Callable[[int], None], reason: str, by: str | None, comment: str | None) -> None:
+        before = self.sight()
+        since = self.since if self.seen_since is None else self.seen_since
+        change(now)
+        after = self.sight()
+        self.seen_since = now if before[0] != after[0] else since
+        if before[0] != after[0]:
+            self.seq += 1
+            self.effects.append(
+                Transition(
+                    prev=before[0],  # type: ignore[arg-type]
+                    curr=after[0],  # type: ignore[arg-type]
+                    ts_ms=now,
+                    transition_seq=self.seq,
+                    reason=reason,
+                    allow_rate=after[1],
+                    value=None,
+                    agg=Agg(),
+                    by=by,
+                    comment=comment,
+                )
+            )
+        elif before != after:
+            self.effects.append(RateChange(ts_ms=now, allow_rate=after[1]))
 
     def forget(self) -> None:
         self.streak = self.peak = self.seen = self.count = 0
@@ -202,6 +287,11 @@ class Oracle:
         while True:
             tick, deadline = self.next_tick(), self.deadline()
             at = tick if deadline is None else min(tick, deadline)
+            over = None if self.override is None else max(self.override.until_ms, self.logical)
+            if over is not None and over <= min(at, until):
+                self.logical = over
+                self.expire(over)
+                continue
             if at > until:
                 return
             self.logical = at
@@ -310,7 +400,7 @@ class Oracle:
                 self.step = self.passes = 0
                 return
             self.step, self.passes = 1, 0
-        if self.rate() != old_rate:
+        if self.rate() != old_rate and self.hidden() is None:
             self.effects.append(RateChange(ts_ms=now, allow_rate=self.rate()))
 
     def rate(self) -> float:
@@ -320,6 +410,10 @@ class Oracle:
 
     def move(self, curr: str, now: int, reason: str, agg: Agg) -> None:
         prev, self.state = self.state, curr
+        if self.hidden() is None:
+            self.seen_since = None
+        elif self.seen_since is None:
+            self.seen_since = self.since
         self.since = self.grid = now
         self.seq += 1
         self.effects.append(
@@ -332,6 +426,7 @@ class Oracle:
                 allow_rate=self.rate(),
                 value=self.value,
                 agg=agg,
+                hidden_by=self.hidden(),  # type: ignore[arg-type]
             )
         )
 
@@ -366,15 +461,20 @@ class Oracle:
             late_count=self.late,
             truncated_count=self.truncated,
             gap_end_ms=self.gap_end,
+            mode=self.mode,  # type: ignore[arg-type]
+            override=self.override,
+            shown_since_ms=self.seen_since or 0,
         )
 
     def view(self, now: int) -> View:
         tick, deadline = self.next_tick(), self.deadline()
         young = now - self.since < self.rule.min_state_duration_ms
+        state, rate = self.sight()
+        hidden = self.hidden() is not None
         return View(
-            state=self.state,  # type: ignore[arg-type]
-            state_since_ms=self.since,
-            allow_rate=self.rate(),
+            state=state,  # type: ignore[arg-type]
+            state_since_ms=self.since if self.seen_since is None else self.seen_since,
+            allow_rate=rate,
             verdict=self.verdict,  # type: ignore[arg-type]
             value=self.value,
             sample_count=self.count,
@@ -382,8 +482,11 @@ class Oracle:
             last_eval_ms=self.last_eval,
             next_eval_ms=tick if deadline is None else min(tick, deadline),
             transition_seq=self.seq,
-            open_cause=self.cause,  # type: ignore[arg-type]
-            held_back=self.state != "open" and self.verdict == "breach" and young,
+            open_cause=None if hidden else self.cause,  # type: ignore[arg-type]
+            held_back=not hidden and self.state != "open" and self.verdict == "breach" and young,
             late_count=self.late,
             truncated_count=self.truncated,
+            machine_state=self.state,  # type: ignore[arg-type]
+            mode=self.mode,  # type: ignore[arg-type]
+            override=self.override,
         )

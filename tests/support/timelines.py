@@ -9,11 +9,17 @@
     gap 10000 20000
     set 21000    threshold=0.7
     restart 22000
+    override 23000  force_open until=25000 then=half_open   or: throttle rate=0.2 until=25000; force_closed ...
+    override 24000  none                                     ends the one in force
+    mode 24500      observe                                  or: enforce
     until 30000
     expect 100   closed -> open
     expect 2100  open -> half_open 0.2
     expect 3100  ramp 0.4                          or: ramp reset 0.2
+    expect 3500  hidden closed -> open             a move of the machine that callers don't see
+    expect 3600  closed -> open by hand forced_open
     end closed                                     or: end open threshold_exceeded
+    machine open                                   where it is not what callers see
 
 Lines that start with # are remarks.
 """
@@ -28,7 +34,7 @@ from typing import Any
 
 import msgspec
 
-from breaker_actors.core.model import Batch, Effect, Transition, View
+from breaker_actors.core.model import BY_HAND, Batch, Control, Effect, Override, Transition, View
 
 FOLDER = Path(__file__).parent.parent / "timelines"
 GROUP = re.compile(r"(\d+)x(\S+?)(?:@(\d+))?\s+(ok|fail)$")
@@ -36,7 +42,8 @@ GROUP = re.compile(r"(\d+)x(\S+?)(?:@(\d+))?\s+(ok|fail)$")
 
 @dataclass
 class Timeline:
-    """One scenario, parsed. `steps` are ("at", t, batch), ("gap", from, to), ("set", t, fields), ("restart", t)."""
+    """One scenario, parsed. `steps` are ("at", t, batch), ("gap", from, to), ("set", t, fields), ("restart", t),
+    ("control", t, control)."""
 
     name: str
     rule: dict[str, Any] = field(default_factory=dict)
@@ -45,11 +52,18 @@ class Timeline:
     until_ms: int = 0
     expect: list[tuple[int, str, float | None]] = field(default_factory=list)
     end: tuple[str, str | None] = ("closed", None)
+    machine: str | None = None
+    control: Control = field(default_factory=Control)
 
     @property
     def plain(self) -> bool:
         """Only batches whose samples carry the batch's own time: can be told as columns of samples."""
         return bool(self.steps) and all(step[0] == "at" and (step[2].ts_ms == step[1]).all() for step in self.steps)
+
+    @property
+    def logged(self) -> bool:
+        """Only what a service's log tells one rule: samples, gaps, mode and override."""
+        return bool(self.steps) and all(step[0] in ("at", "gap", "control") for step in self.steps)
 
 
 def all_timelines() -> list[Timeline]:
@@ -129,15 +143,48 @@ def _read_restart(timeline: Timeline, rest: str) -> None:
     timeline.steps.append(("restart", int(rest)))
 
 
+def _read_override(timeline: Timeline, rest: str) -> None:
+    when, kind, *more = rest.split()
+    override = None
+    if kind != "none":
+        found = fields(" ".join(more))
+        override = Override(
+            kind=kind,  # type: ignore[arg-type]
+            reason=f"why at {when}",
+            by="sam",
+            since_ms=int(when),
+            until_ms=found["until"],
+            version=len(timeline.steps),
+            allow_rate=found.get("rate"),
+            then=found.get("then"),
+        )
+    told = None if override is not None else "robin"
+    _set_control(timeline, int(when), msgspec.structs.replace(timeline.control, override=override, by=told))
+
+
+def _read_mode(timeline: Timeline, rest: str) -> None:
+    when, mode = rest.split()
+    _set_control(timeline, int(when), msgspec.structs.replace(timeline.control, mode=mode, by="robin"))
+
+
+def _set_control(timeline: Timeline, when: int, control: Control) -> None:
+    timeline.control = control
+    timeline.steps.append(("control", when, control))
+
+
+def _read_machine(timeline: Timeline, rest: str) -> None:
+    timeline.machine = rest
+
+
 def _read_until(timeline: Timeline, rest: str) -> None:
     timeline.until_ms = int(rest)
 
 
 def _read_expect(timeline: Timeline, rest: str) -> None:
-    match = re.match(r"(\d+)\s+(\w+ -> \w+|ramp reset|ramp)\s*(\S+)?$", rest)
+    match = re.match(r"(\d+)\s+((?:hidden )?\w+ -> \w+|ramp reset|ramp)\s*([\d.]+)?\s*(by hand \w+)?$", rest)
     assert match, f"not an expectation: {rest!r}"
-    when, change, rate = match.groups()
-    timeline.expect.append((int(when), change, float(rate) if rate else None))
+    when, change, rate, hand = match.groups()
+    timeline.expect.append((int(when), f"{change} {hand}" if hand else change, float(rate) if rate else None))
 
 
 def _read_end(timeline: Timeline, rest: str) -> None:
@@ -154,6 +201,9 @@ READERS = {
     "until": _read_until,
     "expect": _read_expect,
     "end": _read_end,
+    "override": _read_override,
+    "mode": _read_mode,
+    "machine": _read_machine,
 }
 
 
@@ -164,7 +214,12 @@ def told(effects: list[Effect]) -> list[tuple[int, str, float | None]]:
     for effect in effects:
         if isinstance(effect, Transition):
             half_open = effect.curr == "half_open"
-            out.append((effect.ts_ms, f"{effect.prev} -> {effect.curr}", effect.allow_rate if half_open else None))
+            words = f"{'hidden ' if effect.hidden_by else ''}{effect.prev} -> {effect.curr}"
+            if effect.reason in BY_HAND:
+                words += f" by hand {effect.reason}"
+            out.append((effect.ts_ms, words, effect.allow_rate if half_open else None))
+            if effect.hidden_by:
+                continue
         else:
             out.append((effect.ts_ms, "ramp" if effect.allow_rate > rate else "ramp reset", effect.allow_rate))
         rate = effect.allow_rate

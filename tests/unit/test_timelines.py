@@ -36,6 +36,9 @@ def live(timeline: Timeline) -> tuple[list[Effect], Breaker]:
             if breaker.configure(parse_rule(rest[0], breaker.rule), at):
                 breaker.unload()
                 refill(breaker, log)
+        elif word == "control":
+            effects += breaker.advance(at - 1)
+            effects += breaker.control(rest[0], at)
         else:
             effects += breaker.advance(at)
             breaker = Breaker.restore(breaker.rule, breaker.record())
@@ -53,7 +56,9 @@ def test_live(timeline: Timeline) -> None:
     """The breaker moves as told, at the told times."""
     effects, breaker = live(timeline)
     assert told(effects) == timeline.expect
-    assert ending(breaker.view(timeline.until_ms)) == timeline.end
+    view = breaker.view(timeline.until_ms)
+    assert ending(view) == timeline.end
+    assert view.machine_state == (timeline.machine or timeline.end[0])
 
 
 def test_oracle(timeline: Timeline) -> None:
@@ -67,6 +72,9 @@ def test_oracle(timeline: Timeline) -> None:
         elif word == "set":
             oracle.advance(at - 1)
             oracle.configure(parse_rule(rest[0], oracle.rule), at)
+        elif word == "control":
+            oracle.advance(at - 1)
+            oracle.control(rest[0], at)
     oracle.advance(timeline.until_ms)
     assert told(oracle.effects) == timeline.expect
     assert ending(oracle.view(timeline.until_ms)) == timeline.end

@@ -9,24 +9,30 @@ import msgspec
 
 from breaker_actors.errors import Invalid
 from breaker_actors.store.config.change_set import Plan, edited
-from breaker_actors.store.rows import BreakerItem, BreakerRow
+from breaker_actors.store.rows import BreakerItem, BreakerRow, with_mode
 from breaker_actors.store.section import new_id
 
 
 def plan_of(
-    project_id: str, rows: Sequence[BreakerRow], items: Sequence[BreakerItem], foreign: Collection[str], now_ms: int
+    project_id: str,
+    rows: Sequence[BreakerRow],
+    items: Sequence[BreakerItem],
+    foreign: Collection[str],
+    now_ms: int,
+    by: str,
 ) -> Plan:
-    """Matches by id, else by name. `foreign`: ids that breakers of other projects have. Raises Invalid."""
+    """Matches by id, else by name. `foreign`: ids that breakers of other projects have; `by`: whose change it is.
+    Raises Invalid."""
     _check(items, foreign)
     matched = _match(rows, items)
     taken = {row.name for row in rows} | {item.name for item in items if item.name}
     created, changed, names = [], [], []
     for item, row in zip(items, matched, strict=True):
         if row is None:
-            created.append(_new(project_id, item, taken, now_ms))
+            created.append(_new(project_id, item, taken, now_ms, by))
             names.append(created[-1].name)
             continue
-        wanted = _wanted(row, item)
+        wanted = _wanted(row, item, by)
         names.append(wanted.name)
         if wanted != row:
             changed.append((row, edited(row, wanted, now_ms)))
@@ -76,14 +82,19 @@ def _match(rows: Sequence[BreakerRow], items: Sequence[BreakerItem]) -> list[Bre
     return found
 
 
-def _wanted(row: BreakerRow, item: BreakerItem) -> BreakerRow:
+def _wanted(row: BreakerRow, item: BreakerItem, by: str) -> BreakerRow:
     metadata = row.metadata if item.metadata is None else item.metadata
     return msgspec.structs.replace(
-        row, name=item.name or row.name, rule=item.rule, actions=item.actions, metadata=metadata
+        row,
+        name=item.name or row.name,
+        rule=item.rule,
+        actions=item.actions,
+        metadata=metadata,
+        control=with_mode(row.control, item.mode, by),
     )
 
 
-def _new(project_id: str, item: BreakerItem, taken: set[str], now_ms: int) -> BreakerRow:
+def _new(project_id: str, item: BreakerItem, taken: set[str], now_ms: int, by: str) -> BreakerRow:
     breaker_id = item.id or new_id()
     short = f"breaker-{breaker_id[:8]}"
     name = item.name or (f"breaker-{breaker_id}" if short in taken else short)
@@ -95,6 +106,7 @@ def _new(project_id: str, item: BreakerItem, taken: set[str], now_ms: int) -> Br
         rule=item.rule,
         actions=item.actions,
         metadata=item.metadata or {},
+        control=with_mode(None, item.mode, by),
         version=1,
         created_ms=now_ms,
         updated_ms=now_ms,

@@ -125,7 +125,7 @@ class BulkReplace:
         rows = load_breakers(c, self._project_id)
         named = [item.id for item in self._items if item.id is not None]
         foreign = taken_ids(c, named) - {row.id for row in rows}
-        plan = plan_of(self._project_id, rows, self._items, foreign, self._place.now_ms)
+        plan = plan_of(self._project_id, rows, self._items, foreign, self._place.now_ms, self._place.by)
         self._check(rows, len(plan.removed))
         steps = list(_steps(plan, self._breakers_max - len(rows), room(c, self._project_id)))
         claims = [new_id() for _ in steps[1:]]

@@ -38,7 +38,7 @@ def birth_entry(row: BreakerRow, after_seq: int, again: bool = False) -> Entry:
 
 
 def _settings(row: BreakerRow) -> BreakerSet:
-    return BreakerSet(breaker_id=row.id, version=row.version, name=row.name, rule=row.rule)
+    return BreakerSet(breaker_id=row.id, version=row.version, name=row.name, rule=row.rule, control=row.control)
 
 
 def view_entry(view: RouterView) -> Entry:

@@ -42,7 +42,7 @@ from breaker_actors.store.reached import note_reached
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import IDS, by_ids, chunks, touch_breakers
 
-EDITABLE = ("name", "rule", "actions", "metadata")
+EDITABLE = ("name", "rule", "actions", "metadata", "control")
 """What of a breaker its owner can change."""
 
 
@@ -62,8 +62,16 @@ class Plan(NamedTuple):
 
     def notes(self) -> list[Note]:
         made = [Note("breaker.create", row.id, after=row) for row in self.created]
-        changed = [Note("breaker.update", old.id, old, new) for old, new in self.edited]
+        changed = [Note(_action_of(old, new), old.id, old, new) for old, new in self.edited]
         return made + changed + [Note("breaker.delete", row.id, before=row) for row in self.removed]
+
+
+def _action_of(old: BreakerRow, new: BreakerRow) -> str:
+    """What was done to a breaker: its override set or ended, or something else changed."""
+    before, after = old.controls.override, new.controls.override
+    if before == after:
+        return "breaker.update"
+    return "override.end" if after is None else "override.set"
 
 
 def load_breakers(c: Connection, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[BreakerRow]:

@@ -21,7 +21,7 @@ from breaker_actors.store.section import ACCESS, bump, lock_project, must_exist,
 from breaker_actors.store.steps import Who
 from breaker_actors.text.escaping import link_template
 
-_PROJECT_FIELDS = {"name", "enable_signed_ingest", "slack_webhook_url", "trace_id_url_template"}
+_PROJECT_FIELDS = {"name", "enable_signed_ingest", "slack_webhook_url", "trace_id_url_template", "override_max_ms"}
 _ACCESS_FIELDS = ("enable_signed_ingest", "ingest_secret", "previous_secret", "previous_until_ms")
 """What decides who may send samples; the others concern nobody's access."""
 

@@ -95,6 +95,8 @@ def _filter(query: EventQuery, shelf: _EventTable) -> list[ColumnElement[bool]]:
         wanted.append(e.ts_ms > _int64(query.since_ms))
     if query.until_ms is not None:
         wanted.append(e.ts_ms <= _int64(query.until_ms))
+    if query.hidden is not None:
+        wanted.append(e.hidden_by.is_not(None) if query.hidden else e.hidden_by.is_(None))
     if query.after_sequence is not None:
         wanted.append(shelf.place > _int64(query.after_sequence))
     return wanted

@@ -13,6 +13,7 @@ from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.model import Record
 from breaker_actors.messages import LogFloor
 from breaker_actors.store import tables as t
+from breaker_actors.store.alerts import begins_outage
 from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
 from breaker_actors.store.section import StorePart, bump, chunks
 from breaker_actors.telemetry.set_aside import Asides
@@ -73,11 +74,11 @@ def _starts_ongoing_outage() -> ColumnElement[bool]:
     """The beginning of an outage that goes on: who is told of its end must have heard of it, and how long it was."""
     e, later = t.events.c, t.events.alias()
     same_life = (later.c.breaker_id == e.breaker_id) & (later.c.project_id == e.project_id)
-    newer = exists().where(same_life, later.c.prev == "closed", later.c.transition_seq > e.transition_seq)
+    newer = exists().where(same_life, begins_outage(later.c), later.c.transition_seq > e.transition_seq)
     b = t.breakers.c
     its_breaker = (b.id == e.breaker_id) & (b.project_id == e.project_id)
     going_on = exists().where(its_breaker, t.records.c.breaker_id == b.id, t.records.c.state != "closed")
-    return (e.prev == "closed") & going_on & ~newer
+    return begins_outage(e) & going_on & ~newer
 
 
 _STARTS_ONGOING_OUTAGE = _starts_ongoing_outage()

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, delete, exists, f
 
 from breaker_actors.errors import BreakersError, NotFound, NotRedrivable
 from breaker_actors.store import tables as t
+from breaker_actors.store.alerts import begins_outage
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import slack_place
@@ -190,6 +191,7 @@ def _refuse_endless(c: Connection, last: Row[Any]) -> None:
         e.project_id == last.project_id,
         e.transition_seq > last.transition_seq,
         e.curr == "closed",
+        e.hidden_by.is_(None),
     )
     if state in (None, "closed") or c.execute(closed.limit(1)).first():
         raise NotRedrivable(
@@ -261,7 +263,7 @@ def _forgettable() -> ColumnElement[bool]:
         pending.c.incident == o.incident, pending.c.channel_id == o.channel_id, pending.c.state == "pending"
     )
     same_life = (e.breaker_id == o.breaker_id) & (e.project_id == o.project_id)
-    over = exists().where(same_life, e.transition_seq > o.transition_seq, e.prev == "closed")
+    over = exists().where(same_life, e.transition_seq > o.transition_seq, begins_outage(e))
     its_breaker = (t.breakers.c.id == o.breaker_id) & (t.breakers.c.project_id == o.project_id)
     of_it = t.records.c.breaker_id == t.breakers.c.id
     going_on = exists().where(its_breaker, of_it, t.records.c.state != "closed") & ~over

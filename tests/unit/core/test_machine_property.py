@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from breaker_actors.core import window
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Record, Rule
+from breaker_actors.core.model import Batch, Control, Override, Record, Rule
 from breaker_actors.core.rule_fields import DELTA_OF, KINDS, OPS, POLICIES
 from tests.support.oracle import Oracle
 
@@ -116,6 +116,19 @@ EVEN = [*PLAIN * len(VALUES), *VALUES * len(PLAIN)]
 sample_rows = st.sampled_from([(lag, value, ok) for value in EVEN for lag in LAGS for ok in (False, True)])
 rows = st.lists(sample_rows, min_size=0, max_size=14)
 waits = st.sampled_from([0, 1, 3, 9, 10, 11, 25, 50, 60, 99, 100, 101, 130, 310])
+overrides = st.builds(
+    lambda kind, rate, then, lasts: (kind, rate if kind == "throttle" else None, then, lasts),
+    st.sampled_from(["force_open", "force_closed", "throttle"]),
+    st.sampled_from([0.0, 0.2, 0.5, 1.0]),
+    st.sampled_from([None, None, "half_open"]),
+    st.sampled_from([0, 1, 10, 25, 60, 130, 310, 5_000]),
+)
+controls = st.tuples(
+    st.just("control"),
+    waits,
+    st.sampled_from(["enforce", "enforce", "observe"]),
+    st.one_of(st.none(), st.none(), overrides),
+)
 batches = st.tuples(st.just("batch"), waits, rows, st.sampled_from([0, 0, 0, 0, 3, 20]))
 steps = st.one_of(
     batches,
@@ -125,6 +138,7 @@ steps = st.one_of(
     st.tuples(st.just("look"), waits),
     st.tuples(st.just("gap"), waits, waits),
     changes(),
+    controls,
     st.tuples(st.just("restart"), waits),
 )
 
@@ -182,6 +196,29 @@ class Both:
         if lacks:
             self.breaker.unload()
             self.refill()
+
+    def control(self, wait: int, mode: str, override: tuple[Any, ...] | None) -> None:
+        """`override`: its kind, rate, what follows it, and how long it lasts. Settings that come again, as with a
+        change of the rule, have no effect; nor does an override that has ended by itself."""
+        self.now += wait
+        assert self.breaker.advance(self.now - 1) == self.oracle.advance(self.now - 1)
+        wanted = None
+        if override is not None:
+            kind, rate, then, lasts = override
+            wanted = Override(
+                kind=kind,
+                reason="why",
+                by="sam",
+                since_ms=self.now,
+                until_ms=self.now + lasts,
+                version=self.now,
+                allow_rate=rate,
+                then=then,
+            )
+        control = Control(mode=mode, override=wanted, by="robin", comment="because")
+        effects = self.breaker.control(control, self.now)
+        assert effects == self.oracle.control(control, self.now)
+        assert self.breaker.control(control, self.now) == ()
 
     def restart(self, wait: int) -> None:
         stored = msgspec.msgpack.decode(msgspec.msgpack.encode(self.breaker.record()), type=Record)

@@ -41,9 +41,10 @@ BAD: Any = "static\n"
 
 
 NEWER = {
-    "projects": ("breakers_version", "replacing"),
+    "projects": ("breakers_version", "replacing", "override_max_ms"),
+    "breakers": ("control", "shadow_of"),
     "routers": ("reached_offset",),
-    "events": ("before", "checksum"),
+    "events": ("before", "checksum", "hidden_by", '"by"', "comment"),
     "records": ("event_checksum", "checksum"),
 }
 """Columns that came since c930192."""
@@ -225,6 +226,7 @@ async def make_c930192(directory: Path) -> tuple[Tenant, Tenant, list[str], str]
         for table in ("set_aside", "idempotency_keys", "identity", "stored"):  # what came since
             c.execute(f"DROP TABLE {table}")
         c.execute("DROP INDEX ix_outbox_project_number")
+        c.execute("DROP INDEX ix_breakers_shadow_of")
         for table, columns in NEWER.items():
             for column in columns:
                 c.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
