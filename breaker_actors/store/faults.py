@@ -92,11 +92,11 @@ def newest_event(c: Connection) -> int:
 
 def moves_of(c: Connection, project_id: str, breaker_id: str, upto: int) -> list[tuple[Any, ...]]:
     """A breaker's events up to a sequence, oldest first: transition_seq, prev, curr, ts_ms, reason, allow_rate, value,
-    agg."""
+    agg, hidden_by, by, comment."""
     e = t.events.c
     mine = (e.project_id == project_id) & (e.breaker_id == breaker_id) & (e.sequence <= upto)
-    columns = (e.transition_seq, e.prev, e.curr, e.ts_ms, e.reason, e.allow_rate, e.value, e.agg)
-    columns += (e.hidden_by, e.by, e.comment)
+    figures = (e.reason, e.allow_rate, e.value, e.agg)
+    columns = (e.transition_seq, e.prev, e.curr, e.ts_ms, *figures, e.hidden_by, e.by, e.comment)
     return [tuple(row) for row in c.execute(select(*columns).where(mine).order_by(e.transition_seq))]
 
 

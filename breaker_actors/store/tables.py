@@ -249,9 +249,6 @@ def _transition(table: str) -> tuple[Column[Any], ...]:
         Column("value", Float),
         Column("rule", JsonText(dict[str, Any], f"{table}.rule", msgspec.to_builtins(UNREADABLE_RULE)), nullable=False),
         Column("agg", JsonText(dict[str, Any], f"{table}.agg", msgspec.to_builtins(Agg())), nullable=False),
-        Column("hidden_by", Text),
-        Column("by", Text),
-        Column("comment", Text),
     )
 
 
@@ -262,6 +259,9 @@ events = Table(
     Column("shard", Integer, primary_key=True, autoincrement=False),
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),
     *_transition("events"),
+    Column("hidden_by", Text),
+    Column("by", Text),
+    Column("comment", Text),
     Column("before", BigInteger),
     Column("checksum", BigInteger),
     UniqueConstraint("breaker_id", "project_id", "transition_seq"),

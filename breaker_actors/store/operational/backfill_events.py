@@ -34,4 +34,4 @@ class Backfills(StorePart):
 
 
 def _values(draft: EventDraft) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.structs.asdict(draft).items() if name != "trace_id"}
+    return {name: value for name, value in msgspec.structs.asdict(draft).items() if name in t.backfill_events.c}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, literal, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, false, func, literal, select, tuple_
 
 from breaker_actors.errors import NotFound
 from breaker_actors.store import tables as t
@@ -96,10 +96,15 @@ def _filter(query: EventQuery, shelf: _EventTable) -> list[ColumnElement[bool]]:
     if query.until_ms is not None:
         wanted.append(e.ts_ms <= _int64(query.until_ms))
     if query.hidden is not None:
-        wanted.append(e.hidden_by.is_not(None) if query.hidden else e.hidden_by.is_(None))
+        wanted.append(_hidden(shelf) if query.hidden else ~_hidden(shelf))
     if query.after_sequence is not None:
         wanted.append(shelf.place > _int64(query.after_sequence))
     return wanted
+
+
+def _hidden(shelf: _EventTable) -> ColumnElement[bool]:
+    """Of moves that callers did not see; what was loaded afterwards counts as seen."""
+    return false() if shelf.source == "backfill" else shelf.table.c.hidden_by.is_not(None)
 
 
 def _before(query: EventQuery, shelf: _EventTable) -> list[ColumnElement[bool]]:

@@ -14,6 +14,5 @@ def upgrade() -> None:
     op.add_column("breakers", sa.Column("shadow_of", sa.Text()))
     op.create_index("ix_breakers_shadow_of", "breakers", ["shadow_of"])
     op.add_column("projects", sa.Column("override_max_ms", sa.BigInteger()))
-    for table in ("events", "backfill_events"):
-        for name in ("hidden_by", "by", "comment"):
-            op.add_column(table, sa.Column(name, sa.Text()))
+    for name in ("hidden_by", "by", "comment"):
+        op.add_column("events", sa.Column(name, sa.Text()))
