@@ -29,6 +29,7 @@ STATUS: dict[type[errors.BreakersError], int] = {
     errors.RouterHasBreakers: 409,
     errors.WorkspaceHasProjects: 409,
     errors.GuardrailBlocked: 409,
+    errors.ConfirmationNeeded: 409,
     errors.NotRedrivable: 409,
     errors.PreconditionFailed: 412,
     errors.PayloadTooLarge: 413,

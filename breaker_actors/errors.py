@@ -82,8 +82,14 @@ class GuardrailBlocked(BreakersError):
     code = "guardrail_blocked"
 
 
+class ConfirmationNeeded(BreakersError):
+    """Callers would feel this at once: send confirm true to do it."""
+
+    code = "confirmation_needed"
+
+
 class PreconditionFailed(BreakersError):
-    """If-Match does not match the current set."""
+    """If-Match does not match what is there."""
 
     code = "precondition_failed"
 

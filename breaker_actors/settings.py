@@ -128,6 +128,9 @@ class Settings(BaseSettings):
     bulk_removal_percent_max: int = Field(
         50, ge=0, le=100, description="share of a project's breakers, when 10 or more, that one PUT may remove unasked"
     )
+    override_max_ms: int = Field(
+        86_400_000, ge=1_000, description="how long an override may last, where a project says nothing else"
+    )
     duplicate_window_ms: int = Field(600_000, ge=0, description="how long a repeated request is recognised")
     duplicate_keys_max: int = Field(
         1_000_000, ge=1, description="duplicate keys a RouterActor holds; the oldest of who holds most go first"

@@ -135,7 +135,7 @@ async def authenticate(right: auth.Right) -> KeyRow:
         count_as(shares.keyed(key))
     allowed = auth.permit(key, right)
     proven()
-    g.key_id, g.org_id = allowed.id, allowed.org_id
+    g.key_id, g.org_id, g.actor = allowed.id, allowed.org_id, allowed.name or allowed.key_prefix
     replica().uses.note(allowed)
     return allowed
 
@@ -159,6 +159,11 @@ async def require_operator() -> None:
 def current_key_id() -> str:
     """Whose key the current request carries, for the audit log."""
     return str(g.key_id)
+
+
+def current_actor() -> str:
+    """Who the current request's key says it is, for people: its name, or its beginning where it has none."""
+    return str(g.actor)
 
 
 async def authorized_project(project_id: str, right: auth.Right) -> ProjectRow:

@@ -138,9 +138,9 @@ def creating(
     )
 
 
-def editing(path: str, id: str, summary: str, body: Any, changed: Any) -> Operation:
+def editing(path: str, id: str, summary: str, body: Any, changed: Any, refusals: tuple[int, ...] = ()) -> Operation:
     """A PATCH, which changes nothing without a body and answers the thing as it is now."""
-    return Operation("PATCH", path, id, summary, ok(changed), body=body, body_required=False)
+    return Operation("PATCH", path, id, summary, ok(changed), refusals=refusals, body=body, body_required=False)
 
 
 IF_NONE_MATCH = Parameter("If-None-Match", "header", str, "Entity tags the caller holds.")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from api.openapi.operation import GONE, ONCE, Answer, Either, Operation, Parameter, creating, editing, ok, polled
+from api.wire import overrides
 from api.wire import requests as r
 from api.wire import requests_accounts as ra
 from api.wire import responses as a
@@ -32,11 +33,14 @@ class Document(a.Answer, kw_only=True):
 V1, P = "/v1", "/v1/projects/{project_id}"
 B, R, N, K = f"{P}/breakers", f"{P}/routers", f"{P}/notification-channels", f"{P}/keys"
 W, S, BM, RM = f"{V1}/workspaces", f"{P}/status", f"{B}/metadata", f"{R}/metadata"
+OV = f"{B}/{{breaker_id}}/override"
 W1, B1, R1, N1 = f"{W}/{{workspace_id}}", f"{B}/{{breaker_id}}", f"{R}/{{router_id}}", f"{N}/{{channel_id}}"
 
 Overlap = Annotated[int, Meta(ge=0, le=600_000, extra_json_schema={"default": 600_000})]
 IF_MATCH = Parameter("If-Match", "header", str, "Replace only while the set has one of these entity tags.")
 DESTRUCTIVE = Parameter("allow_destructive", "query", bool, "true overrides the guardrail.")
+OVERRIDE_MATCH = Parameter("If-Match", "header", str, "Only while the override in force has this entity tag.")
+END_REASON = Parameter("reason", "query", Annotated[str, Meta(max_length=500)], "Why it is ended.")
 OVERLAP = Parameter("overlap_ms", "query", Overlap, "The old secret counts so long; at most, and unsaid: 10 min.")
 WORKSPACE = Parameter("workspace_id", "query", str, "Only projects of this workspace.")
 SIGNATURE = (
@@ -55,6 +59,7 @@ EVENTS = (
     Parameter("cursor", "query", Cursor, "next_cursor of a previous answer."),
     Parameter("limit", "query", Limit, "Events in one answer."),
     Parameter("source", "query", Literal["live", "backfill", "all"], "live: what happened (the default)."),
+    Parameter("observed", "query", bool, "true: only moves that callers did not see; false: only those they saw."),
 )
 AUDIT = (
     Parameter("cursor", "query", NumberCursor, "next_cursor of a previous answer."),
@@ -131,8 +136,28 @@ OPERATIONS: tuple[Operation, ...] = (
         parameters=(IF_MATCH, DESTRUCTIVE),
     ),
     Op("GET", B1, "get_breaker", "One breaker", ok(a.BreakerSingle)),
-    editing(B1, "update_breaker", "Change a breaker", r.BreakerPatch, a.BreakerSingle),
+    editing(B1, "update_breaker", "Change a breaker", r.BreakerPatch, a.BreakerSingle, refusals=(409,)),
     Op("DELETE", B1, "delete_breaker", "Delete a breaker", GONE),
+    Op("GET", OV, "get_override", "The override of a breaker", ok(overrides.BreakerOverride, "ETag")),
+    Op(
+        "PUT",
+        OV,
+        "set_override",
+        "Override what callers see",
+        ok(overrides.BreakerOverride, "ETag"),
+        refusals=(412,),
+        body=overrides.OverrideSet,
+        parameters=(OVERRIDE_MATCH,),
+    ),
+    Op(
+        "DELETE",
+        OV,
+        "end_override",
+        "End an override",
+        GONE,
+        refusals=(400, 412),
+        parameters=(OVERRIDE_MATCH, END_REASON),
+    ),
     Op("GET", f"{B1}/state", "get_state", "The state of a breaker", ok(a.BreakerState), "read_runtime"),
     Op(
         "POST",

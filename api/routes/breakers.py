@@ -13,6 +13,7 @@ from api.context.current import (
     authorized_project,
     callers,
     configured,
+    current_actor,
     current_key_id,
     departure,
     expect_list,
@@ -29,10 +30,11 @@ from api.wire import requests as wire
 from api.wire import responses as bodies
 from api.wire.http import json_pieces, json_response, no_content
 from api.wire.query import flag
-from api.wire.remarks import name_remarks, rule_remarks
+from api.wire.remarks import name_remarks, now_enforced, rule_remarks
 from api.wire.requests_bulk import Guard, bulk_items
 from api.wire.unknown import FieldWarning
-from breaker_actors.errors import NotFound
+from breaker_actors.core.model import BreakerMode
+from breaker_actors.errors import ConfirmationNeeded, NotFound
 from breaker_actors.store.rows import BreakerRow
 
 blueprint = Blueprint("breakers", __name__, url_prefix="/v1/projects/<project_id>/breakers")
@@ -102,13 +104,29 @@ async def get_breaker(project_id: str, breaker_id: str) -> Response:
 async def update_breaker(project_id: str, breaker_id: str) -> Response:
     project, parts = await authorized_project(project_id, "manage"), replica()
     breaker_id = path_uuid(breaker_id)
-    edit = partial(wire.breaker_edit, fields=await sent_fields(wire.BreakerPatch))
+    fields = await sent_fields(wire.BreakerPatch)
+    await _confirm_mode(project.id, breaker_id, *wire.mode_asked(fields))
+    edit = partial(wire.breaker_edit, fields=fields, by=current_actor())
     row, change_ids = await parts.config.update_breaker(
         project.id, breaker_id, edit, parts.clock.now_ms(), by=current_key_id()
     )
     await configured(project.id, change_ids)
     await _remark(row)
     return json_response(bodies.breaker_single(row))
+
+
+async def _confirm_mode(project_id: str, breaker_id: str, mode: BreakerMode | None, confirmed: bool) -> None:
+    """Callers feel at once what a machine says that is not closed, when its breaker is enforced: that is to be meant.
+    Raises ConfirmationNeeded."""
+    if mode != "enforce":
+        return
+    reading = (await replica().gateway.states(project_id, [breaker_id])).get(breaker_id)
+    if reading is None or reading.view.mode == "enforce" or reading.view.machine_state == "closed":
+        return
+    state = reading.view.machine_state
+    if not confirmed:
+        raise ConfirmationNeeded(details={"machine_state": state, "confirm": "Expected true"})
+    remark([now_enforced(state)])
 
 
 @blueprint.delete("/<breaker_id>")

@@ -37,6 +37,7 @@ def events_query(project_id: str, args: Mapping[str, str]) -> EventQuery:
         after_sequence=_integer("after_sequence", given),
         limit=_limit(given),
         source=_source(given),
+        hidden=flag("observed", given) if "observed" in given else None,
     )
     query = _continue(query, given["cursor"]) if "cursor" in given else query
     if query.source == "all" and query.after_sequence is not None:
@@ -127,6 +128,14 @@ def flag(field: str, args: Mapping[str, str]) -> bool:
     if word not in ("", "true", "false"):
         raise _bad(field, "not true or false")
     return word != "false"
+
+
+def comment(field: str, args: Mapping[str, str], chars_max: int) -> str | None:
+    """What people say of what they do; None: nothing."""
+    said = args.get(field, "").strip()
+    if len(said) > chars_max:
+        raise _bad(field, f"longer than {chars_max} characters")
+    return said or None
 
 
 def overlap_ms(args: Mapping[str, str], most: int) -> int:

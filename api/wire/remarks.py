@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.wire.unknown import FieldWarning
-from breaker_actors.core.model import Rule
+from breaker_actors.core.model import Rule, StateWord
 
 NEVER_MOVES, SAME_NAME, SHORT_WINDOW = "never_moves", "same_name", "short_window"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
@@ -16,6 +16,12 @@ REPEATED = FieldWarning(
 NO_MAIL_SERVER = FieldWarning(
     "no_mail_server", "channel", "No mail server is set: mails are given up until the service has BREAKERS_SMTP_HOST."
 )
+
+
+def now_enforced(state: StateWord) -> FieldWarning:
+    """A breaker that observed is enforced while its machine is not closed."""
+    word = state.replace("_", " ")
+    return FieldWarning("now_enforced", "mode", f"The machine is {word}: callers see that from now on.")
 
 
 def rule_remarks(rule: Rule) -> list[FieldWarning]:

@@ -30,14 +30,17 @@ from api.wire.types import (
     Uuid,
     default,
 )
+from breaker_actors.core.model import BreakerMode
 from breaker_actors.core.rules import JSON_BYTES_MAX, JSON_VALUES_MAX, excess, parse_rule
 from breaker_actors.errors import BadRequest, Invalid
-from breaker_actors.store.rows import BreakerDraft, BreakerRow, ProjectRow, RouterDraft, RouterRow
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, ProjectRow, RouterDraft, RouterRow, with_mode
 from breaker_actors.text.escaping import link_template
 from breaker_actors.text.redaction import unmask
 
 T = TypeVar("T")
 
+OVERRIDE_MAX_MS = 31 * 86_400_000
+"""A month: the longest that a project may let an override last."""
 TEMPLATE = "Expected an http or https address with a host of its own; {{value}} may stand behind the host"
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _SUSPECT = re.compile(rb"\\u0000|[0-9]{19}")
@@ -127,6 +130,7 @@ class ProjectPatch(msgspec.Struct):
     name: Name | UnsetType | None = UNSET
     slack_webhook_url: Url | UnsetType | None = UNSET
     trace_id_url_template: Url | UnsetType | None = UNSET
+    override_max_ms: Annotated[int, msgspec.Meta(ge=1_000, le=OVERRIDE_MAX_MS)] | UnsetType | None = UNSET
 
     def fields(self, row: ProjectRow) -> dict[str, Any]:
         """What to store: null and "" clear an address, null turns signing off, an empty name is no change, and the mask
@@ -152,19 +156,29 @@ class ProjectPatch(msgspec.Struct):
 # breakers
 
 
-class BreakerCreate(msgspec.Struct):
+class BreakerFields(msgspec.Struct):
     id: Uuid | UnsetType | None = UNSET
     name: Name | UnsetType | None = UNSET
     actions: JsonObject | UnsetType | None = UNSET
     metadata: Metadata | UnsetType | None = UNSET
+    mode: Annotated[BreakerMode, default("enforce")] | UnsetType | None = UNSET
 
 
-class BreakerPatch(BreakerCreate):
-    pass  # its id has to be text or null, means nothing and is not described
+class BreakerCreate(BreakerFields):
+    """`shadow_of`: a breaker of the project whose samples this one gets, too; it is in mode observe then."""
+
+    shadow_of: Uuid | UnsetType | None = UNSET
 
 
-class BreakerItem(BreakerCreate):
-    """Matched by id, else by name; one of them must be there."""
+class BreakerPatch(BreakerFields):
+    """Its id has to be text or null, means nothing and is not described. `confirm`: to enforce a breaker whose machine
+    is not closed, which callers feel at once."""
+
+    confirm: bool | UnsetType | None = UNSET
+
+
+class BreakerItem(BreakerFields):
+    """Matched by id, else by name; one of them must be there. Without a mode the stored one is kept."""
 
 
 class BreakersReplace(msgspec.Struct):
@@ -175,19 +189,32 @@ class BreakersReplace(msgspec.Struct):
 def breaker_draft(fields: Mapping[str, Any]) -> BreakerDraft:
     """What a create asks for; null is the same as absent."""
     plain = shape(fields, BreakerCreate)
-    if plain.id not in (None, UNSET) and uuid_or_none(plain.id) is None:
-        raise invalid("id", "Expected a uuid")
+    for field in ("id", "shadow_of"):
+        if getattr(plain, field) not in (None, UNSET) and uuid_or_none(getattr(plain, field)) is None:
+            raise invalid(field, "Expected a uuid")
+    shadow_of = uuid_or_none(plain.shadow_of)
+    if shadow_of is not None and plain.mode == "enforce":
+        raise invalid("mode", "A shadow observes; make it without shadow_of, or change its mode later")
+    mode: BreakerMode = "observe" if shadow_of is not None or plain.mode == "observe" else "enforce"
     return BreakerDraft(
         rule=parse_rule(fields),
         id=uuid_or_none(plain.id),
         name=plain.name or None,
         actions=bounded("actions", plain.actions or None),
         metadata=plain.metadata or {},
+        control=with_mode(None, mode),
+        shadow_of=shadow_of,
     )
 
 
-def breaker_edit(row: BreakerRow, fields: Mapping[str, Any]) -> BreakerRow:
-    """The row as a PATCH wants it."""
+def mode_asked(fields: Mapping[str, Any]) -> tuple[BreakerMode | None, bool]:
+    """The mode that a PATCH asks for (None: it does not), and whether it confirms that."""
+    plain = shape(fields, BreakerPatch)
+    return None if plain.mode is UNSET else plain.mode or "enforce", plain.confirm is True
+
+
+def breaker_edit(row: BreakerRow, fields: Mapping[str, Any], by: str | None = None) -> BreakerRow:
+    """The row as a PATCH wants it; `by`: whose it is."""
     plain = shape(fields, BreakerPatch)
     wanted: dict[str, Any] = {"rule": parse_rule(fields, row.rule)}
     if plain.name is not UNSET:
@@ -196,6 +223,8 @@ def breaker_edit(row: BreakerRow, fields: Mapping[str, Any]) -> BreakerRow:
         wanted["actions"] = bounded("actions", plain.actions or None)
     if plain.metadata is not UNSET:
         wanted["metadata"] = plain.metadata or {}
+    if plain.mode is not UNSET:
+        wanted["control"] = with_mode(row.control, plain.mode or "enforce", by)
     return msgspec.structs.replace(row, **wanted)
 
 

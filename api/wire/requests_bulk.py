@@ -124,4 +124,5 @@ def _item(i: int, text: bytes, unknown: list[FieldWarning] | None) -> BreakerIte
         name=plain.name or None,
         actions=actions,
         metadata=None if plain.metadata is UNSET else plain.metadata,
+        mode=plain.mode or None,
     )

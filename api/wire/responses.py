@@ -30,7 +30,8 @@ from api.wire.types import (
     Uuid,
 )
 from breaker_actors.clock import rfc3339
-from breaker_actors.core.model import Kind, Op, Policy, StateWord, View
+from breaker_actors.core.model import BreakerMode, HiddenBy, Kind, Op, Override, OverrideKind, Policy, StateWord, View
+from breaker_actors.core.overlay import RATES, STATES
 from breaker_actors.core.rules import derived
 from breaker_actors.messages import StateReading
 from breaker_actors.store.rows import (
@@ -110,6 +111,7 @@ class Project(Answer, kw_only=True):
     enable_signed_ingest: bool
     slack_webhook_url: str | None
     trace_id_url_template: str | None
+    override_max_ms: Ms | None
 
 
 class NewProject(Project, kw_only=True):
@@ -185,6 +187,8 @@ class Breaker(Answer, kw_only=True):
     actions: JsonObject | None
     metadata: Metadata
     router_ids: list[Uuid]
+    mode: BreakerMode
+    shadow_of: Uuid | None
 
 
 class BreakerSingle(Breaker, kw_only=True):
@@ -218,6 +222,8 @@ def breaker(row: BreakerRow) -> Breaker:
         actions=row.actions or None,
         metadata=row.metadata,
         router_ids=list(row.router_ids),
+        mode=row.controls.mode,
+        shadow_of=row.shadow_of,
     )
 
 
@@ -305,6 +311,34 @@ def metadata(row: BreakerMetadata | RouterRow) -> MetadataItem:
 # states
 
 
+class OverrideShown(Answer, kw_only=True):
+    """An override in force. `by`: who set it; `version` names it in If-Match."""
+
+    kind: OverrideKind
+    allow_rate: Rate
+    reason: str
+    by: str
+    since: Instant
+    since_ms: Ms
+    until: Instant
+    until_ms: Ms
+    then: Literal["half_open"] | None
+    version: Count
+
+
+def override_fields(override: Override) -> dict[str, Any]:
+    """All that is shown of an override."""
+    return msgspec.structs.asdict(override) | {
+        "allow_rate": RATES.get(STATES[override.kind], override.allow_rate or 0.0),
+        "since": rfc3339(override.since_ms),
+        "until": rfc3339(override.until_ms),
+    }
+
+
+def shown_override(override: Override | None) -> OverrideShown | None:
+    return None if override is None else OverrideShown(**override_fields(override))
+
+
 class BreakerState(Answer, kw_only=True, omit_defaults=True):
     """BreakerStateLookup and BreakerStateBatchItem in one."""
 
@@ -331,6 +365,9 @@ class BreakerState(Answer, kw_only=True, omit_defaults=True):
     updated_at: Instant
     truncated: Count
     late: Count
+    machine_state: StateWord
+    mode: BreakerMode
+    override: OverrideShown | None
     stale: bool = False
 
 
@@ -364,6 +401,9 @@ def state(row: BreakerBrief, reading: StateReading) -> BreakerState:
         updated_at=rfc3339(max(view.last_eval_ms, view.state_since_ms)),
         truncated=view.truncated_count,
         late=view.late_count,
+        machine_state=view.machine_state,
+        mode=view.mode,
+        override=shown_override(view.override),
         stale=reading.stale,
     )
 
@@ -414,6 +454,10 @@ class BreakerEvent(Answer, kw_only=True, omit_defaults=True):
     value: float | None = None
     source: EventSource = "live"
     run_id: str = ""
+    observed: bool = False
+    hidden_by: HiddenBy | None = None
+    by: str | None = None
+    comment: str | None = None
 
 
 EventList = list_of("EventList", "events", BreakerEvent, returned=Count)
@@ -429,6 +473,7 @@ def event(row: EventRow) -> BreakerEvent:
         to_state=row.curr,
         timestamp=rfc3339(row.ts_ms),
         run_id=row.run_id or "",
+        observed=row.hidden_by is not None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Select, func, select, type_coerce
 
-from breaker_actors.errors import NotFound, too_many_breakers
+from breaker_actors.errors import Invalid, NotFound, too_many_breakers
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import Check, Edit
 from breaker_actors.store.config.audit_log import Place
@@ -16,6 +16,7 @@ from breaker_actors.store.config.bulk_steps import BulkReplace
 from breaker_actors.store.config.change_rows import stream_names
 from breaker_actors.store.config.change_set import Plan, carry_out, edited, load_breakers
 from breaker_actors.store.config.idempotency import Onces
+from breaker_actors.store.config.routers import link_shadow
 from breaker_actors.store.rows import (
     SYSTEM,
     UNREADABLE_RULE,
@@ -150,8 +151,23 @@ def _create(
         created_ms=place.now_ms,
         updated_ms=place.now_ms,
         router_ids=(new_id(),),
+        control=draft.control,
+        shadow_of=draft.shadow_of,
     )
-    return row, carry_out(c, place, Plan(created=[row]))
+    watched = _watched(c, project_id, draft.shadow_of)
+    change_ids = carry_out(c, place, Plan(created=[row]))
+    change_ids += link_shadow(c, place, row.id, watched)
+    return msgspec.structs.replace(row, router_ids=(*row.router_ids, *watched)), change_ids
+
+
+def _watched(c: Connection, project_id: str, breaker_id: str | None) -> tuple[str, ...]:
+    """The routers of the breaker that a new one is to be a shadow of. Raises Invalid."""
+    if breaker_id is None:
+        return ()
+    found = load_breakers(c, project_id, [breaker_id])
+    if not found:
+        raise Invalid("shadow_of: there is no such breaker", {"shadow_of": "there is no such breaker"})
+    return found[0].router_ids
 
 
 def _existing(c: Connection, project_id: str, breaker_id: str) -> BreakerRow:

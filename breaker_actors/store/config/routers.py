@@ -282,8 +282,22 @@ def _delete(c: Connection, place: Place, row: RouterRow) -> list[int]:
     return change_ids
 
 
+def link_shadow(c: Connection, place: Place, breaker_id: str, router_ids: Sequence[str]) -> list[int]:
+    """Links a breaker to all these routers of its project; the ids of the change rows."""
+    routers = [_locked(c, place.project_id or "", router_id) for router_id in router_ids]
+    return [change_id for router in routers for change_id in _link(c, place, router, [breaker_id])[1]]
+
+
+def _shadows(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> list[str]:
+    """The breakers that get the samples of these, too."""
+    b = t.breakers.c
+    query = select(b.id).where(b.shadow_of.in_(IDS), b.project_id == project_id).order_by(b.number)
+    return [id_ for (id_,) in by_ids(c, query, breaker_ids)]
+
+
 def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> tuple[RouterRow, list[int]]:
-    asked = _breakers(c, row.project_id, tuple(dict.fromkeys(breaker_ids)))
+    wanted = (*breaker_ids, *_shadows(c, row.project_id, breaker_ids))
+    asked = _breakers(c, row.project_id, tuple(dict.fromkeys(wanted)))
     before = set(row.breaker_ids)
     new = [breaker for breaker in asked if breaker.id not in before]
     if not new:
@@ -306,11 +320,13 @@ def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str
 def _unlink(c: Connection, place: Place, row: RouterRow, breaker_id: str) -> list[int]:
     if breaker_id not in row.breaker_ids:
         raise NotFound("The breaker is not linked to this router.", {"breaker_id": breaker_id})
-    since_offset = end_link(c, row.project_id, row.id, breaker_id)
-    left = tuple(id_ for id_ in row.breaker_ids if id_ != breaker_id)
+    ended = {breaker_id, *_shadows(c, row.project_id, [breaker_id])} & set(row.breaker_ids)
+    since = {id_: end_link(c, row.project_id, row.id, id_) for id_ in sorted(ended)}
+    left = tuple(id_ for id_ in row.breaker_ids if id_ not in ended)
     _note_links(c, place, "router.unlink", row, msgspec.structs.replace(row, breaker_ids=left))
     (change_id,) = _tell_view(c, row.id)
-    note_ended_link(c, row.id, breaker_id, since_offset, change_id, place.now_ms)
+    for id_, since_offset in since.items():
+        note_ended_link(c, row.id, id_, since_offset, change_id, place.now_ms)
     return [change_id]
 
 

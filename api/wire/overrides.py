@@ -1,0 +1,147 @@
+"""Overrides on the wire: what a request asks for, the edit of a breaker that follows, and how one is shown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from api.wire.http import matches
+from api.wire.requests import invalid, shape
+from api.wire.responses import Answer, OverrideShown, override_fields, shown_override
+from api.wire.types import Ms, Rate, Uuid
+from breaker_actors.core.model import Control, Override, OverrideKind
+from breaker_actors.errors import PreconditionFailed
+from breaker_actors.store.base import Edit
+from breaker_actors.store.rows import BreakerRow
+
+FOR_MS = 3_600_000
+"""How long an override lasts when nothing is said: an hour."""
+FOR_MS_MIN = 1_000
+SAME_MS = 10_000
+"""An override that was asked for again within so long of the first time is the same one."""
+REASON_CHARS_MAX = 500
+NONE_TAG = "0"
+"""What a breaker without an override is known by."""
+
+Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX, examples=["dependency is being moved"])]
+
+
+class OverrideSet(msgspec.Struct):
+    """`allow_rate` belongs to throttle, which needs it. It ends after `for_ms` or at `until_ms`: after an hour when
+    neither is given. `then` half_open: a ramp begins where it ends."""
+
+    kind: OverrideKind
+    reason: Reason
+    allow_rate: Rate | None = None
+    for_ms: Annotated[int, Meta(ge=FOR_MS_MIN)] | None = None
+    until_ms: Ms | None = None
+    then: Literal["half_open"] | None = None
+
+
+class BreakerOverride(Answer, kw_only=True):
+    """The override of a breaker; null: there is none."""
+
+    breaker_id: Uuid
+    override: OverrideShown | None
+
+
+class OverrideItem(OverrideShown, kw_only=True):
+    breaker_id: Uuid
+    name: str
+
+
+def override_item(row: BreakerRow, override: Override) -> OverrideItem:
+    return OverrideItem(**override_fields(override), breaker_id=row.id, name=row.name)
+
+
+def breaker_override(row: BreakerRow, now_ms: int) -> BreakerOverride:
+    return BreakerOverride(breaker_id=row.id, override=shown_override(active(row, now_ms)))
+
+
+def active(row: BreakerRow, now_ms: int) -> Override | None:
+    """The override of a breaker, unless it is over."""
+    override = row.controls.override
+    return override if override is not None and now_ms < override.until_ms else None
+
+
+def override_tag(override: Override | None) -> str:
+    """What an override is known by in entity tags."""
+    return NONE_TAG if override is None else str(override.version)
+
+
+def asked_override(fields: Mapping[str, Any], by: str, now_ms: int, most_ms: int) -> Override:
+    """The override that a body asks for, of version 0. Raises Invalid, also where it lasts longer than `most_ms`."""
+    plain = shape(fields, OverrideSet)
+    if plain.kind == "throttle" and plain.allow_rate is None:
+        raise invalid("allow_rate", "is required for a throttle, between 0 and 1")
+    if plain.kind != "throttle" and plain.allow_rate is not None:
+        raise invalid("allow_rate", "belongs to a throttle")
+    if plain.for_ms is not None and plain.until_ms is not None:
+        raise invalid("until_ms", "Give for_ms or until_ms")
+    if not plain.reason.strip():
+        raise invalid("reason", "is required")
+    until_ms = plain.until_ms if plain.until_ms is not None else now_ms + (plain.for_ms or min(FOR_MS, most_ms))
+    field = "for_ms" if plain.until_ms is None else "until_ms"
+    if until_ms - now_ms > most_ms:
+        raise invalid(field, f"An override of this project lasts at most {most_ms} ms (override_max_ms)")
+    if until_ms <= now_ms:
+        raise invalid(field, "It would be over already")
+    return Override(
+        kind=plain.kind,
+        reason=plain.reason.strip(),
+        by=by,
+        since_ms=now_ms,
+        until_ms=until_ms,
+        version=0,
+        allow_rate=plain.allow_rate if plain.kind == "throttle" else None,
+        then=plain.then,
+    )
+
+
+def setting(asked: Override, if_match: str | None, now_ms: int) -> Edit:
+    """The edit that puts an override in force. One that is in force already, asked for again, stays as it is."""
+
+    def edit(row: BreakerRow) -> BreakerRow:
+        known = active(row, now_ms)
+        _check(if_match, known)
+        if known is not None and _same(known, asked):
+            return row
+        override = msgspec.structs.replace(asked, version=row.version + 1)
+        return _with(row, override, None, None)
+
+    return edit
+
+
+def ending(if_match: str | None, by: str, comment: str | None, now_ms: int) -> Edit:
+    """The edit that ends the override in force; without one nothing changes."""
+
+    def edit(row: BreakerRow) -> BreakerRow:
+        known = active(row, now_ms)
+        _check(if_match, known)
+        return row if known is None else _with(row, None, by, comment)
+
+    return edit
+
+
+def _check(if_match: str | None, known: Override | None) -> None:
+    """Raises PreconditionFailed unless the override in force is the one that the caller knows."""
+    if if_match is None or (if_match.strip() == "*" and known is not None):
+        return
+    if if_match.strip() == "*" or not matches(if_match, override_tag(known)):
+        raise PreconditionFailed(details={"override": override_tag(known)})
+
+
+def _same(known: Override, asked: Override) -> bool:
+    apart = abs(known.until_ms - asked.until_ms)
+    return apart <= SAME_MS and all(getattr(known, name) == getattr(asked, name) for name in _SAID)
+
+
+_SAID = ("kind", "reason", "by", "allow_rate", "then")
+
+
+def _with(row: BreakerRow, override: Override | None, by: str | None, comment: str | None) -> BreakerRow:
+    control: Control | None = Control(mode=row.controls.mode, override=override, by=by, comment=comment)
+    return msgspec.structs.replace(row, control=control)
