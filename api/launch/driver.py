@@ -14,6 +14,7 @@ import ray
 from ray._private import node, parameter
 from ray.job_config import JobConfig
 
+from api.launch import worker
 from breaker_actors.ray_runtime.actors import NAMESPACE
 
 
@@ -32,18 +33,19 @@ class InstalledCode(JobConfig):
 
 class LeanParams(parameter.RayParams):
     """A head that starts neither the autoscaler's monitor, for its one node, nor the monitor that hands on to drivers
-    what workers print, for nobody who asked."""
+    what workers print, for nobody who asked; and whose workers are ours."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.no_monitor = True
         self.include_log_monitor = False  # type: ignore[assignment]  # declared a string, used as a bool
+        self.worker_path = worker.__file__
 
 
 @contextlib.contextmanager
 def lean() -> Iterator[None]:
-    """Within, a head that this process starts does without three processes that nothing here uses: the two of
-    LeanParams, and the dashboard's, which Ray starts even without a dashboard."""
+    """Within, a head that this process starts is one of LeanParams, and does without the dashboard's process, too,
+    which Ray starts even without a dashboard."""
     params, api_server = parameter.RayParams, node.Node.start_api_server
     parameter.RayParams, node.Node.start_api_server = LeanParams, _start_nothing  # type: ignore[misc,method-assign]
     try:

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from api.launch import leftovers, processes, tls
 from api.launch.held_ports import HeldPorts
 from api.launch.join import note_address
+from api.launch.quick_imports import absent, uncollected
 from api.launch.ray_environment import (
     RAY_FOLDER,
     NotStarted,
@@ -96,6 +97,10 @@ class Service:
 
     def start(self) -> None:
         """Raises Invalid or SchemaMismatch for what the operator has to change, NotStarted for the rest."""
+        with uncollected():
+            self._start()
+
+    def _start(self) -> None:
         begun = self._clock.monotonic()
         self._check()
         self._tell(f"starting on {self.base_url}, data in {self.data_dir}")
@@ -311,7 +316,7 @@ def _exists(ray: Any, name: str, namespace: str) -> bool:
 
 def _import_serve() -> None:
     """Imports Ray Serve, a second of CPU, while Ray starts: that is mostly a wait for its processes."""
-    with contextlib.suppress(Exception):  # who needs it imports it again, and tells
+    with contextlib.suppress(Exception), absent("pandas"):  # who needs it imports it again, and tells
         import ray.serve  # noqa: F401
 
 

@@ -14,7 +14,7 @@ from ray._private import parameter
 from ray.core.generated.common_pb2 import JobConfig as Told
 from ray.job_config import JobConfig
 
-from api.launch import driver
+from api.launch import driver, worker
 
 ROOT = Path(__file__).parents[4]
 CONNECTING = ("init", "client")
@@ -79,3 +79,9 @@ def test_a_head_starts_no_process_that_nothing_here_uses(monkeypatch: pytest.Mon
     started.clear()
     start(address="local", include_dashboard=False)
     assert started == ["gcs_server", "monitor", "dashboard", "log_monitor"]
+
+
+def test_a_head_starts_workers_of_ours() -> None:
+    params = driver.LeanParams()
+    params.update_if_absent(worker_path="Ray's own")  # as `ray._private.node.Node` does
+    assert params.worker_path == worker.__file__
