@@ -55,6 +55,12 @@ OPERATIONS = {
     "get_breaker": "Shows one breaker.",
     "update_breaker": "Changes the fields that are given; null sets a field back to its default. A change of metric, "
     "kind or kind_params starts the evidence anew and keeps the state.",
+    "get_override": "Shows the override in force, null where there is none; its entity tag is 0 then.",
+    "set_override": "Puts an override in force, in place of one that is: callers see it as soon as the routers' logs "
+    "have it. The machine runs on underneath. Asked for again within ten seconds it changes nothing. 412: another "
+    "override is in force than If-Match says.",
+    "end_override": "Ends the override in force, if there is one: callers see the machine again, or a ramp where "
+    "`then` says so.",
     "delete_breaker": "Deletes a breaker, and its own router when nothing else is linked to that.",
     "get_state": "Shows the committed state of one breaker.",
     "get_states": "Shows the committed states of the breakers named, and of those linked to the routers named, each "
@@ -214,6 +220,35 @@ PROPERTIES = {
     "truncated": "Samples that left the window early because it was full.",
     "late": "Samples that came too late for their window.",
     "stale": "true: its owner did not answer within its time, this is the stored state.",
+    # what operators do
+    "OverrideSet.kind": "force_open: no call passes. force_closed: all pass. throttle: a share does, as in half_open.",
+    "OverrideSet.reason": "Why, for people; events and the audit log tell it.",
+    "OverrideSet.allow_rate": "Share of calls to let through, of a throttle alone, which needs it.",
+    "OverrideSet.for_ms": "How long it lasts, milliseconds. Default: an hour.",
+    "OverrideSet.until_ms": "When it ends, Unix milliseconds, instead of for_ms.",
+    "OverrideSet.then": "half_open: a ramp begins where it ends. Default: callers see the machine's own state again.",
+    "OverrideShown.kind": "force_open, force_closed or throttle.",
+    "OverrideShown.allow_rate": "Share of calls that pass while it is in force.",
+    "OverrideShown.reason": "Why it was set.",
+    "by": "Who did it by hand: the name of the key, or how it begins.",
+    "OverrideShown.since": "When it was set.",
+    "OverrideShown.since_ms": "When it was set, Unix milliseconds.",
+    "until": "When it ends by itself.",
+    "until_ms": "When it ends by itself, Unix milliseconds.",
+    "then": "half_open: a ramp begins where it ends; null: none.",
+    "OverrideShown.version": "Tells it from other overrides of the breaker; its entity tag.",
+    "override": "What callers see instead of the machine's state, for a time; null: nothing.",
+    "override_max_ms": "How long an override of its breakers may last, milliseconds; null: as the service says.",
+    "machine_state": "The state that callers would see without override and in mode enforce.",
+    "confirm": "true: enforce the breaker although its machine is not closed, which callers feel at once.",
+    "shadow_of": "The breaker whose samples this one gets, too; null: none.",
+    "comment": "Why it was done by hand.",
+    "hidden_by": "Why callers did not see this move of the machine: override or observe.",
+    "BreakerEvent.observed": "true: callers did not see this move of the machine.",
+    **{
+        f"{holder}.mode": "enforce: callers see the machine. observe: they see closed, nobody is told. Default: enforce."
+        for holder in (*RULE_HOLDERS, "BreakerState")
+    },
     # events
     "BreakerEvent.id": "Id of the event: run (of a backfill), breaker and transition_seq, joined by dots.",
     "BreakerEvent.sequence": "Position in the order of storing; `after_sequence` takes it.",
@@ -324,7 +359,7 @@ PROPERTIES = {
     "ActorStatus.name": "Name of the actor.",
     "ActorStatus.kind": "Role of the actor.",
     "ActorStatus.state": "up: it answers. starting: it has not said hello yet. away: it does not answer.",
-    "since_ms": "Since when it is in this state, Unix milliseconds; null: not known.",
+    "ActorStatus.since_ms": "Since when it is in this state, Unix milliseconds; null: not known.",
     "restarts": "How often another process came up under its name.",
     "holds": "Routers or breakers placed there.",
     "incarnation": "Id of the process' life; null: not known.",
