@@ -27,11 +27,12 @@ HOP_BY_HOP = frozenset(
 
 def render(message: Message) -> bytes:
     """The body. A deleted breaker's resolve is told as a recovery, with the reason beside it: receivers know two
-    kinds of events (interface.md) and close on the second."""
+    kinds of events (interface.md) and close on the second. The warning that a mute ends is of no breaker: the id is
+    null."""
     body: dict[str, Any] = {
         "event": "recover" if message.kind == "resolve" else message.kind,
         "project_id": message.project_id,
-        "breaker_id": message.breaker_id,
+        "breaker_id": None if message.kind == "mute_ending" else message.breaker_id,
         "name": message.name,
         "prev": message.prev,
         "curr": message.curr,
@@ -43,6 +44,8 @@ def render(message: Message) -> bytes:
     }
     if message.kind == "resolve":
         body["reason"] = message.reason
+    if message.muted_by is not None:
+        body["muted_by"] = {k: v for k, v in msgspec.to_builtins(message.muted_by).items() if v is not None}
     return msgspec.json.encode(body)
 
 
