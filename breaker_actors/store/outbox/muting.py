@@ -57,6 +57,7 @@ class _Held(NamedTuple):
     """A trip that is held: a new row, or one of the store by its number."""
 
     mute_id: str
+    incident: int | None
     row: dict[str, Any] | None
     number: int
 
@@ -146,7 +147,7 @@ def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]
         if row["kind"] == "trip":
             if found:
                 row |= {"state": "held", "mute_id": found[0].id}
-                held[key] = _Held(found[0].id, row, 0)
+                held[key] = _Held(found[0].id, row["incident"], row, 0)
             else:
                 _own_up(row, before, mutes)
                 told.add(outage)
@@ -164,8 +165,11 @@ def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]
 
 
 def _own_up(row: dict[str, Any], before: _Held | None, mutes: Mapping[str, Sequence[MuteRow]]) -> None:
-    """A trip that nobody mutes and that takes the place of a held one says what its receiver did not hear."""
-    mute = next((one for one in mutes.get(row["project_id"], ()) if before and one.id == before.mute_id), None)
+    """A trip that nobody mutes and that takes the place of a held one of its outage says what its receiver did not
+    hear."""
+    if before is None or before.incident != row["incident"]:
+        return
+    mute = next((one for one in mutes.get(row["project_id"], ()) if one.id == before.mute_id), None)
     if mute is not None:
         row["told"] = told_late(row["told"], mute)
 
@@ -193,10 +197,10 @@ def _held_of(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, s
     """The held trips of the breakers of new rows, locked: they are not released beside this."""
     o = t.outbox.c
     found: dict[tuple[str, str], _Held] = {}
-    query = select(o.number, o.channel_id, o.breaker_id, o.mute_id).where(HELD).order_by(o.number).with_for_update()
+    query = select(o.number, o.channel_id, o.breaker_id, o.mute_id, o.incident).where(HELD).order_by(o.number).with_for_update()
     for some in chunks(sorted({(row["project_id"], row["breaker_id"]) for row in rows})):
         for row in c.execute(query.where(tuple_(o.project_id, o.breaker_id).in_(some))):
-            found[row.channel_id, row.breaker_id] = _Held(row.mute_id, None, row.number)
+            found[row.channel_id, row.breaker_id] = _Held(row.mute_id, row.incident, None, row.number)
     return found
 
 
