@@ -135,7 +135,7 @@ async def authenticate(right: auth.Right) -> KeyRow:
         count_as(shares.keyed(key))
     allowed = auth.permit(key, right)
     proven()
-    g.key_id, g.org_id = allowed.id, allowed.org_id
+    g.key_id, g.key_name, g.org_id = allowed.id, allowed.name, allowed.org_id
     replica().uses.note(allowed)
     return allowed
 
@@ -159,6 +159,11 @@ async def require_operator() -> None:
 def current_key_id() -> str:
     """Whose key the current request carries, for the audit log."""
     return str(g.key_id)
+
+
+def current_key_name() -> str:
+    """The name of that key, for people."""
+    return str(g.key_name)
 
 
 async def authorized_project(project_id: str, right: auth.Right) -> ProjectRow:

@@ -21,7 +21,7 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import ATTEMPTS_MIN, Pace
-from breaker_actors.notify.model import Attempt, Destination, Message, Sender
+from breaker_actors.notify.model import NOBODY, Attempt, Destination, Message, Sender
 from breaker_actors.notify.mute_keeper import MuteKeeper
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import OutboxStore
@@ -412,7 +412,7 @@ def message_of(row: DeliveryRow, project_name: str | None) -> Message:
         kind=row.kind,
         project_id=row.project_id,
         project_name=project_name,
-        breaker_id=row.breaker_id,
+        breaker_id=NOBODY if row.kind == "mute_ending" else row.breaker_id,
         name=told.name,
         prev=told.prev,
         curr=told.curr,

@@ -31,6 +31,7 @@ SAMPLE_FAULTS = (
 ROUTES = (
     *("admin", "audit", "breakers", "channels", "deliveries", "events", "health", "ingest", "keys", "metadata"),
     "metrics",
+    "mutes",
     *("projects", "routers", "spec", "states", "status", "stream", "workspaces", "none"),
 )
 """Groups of routes: the API's blueprints; none: no route was found."""

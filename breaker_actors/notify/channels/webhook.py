@@ -27,12 +27,11 @@ HOP_BY_HOP = frozenset(
 
 def render(message: Message) -> bytes:
     """The body. A deleted breaker's resolve is told as a recovery, with the reason beside it: receivers know two
-    kinds of events (interface.md) and close on the second. The warning that a mute ends is of no breaker: the id is
-    null."""
+    kinds of events (interface.md) and close on the second."""
     body: dict[str, Any] = {
         "event": "recover" if message.kind == "resolve" else message.kind,
         "project_id": message.project_id,
-        "breaker_id": None if message.kind == "mute_ending" else message.breaker_id,
+        "breaker_id": message.breaker_id,
         "name": message.name,
         "prev": message.prev,
         "curr": message.curr,

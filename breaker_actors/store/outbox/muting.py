@@ -197,7 +197,12 @@ def _held_of(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, s
     """The held trips of the breakers of new rows, locked: they are not released beside this."""
     o = t.outbox.c
     found: dict[tuple[str, str], _Held] = {}
-    query = select(o.number, o.channel_id, o.breaker_id, o.mute_id, o.incident).where(HELD).order_by(o.number).with_for_update()
+    query = (
+        select(o.number, o.channel_id, o.breaker_id, o.mute_id, o.incident)
+        .where(HELD)
+        .order_by(o.number)
+        .with_for_update()
+    )
     for some in chunks(sorted({(row["project_id"], row["breaker_id"]) for row in rows})):
         for row in c.execute(query.where(tuple_(o.project_id, o.breaker_id).in_(some))):
             found[row.channel_id, row.breaker_id] = _Held(row.mute_id, row.incident, None, row.number)
