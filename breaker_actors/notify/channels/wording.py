@@ -248,7 +248,7 @@ def explanation(message: Message) -> str:
         case "resolve":
             return "Nobody watches its calls any more; what was opened for it can be closed."
         case "mute_ending":
-            return "What is still open then is told. Who should go on hearing nothing has to make the mute longer."
+            return "What is still open then is told. To keep it quiet, make the mute longer."
         case "test":
             return "Somebody asked for it; no breaker has changed. Trips and recoveries will arrive here."
 
