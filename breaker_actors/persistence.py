@@ -88,6 +88,7 @@ def make_store(settings: Settings) -> SqlStore:
         projects=settings.projects_per_org_max,
         workspaces=settings.workspaces_per_org_max,
         keys=settings.keys_per_org_max,
+        mutes=settings.mutes_per_project_max,
     )
     box = make_box(settings)
     most = settings.breakers_per_project_max

@@ -120,6 +120,16 @@ class Settings(BaseSettings):
     deliveries_max: int = Field(
         1_000_000, ge=1_000, description="deliveries kept of a project; beyond it the oldest go early, ended ones first"
     )
+    mutes_per_project_max: int = Field(200, ge=1, description="mutes of a project that have not ended; more is 422")
+    mute_max_ms: int = Field(
+        2_592_000_000, ge=60_000, description="how long a mute without windows may last; longer is 422"
+    )
+    mute_warning_ms: int = Field(
+        600_000, ge=0, description="so long before a mute ends channels are warned, if something waits behind it"
+    )
+    mute_unmatched_ms: int = Field(
+        604_800_000, ge=60_000, description="a mute without windows that matched no breaker for so long ends itself"
+    )
     projects_per_org_max: int = Field(1_000, ge=1, description="projects of one organisation; more is 422")
     workspaces_per_org_max: int = Field(1_000, ge=1, description="workspaces of one organisation; more is 422")
     keys_per_org_max: int = Field(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 import typer
@@ -116,6 +117,25 @@ class BreakerClient(ServiceClient):
     def delete(self, breaker_id: str) -> None:
         self._ask("DELETE", self.path(f"breakers/{breaker_id}"))
 
+    def mutes(self) -> list[dict[str, Any]]:
+        """All mutes of the project, those that have ended included."""
+        return self._items("mutes", self._ask("GET", self.path("mutes")))
+
+    def preview_mute(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """How many breakers matchers match, and how many of them are open."""
+        return self._ask("POST", self.path("mutes:preview"), fields)
+
+    def create_mute(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Makes a mute; what became of it."""
+        return self._single(_heeded(self._ask("POST", self.path("mutes"), fields)), "mute")
+
+    def change_mute(self, mute_id: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Changes fields of a mute; what became of it."""
+        return self._single(_heeded(self._ask("PATCH", self.path(f"mutes/{quote(mute_id, '')}"), fields)), "mute")
+
+    def end_mute(self, mute_id: str) -> None:
+        self._ask("DELETE", self.path(f"mutes/{quote(mute_id, '')}"))
+
     @contextmanager
     def stream(self) -> Iterator[Iterator[str]]:
         """The lines of the state stream. Raises Unavailable when it can't be had or breaks off."""
@@ -131,8 +151,8 @@ class BreakerClient(ServiceClient):
         except (httpx.HTTPError, ValueError) as error:
             raise Unavailable(f"{self._client.base_url}: {error or type(error).__name__}") from None
 
-    def _single(self, answer: dict[str, Any]) -> dict[str, Any]:
-        found = answer.get("breaker")
+    def _single(self, answer: dict[str, Any], what: str = "breaker") -> dict[str, Any]:
+        found = answer.get(what)
         if not isinstance(found, dict):
             raise self.odd()
         return found

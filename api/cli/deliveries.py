@@ -36,9 +36,11 @@ class State(StrEnum):
     """States of a delivery."""
 
     pending = "pending"
+    held = "held"
     sent = "sent"
     dead = "dead"
     cancelled = "cancelled"
+    suppressed = "suppressed"
 
 
 AnyChannel = Annotated[
@@ -56,7 +58,7 @@ def list_deliveries(
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List deliveries: id, time, kind, breaker, state, attempts, last status, last error, channel."""
+    """List deliveries: id, time, kind, breaker, state, attempts, last status, last error, channel, mute."""
 
     project_id, channel_id = _meant(project, channel, data_dir)
 
@@ -151,7 +153,7 @@ def _show(rows: list[DeliveryRow], json: bool, names: dict[str, str]) -> None:
         put_json({"deliveries": [msgspec.to_builtins(delivery(row)) for row in rows]})
         return
     put_table(
-        ("id", "time", "kind", "breaker", "state", "attempts", "last status", "last error", "channel"),
+        ("id", "time", "kind", "breaker", "state", "attempts", "last status", "last error", "channel", "mute"),
         (
             (
                 row.id,
@@ -163,6 +165,7 @@ def _show(rows: list[DeliveryRow], json: bool, names: dict[str, str]) -> None:
                 row.last_status,
                 row.last_error,
                 names.get(row.channel_id, row.channel_id),
+                row.mute_id,
             )
             for row in rows
         ),

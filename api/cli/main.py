@@ -22,6 +22,7 @@ from api.cli import deliveries as cli_deliveries
 from api.cli import doctor as cli_doctor
 from api.cli import history as cli_history
 from api.cli import logs as cli_logs
+from api.cli import mutes as cli_mutes
 from api.cli import recover as cli_recover
 from api.cli import verify as cli_verify
 from api.cli.errors import FAILED, one_line_errors
@@ -51,6 +52,7 @@ for group in (
 ):
     app.add_typer(group)
 cli_breakers.install(app)
+cli_mutes.install(app)
 cli_cluster.install(app)
 app.command("backtest")(cli_backtest.backtest)
 app.command("backfill")(cli_history.backfill)

@@ -20,7 +20,7 @@ from breaker_actors.clock import Clock
 from breaker_actors.gateway.gateway import Gateway
 from breaker_actors.notify.model import Sender
 from breaker_actors.settings import Settings
-from breaker_actors.store.base import AccountStore, ConfigStore, DeliveryStore, EventStore
+from breaker_actors.store.base import AccountStore, ConfigStore, DeliveryStore, EventStore, MuteStore
 from breaker_actors.telemetry.meters import Meters
 
 EXTENSION = "breakers"
@@ -56,6 +56,10 @@ class Replica:
 
     @property
     def events(self) -> EventStore:
+        return self.gateway.store
+
+    @property
+    def mutes(self) -> MuteStore:
         return self.gateway.store
 
     @property

@@ -68,6 +68,7 @@ LINKED = {
     "breaker_id": "$response.body#/id",
     "router_id": "$response.body#/id",
     "channel_id": "$response.body#/channel/id",
+    "mute_id": "$response.body#/mute/id",
     "key_id": "$response.body#/id",
 }
 

@@ -77,7 +77,7 @@ class Operation:
     @property
     def tag(self) -> str:
         """The part of the interface it belongs to."""
-        words = [word for word in self.path.split("/") if word and "{" not in word]
+        words = [word.partition(":")[0] for word in self.path.split("/") if word and "{" not in word]
         if words[0] in (whole := {"api": "health", "docs": "docs"}):
             return whole[words[0]]
         return "projects" if len(words) < 3 and words[1:] == ["projects"] else words[-1 if len(words) < 3 else 2]

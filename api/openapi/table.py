@@ -10,14 +10,16 @@ from api.openapi.operation import GONE, ONCE, Answer, Either, Operation, Paramet
 from api.wire import overrides
 from api.wire import requests as r
 from api.wire import requests_accounts as ra
+from api.wire import requests_mutes as rm
 from api.wire import responses as a
 from api.wire import responses_accounts as accounts
 from api.wire import responses_admin as admin
 from api.wire import responses_deliveries as deliveries
+from api.wire import responses_mutes as mutes
 from api.wire.decoding import MetricSample, Samples
 from api.wire.query import LIMIT_DEFAULT, LIMIT_MAX
 from api.wire.types import Cursor, Moment, NumberCursor, Uuid
-from breaker_actors.store.rows import DeliveryState
+from breaker_actors.store.rows import DeliveryState, MuteState
 
 Op = Operation
 
@@ -32,6 +34,7 @@ class Document(a.Answer, kw_only=True):
 
 V1, P = "/v1", "/v1/projects/{project_id}"
 B, R, N, K = f"{P}/breakers", f"{P}/routers", f"{P}/notification-channels", f"{P}/keys"
+M = f"{P}/mutes"
 W, S, BM, RM = f"{V1}/workspaces", f"{P}/status", f"{B}/metadata", f"{R}/metadata"
 OV = f"{B}/{{breaker_id}}/override"
 W1, B1, R1, N1 = f"{W}/{{workspace_id}}", f"{B}/{{breaker_id}}", f"{R}/{{router_id}}", f"{N}/{{channel_id}}"
@@ -70,6 +73,7 @@ DELIVERIES = (
     Parameter("cursor", "query", NumberCursor, "next_cursor of a previous answer."),
     Parameter("limit", "query", Limit, "Deliveries in one answer."),
 )
+MUTES = (Parameter("state", "query", MuteState, "Only mutes in this state."),)
 REDRIVEN = {202: Answer(deliveries.DeliveryList, "They are pending again: the dead ones of the same outage, in order.")}
 STREAM = {200: Answer(str, "States of all breakers, then every change.", "text/event-stream", ("Cache-Control",))}
 METADATA = Either((r.MetadataPatch, r.MetadataChange))
@@ -238,6 +242,12 @@ OPERATIONS: tuple[Operation, ...] = (
         REDRIVEN,
         refusals=(409,),
     ),
+    Op("GET", M, "list_mutes", "All mutes", ok(mutes.MuteList), refusals=(400,), parameters=MUTES),
+    creating(M, "create_mute", "Make a mute", rm.MuteCreate, mutes.MuteSingle, "mute_id"),
+    Op("POST", f"{M}:preview", "preview_mute", "What a mute would match", ok(mutes.MutePreviewed), body=rm.MutePreview),
+    Op("GET", f"{M}/{{mute_id}}", "get_mute", "One mute", ok(mutes.CountedMuteSingle)),
+    editing(f"{M}/{{mute_id}}", "update_mute", "Change a mute", rm.MutePatch, mutes.MuteSingle),
+    Op("DELETE", f"{M}/{{mute_id}}", "end_mute", "End a mute", GONE),
     Op("GET", K, "list_keys", "Keys of a project", ok(accounts.ProjectKeyList)),
     creating(
         K,

@@ -21,6 +21,7 @@ TAGS = {
     "audit": "The history of configuration changes.",
     "routers": "Which samples reach which breakers.",
     "notification-channels": "Who is told of a trip or a recovery, and what was sent.",
+    "mutes": "What people don't hear of, and when.",
     "keys": "Keys of a project for runtime clients.",
     "health": "Probes of the infrastructure.",
     "rebalance": "For the operator: how the service is doing, and where its breakers run.",
@@ -93,6 +94,12 @@ OPERATIONS = {
     "list_deliveries": "Lists what was sent on a channel, what waits and why, newest first, page by page.",
     "redrive_delivery": "Makes a dead delivery pending again, with the dead ones of the same outage; 409 unless it "
     "is dead.",
+    "list_mutes": "Lists all mutes with what each matches and holds now, those that have ended included.",
+    "create_mute": "Makes a mute: what it matches is not told while it is active.",
+    "preview_mute": "Says how many breakers matchers match, and how many of them are open.",
+    "get_mute": "Shows one mute with what it matches and holds now.",
+    "update_mute": "Changes the fields that are given; null takes a default. One that has ended stays so.",
+    "end_mute": "Ends a mute now; what it held and still stands is told.",
     "list_keys": "Lists the keys of a project without the keys themselves.",
     "create_key": "Makes a key for runtime reads of the project. It is shown only in this answer.",
     "delete_key": "Revokes a key; it is refused everywhere within a second.",
@@ -119,6 +126,7 @@ PATH_PARAMETERS = {
     "router_id": "Id of the router.",
     "channel_id": "Id of the notification channel.",
     "delivery_id": "Id of the delivery.",
+    "mute_id": "Id of the mute.",
     "key_id": "Id of the key, not the key itself.",
 }
 
@@ -242,11 +250,11 @@ PROPERTIES = {
     "machine_state": "The state that callers would see without override and in mode enforce.",
     "confirm": "true: enforce the breaker although its machine is not closed, which callers feel at once.",
     "shadow_of": "The breaker whose samples this one gets, too; null: none.",
-    "comment": "Why it was done by hand.",
+    "BreakerEvent.comment": "Why it was done by hand.",
     "hidden_by": "Why callers did not see this move of the machine: override or observe.",
     "BreakerEvent.observed": "true: callers did not see this move of the machine.",
     **{
-        f"{holder}.mode": "enforce: callers see the machine. observe: they see closed, nobody is told. Default: enforce."
+        f"{holder}.mode": "enforce: callers see the machine. observe: they see closed, nobody hears. Default: enforce."
         for holder in (*RULE_HOLDERS, "BreakerState")
     },
     # events
@@ -318,17 +326,56 @@ PROPERTIES = {
     "channel_id": "Id of the notification channel.",
     "Delivery.name": "Name of the breaker.",
     "event_id": "Id of the event it tells; null: the end of a deleted breaker has none.",
-    "Delivery.kind": "trip, recover, or resolve (the breaker of a trip is gone).",
-    "Delivery.state": "pending: waits. sent: the receiver took it. dead: given up. cancelled: not needed any more.",
+    "Delivery.kind": "trip, recover, resolve (the breaker of a trip is gone), or mute_ending (a mute ends that holds "
+    "trips back).",
+    "Delivery.state": "pending: waits. held: waits behind a mute. sent: the receiver took it. dead: given up. "
+    "cancelled: not needed any more. suppressed: the outage ended behind a mute.",
+    "Delivery.breaker_id": "Id of the breaker; zeros of a mute_ending, which is about none.",
+    "Delivery.mute_id": "Mute behind which it waits, ended or waited, or of whose end it warns; null: none.",
     "attempts": "Attempts so far.",
     "last_status": "HTTP status of the last attempt's answer; null: there was none.",
     "last_error": "What was wrong with the last attempt; null: nothing.",
     "next_attempt_at": "When it is tried next at the earliest; null unless pending.",
     "sent_at": "When the receiver took it; null: not yet.",
-    "ended_at": "When it became sent, dead or cancelled; null: it is pending.",
+    "ended_at": "When it became sent, dead, cancelled or suppressed; null: it is pending or held.",
     "silence": "Why nothing is tried on the channel now; null: deliveries are tried.",
     "Silence.state": "open: nothing is tried until retry_at. half_open: one delivery probes the receiver.",
     "retry_at": "When the receiver is probed; null: now.",
+    # mutes
+    "matchers": "What the mute matches: all of them have to.",
+    "Matcher.field": "name, id, metric or kind of the breaker, metadata.KEY, router.KEY (metadata of any router it "
+    "hangs on), or channel (id, name or kind of the channel).",
+    "Matcher.op": "= and != compare with case; glob knows * (any characters) and ? (one).",
+    "Matcher.value": "What is compared.",
+    "all": "true: everything of the project, without matchers. Default: false.",
+    "starts_ms": "When it begins, Unix milliseconds. Default, and at the earliest: now.",
+    "ends_ms": "When it ends, Unix milliseconds; needed without windows. null: it recurs for ever.",
+    "windows": "When it is active between start and end; none: all the time.",
+    "Window.weekdays": "Days on which the window begins.",
+    "from": "Time of the wall clock at which it begins.",
+    "to": "Time at which it ends, on the next day where it is not later than `from`; 24:00 is the end of the day.",
+    "zone": "Zone of the windows, as the IANA database names it. Default: UTC.",
+    "comment": "Why, for all who hear of it: 1 to 500 characters.",
+    "Mute.state": "active: people don't hear. pending: it waits for its start or its next window. expired: it has "
+    "ended.",
+    "CountedMute.state": "active: people don't hear. pending: it waits for its start or its next window. expired: it "
+    "has ended.",
+    "active_until_ms": "When people hear again, Unix milliseconds; null while they do.",
+    "Mute.created_by": "Id of the key that made it, or a word where none was used.",
+    "CountedMute.created_by": "Id of the key that made it, or a word where none was used.",
+    "created_name": "Name of that key, as notifications say it.",
+    "inserted_ms": "When it was made, Unix milliseconds.",
+    "updated_ms": "When it was changed last, Unix milliseconds.",
+    "ended_ms": "When it ended, Unix milliseconds; null: it has not.",
+    "ended_reason": "expired: its end came. deleted: somebody ended it. matched_nothing: it matched no breaker for "
+    "long.",
+    "matches": "Breakers that it matches now, whatever it says of channels.",
+    "MutePreviewed.open": "Breakers of these that are open.",
+    "CountedMute.open": "Breakers of these that are open.",
+    "holding": "Deliveries that it holds back.",
+    "MutePreviewed.breakers": "Names of breakers that match, open ones first; at most 20.",
+    "mutes": "The mutes.",
+    "mute": "The mute.",
     # audit
     "AuditEntry.id": "Number of the entry.",
     "AuditEntry.project_id": "Id of the project; null: it concerned the organisation.",

@@ -14,11 +14,12 @@ import msgspec
 from api.auth import uuid_or_none
 from breaker_actors.clock import unix_ms
 from breaker_actors.errors import BadRequest
-from breaker_actors.store.rows import DeliveryQuery, DeliveryState, EventQuery, EventRow, EventSource
+from breaker_actors.store.rows import DeliveryQuery, DeliveryState, EventQuery, EventRow, EventSource, MuteState
 
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
 EVENT_SOURCES: tuple[EventSource | Literal["all"], ...] = ("live", "backfill", "all")
 DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
+MUTE_STATES: tuple[MuteState, ...] = get_args(MuteState)
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _CURSOR = re.compile(r"(?:([db])\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
 _NUMBER_CURSOR = re.compile(r"l\.([0-9]{1,18})")
@@ -75,6 +76,17 @@ def deliveries_query(project_id: str, channel_id: str, args: Mapping[str, str]) 
         before=_before_number(given),
         limit=_limit(given),
     )
+
+
+def mute_state(args: Mapping[str, str]) -> MuteState | None:
+    """The state of the mutes that are asked for; None: all."""
+    state = _given(args).get("state")
+    for known in MUTE_STATES:
+        if state == known:
+            return known
+    if state is None:
+        return None
+    raise _bad("state", f"not one of {', '.join(MUTE_STATES)}")
 
 
 def number_cursor(number: int) -> str:

@@ -8,12 +8,14 @@ from breaker_actors.clock import rfc3339
 from breaker_actors.core.model import StateWord
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import Pace
+from breaker_actors.notify.model import NOBODY
 from breaker_actors.store.rows import AlertKind, CircuitRow, DeliveryRow, DeliveryState
 
 
 class Delivery(Answer, kw_only=True):
     """One notification on its way to one channel. `event_id` null: the end of a deleted breaker has no event.
-    `next_attempt_at`: null unless it is pending."""
+    `next_attempt_at`: null unless it is pending. A mute_ending is about no breaker: its `breaker_id` is all
+    zeros."""
 
     id: Uuid
     project_id: Uuid
@@ -31,6 +33,7 @@ class Delivery(Answer, kw_only=True):
     created_at: Instant
     sent_at: Instant | None
     ended_at: Instant | None
+    mute_id: Uuid | None
 
 
 class Silence(Answer, kw_only=True):
@@ -49,8 +52,9 @@ def delivery(row: DeliveryRow) -> Delivery:
     return shown(
         Delivery,
         row,
+        breaker_id=NOBODY if row.kind == "mute_ending" else row.breaker_id,
         name=row.told.name,
-        event_id=None if row.kind == "resolve" else f"{row.breaker_id}.{row.transition_seq}",
+        event_id=None if row.kind in ("resolve", "mute_ending") else f"{row.breaker_id}.{row.transition_seq}",
         next_attempt_at=rfc3339(max(row.next_ms, row.created_ms)) if row.state == "pending" else None,
         created_at=rfc3339(row.created_ms),
         sent_at=_instant(row.ended_ms) if row.state == "sent" else None,

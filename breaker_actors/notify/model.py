@@ -8,19 +8,20 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from breaker_actors.store.rows import ChannelKind
+from breaker_actors.store.rows import ChannelKind, MutedBy
 
-MessageKind = Literal["trip", "recover", "resolve", "test"]
+MessageKind = Literal["trip", "recover", "resolve", "test", "mute_ending"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a renderer needs.
 
     `kind`: a trip is every move to open, a recover is half_open -> closed, a resolve says that an open breaker was
-    deleted, a test comes from the /test operation. `rule` and `agg` are those of the event (semantics.md section 5);
+    deleted, a test comes from the /test operation, a mute_ending says that a mute ends behind which something waits
+    (`name` is its comment). `rule` and `agg` are those of the event (semantics.md section 5);
     a rule may also have op, min_count and kind_params, and is worded the better for it. `outage_ms`: of a recover, how
-    long the breaker was away from closed. `delivery_id` stays the same over retries: it becomes the Idempotency-Key
-    and the Message-ID.
+    long the breaker was away from closed. `muted_by`: of a trip that was held behind a mute, and of a warning.
+    `delivery_id` stays the same over retries: it becomes the Idempotency-Key and the Message-ID.
     """
 
     kind: MessageKind
@@ -39,10 +40,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     trace_url: str | None
     outage_ms: int | None
     delivery_id: str
+    muted_by: MutedBy | None = None
 
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
-"""The breaker of a test notification."""
+"""The breaker of a test notification, and of the warning that a mute ends."""
 
 
 def sample(project_id: str, project_name: str | None, now_ms: int, delivery_id: str) -> Message:

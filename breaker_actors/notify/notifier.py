@@ -21,7 +21,8 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import ATTEMPTS_MIN, Pace
-from breaker_actors.notify.model import Attempt, Destination, Message, Sender
+from breaker_actors.notify.model import NOBODY, Attempt, Destination, Message, Sender
+from breaker_actors.notify.mute_keeper import MuteKeeper
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import OutboxStore
 from breaker_actors.store.rows import UNREADABLE_ALERT, ChannelKind, DeliveryResult, DeliveryRow, Leased, Waiting
@@ -96,6 +97,7 @@ class NotifierHost:
         self._idle = idle
         self.meters = Meters("notifier", "notifier")
         self.meters.watch_asides(store.asides)
+        self._mutes = MuteKeeper(store, settings, self.meters)
         self._epoch = 0
         self._holding = False
         self._queues: dict[str, Queue] = {}
@@ -167,7 +169,7 @@ class NotifierHost:
             # a clock that was set back must not put these off
             self._poll_ms = min(self._poll_ms, now + self._pace.poll_ms)
             self._sweep_ms = min(self._sweep_ms, now + self._pace.sweep_ms)
-            if self._news or now >= self._poll_ms:
+            if self._news or now >= min(self._poll_ms, self._mutes.due_ms(now)):
                 await self._survey(now)
             await self._send_some(now)
             if now >= self._sweep_ms:
@@ -183,7 +185,7 @@ class NotifierHost:
     def _wake_ms(self, now: int) -> int:
         """When something is to be done though nothing happens: an attempt that ends wakes the loop by itself, also for
         rows that are due and found no place."""
-        times = [self._poll_ms, now if self._silent else self._sweep_ms]
+        times = [self._poll_ms, self._mutes.due_ms(now), now if self._silent else self._sweep_ms]
         for queue in self._queues.values():
             if queue.circuit.capacity(now) == 0:
                 times.append(queue.circuit.wake_ms())
@@ -192,8 +194,10 @@ class NotifierHost:
         return min(times)
 
     async def _survey(self, now: int) -> None:
-        """Which channels have pending rows, and whether they are still those of before."""
+        """Which channels have pending rows, and whether they are still those of before. What mutes hold back no more is
+        among them."""
         unasked, self._news = now >= self._poll_ms, False
+        released = await self._mutes.work(self._epoch, now)
         waiting = await self._store.waiting_channels()
         if unasked:
             self._poll_ms = now + self._pace.poll_ms
@@ -202,7 +206,7 @@ class NotifierHost:
                 await self._cancel(one.channel_id, now)
                 continue
             queue = self._queue(one, one.version, one.kind, now)
-            if unasked or one.newest > queue.seen:
+            if unasked or one.newest > queue.seen or one.channel_id in released:
                 queue.seen = max(queue.seen, one.newest)
                 queue.look = True
         there = {one.channel_id for one in waiting}
@@ -237,6 +241,7 @@ class NotifierHost:
         self.meters.gauge("breakers_outbox_depth", depth)
         self.meters.gauge("breakers_outbox_age_seconds", 0 if oldest_ms is None else max(0, now - oldest_ms) / 1000)
         self.meters.gauge("breakers_channels_silent", len(self._silent))
+        await self._mutes.set_gauge()
 
     async def _sweep(self, now: int) -> None:
         """Gives up what waited too long for channels that don't answer; a few of them at a time, others are sent to in
@@ -407,7 +412,7 @@ def message_of(row: DeliveryRow, project_name: str | None) -> Message:
         kind=row.kind,
         project_id=row.project_id,
         project_name=project_name,
-        breaker_id=row.breaker_id,
+        breaker_id=NOBODY if row.kind == "mute_ending" else row.breaker_id,
         name=told.name,
         prev=told.prev,
         curr=told.curr,
@@ -419,5 +424,6 @@ def message_of(row: DeliveryRow, project_name: str | None) -> Message:
         reason=told.reason,
         trace_url=told.trace_url,
         outage_ms=told.outage_ms,
+        muted_by=told.muted_by,
         delivery_id=row.id,
     )

@@ -46,6 +46,8 @@ class ChannelSender:
             case "slack":
                 body = msgspec.json.encode(slack.render(message))
                 return await self._post(to, to.config["webhook_url"], {}, body)
+            case "pagerduty" if message.kind == "mute_ending":
+                return Attempt(result="refused", error="PagerDuty is not warned of the end of a mute")
             case "pagerduty":
                 body = msgspec.json.encode(pagerduty.render(message, to.config))
                 return await self._post(to, to.config.get("events_url") or pagerduty.EVENTS_URL, {}, body)

@@ -14,6 +14,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, exists, insert
 
 from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.store import tables as t
+from breaker_actors.store.outbox.muting import hold_back, is_quiet, suppress_ended, suppress_held, told_outages
 from breaker_actors.store.quotas import UNSENT, add, shares, used
 from breaker_actors.store.rows import Alert, AlertKind, AlertPayload, BreakerRow, alert_of
 from breaker_actors.store.section import IDS, bump, by_ids, chunks, new_id
@@ -25,10 +26,11 @@ _MORE_OF_RULE = ("op", "min_count", "kind_params")
 
 
 class Receivers(NamedTuple):
-    """(channel, alerts it takes) of a project, and how it links to traces."""
+    """(channel, alerts it takes) of a project, how it links to traces, and whether a mute may hold alerts back."""
 
     channels: list[tuple[str, tuple[str, ...]]]
     trace_template: str | None
+    quiet: bool = False
 
 
 class Outage(NamedTuple):
@@ -74,12 +76,15 @@ def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
                 # a channel that takes recoveries only asks for no trip before them
                 incident = outage.sequence if outage is not None and "trip" in wanted else None
                 rows.append(_row(event, channel_id, kind, told, incident))
-    _write(c, rows)
+    quiet = {project_id for project_id, mine in receivers.items() if mine.quiet}
+    superseded = hold_back(c, [row for row in rows if row["project_id"] in quiet]) if quiet else []
+    kept = {row["id"] for row in _write(c, rows)}
+    suppress_held(c, [one for one in superseded if one.by in kept])
 
 
 def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
     """Breakers that are deleted while they are open: who got their trip, or will get it, is told of the end
-    (semantics.md section 3). Call before they are gone."""
+    (semantics.md section 3). What a mute held of them is never sent. Call before they are gone."""
     states = _states(c, [row.id for row in removed])
     ended = [row for row in removed if states[row.id].state != "closed"]
     outages = _outages(c, [row.id for row in ended])
@@ -92,11 +97,25 @@ def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> Non
             of = {"project_id": row.project_id, "breaker_id": row.id, "ts_ms": now_ms}
             of |= {"transition_seq": state.transition_seq}
             rows += [_row(of, channel_id, "resolve", told, outage.sequence) for channel_id in channels]
+    suppress_ended(c, [(row.project_id, row.id) for row in ended], now_ms)
     _write(c, rows)
 
 
-def _write(c: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Stores new rows, as many as their projects may have: twice their share, where what waits has filled it."""
+def write_warnings(c: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Stores notifications that a mute ends; the channels of those for which there was room."""
+    return {row["channel_id"] for row in _write(c, rows)}
+
+
+def warning(project_id: str, channel_id: str, told: AlertPayload, mute_id: str) -> dict[str, Any]:
+    """A new row that tells that a mute ends."""
+    of = {"project_id": project_id, "breaker_id": mute_id, "ts_ms": told.ts_ms, "transition_seq": 0}
+    return _row(of, channel_id, "mute_ending", told, None) | {"mute_id": mute_id}
+
+
+def _write(c: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Stores new rows, as many as their projects may have: twice their share, where what waits has filled it. Answers
+    those that were stored."""
+    stored: list[dict[str, Any]] = []
     by_project: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_project.setdefault(row["project_id"], []).append(row)
@@ -106,15 +125,17 @@ def _write(c: Connection, rows: Sequence[dict[str, Any]]) -> None:
         if kept:
             c.execute(_ADD_ROWS, kept)
             add(c, project_id, "deliveries", len(kept))
+            stored += kept
         if len(kept) < len(mine):
             bump(c, UNSENT, len(mine) - len(kept))
+    return stored
 
 
 def _within_share(c: Connection, rows: Sequence[dict[str, Any]], room: int) -> list[dict[str, Any]]:
     """Of rows beyond a project's share the first, and the end of every outage whose trip is written: who was told of
     the beginning is told of the end, and nobody else."""
     kept: list[dict[str, Any]] = []
-    told = _written_trips(c, rows)
+    told = told_outages(c, rows)
     for row in rows:
         outage = (row["channel_id"], row["incident"])
         ends = row["kind"] != "trip" and row["incident"] is not None
@@ -124,22 +145,10 @@ def _within_share(c: Connection, rows: Sequence[dict[str, Any]], room: int) -> l
     return kept
 
 
-def _written_trips(c: Connection, rows: Sequence[dict[str, Any]]) -> set[tuple[str, int | None]]:
-    """The (channel, outage) of these rows that have a trip which was sent, or will be."""
-    o = t.outbox.c
-    incidents = sorted({row["incident"] for row in rows if row["incident"] is not None})
-    query = select(o.channel_id, o.incident).where(o.kind == "trip", o.state.in_(("pending", "sent")))
-    return {
-        (channel_id, incident)
-        for some in chunks(incidents)
-        for channel_id, incident in c.execute(query.where(o.incident.in_(some)))
-    }
-
-
 def _receivers_statement() -> Select[Any]:
     p, ch = t.projects.c, t.channels.c
     query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
-    query = query.add_columns(p.trace_id_url_template)
+    query = query.add_columns(p.trace_id_url_template, is_quiet(p.id).label("quiet"))
     query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled)
     return query.where(p.deleted_ms.is_(None), p.id.in_(IDS)).order_by(p.id, ch.number)
 
@@ -170,7 +179,8 @@ def _receivers(c: Connection, project_ids: Sequence[str]) -> dict[str, Receivers
     """Those of each project that has any; a project's own id stands for its slack_webhook_url."""
     found: dict[str, Receivers] = {}
     for row in by_ids(c, _RECEIVERS, project_ids):
-        mine = found.setdefault(row.id, Receivers([(row.id, BOTH)] if row.legacy else [], row.trace_id_url_template))
+        legacy: list[tuple[str, tuple[str, ...]]] = [(row.id, BOTH)] if row.legacy else []
+        mine = found.setdefault(row.id, Receivers(legacy, row.trace_id_url_template, row.quiet))
         if row.channel_id is not None:
             mine.channels.append((row.channel_id, row.events))
     return {project_id: receivers for project_id, receivers in found.items() if receivers.channels}
@@ -242,6 +252,8 @@ def _row(
         "attempts": 0,
         "next_ms": 0,
         "created_ms": of["ts_ms"],
+        "ended_ms": None,
+        "mute_id": None,
     }
 
 

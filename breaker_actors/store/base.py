@@ -24,6 +24,7 @@ from breaker_actors.messages import (
     RouterAssignment,
     RouterRef,
 )
+from breaker_actors.store.mutes.matching import BreakerFacts
 from breaker_actors.store.rows import (
     SYSTEM,
     AsideRow,
@@ -41,10 +42,14 @@ from breaker_actors.store.rows import (
     DeliveryRow,
     EventQuery,
     EventRow,
+    HeldLook,
     JournalHead,
     KeyKind,
     KeyRow,
     Leased,
+    MuteDraft,
+    MuteRow,
+    MutesTended,
     Once,
     OrgRow,
     Placement,
@@ -63,6 +68,7 @@ from breaker_actors.telemetry.set_aside import Asides
 
 Edit = Callable[[BreakerRow], BreakerRow]
 RouterEdit = Callable[[RouterRow], RouterRow]
+MuteEdit = Callable[[MuteRow], MuteRow]
 ChannelEdit = Callable[[ChannelRow], ChannelRow]
 Check = Callable[[Sequence[BreakerRow], int], None]
 """Looks at the current breakers of a project and at how many of them would go; raises to keep them."""
@@ -287,6 +293,39 @@ class ConfigStore(BreakerNames, Protocol):
         large, but one at least while there are any."""
 
 
+class MuteStore(Protocol):
+    """Mutes of projects; the Notifier sees by itself that they were changed."""
+
+    async def create_mute(
+        self,
+        project_id: str,
+        draft: MuteDraft,
+        now_ms: int,
+        by: str = SYSTEM,
+        by_name: str = SYSTEM,
+        once: Once | None = None,
+    ) -> MuteRow:
+        """`by_name`: how notifications name who made it. Raises Invalid where the project has as many as it may."""
+
+    async def list_mutes(self, project_id: str) -> list[MuteRow]:
+        """Oldest first, those that have ended included as long as they are kept."""
+
+    async def get_mute(self, project_id: str, mute_id: str) -> MuteRow | None: ...
+    async def update_mute(
+        self, project_id: str, mute_id: str, edit: MuteEdit, now_ms: int, by: str = SYSTEM
+    ) -> MuteRow:
+        """`edit` is a pure function from the current row to the wanted one. Raises Invalid where it has ended."""
+
+    async def end_mute(self, project_id: str, mute_id: str, now_ms: int, by: str = SYSTEM) -> MuteRow:
+        """Ends it now; one that has ended is left as it is."""
+
+    async def muted_breakers(self, project_id: str) -> list[BreakerFacts]:
+        """What matchers look at of all breakers of a project."""
+
+    async def held_counts(self, project_id: str) -> dict[str, int]:
+        """How many deliveries each mute holds, by its id."""
+
+
 class EventStore(AsideNotes, Protocol):
     """Events, and the states that were committed last."""
 
@@ -353,6 +392,27 @@ class OutboxStore(AsideNotes, Protocol):
 
     async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
         """Ends the pending deliveries of a channel that is gone or disabled; how many. Raises Fenced."""
+
+    async def held_news(self) -> tuple[int, int]:
+        """Whether there is a reason to look at held deliveries: how often mutes were changed, and the number of the
+        newest held delivery."""
+
+    async def held_count(self) -> int:
+        """How many deliveries are held."""
+
+    async def look_at_held(self, epoch: int, now_ms: int, after: int = 0) -> HeldLook:
+        """Decides about a bounded part of the held deliveries behind a number: what stands and is muted no more becomes
+        pending, what is over is suppressed, what lost its channel is cancelled, the rest stays. Raises Fenced."""
+
+    async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
+        """Ends mutes that are over, and writes the warning of each that ends within `ahead_ms` while something waits
+        behind it, once for each end. Raises Fenced."""
+
+    async def end_unmatched(
+        self, epoch: int, now_ms: int, limit_ms: int, after: int = 0
+    ) -> tuple[int | None, list[str]]:
+        """Looks at a bounded part of the mutes behind a number, and ends those that matched no breaker for `limit_ms`:
+        the number of the last one, None at the end, and the ids of those that ended. Raises Fenced."""
 
     async def outbox_depth(self) -> tuple[int, int | None]:
         """How many deliveries are pending, and the created_ms of the oldest."""
@@ -445,7 +505,9 @@ class DirectoryStore(AsideStore, QuotaReads, PlacementStore, Protocol):
     """What the Directory takes."""
 
 
-class ReplicaStore(Access, AsideStore, QuotaReads, AccountStore, ConfigStore, EventStore, DeliveryStore, Protocol):
+class ReplicaStore(
+    Access, AsideStore, QuotaReads, AccountStore, ConfigStore, MuteStore, EventStore, DeliveryStore, Protocol
+):
     """What a replica of the API takes."""
 
 

@@ -237,19 +237,21 @@ def _states(c: Connection) -> Iterator[Fault]:
 
 def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
     """Each tells of an event that there is, in its words; per channel and breaker in the order of events, an end never
-    without its beginning."""
+    without its beginning; what a mute holds back is a trip, one at a time."""
     o, e = t.outbox.c, t.events.c
     trip = t.outbox.alias()
     begun = exists().where(trip.c.incident == o.incident, trip.c.channel_id == o.channel_id, trip.c.kind == "trip")
     query = select(o.id, o.channel_id, o.breaker_id, o.kind, o.sequence, o.transition_seq, o.created_ms, o.incident)
+    query = query.add_columns(o.state, o.mute_id, o.ended_ms)
     query = query.add_columns(begun.label("begun"), e.prev, e.curr, e.transition_seq.label("event_seq"))
     query = query.outerjoin(t.events, (e.shard == o.shard) & (e.sequence == o.sequence))
     query = query.order_by(o.channel_id, o.breaker_id, o.number)
     for (channel_id, _), rows in groupby(_rows(c, query), lambda row: (row.channel_id, row.breaker_id)):
-        before = None
+        before = held = None
         for row in rows:
-            for words in _delivery_words(row, before, kept):
+            for words in (*_delivery_words(row, before, kept), *_muted_words(row, held)):
                 yield Fault("delivery", channel_id, f"delivery {row.id} of breaker {row.breaker_id} {words}")
+            held = row if row.state == "held" else held
             before = row if row.sequence is not None else before
 
 
@@ -264,6 +266,18 @@ def _delivery_words(row: Row[Any], before: Row[Any] | None, kept: Kept) -> Itera
             yield f"comes behind that of transition {before.transition_seq}"
     if row.kind != "trip" and row.incident is not None and not row.begun and row.created_ms > kept.deliveries_ms:
         yield "tells of the end of an outage, none tells of its beginning"
+
+
+def _muted_words(row: Row[Any], held: Row[Any] | None) -> Iterator[str]:
+    """`held`: the one before it that a mute holds back."""
+    if row.state in ("held", "suppressed") and row.mute_id is None:
+        yield f"is {row.state}, and no mute is named"
+    if row.state == "held" and (row.kind != "trip" or row.ended_ms is not None):
+        yield "is held, and is no trip that waits"
+    if row.state == "suppressed" and row.ended_ms is None:
+        yield "is suppressed, and has not ended"
+    if row.state == "held" and held is not None:
+        yield f"is held behind {held.id}, which is held as well"
 
 
 def _untold(c: Connection, kept: Kept) -> Iterator[Fault]:

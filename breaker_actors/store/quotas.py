@@ -70,6 +70,7 @@ class Shares(NamedTuple):
     workspaces: int = 1_000
     keys: int = 10_000
     answer_bytes: int = 64 << 20
+    mutes: int = 200
 
 
 class octets(FunctionElement[int]):  # named like the function of SQL it stands for
@@ -236,6 +237,16 @@ def refuse_many_links(c: Connection, project_id: str, more: int) -> None:
         raise Invalid(
             f"A project has at most {most} links between routers and breakers, and this one would have {count + more}.",
             {"limit": "BREAKERS_BREAKERS_PER_PROJECT_MAX"},
+        )
+
+
+def refuse_many_mutes(c: Connection, project_id: str, now_ms: int) -> None:
+    """Refuses one more mute where a project has as many that have not ended as it may have. Raises Invalid."""
+    m, most = t.mutes.c, shares(c).mutes
+    live = (m.project_id == project_id) & m.ended_ms.is_(None) & or_(m.ends_ms.is_(None), m.ends_ms > now_ms)
+    if c.execute(select(func.count()).select_from(t.mutes).where(live)).scalar_one() >= most:
+        raise Invalid(
+            f"A project has at most {most} mutes that have not ended.", {"limit": "BREAKERS_MUTES_PER_PROJECT_MAX"}
         )
 
 

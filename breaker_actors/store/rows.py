@@ -9,6 +9,8 @@ import msgspec
 
 from breaker_actors.core.model import BreakerMode, Control, Rule, StateWord
 from breaker_actors.messages import EventDraft, ProjectShare
+from breaker_actors.store.mutes.matching import Matcher
+from breaker_actors.store.mutes.schedule import Schedule, Window, is_active
 
 SYSTEM = "system"
 """Who did it, in the audit log, when no API key was used."""
@@ -346,8 +348,20 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"ChannelRow(id={self.id!r})"
 
 
-AlertKind = Literal["trip", "recover", "resolve"]
-DeliveryState = Literal["pending", "sent", "dead", "cancelled"]
+AlertKind = Literal["trip", "recover", "resolve", "mute_ending"]
+DeliveryState = Literal["pending", "held", "sent", "dead", "cancelled", "suppressed"]
+
+
+class MutedBy(msgspec.Struct, frozen=True, kw_only=True):
+    """The mute behind which a notification waited. `by`: the name of the key that made it. `open_since_ms`: when the
+    outage began. `ends_ms`, `holding`: of a warning, when the mute ends and how many notifications wait behind it."""
+
+    mute_id: str
+    comment: str
+    by: str
+    open_since_ms: int | None = None
+    ends_ms: int | None = None
+    holding: int | None = None
 
 
 class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,6 +369,7 @@ class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
 
     `rule` is that of the event and, where the breaker's settings are still the same, op, min_count and kind_params.
     `outage_ms`: since the breaker left closed; None for the move that began it, or where that is not known any more.
+    `muted_by`: of a trip that was held behind a mute, and of the warning that a mute ends.
     """
 
     name: str
@@ -367,6 +382,7 @@ class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
     agg: dict[str, Any]
     outage_ms: int | None = None
     trace_url: str | None = None
+    muted_by: MutedBy | None = None
 
 
 UNREADABLE_ALERT = AlertPayload(
@@ -375,13 +391,18 @@ UNREADABLE_ALERT = AlertPayload(
 """Stands for what can't be read any more; it is told to nobody."""
 UNREADABLE_RULE = Rule(metric="(unreadable)", kind="count", op="gt", threshold=1e308)
 """Stands for a breaker's rule that can't be read: nothing is sent for its metric, and it never trips."""
+UNREADABLE_MATCHERS = (Matcher(field="id", op="=", value=""),)
+UNREADABLE_WINDOWS = (Window(weekdays=(), begins="00:00", ends="00:00"),)
+"""Stand for a mute's matchers, or windows, that can't be read: they match nothing, and never come, so people hear what
+happens."""
 
 
 class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
     """One notification on its way to one channel. `id` is the same over all attempts; `number` orders them.
 
-    `kind` resolve: its breaker was deleted while it was open. `next_ms`: not before then is it tried (again);
-    `created_ms`: the time of the event; `ended_ms`: when it became sent, dead or cancelled."""
+    `kind` resolve: its breaker was deleted while it was open; mute_ending: `breaker_id` is the mute's. `next_ms`: not
+    before then is it tried (again); `created_ms`: the time of the event; `ended_ms`: when it became sent, dead,
+    cancelled or suppressed. `mute_id`: behind which it is held, or for which it was suppressed."""
 
     number: int
     id: str
@@ -400,6 +421,7 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None
     created_ms: int
     ended_ms: int | None
+    mute_id: str | None = None
 
 
 class DeliveryQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -462,6 +484,74 @@ class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     error: str | None = None
     next_ms: int = 0
+
+
+MuteState = Literal["pending", "active", "expired"]
+MuteEnd = Literal["expired", "deleted", "matched_nothing"]
+
+
+class MuteDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a create asks for. `all`: matches everything of the project, without matchers."""
+
+    starts_ms: int
+    ends_ms: int | None
+    comment: str
+    matchers: tuple[Matcher, ...] = ()
+    all: bool = False
+    windows: tuple[Window, ...] = ()
+    zone: str = "UTC"
+
+
+class MuteRow(MuteDraft, frozen=True, kw_only=True):
+    """A mute: whom people don't hear of, and when. `created_by`, `created_name`: id and name of the key that made it.
+    `ended_ms`: when it ended, and why; `matched_ms`: when it matched a breaker last; `warned_ms`: the end that was
+    warned of."""
+
+    number: int
+    id: str
+    project_id: str
+    created_by: str
+    created_name: str
+    inserted_ms: int
+    updated_ms: int
+    ended_ms: int | None = None
+    ended_reason: MuteEnd | None = None
+    matched_ms: int | None = None
+    warned_ms: int | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        """When it is active, as long as it has not ended."""
+        return Schedule(starts_ms=self.starts_ms, ends_ms=self.ends_ms, windows=self.windows, zone=self.zone)
+
+    def state(self, now_ms: int) -> MuteState:
+        """active: nobody hears now; pending: it waits for its start or its next window; expired: it has ended."""
+        if self.ended_ms is not None or (self.ends_ms is not None and now_ms >= self.ends_ms):
+            return "expired"
+        return "active" if is_active(self.schedule, now_ms) else "pending"
+
+
+class MutesTended(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Notifier did about mutes at a time. `ended`: ids of those that came to their end; `warned`: channels
+    with a warning; `next_ms`: when the next of either is due; `running`: mutes between start and end, the oldest of
+    which started at `oldest_ms`."""
+
+    ended: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
+    next_ms: int | None = None
+    running: int = 0
+    oldest_ms: int | None = None
+
+
+class HeldLook(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a part of the held deliveries. `last`: the number of the last one that was looked at, None when
+    there was none. `released`: the channels of those that are pending now. `states`: how many left, by state.
+    `next_ms`: when the next of those that stay is to be looked at."""
+
+    last: int | None
+    released: tuple[str, ...] = ()
+    states: dict[str, int] = {}
+    next_ms: int | None = None
 
 
 class AsideRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,15 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator
 
 from breaker_actors.core.model import Agg, Control, Rule
-from breaker_actors.store.rows import UNREADABLE_ALERT, UNREADABLE_RULE, AlertPayload
+from breaker_actors.store.mutes.matching import Matcher
+from breaker_actors.store.mutes.schedule import Window
+from breaker_actors.store.rows import (
+    UNREADABLE_ALERT,
+    UNREADABLE_MATCHERS,
+    UNREADABLE_RULE,
+    UNREADABLE_WINDOWS,
+    AlertPayload,
+)
 from breaker_actors.telemetry.set_aside import note_column
 
 # SQLite gives out row numbers for a column declared exactly INTEGER only; PostgreSQL needs 64 bits for them.
@@ -374,6 +382,36 @@ seals = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
+# What people don't hear: see `mutes/`. `matched_ms`: when a breaker matched last; `warned_ms`: the end that was warned
+# of.
+mutes = Table(
+    "mutes",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project_id", Text, ForeignKey(projects.c.id), nullable=False),
+    Column("matchers", JsonText(tuple[Matcher, ...], "mutes.matchers", UNREADABLE_MATCHERS), nullable=False),
+    Column("all", Boolean, nullable=False),
+    Column("starts_ms", BigInteger, nullable=False),
+    Column("ends_ms", BigInteger),
+    Column("windows", JsonText(tuple[Window, ...], "mutes.windows", UNREADABLE_WINDOWS), nullable=False),
+    Column("zone", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("created_name", Text, nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    Column("ended_ms", BigInteger),
+    Column("ended_reason", Text),
+    Column("matched_ms", BigInteger),
+    Column("warned_ms", BigInteger),
+    sqlite_autoincrement=True,
+)
+_LIVE = text("ended_ms IS NULL")
+Index("ix_mutes_project_number", mutes.c.project_id, mutes.c.number)
+Index("ix_mutes_live", mutes.c.project_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
+Index("ix_mutes_ends", mutes.c.ends_ms, sqlite_where=_LIVE, postgresql_where=_LIVE)
+
 # Who is to be told of what: a row per event and channel, written with the event (architecture.md section 3.7). Outlives
 # channel and breaker, so its ids are no foreign keys. `channel_id`: the project's own id for its slack_webhook_url.
 # `shard`, `sequence`: the event; NULL for the end of a deleted breaker. `incident`: the sequence of the event that the
@@ -402,12 +440,16 @@ outbox = Table(
     Column("last_error", Text),
     Column("created_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger),
+    Column("mute_id", Text),
     UniqueConstraint("shard", "sequence", "channel_id"),
     sqlite_autoincrement=True,
 )
 # No other index begins with channel_id: one with the ended rows would be taken for as good, and is not.
 _PENDING = text("state = 'pending'")
 Index("ix_outbox_pending", outbox.c.channel_id, outbox.c.number, sqlite_where=_PENDING, postgresql_where=_PENDING)
+_HELD = text("state = 'held'")
+Index("ix_outbox_held", outbox.c.project_id, outbox.c.breaker_id, sqlite_where=_HELD, postgresql_where=_HELD)
+Index("ix_outbox_held_number", outbox.c.number, sqlite_where=_HELD, postgresql_where=_HELD)
 Index("ix_outbox_channel_newest", outbox.c.project_id, outbox.c.channel_id, outbox.c.number)
 Index("ix_outbox_incident", outbox.c.incident, outbox.c.channel_id)
 Index("ix_outbox_created", outbox.c.created_ms)

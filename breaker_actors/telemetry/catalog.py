@@ -31,7 +31,7 @@ SAMPLE_FAULTS = (
 ROUTES = (
     *("admin", "audit", "breakers", "channels", "deliveries", "events", "health", "ingest", "keys", "metadata"),
     "metrics",
-    *("overrides", "projects", "routers", "spec", "states", "status", "stream", "workspaces", "none"),
+    *("mutes", "overrides", "projects", "routers", "spec", "states", "status", "stream", "workspaces", "none"),
 )
 """Groups of routes: the API's blueprints; none: no route was found."""
 CHANNELS = ("slack", "pagerduty", "email", "webhook")
@@ -348,9 +348,19 @@ _METERS = [
         "breakers_notifications_unsent_total",
         "notifications",
         ("notifier",),
-        "notifications that ended unsent; dead: refused or given up, cancelled: their channel was gone or disabled",
-        {"state": ("dead", "cancelled")},
+        "notifications that ended unsent; dead: refused or given up, cancelled: their channel was gone or disabled,"
+        " suppressed: their outage ended behind a mute, found by the Notifier",
+        {"state": ("dead", "cancelled", "suppressed")},
     ),
+    Meter("breakers_notifications_held", "notifications", ("notifier",), "notifications held behind mutes"),
+    Meter(
+        "breakers_notifications_released_total",
+        "notifications",
+        ("notifier",),
+        "notifications of outages that outlasted their mutes",
+    ),
+    Meter("breakers_mutes_active", "mutes", ("notifier",), "mutes between their start and their end"),
+    Meter("breakers_mutes_age_seconds", "seconds", ("notifier",), "since the oldest of these mutes started"),
     Meter(
         "breakers_channels_silent",
         "channels",

@@ -62,6 +62,9 @@ ROUTER = """id:string name:string mode:mode enabled:bool breaker_count:int inser
     metadata:strings"""
 PROJECT = """project_id:string id:string name:string enable_signed_ingest:bool slack_webhook_url:string?
     trace_id_url_template:string?"""
+MUTE = """id:uuid project_id:uuid state:string active_until_ms:int? matchers:list all:bool starts_ms:int ends_ms:int?
+    windows:list zone:string comment:string created_by:string created_name:string inserted_ms:int updated_ms:int
+    ended_ms:int? ended_reason:string?"""
 KEY = "id:string name:string key_prefix:string last_used_at:time? inserted_at:time?"
 
 SHAPES: dict[str, str] = {
@@ -98,6 +101,12 @@ SHAPES: dict[str, str] = {
         transition_seq:int kind:string state:string attempts:int last_status:int? last_error:string?
         next_attempt_at:time? created_at:time sent_at:time? ended_at:time?""",
     "DeliveryList": "deliveries:[Delivery] items:[Delivery] returned:int " + PAGES,
+    "Mute": MUTE,
+    "CountedMute": MUTE + " matches:int open:int holding:int",
+    "MuteSingle": "mute:Mute",
+    "CountedMuteSingle": "mute:CountedMute",
+    "MuteList": "mutes:[CountedMute] items:[CountedMute] " + PAGE,
+    "MutePreviewed": "matches:int open:int breakers:list",
     "Key": KEY,
     "NewKey": KEY + " key:string message:string",
     "KeyList": "keys:[Key] items:[Key] count:int " + PAGE,
@@ -146,6 +155,11 @@ ANSWERS: dict[str, str] = {
     "POST P/notification-channels/{channel_id}/test": "Sent",
     "GET P/notification-channels/{channel_id}/deliveries": "DeliveryList",
     "POST P/notification-channels/{channel_id}/deliveries/{delivery_id}/redrive": "DeliveryList",
+    "GET P/mutes": "MuteList",
+    "POST P/mutes": "MuteSingle",
+    "POST P/mutes:preview": "MutePreviewed",
+    "GET P/mutes/{mute_id}": "CountedMuteSingle",
+    "PATCH P/mutes/{mute_id}": "MuteSingle",
     "GET P/keys": "KeyList",
     "GET P/audit": "AuditList",
     "POST P/keys": "NewKey",

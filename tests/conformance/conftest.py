@@ -78,6 +78,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
             **foreign,
         }
         made = House(s, apps, keys, fixed)
+        made.soon_ms = s.clock.now_ms() + 3_600_000
         made.fixed |= await trip(made)
         yield made
 

@@ -60,6 +60,12 @@ DELETE P/routers/{router_id}/breakers/{breaker_id}  manage  204 404
 GET    P/notification-channels/{channel_id}  manage   200 404
 GET    P/notification-channels/{channel_id}/deliveries  manage  200 400
 POST   P/notification-channels/{channel_id}/deliveries/{delivery_id}/redrive  manage  202 409
+GET    P/mutes                               manage   200 400
+POST   P/mutes                               manage   201 422
+POST   P/mutes:preview                       manage   200 422
+GET    P/mutes/{mute_id}                     manage   200 404
+PATCH  P/mutes/{mute_id}                     manage   200 404 422
+DELETE P/mutes/{mute_id}                     manage   204 404
 GET    P/audit                               manage   200 400
 GET    P/keys                                manage   200
 POST   P/keys                                manage   201 422

@@ -36,6 +36,7 @@ class House:
     keys: dict[str, str]
     fixed: dict[str, str]
     hook: str = ""
+    soon_ms: int = 0
     answered: set[tuple[str, str, int]] = field(default_factory=set)
 
     async def call(
@@ -84,7 +85,9 @@ class Scope:
     names: dict[str, str] = field(default_factory=dict)
 
     async def fill(self, value: Any) -> Any:
-        """A value with all names replaced."""
+        """A value with all names replaced; a time stays a number."""
+        if value == "{soon}":
+            return self.house.soon_ms
         if isinstance(value, str):
             for name in re.findall(r"{(\w+)}", value):
                 value = value.replace(f"{{{name}}}", await self.get(name))
@@ -131,6 +134,7 @@ _MAKERS: dict[str, tuple[str, Any, str]] = {
     "second_breaker_id": ("POST P/breakers", RULE, "breaker.id"),
     "router_id": ("POST P/routers", {"name": "r"}, "router.id"),
     "channel_id": ("POST P/notification-channels", {"channel": "webhook", "config": {"url": "{hook}"}}, "channel.id"),
+    "mute_id": ("POST P/mutes", {"all": True, "ends_ms": "{soon}", "comment": "c"}, "mute.id"),
     "key_id": ("POST P/keys", {}, "id"),
     "new_workspace_id": ("POST /v1/workspaces", {"name": "w", "slug": "w"}, "id"),
     "new_project_id": ("POST /v1/projects", {"workspace_id": "{workspace_id}"}, "project_id"),

@@ -10,6 +10,7 @@ from api.middleware.rate_limits import EVENTS_BURST
 from tests.conformance.calls_breakers import BREAKERS, EVENTS, METADATA, STATES
 from tests.conformance.calls_common import ALL, bodies, methods, refusals, wrong_types
 from tests.conformance.calls_limits import LIMITS
+from tests.conformance.calls_mutes import MUTES
 from tests.conformance.calls_projects import ADMIN, AUDIT, HEALTH, KEYS, PROJECTS, WORKSPACES
 from tests.conformance.calls_routers import CHANNELS, INGEST, ROUTERS
 from tests.conformance.conftest import EVENTS_PER_S
@@ -23,7 +24,7 @@ in_session = pytest.mark.asyncio(loop_scope="session")
 OWN = (
     *(PROJECTS + WORKSPACES + KEYS + AUDIT + ADMIN + HEALTH),
     *(BREAKERS + STATES + METADATA + EVENTS),
-    *(ROUTERS + CHANNELS + INGEST),
+    *(ROUTERS + CHANNELS + MUTES + INGEST),
 )
 COMMON = (*refusals(), *bodies(), *wrong_types(), *methods())
 ALONE = {("GET", full("P/breakers/state:stream"), 200), ("GET", full("P/events"), 429)}

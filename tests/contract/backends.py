@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 
+from breaker_actors.store.quotas import Shares
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.wal.base import SampleLog
@@ -28,8 +29,8 @@ class Backend:
     def url(self) -> str:
         return self.database or f"sqlite:///{self.folder / STORE}"
 
-    def store(self) -> SqlStore:
-        return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"))
+    def store(self, shares: Shares | None = None) -> SqlStore:
+        return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"), shares=shares)
 
     def log(self) -> SampleLog:
         return PgLog(self.database) if self.database else SqliteLog(self.folder / "log")

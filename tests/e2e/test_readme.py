@@ -97,13 +97,24 @@ def test_the_signed_walk(beside: Path) -> None:
 
 
 def test_the_channel_walk(beside: Path) -> None:
-    (script,) = blocks(GUIDES / "notifications.md", "bash")
+    script, _ = blocks(GUIDES / "notifications.md", "bash")
     done = shell(script, beside)
     tested, listed, deleted = done.stdout.splitlines()
     assert json.loads(tested)["code"] == "send_failed", done.stdout + done.stderr
     assert '"secret":"hush"' not in listed
     assert "webhook" in {channel["channel"] for channel in json.loads(listed)["channels"]}
     assert deleted == "204"
+
+
+def test_the_mute_walk(beside: Path) -> None:
+    _, script = blocks(GUIDES / "notifications.md", "bash")
+    done = shell("set -e\n" + script, beside)
+    assert done.returncode == 0, done.stderr
+    preview, listed, _, ended, nights = done.stdout.splitlines()
+    assert preview == "matches 0 breakers, 0 open now"
+    assert "deploy of the shop" in listed
+    assert ended.startswith("ended ")
+    assert nights.startswith("ended ")
 
 
 def test_the_backfill_walk(beside: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from api.context.replica import EXTENSION
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.settings import Settings
-from breaker_actors.store.rows import BreakerDraft, ChannelDraft, DeliveryQuery, ProjectRow
+from breaker_actors.store.rows import BreakerDraft, ChannelDraft, DeliveryQuery, MuteDraft, ProjectRow
 from breaker_actors.store.sql_store import SqlStore
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World as StoreWorld
@@ -71,6 +71,7 @@ async def _contents(store: SqlStore, ids: Ids) -> Any:
         channels,
         [await store.deliveries(DeliveryQuery(project_id=project_id, channel_id=c.id)) for c in channels],
         [key.id for key in await store.list_keys(project.org_id)],
+        await store.list_mutes(project_id),
         await store.audit(project_id, 10),
     ]
 
@@ -128,6 +129,8 @@ async def _things(store: SqlStore, project: ProjectRow) -> Ids:
     breaker, _ = await store.create_breaker(project.id, BreakerDraft(rule=parse_rule(RULE)), NOW_MS)
     channel = await store.create_channel(project.id, ChannelDraft(channel="webhook", config={}), NOW_MS)
     key, _ = await store.create_key(project.org_id, "project", "k", NOW_MS, project.id)
+    draft = MuteDraft(starts_ms=2 * NOW_MS, ends_ms=2 * NOW_MS + 1, comment="later", all=True)
+    mute = await store.create_mute(project.id, draft, NOW_MS)
     return {
         "project_id": project.id,
         "workspace_id": project.workspace_id,
@@ -136,6 +139,7 @@ async def _things(store: SqlStore, project: ProjectRow) -> Ids:
         "channel_id": channel.id,
         "delivery_id": await _dead_delivery(store, project, breaker.id, channel.id),
         "key_id": key.id,
+        "mute_id": mute.id,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 
 from breaker_actors.store.migrations import HEAD
@@ -21,7 +22,7 @@ OUTAGES = 2
 
 
 def live(service: LiveService) -> None:
-    """What users do: breakers of several kinds, outages, a channel, changes, links, and something deleted."""
+    """What users do: breakers of several kinds, outages, a channel, a mute, changes, links, and something deleted."""
     quick = {"window_ms": 1_000, "cooldown_ms": 100, "recovery_allow_rate_ramp_steps": 1}
     made = [service.breaker(metric="latency", name=f"golden {n}", threshold=100 + n, **quick) for n in range(3)]
     failing = {"kind": "consecutive_failures", "op": "gte", "threshold": 3, "name": "failing"}
@@ -37,6 +38,9 @@ def live(service: LiveService) -> None:
         for bad in (True, False):
             while (service.state(ids[0])["state"] == "closed") is bad:
                 service.send(made[0]["router_id"], [900.0 if bad else 1.0] * 5)
+    ends_ms = round(time.time() * 1000) + 3_600_000
+    mute = {"matchers": [{"field": "name", "op": "=", "value": "golden 1"}], "ends_ms": ends_ms, "comment": "golden"}
+    assert service.user.post(f"{path}/mutes", json=mute).status_code == 201
     service.trip(made[1])
     assert service.user.patch(f"{path}/breakers/{ids[0]}", json={"threshold": 200}).status_code == 200
     assert service.user.delete(f"{path}/breakers/{ids[2]}").status_code == 204

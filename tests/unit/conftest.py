@@ -17,6 +17,7 @@ VIRTUAL = (
     "engine",
     "gateway",
     "journal",
+    "notify/test_mutes.py",
     "notify/test_notifier.py",
     "ray_runtime",
     "router",

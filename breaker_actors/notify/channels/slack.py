@@ -14,7 +14,7 @@ from breaker_actors.notify.model import Message
 from breaker_actors.text.escaping import cut, for_slack, link
 
 HEADER_MAX, FIELD_MAX, FIELDS_MAX = 150, 2000, 10
-MARKS = {"trip": "🔴", "recover": "🟢", "resolve": "⚪", "test": "🔵"}
+MARKS = {"trip": "🔴", "recover": "🟢", "resolve": "⚪", "test": "🔵", "mute_ending": "🔔"}
 
 Block = dict[str, Any]
 
@@ -40,7 +40,7 @@ def _fields(message: Message) -> list[Block]:
 def _footer(message: Message) -> str:
     """When it was, in the reader's time zone, and which breaker."""
     when = f"<!date^{message.ts_ms // 1_000}^{{date_short_pretty}} {{time_secs}}|{rfc3339(message.ts_ms)}>"
-    if message.kind == "test":
+    if message.kind in ("test", "mute_ending"):
         return when
     return f"{when} · `{for_slack(message.breaker_id, 100)}` · no. {message.transition_seq}"
 

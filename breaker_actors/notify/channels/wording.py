@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from breaker_actors.clock import rfc3339
 from breaker_actors.notify.model import Message
 from breaker_actors.text.escaping import for_line
 
@@ -208,17 +209,21 @@ def headline(message: Message) -> str:
             return f"{name} was deleted while {_state(message.prev)}"
         case "test":
             return f"Test notification of {project_of(message)}"
+        case "mute_ending":
+            return f"A mute of {project_of(message)} ends at {_end_words(message)}"
 
 
 def summary(message: Message) -> str:
     """One sentence that stands alone: a mail's subject, an alert's title, what a phone shows of a Slack message."""
     match message.kind:
         case "trip":
-            return f"{headline(message)}: {_trip_cause(message)}"
+            return f"{headline(message)}: {_trip_cause(message)}{_late_words(message)}"
         case "recover" if message.outage_ms is not None:
             return f"{headline(message)} after {duration(message.outage_ms)}"
         case "test":
             return f"{headline(message)}: this channel works"
+        case "mute_ending":
+            return f"{headline(message)}, {_waiting_words(message)} behind it"
         case _:
             return headline(message)
 
@@ -242,6 +247,8 @@ def explanation(message: Message) -> str:
             return "All calls are let through again."
         case "resolve":
             return "Nobody watches its calls any more; what was opened for it can be closed."
+        case "mute_ending":
+            return "What is still open then is told. To keep it quiet, make the mute longer."
         case "test":
             return "Somebody asked for it; no breaker has changed. Trips and recoveries will arrive here."
 
@@ -250,6 +257,8 @@ def facts(message: Message) -> dict[str, str]:
     """What is known, as labels and words, in the order to show it; nothing of a test."""
     if message.kind == "test":
         return {"Project": project_of(message)}
+    if message.kind == "mute_ending":
+        return {"Mute": _mute_words(message), "Waiting": _waiting_words(message), "Project": project_of(message)}
     shown = {"Rule": rule_words(message.rule)}
     if message.kind != "resolve":
         shown["Value"] = value_words(message)
@@ -258,8 +267,37 @@ def facts(message: Message) -> dict[str, str]:
     shown["Reason"] = _reason(message)
     if message.outage_ms is not None:
         shown["Outage"] = duration(message.outage_ms)
+    if message.muted_by is not None:
+        shown["Muted"] = late_note(message)
     shown["Project"] = project_of(message)
     return shown
+
+
+def late_note(message: Message) -> str:
+    """ "open since 2026-11-21T06:29:55.980Z, was muted by ann: deploy"; "" of what no mute held."""
+    if message.muted_by is None or message.muted_by.open_since_ms is None:
+        return ""
+    return f"open since {rfc3339(message.muted_by.open_since_ms)}, was muted by {_mute_words(message)}"
+
+
+def _late_words(message: Message) -> str:
+    return f" ({note})" if (note := late_note(message)) else ""
+
+
+def _mute_words(message: Message) -> str:
+    """Who muted, and why."""
+    by = message.muted_by
+    return "" if by is None else f"{for_line(by.by, 100)}: {for_line(by.comment, 300)}"
+
+
+def _end_words(message: Message) -> str:
+    by = message.muted_by
+    return "an unknown time" if by is None or by.ends_ms is None else rfc3339(by.ends_ms)
+
+
+def _waiting_words(message: Message) -> str:
+    n = 0 if message.muted_by is None else message.muted_by.holding or 0
+    return f"{figure(n)} notification{'s wait' if n != 1 else ' waits'}"
 
 
 def _reason(message: Message) -> str:

@@ -29,6 +29,7 @@ ALWAYS = frozenset(
         "router.delete",
         "router.unlink",
         "channel.delete",
+        "mute.end",
         "key.revoke",
         "project.delete",
         "workspace.delete",

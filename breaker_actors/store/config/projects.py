@@ -125,7 +125,8 @@ class Projects(Onces):
             lock_project(c, project_id)
             row = self._load_project(c, project_id)
             place = Place(by, now_ms, project_id, row.org_id)
-            c.execute(delete(t.channels).where(t.channels.c.project_id == project_id))
+            for table in (t.channels, t.mutes):
+                c.execute(delete(table).where(table.c.project_id == project_id))
             keys = c.execute(delete(t.api_keys).where(t.api_keys.c.project_id == project_id)).rowcount
             add(c, row.org_id, "keys", -keys)
             add(c, row.org_id, "projects", -1)

@@ -14,6 +14,7 @@ from breaker_actors.core.model import Record
 from breaker_actors.messages import LogFloor
 from breaker_actors.store import tables as t
 from breaker_actors.store.alerts import begins_outage
+from breaker_actors.store.outbox.held import prune_mutes
 from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
 from breaker_actors.store.section import StorePart, bump, chunks
 from breaker_actors.telemetry.set_aside import Asides
@@ -47,6 +48,7 @@ class Upkeeps(StorePart):
                     break
         removed["events"] += await self._prune_beyond()
         removed["ended_links"] = await self._db.write(lambda c: _prune_ended_links(c, self.asides))
+        removed["mutes"] = await self._db.write(lambda c: prune_mutes(c, before_ms))
         return removed
 
     async def _prune_beyond(self) -> int:

@@ -21,10 +21,22 @@ from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import slack_place
 from breaker_actors.store.fencing import NOTIFIER
 from breaker_actors.store.outbox import claims as leases
+from breaker_actors.store.outbox import held as held_back
 from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, circuit_now, waiting
 from breaker_actors.store.outbox.claims import COLUMNS, GONE, Term, delivery_of
+from breaker_actors.store.outbox.muting import HELD
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add, beyond
-from breaker_actors.store.rows import SYSTEM, CircuitRow, DeliveryQuery, DeliveryResult, DeliveryRow, Leased, Waiting
+from breaker_actors.store.rows import (
+    SYSTEM,
+    CircuitRow,
+    DeliveryQuery,
+    DeliveryResult,
+    DeliveryRow,
+    HeldLook,
+    Leased,
+    MutesTended,
+    Waiting,
+)
 from breaker_actors.store.section import StorePart, bump, chunks, lock_project
 
 PRUNE_MAX = 5_000
@@ -67,6 +79,23 @@ class Outbox(StorePart):
 
     async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
         return await self._db.write(lambda c: leases.cancel(c, epoch, channel_id, now_ms))
+
+    async def held_news(self) -> tuple[int, int]:
+        return await self._db.read(held_back.news)
+
+    async def held_count(self) -> int:
+        return await self._db.read(held_back.count)
+
+    async def look_at_held(self, epoch: int, now_ms: int, after: int = 0) -> HeldLook:
+        return await self._db.write(lambda c: held_back.look(c, epoch, now_ms, after))
+
+    async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
+        return await self._db.write(lambda c: held_back.tend(c, epoch, now_ms, ahead_ms))
+
+    async def end_unmatched(
+        self, epoch: int, now_ms: int, limit_ms: int, after: int = 0
+    ) -> tuple[int | None, list[str]]:
+        return await self._db.write(lambda c: held_back.end_unmatched(c, epoch, now_ms, limit_ms, after))
 
     async def outbox_depth(self) -> tuple[int, int | None]:
         return await self._db.read(_depth)
@@ -231,11 +260,13 @@ def _remove(c: Connection, query: Select[Any], most: int = PRUNE_MAX) -> int:
 
 
 def _end_oldest(c: Connection, project_id: str, now_ms: int, most: int) -> int:
-    """Makes so many of the longest waiting alerts dead, and with a trip the end of its outage: whoever takes them too
-    slowly loses whole outages. The end of an outage whose trip was sent is kept. What is being sent is left alone."""
+    """Makes so many of the longest waiting alerts dead, held ones among them, and with a trip the end of its outage:
+    whoever takes them too slowly loses whole outages. The end of an outage whose trip was sent is kept. What is being
+    sent is left alone."""
     o = t.outbox.c
     free = o.lease_until_ms.is_(None) | (o.lease_until_ms <= now_ms)
-    waiting = select(o.number, o.channel_id, o.kind, o.incident).where(o.project_id == project_id, PENDING, free)
+    waits = PENDING | HELD
+    waiting = select(o.number, o.channel_id, o.kind, o.incident).where(o.project_id == project_id, waits, free)
     rows = c.execute(waiting.where((o.kind == "trip") | o.incident.is_(None)).order_by(o.number).limit(most)).all()
     ended = {"state": "dead", "ended_ms": now_ms, "last_error": TOO_MANY}
     for some in chunks([row.number for row in rows]):
@@ -268,7 +299,7 @@ def _forgettable() -> ColumnElement[bool]:
     of_it = t.records.c.breaker_id == t.breakers.c.id
     going_on = exists().where(its_breaker, of_it, t.records.c.state != "closed") & ~over
     needed = (o.kind == "trip") & (o.state == "sent") & ~newer & (on_its_way | going_on)
-    return (o.state != "pending") & ~needed
+    return o.state.not_in(("pending", "held")) & ~needed
 
 
 _ENDED = _forgettable()

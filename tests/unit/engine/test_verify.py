@@ -374,6 +374,28 @@ DAMAGE: dict[str, tuple[Callable[[Data], None], str, str]] = {
         "delivery",
         "tells of an event that is not there",
     ),
+    "a delivery that no mute holds": (
+        store(
+            "UPDATE outbox SET state = 'held', ended_ms = NULL WHERE channel_id = '{channel}' AND transition_seq = 4"
+        ),
+        "delivery",
+        "is held, and no mute is named",
+    ),
+    "a recovery that is held": (
+        store("UPDATE outbox SET state = 'held', mute_id = 'm' WHERE channel_id = '{channel}' AND kind = 'recover'"),
+        "delivery",
+        "is held, and is no trip that waits",
+    ),
+    "two trips held at once": (
+        store("UPDATE outbox SET state = 'held', mute_id = 'm' WHERE channel_id = '{channel}' AND kind = 'trip'"),
+        "delivery",
+        "which is held as well",
+    ),
+    "a suppressed delivery that goes on": (
+        store("UPDATE outbox SET state = 'suppressed', mute_id = 'm', ended_ms = NULL WHERE channel_id = '{channel}'"),
+        "delivery",
+        "is suppressed, and has not ended",
+    ),
     "a wrong count of events": (
         store("UPDATE stored SET used = used + 1 WHERE of_id = '{project}' AND what = 'events'"),
         "count",

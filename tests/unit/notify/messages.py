@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from breaker_actors.notify.model import Message, sample
+from breaker_actors.notify.model import NOBODY, Message, sample
+from breaker_actors.store.rows import MutedBy
 
 PROJECT = "6f9a1c1e-2a50-4c6e-9a53-0b8f1d0e7a11"
 BREAKER = "0d4e8a52-9f1b-4c0a-8f77-3c2b5a6d7e88"
@@ -52,6 +53,13 @@ AGAIN = changed(
     agg={"avg": 0.0, "count": 0, "error_count": 0, "p95": 0.0}, **LATER,
 )  # fmt: skip
 RESOLVE = changed(kind="resolve", prev="open", curr="closed", reason="deleted", value=None, trace_url=None, **LATER)
+BY = MutedBy(mute_id="9c1b7a52-9f1b-4c0a-8f77-3c2b5a6d7e11", comment="deploy of <checkout>", by="ann")
+MUTED = changed(muted_by=msgspec.structs.replace(BY, open_since_ms=NOW - 60_000))
+ENDING = changed(
+    kind="mute_ending", breaker_id=NOBODY, name="deploy of <checkout>", prev="closed", curr="closed", transition_seq=0,
+    rule={}, agg={}, value=None, reason="mute_ending", trace_url=None,
+    muted_by=msgspec.structs.replace(BY, ends_ms=NOW, holding=3),
+)  # fmt: skip
 TEST = sample(PROJECT, "Shop", NOW, "d-0003")
 HOSTILE = changed(
     name="<!channel> & <https://evil.example|pay>\r\nBcc: all@example.com \u202e*x* @here",
@@ -65,4 +73,5 @@ HOSTILE = changed(
 
 ALL = {
     "trip": TRIP, "recover": RECOVER, "trip_again": AGAIN, "resolve": RESOLVE, "test": TEST, "hostile": HOSTILE,
+    "muted": MUTED, "mute_ending": ENDING,
 }  # fmt: skip

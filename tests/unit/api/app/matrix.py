@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from tests.support.asgi import Headers
 from tests.support.estate import HEALTH_TOKEN, METRICS_TOKEN, Ids
+from tests.support.fake_gateway import NOW_MS
 from tests.support.web_world import RULE
 
 Rule = Literal["open", "probe", "signed", "organisation", "manage", "runtime", "metadata", "operate", "metrics"]
@@ -74,6 +75,7 @@ def _fill(value: Any, ids: Ids) -> Any:
     return {key: _fill(item, ids) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+SOON_MS = NOW_MS + 3_600_000
 HAS_PROJECTS = HAS_BREAKERS = 409
 SENDS_NOTHING = 422
 """The channel has no address: its test can't be sent."""
@@ -127,6 +129,12 @@ ROWS: dict[str, Row] = {
     "test_channel": Row("manage", SENDS_NOTHING),
     "list_deliveries": Row("manage"),
     "redrive_delivery": Row("manage", 202),
+    "list_mutes": Row("manage"),
+    "create_mute": Row("manage", 201, {"all": True, "ends_ms": SOON_MS, "comment": "c"}),
+    "preview_mute": Row("manage", 200, {"all": True}),
+    "get_mute": Row("manage"),
+    "update_mute": Row("manage", 200, {"comment": "c"}),
+    "end_mute": Row("manage", 204),
     "list_keys": Row("manage"),
     "create_key": Row("manage", 201, {}),
     "delete_key": Row("manage", 204),

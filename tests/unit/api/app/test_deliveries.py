@@ -83,6 +83,7 @@ async def test_deliveries_newest_first_page_by_page(shop: Shop) -> None:
         "created_at": "2026-11-21T06:30:00.000Z",
         "sent_at": "2026-11-21T06:30:01.500Z",
         "ended_at": "2026-11-21T06:30:01.500Z",
+        "mute_id": None,
     }
     assert (waiting["kind"], waiting["state"], waiting["attempts"]) == ("recover", "pending", 1)
     assert (waiting["last_status"], waiting["last_error"]) == (503, "answered 503")

@@ -334,3 +334,57 @@ def test_events_of_a_backfill_are_asked_for(town: Town) -> None:
     for source in ("live", "backfill", "all"):
         assert town.json("events", made["id"], "--source", source) == {"events": []}
     assert town.run("events", "--source", "elsewhere").exit_code == 2
+
+
+def test_a_mute_is_previewed_made_listed_changed_and_ended(town: Town) -> None:
+    town.create("muted one")
+    what = ("--match", "name~muted*", "--match", "metadata.team!=x")
+    assert town.run("mute", *what, "--preview").stdout == "matches 1 breakers, 0 open now\n  muted one\n"
+    assert town.json("mute", "--match", "name=nobody", "--preview") == {"matches": 0, "open": 0, "breakers": []}
+    made = town.run("mute", *what, "--for", "1h30m", "--comment", "deploy \x1b[2J").stdout.strip()
+    (row,) = [one for one in town.json("mutes")["mutes"] if one["id"] == made]
+    assert (row["state"], row["matches"], row["created_name"]) == ("active", 1, "u")
+    assert row["ends_ms"] - row["starts_ms"] <= 5_400_000
+    line = town.run("mutes").stdout.splitlines()[0].split("\t")
+    assert (line[:2], line[3:7]) == ([made, "active"], ["u", "1", "0", "0"])
+    assert line[7] == "name~muted* metadata.team!=x"
+    assert "\x1b" not in line[8]
+    changed = town.json("mute", "--id", made, "--for", "2d", "--comment", "longer")
+    assert (changed["comment"], len(changed["matchers"])) == ("longer", 2)
+    assert town.run("unmute", made).stdout == f"ended {made}\n"
+    assert [one["id"] for one in town.json("mutes", "--state", "expired")["mutes"]] == [made]
+    assert town.json("mutes")["mutes"] == []
+
+
+def test_a_mute_recurs_in_windows(town: Town) -> None:
+    windows = ("--window", "fri-mon 22:00-06:00", "--window", "wed,wed 00:00-24:00", "--zone", "Europe/Berlin")
+    made = town.json("mute", "--all", "--comment", "nights", *windows)
+    assert [one["weekdays"] for one in made["windows"]] == [["fri", "sat", "sun", "mon"], ["wed"]]
+    assert (made["all"], made["ends_ms"], made["zone"]) == (True, None, "Europe/Berlin")
+    assert "everything; fri,sat,sun,mon 22:00-06:00 Europe/Berlin; wed 00:00-24:00" in town.run("mutes").stdout
+    assert town.run("unmute", made["id"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--match", "name", "--for", "1h"), "say FIELD=VALUE"),
+        (("--all", "--for", "soon"), "say how long as 90m"),
+        (("--all", "--for", "1h", "--until", "2026-12-24T18:00:00Z"), "not both"),
+        (("--all", "--until", "2026-12-24T18:00:00"), "not a time with a zone"),
+        (("--all", "--window", "always"), "say it as"),
+        (("--all", "--window", "someday 01:00-02:00"), "someday is none of mon"),
+        (("--all",), "ends_ms: is required"),
+        (("--for", "1h"), "matchers: is required"),
+        (("--match", "state=open", "--for", "1h"), "matchers[0].field"),
+    ],
+)
+def test_mutes_that_are_none(town: Town, words: tuple[str, ...], said: str) -> None:
+    refused(town.run("mute", "--comment", "c", *words), said)
+
+
+def test_unmuting_what_is_not_there(town: Town) -> None:
+    for wanted in (str(uuid4()), "x/../y"):
+        result = town.run("unmute", wanted)
+        assert result.exit_code != 0
+        assert result.stdout == ""

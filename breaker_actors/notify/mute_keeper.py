@@ -1,0 +1,100 @@
+"""Looks after mutes for the Notifier: when held deliveries are to be looked at, and what is told of it.
+
+What was decided is in the store; what is remembered here only saves looks. Held deliveries are looked at when a mute
+was changed, when new ones came, when the activity of a mute ends, and every minute, as names and metadata change, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from breaker_actors.settings import Settings
+from breaker_actors.store.base import OutboxStore
+from breaker_actors.telemetry.meters import Meters
+
+LOOK_EVERY_MS, MATCH_EVERY_MS = 60_000, 3_600_000
+PAGES_MAX = 4
+"""Transactions of a look in one turn; others are sent to in between."""
+
+log = structlog.get_logger()
+
+
+class MuteKeeper:
+    """One for each Notifier."""
+
+    def __init__(self, store: OutboxStore, settings: Settings, meters: Meters) -> None:
+        self._store = store
+        self._warning_ms = settings.mute_warning_ms
+        self._unmatched_ms = settings.mute_unmatched_ms
+        self._meters = meters
+        self._changes = -1
+        self._newest = 0
+        self._look_ms = 0
+        self._match_ms = 0
+        self._after: int | None = None  # of a look under way: up to where it came
+        self._matched: int | None = None
+
+    def due_ms(self, now: int) -> int:
+        """When it is to be asked again at the latest."""
+        return now if self._after is not None or self._matched is not None else self._look_ms
+
+    async def work(self, epoch: int, now: int) -> Sequence[str]:
+        """Does a bounded part of what is due; the channels that have something to send since. Raises Fenced."""
+        self._look_ms = min(self._look_ms, now + LOOK_EVERY_MS)  # a clock that was set back must not put it off
+        self._match_ms = min(self._match_ms, now + MATCH_EVERY_MS)
+        channels = set[str]()
+        changes, newest = await self._store.held_news()
+        whole = changes != self._changes or now >= self._look_ms
+        if whole or newest > self._newest:
+            channels |= set(await self._tend(epoch, now, whole))
+            if whole or self._after is None:
+                self._after = 0 if whole else self._newest
+            self._changes, self._newest = changes, newest
+        for _ in range(PAGES_MAX):
+            if self._after is None:
+                break
+            channels |= set(await self._look(epoch, now, self._after))
+        await self._match(epoch, now)
+        return sorted(channels)
+
+    async def set_gauge(self) -> None:
+        self._meters.gauge("breakers_notifications_held", await self._store.held_count())
+
+    async def _tend(self, epoch: int, now: int, whole: bool) -> Sequence[str]:
+        tended = await self._store.tend_mutes(epoch, now, self._warning_ms)
+        if whole:
+            self._look_ms = now + LOOK_EVERY_MS
+        if tended.next_ms is not None:
+            self._look_ms = min(self._look_ms, max(now + 1, tended.next_ms))
+        self._meters.gauge("breakers_mutes_active", tended.running)
+        age_ms = 0 if tended.oldest_ms is None else max(0, now - tended.oldest_ms)
+        self._meters.gauge("breakers_mutes_age_seconds", age_ms / 1000)
+        for mute_id in tended.ended:
+            log.info("mute_ended", mute_id=mute_id, reason="expired")
+        if tended.warned:
+            log.info("mute_ending", channels=len(tended.warned))
+        return tended.warned
+
+    async def _look(self, epoch: int, now: int, after: int) -> Sequence[str]:
+        looked = await self._store.look_at_held(epoch, now, after)
+        self._after = looked.last
+        if looked.next_ms is not None:
+            self._look_ms = min(self._look_ms, max(now + 1, looked.next_ms))
+        for state, count in looked.states.items():
+            if state == "pending":
+                self._meters.count("breakers_notifications_released_total", count)
+            else:
+                self._meters.count("breakers_notifications_unsent_total", count, state=state)
+            log.info("held_notifications", state=state, count=count)
+        return looked.released
+
+    async def _match(self, epoch: int, now: int) -> None:
+        if self._matched is None and now >= self._match_ms:
+            self._matched, self._match_ms = 0, now + MATCH_EVERY_MS
+        if self._matched is None:
+            return
+        self._matched, ended = await self._store.end_unmatched(epoch, now, self._unmatched_ms, self._matched)
+        for mute_id in ended:
+            log.warning("mute_ended", mute_id=mute_id, reason="matched_nothing")

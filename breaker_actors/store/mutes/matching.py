@@ -1,0 +1,100 @@
+"""Whom a mute matches: matchers over what is known of a breaker and of a channel. Pure.
+
+All matchers have to match; those of `channel` look at the channel, all others at the breaker. What is not there
+equals nothing: `=` and `glob` don't match it, `!=` does. Of several values (a breaker's routers; id, name and kind of
+a channel) `=` and `glob` ask for any, `!=` for none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import msgspec
+
+Op = Literal["=", "!=", "glob"]
+MATCHERS_MAX = 20
+CHARS_MAX, STARS_MAX = 255, 8
+"""Characters of a value; and stars of a glob, each of which is looked for once."""
+OF_METADATA, OF_ROUTER = "metadata.", "router."
+KEY_CHARS_MAX = 64
+PLAIN = ("name", "id", "metric", "kind")
+FIELD = rf"(name|id|metric|kind|channel|(metadata|router)\.[\s\S]{{1,{KEY_CHARS_MAX}}})"
+
+
+class Matcher(msgspec.Struct, frozen=True, kw_only=True):
+    """`field`: name, id, metric, kind, channel, metadata.KEY or router.KEY. A glob knows * and ? alone."""
+
+    field: Annotated[str, msgspec.Meta(pattern=rf"\A{FIELD}\Z", examples=["metadata.team"])]
+    op: Op
+    value: Annotated[str, msgspec.Meta(max_length=CHARS_MAX, examples=["payments"])]
+
+
+class BreakerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What matchers may look at of a breaker. `routers`: the metadata of those it hangs on. `open`: whether it is."""
+
+    id: str
+    name: str
+    metric: str
+    kind: str
+    metadata: dict[str, str]
+    routers: tuple[dict[str, str], ...] = ()
+    open: bool = False
+
+
+class ChannelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What matchers may look at of a channel."""
+
+    id: str
+    name: str
+    kind: str
+
+
+def matches_breaker(matchers: Sequence[Matcher], breaker: BreakerFacts) -> bool:
+    """Whether all matchers but those of channels match."""
+    return all(_holds(one, _values(one.field, breaker)) for one in matchers if one.field != "channel")
+
+
+def matches_channel(matchers: Sequence[Matcher], channel: ChannelFacts) -> bool:
+    """Whether all matchers of channels match."""
+    known = (channel.id, channel.name, channel.kind)
+    return all(_holds(one, known) for one in matchers if one.field == "channel")
+
+
+def problem(matcher: Matcher) -> str:
+    """Why a matcher can't be taken; "" when it can."""
+    if matcher.op == "glob" and matcher.value.count("*") > STARS_MAX:
+        return f"a glob has at most {STARS_MAX} stars"
+    return ""
+
+
+def _values(field: str, breaker: BreakerFacts) -> Sequence[str]:
+    if field in PLAIN:
+        return (str(getattr(breaker, field)),)
+    kind, _, key = field.partition(".")
+    sources = breaker.routers if kind == "router" else (breaker.metadata,)
+    return [source[key] for source in sources if key in source]
+
+
+def _holds(matcher: Matcher, values: Sequence[str]) -> bool:
+    match matcher.op:
+        case "=":
+            return matcher.value in values
+        case "!=":
+            return matcher.value not in values
+        case "glob":
+            pattern = _pattern(matcher.value)
+            return any(pattern.fullmatch(value) for value in values)
+
+
+@lru_cache(maxsize=1024)
+def _pattern(glob: str) -> re.Pattern[str]:
+    """The parts between stars are looked for one after the other, each at its first place: an atomic group never comes
+    back to look for another one, so the work is bounded by the product of both lengths."""
+    first, *rest = [re.escape(part).replace(r"\?", ".") for part in re.sub(r"\*+", "*", glob).split("*")]
+    if not rest:
+        return re.compile(f"(?s:{first})")
+    middle = "".join(f"(?>.*?{part})" for part in rest[:-1])
+    return re.compile(f"(?s:{first}{middle}.*{rest[-1]})")

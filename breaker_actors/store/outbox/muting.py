@@ -1,0 +1,221 @@
+"""Mutes in the transaction of an alert: what is held back when it is born, and what ends with what was held.
+
+A trip that a mute matches is held. A trip of the same breaker that comes later on the same channel takes the place of
+the held one, so at most one is held per breaker and channel. A recovery whose trip was sent, or will be, goes out; one
+whose trip is held ends with it, both suppressed. Sync functions over a `Connection`; neighbours: `alerts.py`, which
+calls them, `held.py`, which releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+from sqlalchemy import Column, ColumnElement, Connection, Select, exists, literal, select, tuple_, update
+
+from breaker_actors.store import tables as t
+from breaker_actors.store.mutes.matching import BreakerFacts, ChannelFacts, matches_breaker, matches_channel
+from breaker_actors.store.mutes.schedule import active_until
+from breaker_actors.store.rows import AlertPayload, MutedBy, MuteRow
+from breaker_actors.store.section import IDS, by_ids, chunks
+
+# Written out, not as a parameter: the planner must see that the partial index serves.
+HELD = t.outbox.c.state == literal("held", literal_execute=True)
+LIVE = t.mutes.c.ended_ms.is_(None)
+MUTE_COLUMNS = [t.mutes.c[f] for f in MuteRow.__struct_fields__]
+OWN_SLACK = "slack_webhook_url"
+"""The name of the channel that a project's own address is."""
+
+
+def _breakers_statement() -> Select[Any]:
+    b = t.breakers.c
+    query = select(b.id, b.name, b.rule, b.metadata, t.records.c.state)
+    return query.outerjoin(t.records, t.records.c.breaker_id == b.id).where(b.id.in_(IDS))
+
+
+def _routers_statement() -> Select[Any]:
+    r, links = t.routers.c, t.links.c
+    query = select(links.breaker_id, r.metadata).join_from(t.links, t.routers, r.id == links.router_id)
+    return query.where(links.breaker_id.in_(IDS), r.deleted_ms.is_(None)).order_by(links.number)
+
+
+_BREAKERS, _ROUTERS = _breakers_statement(), _routers_statement()
+_CHANNELS = select(t.channels.c.id, t.channels.c.name, t.channels.c.channel).where(t.channels.c.id.in_(IDS))
+_MUTES = select(*MUTE_COLUMNS).where(LIVE, t.mutes.c.project_id.in_(IDS)).order_by(t.mutes.c.number)
+
+
+class Superseded(NamedTuple):
+    """A held delivery of the store that ends when the new one `by` is stored."""
+
+    number: int
+    at_ms: int
+    by: str
+
+
+class _Held(NamedTuple):
+    """A trip that is held: a new row, or one of the store by its number."""
+
+    mute_id: str
+    incident: int | None
+    row: dict[str, Any] | None
+    number: int
+
+
+def is_quiet(project_id: Column[str]) -> ColumnElement[bool]:
+    """Whether a project has a mute that has not ended, or deliveries that are held."""
+    mute = exists().where(t.mutes.c.project_id == project_id, LIVE)
+    return mute | exists().where(t.outbox.c.project_id == project_id, HELD)
+
+
+def live_mutes(c: Connection, project_ids: Sequence[str]) -> dict[str, list[MuteRow]]:
+    """The mutes of projects that have not ended, oldest first."""
+    found: dict[str, list[MuteRow]] = {}
+    for row in by_ids(c, _MUTES, project_ids):
+        found.setdefault(row.project_id, []).append(mute_of(row))
+    return found
+
+
+def mute_of(row: Any) -> MuteRow:
+    return MuteRow(**row._mapping)
+
+
+def breaker_facts(c: Connection, breaker_ids: Sequence[str]) -> dict[str, BreakerFacts]:
+    """What matchers may look at of breakers that are there."""
+    routers: dict[str, list[dict[str, str]]] = {}
+    for breaker_id, metadata in by_ids(c, _ROUTERS, breaker_ids):
+        routers.setdefault(breaker_id, []).append(metadata)
+    return {row.id: facts_of(row, routers.get(row.id, ())) for row in by_ids(c, _BREAKERS, breaker_ids)}
+
+
+def facts_of(row: Any, routers: Iterable[dict[str, str]]) -> BreakerFacts:
+    return BreakerFacts(
+        id=row.id,
+        name=row.name,
+        metric=row.rule.metric,
+        kind=row.rule.kind,
+        metadata=row.metadata,
+        routers=tuple(routers),
+        open=row.state == "open",
+    )
+
+
+def channel_facts(c: Connection, channel_ids: Sequence[str]) -> dict[str, ChannelFacts]:
+    """The same of channels; an id that is none stands for a project's own Slack address."""
+    found = {id_: ChannelFacts(id=id_, name=OWN_SLACK, kind="slack") for id_ in channel_ids}
+    for row in by_ids(c, _CHANNELS, channel_ids):
+        found[row.id] = ChannelFacts(id=row.id, name=row.name, kind=row.channel)
+    return found
+
+
+def last_to_end(
+    mutes: Iterable[MuteRow], breaker: BreakerFacts, channel: ChannelFacts, at_ms: int
+) -> tuple[MuteRow, int] | None:
+    """Of the mutes that match and are active at an instant the one that stays so for longest, and until when."""
+    best: tuple[MuteRow, int] | None = None
+    for mute in mutes:
+        if matches_channel(mute.matchers, channel) and matches_breaker(mute.matchers, breaker):
+            until_ms = active_until(mute.schedule, at_ms)
+            if until_ms is not None and (best is None or until_ms > best[1]):
+                best = mute, until_ms
+    return best
+
+
+def told_late(told: AlertPayload, mute: MuteRow) -> AlertPayload:
+    """A trip with the mute behind which it waited, and when its outage began."""
+    since_ms = told.ts_ms - (told.outage_ms or 0)
+    by = MutedBy(mute_id=mute.id, comment=mute.comment, by=mute.created_name, open_since_ms=since_ms)
+    return replace(told, muted_by=by)
+
+
+def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]:
+    """Judges new rows in order, before they are stored: mutes that match at the time of their event hold trips and
+    suppress recoveries. Answers what of the store ends with them."""
+    if not rows:
+        return []
+    mutes = live_mutes(c, sorted({row["project_id"] for row in rows}))
+    breakers = breaker_facts(c, sorted({row["breaker_id"] for row in rows}))
+    channels = channel_facts(c, sorted({row["channel_id"] for row in rows}))
+    held = _held_of(c, rows)
+    told = told_outages(c, rows)  # after the held ones are locked: what is released meanwhile counts as told
+    superseded: list[Superseded] = []
+    for row in rows:
+        key, outage = (row["channel_id"], row["breaker_id"]), (row["channel_id"], row["incident"])
+        breaker, channel = breakers.get(row["breaker_id"]), channels[row["channel_id"]]
+        found = breaker and last_to_end(mutes.get(row["project_id"], ()), breaker, channel, row["created_ms"])
+        before = held.pop(key, None)
+        if row["kind"] == "trip":
+            if found:
+                row |= {"state": "held", "mute_id": found[0].id}
+                held[key] = _Held(found[0].id, row["incident"], row, 0)
+            else:
+                _own_up(row, before, mutes)
+                told.add(outage)
+        elif before is not None and outage not in told:
+            _suppress(row, before.mute_id)
+        elif found and row["incident"] is None and before is None:
+            _suppress(row, found[0].id)  # the channel takes recoveries only
+        if before is None:
+            continue
+        if before.row is not None:
+            _suppress(before.row, before.mute_id, row["created_ms"])
+        else:
+            superseded.append(Superseded(before.number, row["created_ms"], row["id"]))
+    return superseded
+
+
+def _own_up(row: dict[str, Any], before: _Held | None, mutes: Mapping[str, Sequence[MuteRow]]) -> None:
+    """A trip that nobody mutes and that takes the place of a held one of its outage says what its receiver did not
+    hear."""
+    if before is None or before.incident != row["incident"]:
+        return
+    mute = next((one for one in mutes.get(row["project_id"], ()) if one.id == before.mute_id), None)
+    if mute is not None:
+        row["told"] = told_late(row["told"], mute)
+
+
+def _suppress(row: dict[str, Any], mute_id: str, at_ms: int | None = None) -> None:
+    row |= {"state": "suppressed", "mute_id": mute_id, "ended_ms": row["created_ms"] if at_ms is None else at_ms}
+
+
+def suppress_held(c: Connection, ended: Sequence[Superseded]) -> None:
+    """Ends held deliveries whose outage is over, or that a newer one took the place of."""
+    for one in ended:
+        values = {"state": "suppressed", "ended_ms": one.at_ms}
+        c.execute(update(t.outbox).where(t.outbox.c.number == one.number, HELD).values(values))
+
+
+def suppress_ended(c: Connection, breakers: Sequence[tuple[str, str]], now_ms: int) -> None:
+    """Ends what is held of breakers (project, breaker) that are deleted."""
+    o = t.outbox.c
+    for some in chunks(breakers):
+        mine = tuple_(o.project_id, o.breaker_id).in_(some)
+        c.execute(update(t.outbox).where(mine, HELD).values({"state": "suppressed", "ended_ms": now_ms}))
+
+
+def _held_of(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], _Held]:
+    """The held trips of the breakers of new rows, locked: they are not released beside this."""
+    o = t.outbox.c
+    found: dict[tuple[str, str], _Held] = {}
+    query = (
+        select(o.number, o.channel_id, o.breaker_id, o.mute_id, o.incident)
+        .where(HELD)
+        .order_by(o.number)
+        .with_for_update()
+    )
+    for some in chunks(sorted({(row["project_id"], row["breaker_id"]) for row in rows})):
+        for row in c.execute(query.where(tuple_(o.project_id, o.breaker_id).in_(some))):
+            found[row.channel_id, row.breaker_id] = _Held(row.mute_id, row.incident, None, row.number)
+    return found
+
+
+def told_outages(c: Connection, rows: Sequence[dict[str, Any]]) -> set[tuple[str, int | None]]:
+    """The (channel, outage) of new rows that have a trip which was sent, or will be."""
+    o = t.outbox.c
+    incidents = sorted({row["incident"] for row in rows if row["incident"] is not None})
+    query = select(o.channel_id, o.incident).where(o.kind == "trip", o.state.in_(("pending", "sent")))
+    return {
+        (channel_id, incident)
+        for some in chunks(incidents)
+        for channel_id, incident in c.execute(query.where(o.incident.in_(some)))
+    }

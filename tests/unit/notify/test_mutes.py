@@ -1,0 +1,224 @@
+"""The Notifier and mutes, in virtual time: what is held goes out when it may, once, and on time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from breaker_actors.errors import Unavailable
+from breaker_actors.store.mutes.matching import Matcher
+from breaker_actors.store.mutes.schedule import Window
+from breaker_actors.store.rows import ChannelDraft, MuteDraft, MuteRow
+from tests.unit.notify.test_notifier import HOUR, MINUTE, Shop, empty, shop
+
+__all__ = ["empty", "shop"]
+
+
+async def mute(shop: Shop, *matchers: Matcher, ms: int = HOUR, **fields: Any) -> MuteRow:
+    now = shop.clock.ms
+    values: dict[str, Any] = {"starts_ms": now, "ends_ms": now + ms, "comment": "deploy", "all": not matchers}
+    draft = MuteDraft(matchers=matchers, **(values | fields))
+    return await shop.store.create_mute(shop.world.project_id, draft, now, by="k1", by_name="ann")
+
+
+def kinds(shop: Shop, channel_id: str) -> list[tuple[str, int]]:
+    """What arrived, and when after the start."""
+    return [(m.kind, at) for at, to, m, _ in shop.sender.asked if to.channel_id == channel_id]
+
+
+async def test_what_stands_is_told_when_the_mute_ends(shop: Shop) -> None:
+    channel, row = await shop.channel(), await shop.breaker()
+    held = await mute(shop)
+    start = shop.clock.ms
+    await shop.move(row.id, "open")
+    await shop.notifier.run_until(start + HOUR - 1)
+    assert kinds(shop, channel.id) == [("mute_ending", start + HOUR - 10 * MINUTE)]
+    assert shop.notifier.host is not None
+    assert shop.notifier.host.meters.value("breakers_notifications_held") == 1
+    assert shop.notifier.host.meters.value("breakers_mutes_active") == 1
+    await shop.notifier.run_for(2 * MINUTE)
+    assert kinds(shop, channel.id)[1:] == [("trip", start + HOUR)]
+    by = shop.sender.got(channel.id)[1].muted_by
+    assert by is not None
+    assert (by.mute_id, by.comment, by.by, by.open_since_ms) == (held.id, "deploy", "ann", start)
+    assert shop.notifier.host.meters.value("breakers_notifications_released_total") == 1
+    assert shop.notifier.host.meters.value("breakers_notifications_held") == 0
+    assert shop.notifier.host.meters.value("breakers_mutes_active") == 0
+
+
+async def test_what_is_over_is_never_told(shop: Shop) -> None:
+    channel, row = await shop.channel(), await shop.breaker()
+    await mute(shop)
+    await shop.move(row.id, "open", "half_open", "closed")
+    await shop.notifier.run_for(2 * HOUR)
+    assert shop.sender.got(channel.id) == []
+    assert await shop.words_of(channel.id) == ["suppressed", "suppressed"]
+
+
+async def test_a_recovery_goes_out_at_once_inside_a_mute(shop: Shop) -> None:
+    channel, row = await shop.channel(), await shop.breaker()
+    await shop.move(row.id, "open")
+    await shop.notifier.run_for(10)
+    await mute(shop)
+    await shop.move(row.id, "half_open", "closed")
+    await shop.notifier.run_for(10)
+    assert shop.sender.kinds(channel.id) == ["trip", "recover"]
+
+
+async def test_an_edit_is_seen_within_a_second_without_a_nudge(shop: Shop) -> None:
+    channel, row = await shop.channel(), await shop.breaker()
+    held = await mute(shop)
+    await shop.move(row.id, "open")
+    start = shop.clock.ms
+    shop.notifier.at(
+        start + 10 * MINUTE + 300, lambda: shop.store.end_mute(row.project_id, held.id, start + 10 * MINUTE + 300)
+    )
+    await shop.notifier.run_until(start + 11 * MINUTE)
+    assert kinds(shop, channel.id) == [("trip", start + 10 * MINUTE + 1_000)]
+
+
+async def test_metadata_that_change_are_seen_within_a_minute(shop: Shop) -> None:
+    channel, row = await shop.channel(), await shop.breaker()
+    await mute(shop, Matcher(field="metadata.team", op="!=", value="x"))
+    await shop.move(row.id, "open")
+    start = shop.clock.ms
+    shop.notifier.at(start + MINUTE // 2, lambda: shop.world.edit(row.id, metadata={"team": "x"}))
+    await shop.notifier.run_until(start + 2 * MINUTE)
+    ((kind, at),) = kinds(shop, channel.id)
+    assert (kind, at <= start + MINUTE + 1_000) == ("trip", True)
+
+
+async def test_a_window_that_closes_lets_go_at_its_second(shop: Shop) -> None:
+    """No warning before that: it closes every day."""
+    channel, row = await shop.channel(), await shop.breaker()
+    day = 24 * HOUR
+    shop.clock.ms += -shop.clock.ms % day + 3 * HOUR
+    night = Window(weekdays=("mon", "tue", "wed", "thu", "fri", "sat", "sun"), begins="00:00", ends="04:30")
+    await mute(shop, ends_ms=None, windows=(night,))
+    await shop.move(row.id, "open")
+    start = shop.clock.ms
+    await shop.notifier.run_for(2 * HOUR)
+    assert kinds(shop, channel.id) == [("trip", start + HOUR + HOUR // 2)]
+
+
+async def test_pagerduty_is_not_warned_and_hears_of_what_stands(shop: Shop) -> None:
+    draft = ChannelDraft(channel="pagerduty", config={"routing_key": "k"})
+    pager, row = await shop.store.create_channel(shop.world.project_id, draft, 1), await shop.breaker()
+    await mute(shop)
+    await shop.move(row.id, "open")
+    await shop.notifier.run_for(2 * HOUR)
+    assert shop.sender.kinds(pager.id) == ["trip"]
+
+
+async def test_a_notifier_that_dies_at_any_time_loses_and_repeats_nothing(shop: Shop) -> None:
+    """Killed every few seconds around the end of the mute."""
+    channel, rows = await shop.channel(), [await shop.breaker(f"b{i}") for i in range(6)]
+    await mute(shop, ms=20_000)
+    for row in rows:
+        await shop.move(row.id, "open")
+    for _ in range(20):
+        await shop.notifier.run_for(1_300)
+        await shop.notifier.kill()
+    await shop.notifier.run_for(MINUTE)
+    told = [m.breaker_id for m in shop.sender.got(channel.id) if m.kind == "trip"]
+    assert sorted(told) == sorted(row.id for row in rows)
+    assert shop.sender.kinds(channel.id).count("mute_ending") == 1
+
+
+async def test_a_store_that_fails_between_two_steps_loses_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call fails once, before or after it was carried out."""
+    channel, row = await shop.channel(), await shop.breaker()
+    await mute(shop, ms=20_000)
+    await shop.move(row.id, "open")
+    for name in ("held_news", "tend_mutes", "look_at_held", "end_unmatched"):
+        for after in (False, True):
+            _fail_once(shop, name, after, monkeypatch)
+            await shop.notifier.run_for(4_000)
+    await shop.notifier.run_for(MINUTE)
+    assert shop.sender.kinds(channel.id) == ["mute_ending", "trip"]
+
+
+def _fail_once(shop: Shop, name: str, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = getattr(shop.store, name), [1]
+
+    async def failing(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            return await real(*args)
+        if after:
+            await real(*args)
+        raise Unavailable("the database does not answer")
+
+    monkeypatch.setattr(shop.store, name, failing)
+
+
+async def test_a_mute_that_matches_nothing_ends_itself(shop: Shop) -> None:
+    """It is looked at every hour."""
+    shop.look_seldom()
+    shop.notifier.settings = shop.notifier.settings.model_copy(update={"mute_unmatched_ms": 3 * HOUR})
+    await shop.channel()
+    lost = await mute(shop, Matcher(field="name", op="=", value="typo"), ms=30 * 24 * HOUR)
+    await shop.breaker()
+    await shop.notifier.run_for(3 * HOUR - MINUTE)
+    ended = await shop.store.get_mute(shop.world.project_id, lost.id)
+    assert ended is not None
+    assert ended.ended_ms is None
+    await shop.notifier.run_for(HOUR)
+    ended = await shop.store.get_mute(shop.world.project_id, lost.id)
+    assert ended is not None
+    assert ended.ended_reason == "matched_nothing"
+
+
+async def test_new_rows_are_looked_at_from_the_newest_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was looked at under the same mutes is not looked at again before its time."""
+    asked: list[int] = []
+    real = shop.store.look_at_held
+
+    async def look(epoch: int, now_ms: int, after: int = 0) -> Any:
+        asked.append(after)
+        return await real(epoch, now_ms, after)
+
+    monkeypatch.setattr(shop.store, "look_at_held", look)
+    channel, rows = await shop.channel(), [await shop.breaker(name) for name in "abc"]
+    await mute(shop)
+    for row in rows:
+        await shop.move(row.id, "open")
+        await shop.notifier.run_for(2_000)
+    numbers = [row.number for row in await shop.rows(channel.id)]
+    assert asked == [0, numbers[0], numbers[0], numbers[1], numbers[1], numbers[2]]
+    await shop.notifier.run_for(10_000)
+    assert len(asked) == 6
+
+
+async def test_many_held_rows_take_several_turns(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from breaker_actors.store.outbox import held
+
+    monkeypatch.setattr(held, "_PAGE", held._PAGE.limit(2))
+    channel = await shop.channel()
+    await mute(shop, ms=20_000)
+    for i in range(21):
+        await shop.move((await shop.breaker(f"b{i}")).id, "open")
+    await shop.notifier.run_for(MINUTE)
+    assert shop.sender.kinds(channel.id).count("trip") == 21
+
+
+async def test_an_edit_of_the_end_holds_on(shop: Shop) -> None:
+    channel, row = await shop.channel(), await shop.breaker()
+    held = await mute(shop, ms=20 * MINUTE)
+    await shop.move(row.id, "open")
+    start = shop.clock.ms
+
+    async def longer() -> None:
+        await shop.store.update_mute(
+            row.project_id, held.id, lambda one: msgspec.structs.replace(one, ends_ms=start + HOUR), shop.clock.ms
+        )
+
+    shop.notifier.at(start + 15 * MINUTE, longer)
+    await shop.notifier.run_for(2 * HOUR)
+    assert kinds(shop, channel.id) == [
+        ("mute_ending", start + 10 * MINUTE),
+        ("mute_ending", start + 50 * MINUTE),
+        ("trip", start + HOUR),
+    ]
