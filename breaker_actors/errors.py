@@ -77,7 +77,7 @@ class NotRedrivable(BreakersError):
 
 
 class GuardrailBlocked(BreakersError):
-    """The change would remove too many breakers."""
+    """The change would remove, or override, too many breakers."""
 
     code = "guardrail_blocked"
 

@@ -37,6 +37,7 @@ B, R, N, K = f"{P}/breakers", f"{P}/routers", f"{P}/notification-channels", f"{P
 M = f"{P}/mutes"
 W, S, BM, RM = f"{V1}/workspaces", f"{P}/status", f"{B}/metadata", f"{R}/metadata"
 OV = f"{B}/{{breaker_id}}/override"
+OVS = f"{P}/overrides"
 W1, B1, R1, N1 = f"{W}/{{workspace_id}}", f"{B}/{{breaker_id}}", f"{R}/{{router_id}}", f"{N}/{{channel_id}}"
 
 Overlap = Annotated[int, Meta(ge=0, le=600_000, extra_json_schema={"default": 600_000})]
@@ -142,6 +143,33 @@ OPERATIONS: tuple[Operation, ...] = (
     Op("GET", B1, "get_breaker", "One breaker", ok(a.BreakerSingle)),
     editing(B1, "update_breaker", "Change a breaker", r.BreakerPatch, a.BreakerSingle, refusals=(409,)),
     Op("DELETE", B1, "delete_breaker", "Delete a breaker", GONE),
+    Op("GET", OVS, "list_overrides", "Overrides in force (ours)", ok(overrides.OverrideList)),
+    Op(
+        "POST",
+        OVS,
+        "set_overrides",
+        "Override all breakers that match (ours)",
+        ok(overrides.OverridesChanged),
+        refusals=(409,),
+        body=overrides.OverridesSet,
+        parameters=(DESTRUCTIVE,),
+    ),
+    Op(
+        "POST",
+        f"{OVS}:preview",
+        "preview_overrides",
+        "What an override would concern (ours)",
+        ok(mutes.MutePreviewed),
+        body=overrides.OverrideMatch,
+    ),
+    Op(
+        "POST",
+        f"{OVS}:end",
+        "end_overrides",
+        "End overrides that match (ours)",
+        ok(overrides.OverridesChanged),
+        body=overrides.OverridesEnd,
+    ),
     Op("GET", OV, "get_override", "The override of a breaker", ok(overrides.BreakerOverride, "ETag")),
     Op(
         "PUT",

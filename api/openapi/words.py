@@ -56,6 +56,11 @@ OPERATIONS = {
     "get_breaker": "Shows one breaker.",
     "update_breaker": "Changes the fields that are given; null sets a field back to its default. A change of metric, "
     "kind or kind_params starts the evidence anew and keeps the state.",
+    "list_overrides": "Lists the overrides in force, the one that ends first first.",
+    "set_overrides": "Puts one override in force for all breakers that match. 409: they are more than the guardrail "
+    "allows; `allow_destructive=true` lifts it.",
+    "preview_overrides": "Says how many breakers match now, how many of them are open, and names some.",
+    "end_overrides": "Ends the overrides of all breakers that match.",
     "get_override": "Shows the override in force, null where there is none; its entity tag is 0 then.",
     "set_override": "Puts an override in force, in place of one that is: callers see it as soon as the routers' logs "
     "have it. The machine runs on underneath. Asked for again within ten seconds it changes nothing. 412: another "
@@ -235,6 +240,13 @@ PROPERTIES = {
     "OverrideSet.for_ms": "How long it lasts, milliseconds. Default: an hour.",
     "OverrideSet.until_ms": "When it ends, Unix milliseconds, instead of for_ms.",
     "OverrideSet.then": "half_open: a ramp begins where it ends. Default: callers see the machine's own state again.",
+    "OverrideMatch.matchers": "All have to match; `channel` is no field here.",
+    "OverrideMatch.all": "true, without matchers: all breakers of the project.",
+    "OverridesEnd.reason": "Why they are ended.",
+    "OverridesChanged.changed": "Breakers that were not so already.",
+    "OverridesChanged.matches": "Breakers that match.",
+    "OverrideItem.name": "Name of the breaker.",
+    "OverrideList.overrides": "The overrides in force.",
     "OverrideShown.kind": "force_open, force_closed or throttle.",
     "OverrideShown.allow_rate": "Share of calls that pass while it is in force.",
     "OverrideShown.reason": "Why it was set.",
@@ -451,6 +463,9 @@ LIKE = {
     "RouterSingle": "Router",
     "RouterCreate": "RouterPatch",
     "ChannelCreate": "ChannelPatch",
+    "OverrideItem": "OverrideShown",
+    "OverridesSet": "OverrideSet",
+    "OverridesEnd": "OverrideMatch",
 }
 """Components whose properties mean what those of another one do, unless they have words of their own."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from quart import Blueprint, Response, request
@@ -17,6 +16,7 @@ from api.context.current import (
     tell,
 )
 from api.context.fields import sent_fields
+from api.context.matched import breaker_facts, matching, open_ones
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.wire import responses_mutes as bodies
@@ -24,15 +24,12 @@ from api.wire.http import json_response, no_content
 from api.wire.query import mute_state
 from api.wire.requests_mutes import Bounds, MuteCreate, MutePatch, MutePreview, mute_draft, mute_edit, preview_of
 from breaker_actors.errors import NotFound
-from breaker_actors.store.mutes.matching import BreakerFacts, Matcher, matches_breaker
 from breaker_actors.store.rows import MuteRow
 
 blueprint = Blueprint("mutes", __name__, url_prefix="/v1/projects/<project_id>")
 
 READS = 20
 """Things that a mute in a list counts as."""
-AT_ONCE = 500
-"""Breakers that are looked at before others have their turn."""
 
 
 @blueprint.get("/mutes")
@@ -66,11 +63,8 @@ async def preview_mute(project_id: str) -> Response:
     """What a mute would match now."""
     project = await authorized_project(project_id, "manage")
     matchers = preview_of(await sent_fields(MutePreview))
-    found = await _matching(matchers, await _breakers(project.id))
-    names = [breaker.name for breaker in sorted(found, key=lambda breaker: not breaker.open)]
-    return json_response(
-        bodies.MutePreviewed(matches=len(found), open=_open(found), breakers=names[: bodies.NAMED_MAX])
-    )
+    found = await matching(matchers, await breaker_facts(project.id))
+    return json_response(bodies.previewed(found))
 
 
 @blueprint.get("/mutes/<mute_id>")
@@ -110,34 +104,13 @@ async def _mute(project_id: str, mute_id: str) -> MuteRow:
     return row
 
 
-async def _breakers(project_id: str) -> Sequence[BreakerFacts]:
-    """What matchers look at; counts in the project's budget of reads."""
-    spend_reads(project_id, 0)
-    found = await replica().mutes.muted_breakers(project_id)
-    spend_reads(project_id, len(found))
-    return found
-
-
 async def _counts(project_id: str, rows: Sequence[MuteRow], now_ms: int) -> dict[str, bodies.MuteCounts]:
     """What each mute matches and holds; of those that have ended nothing is counted."""
     live = [row for row in rows if row.state(now_ms) != "expired"]
-    breakers = await _breakers(project_id) if live else ()
+    breakers = await breaker_facts(project_id) if live else ()
     holding = await replica().mutes.held_counts(project_id) if rows else {}
     counts = {row.id: bodies.MuteCounts(holding=holding.get(row.id, 0)) for row in rows}
     for row in live:
-        found = await _matching(row.matchers, breakers)
-        counts[row.id] = bodies.MuteCounts(len(found), _open(found), holding.get(row.id, 0))
+        found = await matching(row.matchers, breakers)
+        counts[row.id] = bodies.MuteCounts(len(found), open_ones(found), holding.get(row.id, 0))
     return counts
-
-
-async def _matching(matchers: Sequence[Matcher], breakers: Sequence[BreakerFacts]) -> list[BreakerFacts]:
-    """Those of the breakers that matchers match; what they say of channels is left out."""
-    found: list[BreakerFacts] = []
-    for start in range(0, len(breakers), AT_ONCE):
-        found += [one for one in breakers[start : start + AT_ONCE] if matches_breaker(matchers, one)]
-        await asyncio.sleep(0)
-    return found
-
-
-def _open(breakers: Sequence[BreakerFacts]) -> int:
-    return sum(breaker.open for breaker in breakers)

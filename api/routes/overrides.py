@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quart import Blueprint, Response, request
 
 from api.auth import path_uuid
-from api.context.current import authorized_project, configured, current_actor, current_key_id
+from api.context.current import (
+    authorized_project,
+    configured,
+    current_actor,
+    current_key_id,
+    spend_reads,
+    tell,
+)
 from api.context.fields import sent_fields
+from api.context.matched import breaker_facts, matching
 from api.context.replica import replica
 from api.wire import overrides as wire
 from api.wire.http import json_response, no_content, tagged
-from api.wire.query import comment
+from api.wire.query import comment, flag
+from api.wire.requests_bulk import refuse_many
+from api.wire.responses_mutes import previewed
 from breaker_actors.errors import NotFound
 from breaker_actors.store.base import Edit
+from breaker_actors.store.mutes.matching import BreakerFacts
 from breaker_actors.store.rows import BreakerRow, ProjectRow
 
-blueprint = Blueprint("overrides", __name__, url_prefix="/v1/projects/<project_id>/breakers/<breaker_id>/override")
+blueprint = Blueprint("overrides", __name__, url_prefix="/v1/projects/<project_id>")
+ONE = "/breakers/<breaker_id>/override"
 
 
-@blueprint.get("")
+@blueprint.get("/overrides")
+async def list_overrides(project_id: str) -> Response:
+    """Those in force, the one that ends first first."""
+    project, parts = await authorized_project(project_id, "manage"), replica()
+    now_ms = parts.clock.now_ms()
+    rows = await parts.config.controlled_breakers(project.id)
+    spend_reads(project.id, len(rows))
+    found = [(row, override) for row in rows if (override := wire.active(row, now_ms)) is not None]
+    found.sort(key=lambda pair: pair[1].until_ms)
+    return await tell(found, lambda pair: wire.override_item(*pair), wire.OverrideList)
+
+
+@blueprint.post("/overrides")
+async def set_overrides(project_id: str) -> Response:
+    """One override for all breakers that match; a large part of a project only with `allow_destructive`."""
+    project, parts = await authorized_project(project_id, "manage"), replica()
+    now_ms = parts.clock.now_ms()
+    fields = await sent_fields(wire.OverridesSet)
+    asked = wire.asked_override(fields, current_actor(), now_ms, override_max_ms(project))
+    there = await breaker_facts(project.id)
+    found = await matching(wire.matchers_of(fields), there)
+    if not flag("allow_destructive", request.args):
+        refuse_many(len(found), len(there), parts.settings.bulk_removal_percent_max)
+    return await _change_all(project, found, wire.setting(asked, None, now_ms), now_ms)
+
+
+@blueprint.post("/overrides:preview")
+async def preview_overrides(project_id: str) -> Response:
+    """What an override of these matchers would concern now."""
+    project = await authorized_project(project_id, "manage")
+    found = await matching(wire.matchers_of(await sent_fields(wire.OverrideMatch)), await breaker_facts(project.id))
+    return json_response(previewed(found))
+
+
+@blueprint.post("/overrides:end")
+async def end_overrides(project_id: str) -> Response:
+    project, now_ms = await authorized_project(project_id, "manage"), replica().clock.now_ms()
+    fields = await sent_fields(wire.OverridesEnd)
+    found = await matching(wire.matchers_of(fields), await breaker_facts(project.id))
+    edit = wire.ending(None, current_actor(), wire.end_reason(fields), now_ms)
+    return await _change_all(project, found, edit, now_ms)
+
+
+@blueprint.get(ONE)
 async def get_override(project_id: str, breaker_id: str) -> Response:
     project = await authorized_project(project_id, "manage")
     row = await replica().config.get_breaker(project.id, path_uuid(breaker_id))
@@ -27,7 +84,7 @@ async def get_override(project_id: str, breaker_id: str) -> Response:
     return _shown(row)
 
 
-@blueprint.put("")
+@blueprint.put(ONE)
 async def set_override(project_id: str, breaker_id: str) -> Response:
     project, now_ms = await authorized_project(project_id, "manage"), replica().clock.now_ms()
     fields = await sent_fields(wire.OverrideSet)
@@ -36,7 +93,7 @@ async def set_override(project_id: str, breaker_id: str) -> Response:
     return _shown(await _change(project, breaker_id, edit, now_ms))
 
 
-@blueprint.delete("")
+@blueprint.delete(ONE)
 async def end_override(project_id: str, breaker_id: str) -> Response:
     project, now_ms = await authorized_project(project_id, "manage"), replica().clock.now_ms()
     why = comment("reason", request.args, wire.REASON_CHARS_MAX)
@@ -48,6 +105,14 @@ async def end_override(project_id: str, breaker_id: str) -> Response:
 def override_max_ms(project: ProjectRow) -> int:
     """How long an override of its breakers may last."""
     return project.override_max_ms or replica().settings.override_max_ms
+
+
+async def _change_all(project: ProjectRow, found: Sequence[BreakerFacts], edit: Edit, now_ms: int) -> Response:
+    changed, change_ids = await replica().config.update_breakers(
+        project.id, [breaker.id for breaker in found], edit, now_ms, by=current_key_id()
+    )
+    await configured(project.id, change_ids)
+    return json_response(wire.OverridesChanged(matches=len(found), changed=changed))
 
 
 async def _change(project: ProjectRow, breaker_id: str, edit: Edit, now_ms: int) -> BreakerRow:

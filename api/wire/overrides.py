@@ -10,11 +10,13 @@ from msgspec import Meta
 
 from api.wire.http import matches
 from api.wire.requests import invalid, shape
-from api.wire.responses import Answer, OverrideShown, override_fields, shown_override
-from api.wire.types import Ms, Rate, Uuid
+from api.wire.requests_mutes import Matchers, check_matchers
+from api.wire.responses import Answer, OverrideShown, list_of, override_fields, shown_override
+from api.wire.types import Count, Ms, Rate, Uuid, default
 from breaker_actors.core.model import Control, Override, OverrideKind
 from breaker_actors.errors import PreconditionFailed
 from breaker_actors.store.base import Edit
+from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.rows import BreakerRow
 
 FOR_MS = 3_600_000
@@ -41,6 +43,31 @@ class OverrideSet(msgspec.Struct):
     then: Literal["half_open"] | None = None
 
 
+class OverrideMatch(msgspec.Struct, kw_only=True):
+    """Breakers that all matchers match; `all` true and no matchers: all of the project. `channel` is no field here."""
+
+    matchers: Matchers | None = None
+    all: Annotated[bool, default(False)] | None = None
+
+
+class OverridesSet(OverrideSet, kw_only=True):
+    """An override, and the matchers of OverrideMatch."""
+
+    matchers: Matchers | None = None
+    all: Annotated[bool, default(False)] | None = None
+
+
+class OverridesEnd(OverrideMatch, kw_only=True):
+    reason: Reason | None = None
+
+
+class OverridesChanged(Answer, kw_only=True):
+    """`matches`: breakers that were meant; `changed`: those of them that were not so already."""
+
+    matches: Count
+    changed: Count
+
+
 class BreakerOverride(Answer, kw_only=True):
     """The override of a breaker; null: there is none."""
 
@@ -51,6 +78,9 @@ class BreakerOverride(Answer, kw_only=True):
 class OverrideItem(OverrideShown, kw_only=True):
     breaker_id: Uuid
     name: str
+
+
+OverrideList = list_of("OverrideList", "overrides", OverrideItem, count=Count)
 
 
 def override_item(row: BreakerRow, override: Override) -> OverrideItem:
@@ -70,6 +100,22 @@ def active(row: BreakerRow, now_ms: int) -> Override | None:
 def override_tag(override: Override | None) -> str:
     """What an override is known by in entity tags."""
     return NONE_TAG if override is None else str(override.version)
+
+
+def matchers_of(fields: Mapping[str, Any]) -> tuple[Matcher, ...]:
+    """The matchers of a body; none: all breakers. Raises Invalid."""
+    plain = shape(fields, OverrideMatch)
+    matchers = tuple(plain.matchers or ())
+    check_matchers(matchers, plain.all is True)
+    for place, matcher in enumerate(matchers):
+        if matcher.field == "channel":
+            raise invalid(f"matchers[{place}].field", "An override is seen by callers: it knows no channels")
+    return matchers
+
+
+def end_reason(fields: Mapping[str, Any]) -> str | None:
+    """Why overrides are ended."""
+    return shape(fields, OverridesEnd).reason
 
 
 def asked_override(fields: Mapping[str, Any], by: str, now_ms: int, most_ms: int) -> Override:

@@ -47,9 +47,15 @@ class Guard(msgspec.Struct, frozen=True):
             raise PreconditionFailed
         if self.allow_destructive or not removed:
             return
-        too_many = len(rows) >= GUARDED_FROM and 100 * removed > self.removal_percent_max * len(rows)
-        if too_many or not self.items:
+        if not self.items:
             raise GuardrailBlocked(details={"breakers": len(rows), "removed": removed})
+        refuse_many(removed, len(rows), self.removal_percent_max)
+
+
+def refuse_many(removed: int, breakers: int, percent_max: int) -> None:
+    """Raises GuardrailBlocked where a change takes too large a part of a project's breakers from callers."""
+    if breakers >= GUARDED_FROM and 100 * removed > percent_max * breakers:
+        raise GuardrailBlocked(details={"breakers": breakers, "removed": removed})
 
 
 @functools.lru_cache(maxsize=4)

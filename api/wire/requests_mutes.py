@@ -54,7 +54,7 @@ def preview_of(fields: Mapping[str, Any]) -> tuple[Matcher, ...]:
     """The matchers that are asked about; none: all. Raises Invalid."""
     plain = shape(fields, MutePreview)
     matchers = tuple(plain.matchers or ())
-    _check_matchers(matchers, plain.all is True)
+    check_matchers(matchers, plain.all is True)
     return matchers
 
 
@@ -106,7 +106,7 @@ def _start(row: MuteRow, wanted_ms: int, now_ms: int) -> int:
 
 
 def _check(draft: MuteDraft, bounds: Bounds) -> None:
-    _check_matchers(draft.matchers, draft.all)
+    check_matchers(draft.matchers, draft.all)
     for field, message in problems(draft.windows, draft.zone).items():
         raise invalid(field, message)
     begin_ms = max(draft.starts_ms, bounds.now_ms)
@@ -119,7 +119,7 @@ def _check(draft: MuteDraft, bounds: Bounds) -> None:
         raise invalid("ends_ms", f"must be at most {bounds.most_ms} ms away (BREAKERS_MUTE_MAX_MS)")
 
 
-def _check_matchers(matchers: tuple[Matcher, ...], everything: bool) -> None:
+def check_matchers(matchers: tuple[Matcher, ...], everything: bool) -> None:
     if everything and matchers:
         raise invalid("all", "true goes with no matchers")
     if not everything and not matchers:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from api.wire.responses import Answer, list_of, shown
 from api.wire.types import Count, Ms, Uuid
-from breaker_actors.store.mutes.matching import Matcher
+from breaker_actors.store.mutes.matching import BreakerFacts, Matcher
 from breaker_actors.store.mutes.schedule import Window, active_until
 from breaker_actors.store.rows import MuteEnd, MuteRow, MuteState
 
@@ -66,6 +68,13 @@ class MutePreviewed(Answer, kw_only=True):
     matches: Count
     open: Count
     breakers: list[str]
+
+
+def previewed(found: Sequence[BreakerFacts]) -> MutePreviewed:
+    """What matchers match now."""
+    names = [breaker.name for breaker in sorted(found, key=lambda breaker: not breaker.open)]
+    opened = sum(breaker.open for breaker in found)
+    return MutePreviewed(matches=len(found), open=opened, breakers=names[:NAMED_MAX])
 
 
 MuteList = list_of("MuteList", "mutes", CountedMute)

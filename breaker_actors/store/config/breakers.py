@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ from breaker_actors.store.rows import (
 )
 from breaker_actors.store.section import IDS, belongs, by_ids, lock_project, new_id
 
+EDITED_AT_ONCE = 500
+
 
 class Breakers(Onces):
     async def create_breaker(
@@ -50,6 +53,22 @@ class Breakers(Onces):
     ) -> tuple[BreakerRow, list[int]]:
         place = Place(by, now_ms, project_id)
         return await self._write_small(project_id, lambda c: _update(c, place, project_id, breaker_id, edit))
+
+    async def update_breakers(
+        self, project_id: str, breaker_ids: Sequence[str], edit: Edit, now_ms: int, by: str = SYSTEM
+    ) -> tuple[int, list[int]]:
+        place, changed, change_ids = Place(by, now_ms, project_id), 0, list[int]()
+        for first in range(0, len(breaker_ids), EDITED_AT_ONCE):
+            some = breaker_ids[first : first + EDITED_AT_ONCE]
+            work = partial(_update_some, place=place, project_id=project_id, breaker_ids=some, edit=edit)
+            count, ids = await self._write_small(project_id, work)
+            changed, change_ids = changed + count, change_ids + ids
+        return changed, change_ids
+
+    async def controlled_breakers(self, project_id: str) -> list[BreakerRow]:
+        b = t.breakers.c
+        query = select(b.id).where(b.project_id == project_id, b.control.is_not(None))
+        return await self._db.read(lambda c: load_breakers(c, project_id, list(c.execute(query).scalars())))
 
     async def delete_breaker(self, project_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         def work(c: Connection) -> list[int]:
@@ -176,6 +195,15 @@ def _existing(c: Connection, project_id: str, breaker_id: str) -> BreakerRow:
     if not found:
         raise NotFound("There is no such breaker.", {"breaker_id": breaker_id})
     return found[0]
+
+
+def _update_some(
+    c: Connection, place: Place, project_id: str, breaker_ids: Sequence[str], edit: Edit
+) -> tuple[int, list[int]]:
+    lock_project(c, project_id)
+    pairs = [(row, wanted) for row in load_breakers(c, project_id, breaker_ids) if (wanted := edit(row)) != row]
+    plan = Plan(edited=[(row, edited(row, wanted, place.now_ms)) for row, wanted in pairs])
+    return len(pairs), carry_out(c, place, plan)
 
 
 def _update(c: Connection, place: Place, project_id: str, breaker_id: str, edit: Edit) -> tuple[BreakerRow, list[int]]:
