@@ -26,6 +26,7 @@ OPTIONS: dict[str, Any] = {
     "metadata": {"team": "payments"},
 }
 BREAKER = {"id": ID, "name": "checkout", **RULE, **OPTIONS, "router_id": ROUTER_ID, "router_ids": [ROUTER_ID]}
+BREAKER |= {"mode": "enforce", "shadow_of": None}
 BREAKER |= {"half_open_confirmation_ms": 60000, "recovery_window_ms": 50000}
 SAMPLE = {"router_id": ROUTER_ID, "metric": "latency", "ts_ms": AT_MS, "value": 812.5, "ok": True}
 PAGE = {"next_cursor": None, "cursor": None, "has_more": False}
@@ -36,6 +37,7 @@ PROJECT = {
     "name": "shop",
     "enable_signed_ingest": False,
     "slack_webhook_url": None,
+    "override_max_ms": None,
     "trace_id_url_template": "https://traces.example/{{value}}",
 }
 EVENT = {

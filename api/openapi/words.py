@@ -17,6 +17,7 @@ TAGS = {
     "status": "Numbers of closed and open breakers.",
     "ingest": "Samples in.",
     "breakers": "Rules over samples, their states and their metadata.",
+    "overrides": "What callers see of many breakers, by an operator's word and for a time.",
     "events": "The history of state changes.",
     "audit": "The history of configuration changes.",
     "routers": "Which samples reach which breakers.",

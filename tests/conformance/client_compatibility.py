@@ -62,6 +62,8 @@ ROUTER = """id:string name:string mode:mode enabled:bool breaker_count:int inser
     metadata:strings"""
 PROJECT = """project_id:string id:string name:string enable_signed_ingest:bool slack_webhook_url:string?
     trace_id_url_template:string?"""
+OVERRIDE = """kind:string allow_rate:number reason:string by:string since:time since_ms:int until:time until_ms:int
+        then:string? version:int"""
 MUTE = """id:uuid project_id:uuid state:string active_until_ms:int? matchers:list all:bool starts_ms:int ends_ms:int?
     windows:list zone:string comment:string created_by:string created_name:string inserted_ms:int updated_ms:int
     ended_ms:int? ended_reason:string?"""
@@ -101,6 +103,11 @@ SHAPES: dict[str, str] = {
         transition_seq:int kind:string state:string attempts:int last_status:int? last_error:string?
         next_attempt_at:time? created_at:time sent_at:time? ended_at:time?""",
     "DeliveryList": "deliveries:[Delivery] items:[Delivery] returned:int " + PAGES,
+    "Override": OVERRIDE,
+    "BreakerOverride": "breaker_id:string override:Override?",
+    "OverrideItem": OVERRIDE + " breaker_id:string name:string",
+    "OverrideList": "overrides:[OverrideItem] items:[OverrideItem] count:int " + PAGE,
+    "OverridesChanged": "matches:int changed:int",
     "Mute": MUTE,
     "CountedMute": MUTE + " matches:int open:int holding:int",
     "MuteSingle": "mute:Mute",
@@ -155,6 +162,12 @@ ANSWERS: dict[str, str] = {
     "POST P/notification-channels/{channel_id}/test": "Sent",
     "GET P/notification-channels/{channel_id}/deliveries": "DeliveryList",
     "POST P/notification-channels/{channel_id}/deliveries/{delivery_id}/redrive": "DeliveryList",
+    "GET P/overrides": "OverrideList",
+    "POST P/overrides": "OverridesChanged",
+    "POST P/overrides:preview": "MutePreviewed",
+    "POST P/overrides:end": "OverridesChanged",
+    "GET P/breakers/{breaker_id}/override": "BreakerOverride",
+    "PUT P/breakers/{breaker_id}/override": "BreakerOverride",
     "GET P/mutes": "MuteList",
     "POST P/mutes": "MuteSingle",
     "POST P/mutes:preview": "MutePreviewed",

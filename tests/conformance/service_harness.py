@@ -129,9 +129,20 @@ class Scope:
         return str(found)
 
 
+OBSERVING = RULE | {
+    "mode": "observe",
+    "kind": "sum",
+    "op": "gt",
+    "threshold": -1,
+    "min_count": 0,
+    "min_state_duration_ms": 0,
+    "cooldown_ms": 3_600_000,
+}
+"""Its machine is open from the first evaluation on, and nobody sees it."""
 _MAKERS: dict[str, tuple[str, Any, str]] = {
     "breaker_id": ("POST P/breakers", RULE, "breaker.id"),
     "second_breaker_id": ("POST P/breakers", RULE, "breaker.id"),
+    "observing_id": ("POST P/breakers", OBSERVING, "breaker.id"),
     "router_id": ("POST P/routers", {"name": "r"}, "router.id"),
     "channel_id": ("POST P/notification-channels", {"channel": "webhook", "config": {"url": "{hook}"}}, "channel.id"),
     "mute_id": ("POST P/mutes", {"all": True, "ends_ms": "{soon}", "comment": "c"}, "mute.id"),
