@@ -51,6 +51,8 @@ def _unknown(line: str, name: str, key: str, path: str) -> Iterator[Row]:
 
 def _least(line: str) -> dict[str, object] | None:
     """A body that is not what the row is about."""
+    if line.startswith("PUT") and line.endswith("/override"):
+        return {"kind": "force_open", "reason": "why"}
     if line.endswith("/breakers") and "{router_id}" in line:
         return {"breaker_id": "{nil}"}
     if line.endswith("/metadata"):
