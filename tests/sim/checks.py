@@ -119,6 +119,8 @@ class Checks:
     def _check_move(self, breaker_id: str, event: Event, seq: int) -> None:
         if event.transition_seq != seq:
             raise Violation(f"breaker {breaker_id}: event {event.transition_seq} follows event {seq - 1}")
+        if words := self._hand.moved(breaker_id, event):
+            raise Violation(f"breaker {breaker_id}: event {seq} {words}")
         if event.hidden_by is None:
             self._go_on(breaker_id, event, self._state[breaker_id])
         if event.reason in BY_HAND:
@@ -130,8 +132,6 @@ class Checks:
             if (event.prev, event.curr) not in TRANSITIONS:
                 raise Violation(f"breaker {breaker_id}: event {seq} goes {event.prev} -> {event.curr}")
             self._machine[breaker_id] = event.curr
-        if words := self._hand.moved(breaker_id, event):
-            raise Violation(f"breaker {breaker_id}: event {seq} {words}")
 
     @staticmethod
     def _go_on(breaker_id: str, event: Event, before: str) -> None:
