@@ -115,7 +115,7 @@ _OWN_CLOCK = '__import__("tests.sim.process", fromlist=["RUNS_IN"]).RUNS_IN.get(
 _CONTROL = "settings.control or Control()"
 HAND = {
     "an override comes back after a restart": Mutant(
-        "breaker_actors.breaker.recovery:restore_record",
+        "breaker_actors.breaker.host:restore_record",
         "restored(stored())",
         "restored(msgspec.structs.replace(stored(), override=control.override))",
     ),
