@@ -166,7 +166,7 @@ SYMPTOMS = {
     "a change of settings drops the override": r"its log says",
     "an override that ends inside an outage ends behind it": r"ends an override at \d+ that was to end at",
     "a ramp behind an override goes by old evidence": r"NaiveModel: ",
-    "moves by hand are not numbered": r"",
+    "moves by hand are not numbered": r"the owners of .* do not answer",
     "the machine's state is stored as the one that callers see": r"the record says",
     "streams are told of hidden moves": r"the feed tells .*, which callers see nothing of",
     "hidden moves are alerted": r"outbox: ",
