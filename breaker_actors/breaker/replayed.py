@@ -75,8 +75,9 @@ def _move_of(move: Transition) -> Move:
 
 
 def _told(move: Move) -> str:
-    _, prev, curr, ts_ms, reason, allow_rate, value, _, hidden_by, *_ = move
+    _, prev, curr, ts_ms, reason, allow_rate, value, _, hidden_by, by, comment = move
     seen = f", hidden by {hidden_by}" if hidden_by else ""
+    seen += f", by {by}: {comment}" if by or comment else ""
     return f"{prev} to {curr} at {ts_ms} ({reason}, allow_rate {allow_rate}, value {value}{seen})"
 
 

@@ -236,10 +236,13 @@ class Breaker:
 
     def control(self, control: Control, now_ms: int) -> tuple[Effect, ...]:
         """Puts a mode and an override in force, or ends them; evaluates nothing. The caller has advanced to
-        `now_ms - 1`. An override that is over by now, or that has ended before, has no effect."""
+        `now_ms - 1`. An override that is over by now, or that has ended before, has no effect; one that is in force and
+        over by now ends by itself first."""
         schedule = self.schedule
         now = schedule.now = max(now_ms, schedule.now)
         before = schedule.record
+        if before.override is not None and before.override.until_ms <= now:
+            return self._expire_override(now) + self.control(control, now)
         override = overlay.in_force(control, now)
         if override == before.override and control.mode == before.mode:
             return ()

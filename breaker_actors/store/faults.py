@@ -237,13 +237,26 @@ def _states(c: Connection) -> Iterator[Fault]:
 
 def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
     """Each tells of an event that there is, in its words; per channel and breaker in the order of events, an end never
-    without its beginning; what a mute holds back is a trip, one at a time."""
+    without its beginning; what a mute holds back is a trip, one at a time. An outage that callers saw throttled, and
+    never open, had no trip: its end is told to nobody."""
     o, e = t.outbox.c, t.events.c
-    trip = t.outbox.alias()
+    trip, move = t.outbox.alias(), t.events.alias().c
     begun = exists().where(trip.c.incident == o.incident, trip.c.channel_id == o.channel_id, trip.c.kind == "trip")
+    tripped = exists().where(
+        move.breaker_id == o.breaker_id,
+        move.project_id == o.project_id,
+        move.sequence.between(o.incident, o.sequence),
+        move.curr == "open",
+        move.hidden_by.is_(None),
+    )
     query = select(o.id, o.channel_id, o.breaker_id, o.kind, o.sequence, o.transition_seq, o.created_ms, o.incident)
     query = query.add_columns(o.state, o.mute_id, o.ended_ms)
-    query = query.add_columns(begun.label("begun"), e.prev, e.curr, e.transition_seq.label("event_seq"))
+    query = query.add_columns(
+        (begun | (o.sequence.is_not(None) & ~tripped)).label("begun"),
+        e.prev,
+        e.curr,
+        e.transition_seq.label("event_seq"),
+    )
     query = query.outerjoin(t.events, (e.shard == o.shard) & (e.sequence == o.sequence))
     query = query.order_by(o.channel_id, o.breaker_id, o.number)
     for (channel_id, _), rows in groupby(_rows(c, query), lambda row: (row.channel_id, row.breaker_id)):

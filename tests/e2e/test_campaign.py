@@ -28,9 +28,11 @@ from tests.support.invariants import (
     Evidence,
     assert_in_sequence,
     assert_logged_once,
+    assert_overrides_end,
     assert_records_agree,
     assert_replayed,
     assert_told_once,
+    none_outlives_its_end,
 )
 from tests.support.killing import ACTORS, Killer, plan, table
 from tests.support.live import LiveService, serving
@@ -180,12 +182,19 @@ async def check(campaign: Campaign) -> None:
     for breaker_id, events in evidence.histories().items():
         assert_in_sequence(breaker_id, events)
     assert_records_agree(evidence)
+    assert assert_overrides_end(evidence, evidence.slots())
+    await until(partial(no_override_outlives_its_end, evidence), SETTLED_S)
     report = await asyncio.to_thread(asyncio.run, verified(Settings(data_dir=campaign.data_dir)))
     assert report.faults == []
     assert report.moves
     await check_notifications(campaign)
     for follower in campaign.followers:
         await until(partial(follower.shows_all, campaign.watch.caller), SETTLED_S)
+
+
+async def no_override_outlives_its_end(evidence: Evidence) -> bool:
+    """A record is stored with its next event, or checkpoint."""
+    return none_outlives_its_end(evidence, time.time_ns() // 1_000_000 - 10_000)
 
 
 def check_trouble(campaign: Campaign) -> None:

@@ -14,9 +14,12 @@ import msgspec
 
 from breaker_actors.core.log_entries import BREAKER, DAMAGED, GAP, SAMPLES, LogRecord, decode_breaker, decode_samples
 from breaker_actors.core.machine import TRANSITIONS
+from breaker_actors.core.model import BY_HAND
+from breaker_actors.core.overlay import STATES
 from breaker_actors.messages import Commit, FeedEntry, StateReading
 from breaker_actors.store.rows import alert_of
 from breaker_actors.wal.base import Loss
+from tests.sim.hand import Hand
 
 RATES = {"closed": 1.0, "open": 0.0}
 
@@ -49,7 +52,8 @@ _EVENT_COLUMNS = ", ".join(f'"{name}"' for name in Event.__struct_fields__)
 class Checks:
     """Reads store and log files by connections of its own."""
 
-    def __init__(self, store: Path, logs: Path) -> None:
+    def __init__(self, store: Path, logs: Path, hand: Hand) -> None:
+        self._hand = hand
         self._store = sqlite3.connect(store, isolation_level=None)
         self._logs = logs
         self._files: dict[str, sqlite3.Connection] = {}
@@ -63,7 +67,11 @@ class Checks:
         self._ends: dict[str, int] = {}
         self.events: dict[str, list[Event]] = {}
         self._state: dict[str, str] = {}
+        """What callers see."""
+        self._machine: dict[str, str] = {}
         self.committed: dict[str, set[tuple[int, str]]] = {}
+        self._announced: set[tuple[str, int, str, float]] = set()
+        """What streams may be told: commits that callers see something of."""
         self.births: list[tuple[str, str]] = []
 
     def close(self) -> None:
@@ -76,11 +84,14 @@ class Checks:
         """A breaker was created: it is closed, whatever one of its id was before."""
         self.births.extend((breaker_id, router_id) for router_id in router_ids)
         events = self.events.setdefault(breaker_id, [])
-        self._state[breaker_id] = "closed"
+        self._state[breaker_id] = self._machine[breaker_id] = "closed"
         self.committed.setdefault(breaker_id, set()).add((len(events), "closed"))
 
     def commits(self, commits: Sequence[Commit]) -> None:
         """After a transaction of the Journal."""
+        for c in commits:
+            if c.announce or any(event.hidden_by is None for event in c.events):
+                self._announced.add((c.breaker_id, c.transition_seq, c.state, c.allow_rate))
         for breaker_id in dict.fromkeys(commit.breaker_id for commit in commits):
             self._follow(breaker_id)
 
@@ -94,8 +105,9 @@ class Checks:
             event = self._event(row)
             self._check_move(breaker_id, event, len(known) + 1)
             known.append(event)
-            self._state[breaker_id] = event.curr
-            self.committed[breaker_id].add((event.transition_seq, event.curr))
+            if event.hidden_by is None:
+                self._state[breaker_id] = event.curr
+            self.committed[breaker_id].add((event.transition_seq, self._state[breaker_id]))
         self._check_record(breaker_id)
 
     @staticmethod
@@ -107,22 +119,42 @@ class Checks:
     def _check_move(self, breaker_id: str, event: Event, seq: int) -> None:
         if event.transition_seq != seq:
             raise Violation(f"breaker {breaker_id}: event {event.transition_seq} follows event {seq - 1}")
-        before = self._state[breaker_id]
-        if event.prev != before or (event.prev, event.curr) not in TRANSITIONS:
-            raise Violation(f"breaker {breaker_id}: event {seq} goes {event.prev} -> {event.curr}, it was {before}")
+        if words := self._hand.moved(breaker_id, event):
+            raise Violation(f"breaker {breaker_id}: event {seq} {words}")
+        if event.hidden_by is None:
+            self._go_on(breaker_id, event, self._state[breaker_id])
+        if event.reason in BY_HAND:
+            if event.hidden_by is not None or event.prev == event.curr:
+                raise Violation(f"breaker {breaker_id}: event {seq} is {event}, which nobody does by hand")
+        else:
+            ramp = event.prev == "half_open" and self._hand.may_begin_ramp(breaker_id, event.ts_ms)
+            self._go_on(breaker_id, event, "half_open" if ramp else self._machine[breaker_id])
+            if (event.prev, event.curr) not in TRANSITIONS:
+                raise Violation(f"breaker {breaker_id}: event {seq} goes {event.prev} -> {event.curr}")
+            self._machine[breaker_id] = event.curr
+
+    @staticmethod
+    def _go_on(breaker_id: str, event: Event, before: str) -> None:
+        if event.prev != before:
+            told = f"event {event.transition_seq} goes {event.prev} -> {event.curr}"
+            raise Violation(f"breaker {breaker_id}: {told}, it was {before}")
 
     def _check_record(self, breaker_id: str) -> None:
         row = self._store.execute(
-            "SELECT transition_seq, state, allow_rate FROM records WHERE breaker_id = ?", (breaker_id,)
+            "SELECT r.transition_seq, r.state, r.allow_rate, r.record, b.epoch FROM records r"
+            " JOIN breakers b ON b.id = r.breaker_id WHERE breaker_id = ?",
+            (breaker_id,),
         ).fetchone()
         if row is None:
             return
-        seq, state, rate = row
+        seq, state, rate, record, epoch = row
         if (seq, state) != (len(self.events[breaker_id]), self._state[breaker_id]):
             last = f"event {len(self.events[breaker_id])} says {self._state[breaker_id]}"
             raise Violation(f"breaker {breaker_id}: the record says {state} after event {seq}, {last}")
         if rate != RATES.get(state, rate):
             raise Violation(f"breaker {breaker_id}: allow_rate {rate} while {state}")
+        if words := self._hand.stored(breaker_id, epoch, record, state, rate):
+            raise Violation(f"breaker {breaker_id}: {words}")
 
     def all_records(self) -> None:
         """At the end: every breaker there is, and no event that was not seen when it came."""
@@ -134,11 +166,13 @@ class Checks:
             raise Violation(f"events in the store: {stored}, seen while they came: {seen}")
 
     def outbox(self) -> None:
-        """At the end: one row for each event that somebody is to be told of, and channel that takes it."""
+        """At the end: one row for each event that somebody is to be told of, and channel that takes it. Of moves that
+        callers did not see nobody is told."""
         channels = [
             (id_, msgspec.json.decode(events)) for id_, events in self._store.execute("SELECT id, events FROM channels")
         ]
-        events = self._store.execute("SELECT sequence, prev, curr FROM events ORDER BY sequence").fetchall()
+        query = "SELECT sequence, prev, curr FROM events WHERE hidden_by IS NULL ORDER BY sequence"
+        events = self._store.execute(query).fetchall()
         wanted = [
             (sequence, channel_id, kind)
             for sequence, prev, curr in events
@@ -155,10 +189,17 @@ class Checks:
 
     def reading(self, reading: StateReading) -> None:
         view = reading.view
+        seen = view.machine_state if view.mode == "enforce" else "closed"
+        if view.state != (seen if view.override is None else STATES[view.override.kind]):
+            told = f"{view.state}, {view.mode}, {view.override}"
+            raise Violation(f"breaker {reading.breaker_id}: a reading shows {told} while its machine is {seen}")
         self._check_shown(reading.breaker_id, view.transition_seq, view.state, "a reading")
 
     def entry(self, entry: FeedEntry) -> None:
         self._check_shown(entry.breaker_id, entry.transition_seq, entry.state, "the feed")
+        told = (entry.breaker_id, entry.transition_seq, entry.state, entry.allow_rate)
+        if told not in self._announced:
+            raise Violation(f"breaker {entry.breaker_id}: the feed tells {told}, which callers see nothing of")
 
     def _check_shown(self, breaker_id: str, seq: int, state: str, who: str) -> None:
         if (seq, state) not in self.committed.get(breaker_id, ()):
@@ -204,6 +245,7 @@ class Checks:
         if last is not None and record.received_ms < last.received_ms:
             raise Violation(f"{where} was received {last.received_ms - record.received_ms} ms before the one before")
         known.append(record)
+        self._hand.appended(record)
         if record.kind == SAMPLES:
             for value in decode_samples(record.payload).batch.value.tolist():
                 if value in self.samples:
@@ -248,6 +290,7 @@ class Checks:
             if record.offset >= first or record.kind == DAMAGED:
                 known += [None] * (record.offset - len(known))
                 known[record.offset - 1] = record
+                self._hand.appended(record)
 
     def split_by(self, router_id: str, views: Container[int]) -> set[int]:
         """Offsets of records that were split by one of these views."""

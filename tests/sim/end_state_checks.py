@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 LAG_MS = 2_000
 """A timer has fired, and its event is stored, so long after it was due."""
 LOOKS = 4
-SHOWN = ("state", "transition_seq", "allow_rate", "verdict", "value", "sample_count", "passes", "last_eval_ms")
+SHOWN = (
+    *("state", "state_since_ms", "transition_seq", "allow_rate", "verdict", "value", "sample_count", "passes"),
+    *("last_eval_ms", "open_cause", "machine_state", "mode", "override"),
+)
 
 
 class Final:
@@ -74,7 +77,8 @@ class Final:
         for row in self._world.breaker_rows():
             for router_id in row.router_ids:
                 last = self._last(router_id, BREAKER, row.id)
-                if last is None or (last.version, last.rule, last.name) != (row.version, row.rule, row.name):
+                wanted = (row.version, row.rule, row.name, row.control)
+                if last is None or (last.version, last.rule, last.name, last.control) != wanted:
                     raise Violation(f"breaker {row.id}: router {router_id} has not heard of version {row.version}")
         for router in routers.values():
             view = self._last(router.id, VIEW, None)
@@ -162,6 +166,9 @@ class Final:
         linked = {row.id for row in self._world.breaker_rows() if row.router_ids}
         for reading in readings:
             self._checks.reading(reading)
+            override = reading.view.override
+            if override is not None and override.until_ms < self._world.now_ms() - LAG_MS:
+                return f"breaker {reading.breaker_id} is under an override that was to end at {override.until_ms}"
             held = count(stored[reading.breaker_id], self._checks.log, reading.view.last_eval_ms, self._samples_max)
             if reading.breaker_id in linked and held not in (None, reading.view.sample_count):
                 return f"breaker {reading.breaker_id} counts {reading.view.sample_count} samples, its logs have {held}"

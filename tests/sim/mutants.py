@@ -111,8 +111,70 @@ DISK = {
 """Protections against damaged files taken away."""
 
 
-_SINGLE = {**CORE, **DISK}
-ALL: dict[str, tuple[Mutant, ...]] = {**{name: (mutant,) for name, mutant in _SINGLE.items()}, **SHELL}
+_OWN_CLOCK = '__import__("tests.sim.process", fromlist=["RUNS_IN"]).RUNS_IN.get().clock.now_ms()'
+_CONTROL = "settings.control or Control()"
+HAND = {
+    "an override comes back after a restart": Mutant(
+        "breaker_actors.breaker.host:restore_record",
+        "restored(stored())",
+        "restored(msgspec.structs.replace(stored(), override=control.override))",
+    ),
+    "an override ends by the clock of its breaker's owner": Mutant(
+        "breaker_actors.breaker.hosted:HostedBreaker._set",
+        f"control({_CONTROL}, now_ms)",
+        "control((lambda c: c if c.override is None else msgspec.structs.replace(c, override=msgspec.structs.replace("
+        f"c.override, until_ms=c.override.until_ms - c.override.since_ms + {_OWN_CLOCK})))({_CONTROL}), now_ms)",
+    ),
+    "a change of settings drops the override": Mutant(
+        "breaker_actors.breaker.hosted:HostedBreaker._set",
+        f"control({_CONTROL}, now_ms)",
+        "control((lambda c: c if c.override is None or c.override.version == settings.version"
+        f" else msgspec.structs.replace(c, override=None))({_CONTROL}), now_ms)",
+    ),
+    "an override that ends inside an outage ends behind it": Mutant(
+        "breaker_actors.core.machine:Breaker.gap", "if override_end is not None and override_end <= end:", "if False:"
+    ),
+    "a ramp behind an override goes by old evidence": Mutant(
+        "breaker_actors.core.machine:Breaker._show",
+        '"evidence_floor_ms": now}',
+        '"evidence_floor_ms": after.evidence_floor_ms}',
+    ),
+    "moves by hand are not numbered": Mutant(
+        "breaker_actors.core.machine:Breaker._show", "seq, since = seq + 1, now", "seq, since = seq, now"
+    ),
+    "the machine's state is stored as the one that callers see": Mutant(
+        "breaker_actors.breaker.hosted:HostedBreaker.commit", "state=shown.state", "state=record.state"
+    ),
+    "streams are told of hidden moves": Mutant(
+        "breaker_actors.messages:Commit.seen",
+        "any(event.hidden_by is None for event in self.events)",
+        "bool(self.events)",
+    ),
+}
+"""Bugs in what operators make of breakers."""
+
+ALERTED = {
+    "hidden moves are alerted": (
+        Mutant("breaker_actors.store.operational.journal:write_alerts", 'event["hidden_by"] is None and ', ""),
+        Mutant("breaker_actors.store.operational.journal:_commit", " if event.hidden_by is None", ""),
+    )
+}
+
+SYMPTOMS = {
+    "an override comes back after a restart": r"ends an override at \d+ that was to end at",
+    "an override ends by the clock of its breaker's owner": r"ends an override at \d+ that was to end at",
+    "a change of settings drops the override": r"its log says",
+    "an override that ends inside an outage ends behind it": r"ends an override at \d+ that was to end at",
+    "a ramp behind an override goes by old evidence": r"NaiveModel: ",
+    "moves by hand are not numbered": r"the owners of .* do not answer",
+    "the machine's state is stored as the one that callers see": r"the record says",
+    "streams are told of hidden moves": r"the feed tells .*, which callers see nothing of",
+    "hidden moves are alerted": r"outbox: ",
+}
+"""What each of them is found by."""
+
+_SINGLE = {**CORE, **DISK, **HAND}
+ALL: dict[str, tuple[Mutant, ...]] = {**{name: (mutant,) for name, mutant in _SINGLE.items()}, **SHELL, **ALERTED}
 
 
 @contextmanager
@@ -133,19 +195,20 @@ def _planted(mutant: Mutant) -> Iterator[None]:
     for part in outer:
         owner = getattr(owner, part)
     original = inspect.getattr_static(owner, name)
-    setattr(owner, name, _changed(mutant, original, vars(module)))
+    setattr(owner, name, _changed(mutant, original))
     try:
         yield
     finally:
         setattr(owner, name, original)
 
 
-def _changed(mutant: Mutant, original: Any, names: dict[str, Any]) -> Any:
-    source = textwrap.dedent(inspect.getsource(getattr(original, "__func__", original)))
+def _changed(mutant: Mutant, original: Any) -> Any:
+    function = getattr(original, "__func__", original)
+    source = textwrap.dedent(inspect.getsource(function))
     assert source.count(mutant.old) == 1, f"{mutant.where} does not have this text once: {mutant.old}"
     scope: dict[str, Any] = {}
     code = compile(
         "from __future__ import annotations\n" + source.replace(mutant.old, mutant.new), mutant.where, "exec"
     )
-    exec(code, names, scope)
+    exec(code, function.__globals__, scope)  # maybe of another module, which it was imported from
     return next(iter(value for key, value in scope.items() if key != "annotations"))

@@ -8,6 +8,18 @@ SEEDS_MIN = 400
 
 REACHED = frozenset(
     """
+    a breaker is deleted under an override
+    a breaker is restarted or moved under an override
+    a breaker that observed is to enforce while it is open
+    a breaker that observes trips
+    a ramp begins where an override ends
+    a rule is changed under an override
+    an override expires
+    an override expires inside an outage
+    an override is ended by hand
+    an override is over before it came
+    an override is replaced
+    an override is set while its breaker's actor is dead
     breaker catch_ups
     breaker commit_retries
     breaker fenced
@@ -59,4 +71,5 @@ REACHED = frozenset(
     .replace("    ", "")
     .splitlines()
 )
-"""Counters of the service's parts above 0 (by part, without `breakers_` and `_total`), lines of their logs, answers."""
+"""Counters of the service's parts above 0 (by part, without `breakers_` and `_total`), lines of their logs, answers,
+what operators did (tests/sim/hand.py)."""

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from api.stream.feed import Feed
 from api.stream.sse import StateMessage
+from breaker_actors.core.model import BreakerMode, Override
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import BreakerExists, NotFound, RouterHasBreakers
 from breaker_actors.gateway.gateway import ActorGateway
 from breaker_actors.messages import AppendResult, FeedPage, Part, StateReading
 from breaker_actors.store.base import Store
-from breaker_actors.store.rows import BreakerDraft, BreakerRow, RouterDraft, RouterRow
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, RouterDraft, RouterRow, with_mode
 from breaker_actors.telemetry.meters import Meters
 from tests.sim.net import SimNet, Wire
 from tests.sim.process import Process
@@ -101,8 +102,9 @@ class Replica:
         await self._gateway.configured(self._project, changes)
         return True
 
-    async def _create(self, breaker_id: str, name: str, rule: dict[str, Any]) -> list[int]:
-        draft = BreakerDraft(rule=parse_rule(rule), id=breaker_id, name=name)
+    async def _create(self, breaker_id: str, name: str, rule: dict[str, Any], mode: BreakerMode) -> list[int]:
+        control = with_mode(None, mode, "somebody")
+        draft = BreakerDraft(rule=parse_rule(rule), id=breaker_id, name=name, control=control)
         return (await self._store.create_breaker(self._project, draft, self._clock.now_ms()))[1]
 
     async def _edit(self, breaker_id: str, rule: dict[str, Any]) -> list[int]:
@@ -116,6 +118,33 @@ class Replica:
             return replace(row, name=name)
 
         return (await self._store.update_breaker(self._project, breaker_id, edit, self._clock.now_ms()))[1]
+
+    async def _override(self, breaker_id: str, by: str, for_ms: int, fields: dict[str, Any]) -> list[int]:
+        """Sets one, or another one instead."""
+        now = self._clock.now_ms()
+
+        def edit(row: BreakerRow) -> BreakerRow:
+            when = {"since_ms": now, "until_ms": now + for_ms, "version": row.version + 1}
+            override = Override(**fields, by=by, **when)
+            return replace(row, control=replace(row.controls, override=override, by=None, comment=None))
+
+        return (await self._store.update_breaker(self._project, breaker_id, edit, now, by))[1]
+
+    async def _lift(self, breaker_id: str, by: str, reason: str | None) -> list[int]:
+        """Ends the override, whether it is over by itself or not."""
+
+        def edit(row: BreakerRow) -> BreakerRow:
+            return replace(row, control=replace(row.controls, override=None, by=by, comment=reason))
+
+        return (await self._store.update_breaker(self._project, breaker_id, edit, self._clock.now_ms(), by))[1]
+
+    async def _watch(self, breaker_id: str, by: str, mode: BreakerMode) -> list[int]:
+        """Lets it observe, or enforce."""
+
+        def edit(row: BreakerRow) -> BreakerRow:
+            return replace(row, control=with_mode(row.control, mode, by))
+
+        return (await self._store.update_breaker(self._project, breaker_id, edit, self._clock.now_ms(), by))[1]
 
     async def _delete(self, breaker_id: str) -> list[int]:
         return await self._store.delete_breaker(self._project, breaker_id, self._clock.now_ms())

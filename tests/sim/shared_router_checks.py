@@ -21,7 +21,7 @@ from breaker_actors.core.log_entries import (
     decode_breaker,
     decode_view,
 )
-from breaker_actors.core.model import Batch, Record, Rule
+from breaker_actors.core.model import BY_HAND, Batch, Record, Rule
 from breaker_actors.store.rows import StoredState
 from breaker_actors.wal.reader import concerned
 from tests.sim.checks import Event, Violation
@@ -30,11 +30,11 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 
 
 def check_durations(breaker_id: str, events: Sequence[Event], rules: Sequence[Rule]) -> None:
-    """Time does not go back, and no state is left earlier than the mildest rule there was allows; open lasts 100 ms
-    at least."""
+    """Time does not go back, and no state of the machine, seen or not, is left earlier than the mildest rule there was
+    allows; open lasts 100 ms at least."""
     stay_ms = min(rule.min_state_duration_ms for rule in rules)
     open_ms = min(max(rule.cooldown_ms, rule.min_state_duration_ms) for rule in rules)
-    for before, after in pairwise(events):
+    for before, after in pairwise(event for event in events if event.reason not in BY_HAND):
         least_ms = max(100, open_ms) if before.curr == "open" else stay_ms
         if after.prev == before.curr and after.ts_ms - before.ts_ms < least_ms:
             lasted = f"{after.ts_ms - before.ts_ms} ms in {before.curr}"

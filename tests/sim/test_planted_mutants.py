@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.sim.mutants import ALL, planted
+from tests.sim.mutants import ALL, SYMPTOMS, planted
 from tests.sim.run import Result, run_safely
 
 SEEDS = range(1, 201)
@@ -23,6 +25,8 @@ def test_a_planted_bug_is_found(name: str) -> None:
     """And it is what was found: without it the same seed is fine."""
     found = first_find(name)
     assert found is not None
+    assert found.failure is not None
+    assert re.search(SYMPTOMS.get(name, ""), found.failure), found.message()
     clean = run_safely(found.seed)
     assert clean.failure is None, clean.message()
 

@@ -24,6 +24,7 @@ from tests.sim.clients import ConfigurationClient, Reader, SampleClients
 from tests.sim.damage import Damage
 from tests.sim.end_state_checks import Final
 from tests.sim.faults import Faults
+from tests.sim.hand import Hand
 from tests.sim.loop import VirtualLoop
 from tests.sim.net import SimNet, Wire
 from tests.sim.process import EPOCH_MS, OUTSIDE, Process, ProcessClock
@@ -77,14 +78,14 @@ class World:
         drive(self.store.open())
         self._truth = sqlite3.connect(directory / DATABASE, isolation_level=None)
         self.project_id: str = self._truth.execute("SELECT id FROM projects").fetchone()[0]
-        self.checks = Checks(directory / DATABASE, directory / "log")
+        self.reached: Counter[str] = Counter()
+        self.checks = Checks(directory / DATABASE, directory / "log", Hand(self.reach, self._is_served))
         self._numbers: dict[str, int] = {}
         self.processes: list[Process] = []
         self.net = SimNet(self, self._start)
         self.stops = 0
         """How often everything was stopped: nothing of before lands later."""
         self.damage = Damage(self)
-        self.reached: Counter[str] = Counter()
         self.replicas = [f"replica-{i}" for i in range(draws.randint(1, 2))]
         self._clients = [self._process("client", f"client-{i}") for i in range(3)]
         self.samples = SampleClients(self, self._clients[0])
@@ -152,6 +153,12 @@ class World:
 
     def breaker_ids(self) -> list[str]:
         return [r[0] for r in self._truth.execute("SELECT id FROM breakers ORDER BY number")]
+
+    def _is_served(self, breaker_id: str) -> bool:
+        """Whether the actor that a breaker is given to works."""
+        row = self._truth.execute("SELECT owner FROM breakers WHERE id = ?", (breaker_id,)).fetchone()
+        owner = None if row is None else self.net.actors.get(row[0])
+        return owner is not None and owner.alive and owner.up.is_set()
 
     def changes_waiting(self) -> int:
         return int(self._truth.execute("SELECT count(*) FROM changes").fetchone()[0])

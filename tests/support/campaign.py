@@ -158,7 +158,8 @@ def _request(project: Project, samples: list[dict[str, Any]], rng: random.Random
 
 
 class Edits:
-    """Changes of configuration: rules, names, modes and shares of routers; breakers that come and go."""
+    """Changes of configuration: rules, names, modes and shares of routers; breakers that come and go, are overridden,
+    observe and enforce."""
 
     def __init__(self, caller: Caller, rng: random.Random) -> None:
         self._caller = caller
@@ -168,6 +169,7 @@ class Edits:
 
     async def run(self, project: Project, stop: asyncio.Event) -> None:
         edits = (self._rule, self._rule, self._rule, self._rename, self._router, self._guest)
+        edits += (self._override, self._override, self._lift, self._mode)
         while not stop.is_set():
             edit = self._rng.choice(edits)
             answer = await edit(project)
@@ -205,6 +207,30 @@ class Edits:
             edit = {"mode": self._rng.choice(("weighted", "canary")), "metadata": _shares(project, self._rng)}
         path = f"{project.path}/routers/{project.breakers[breaker_id]}"
         return await self._caller.ask("PATCH", path, json=edit)
+
+    async def _override(self, project: Project) -> httpx.Response:
+        """Some are shorter than an actor is dead; each has a reason of its own."""
+        kind = self._rng.choice(("force_open", "force_closed", "throttle"))
+        body: dict[str, Any] = {"kind": kind, "reason": f"because {self._rng.getrandbits(64):x}"}
+        body["for_ms"] = self._rng.choice((1_000, 1_500, 4_000, 12_000))
+        if kind == "throttle":
+            body["allow_rate"] = self._rng.choice((0, 0.1, 0.5, 1))
+        if self._rng.random() < 0.4:
+            body["then"] = "half_open"
+        return await self._caller.ask("PUT", self._override_of(project), json=body)
+
+    async def _lift(self, project: Project) -> httpx.Response:
+        return await self._caller.ask("DELETE", self._override_of(project), params={"reason": "it is over"})
+
+    async def _mode(self, project: Project) -> httpx.Response:
+        """Rather back to enforce, or nobody would be told of anything after a while."""
+        path = f"{project.path}/breakers/{self._rng.choice(list(project.breakers))}"
+        mode = "observe" if self._rng.random() < 0.3 else "enforce"
+        return await self._caller.ask("PATCH", path, json={"mode": mode})
+
+    def _override_of(self, project: Project) -> str:
+        """Of a few breakers rather than of all, so that some are replaced and ended."""
+        return f"{project.path}/breakers/{self._rng.choice(list(project.breakers)[:6])}/override"
 
     async def _guest(self, project: Project) -> httpx.Response:
         """Its id is chosen here: a creation that is repeated because its answer got lost is a 409."""

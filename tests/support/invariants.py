@@ -20,9 +20,18 @@ from typing import Any, NamedTuple
 import msgspec
 import psycopg
 
-from breaker_actors.core.log_entries import GAP, SAMPLES, Gap, LogRecord, decode_gap, decode_samples
+from breaker_actors.core.log_entries import (
+    BREAKER,
+    GAP,
+    SAMPLES,
+    Gap,
+    LogRecord,
+    decode_breaker,
+    decode_gap,
+    decode_samples,
+)
 from breaker_actors.core.machine import TRANSITIONS
-from breaker_actors.core.model import Transition
+from breaker_actors.core.model import BY_HAND, Override, Record, Transition
 from breaker_actors.persistence import DATABASE
 from breaker_actors.store.rows import alert_of
 from breaker_actors.wal.base import SampleLog
@@ -41,6 +50,9 @@ class Moved(NamedTuple):
     reason: str
     allow_rate: float
     value: float | None
+    hidden_by: str | None
+    by: str | None
+    comment: str | None
     agg: dict[str, Any]
 
 
@@ -142,19 +154,21 @@ class PostgresEvidence(Evidence):
 
 
 def _moved(move: Transition) -> Moved:
-    agg = msgspec.to_builtins(move.agg)
-    return Moved(move.transition_seq, move.prev, move.curr, move.ts_ms, move.reason, move.allow_rate, move.value, agg)
+    return Moved(**{name: getattr(move, name) for name in Moved._fields} | {"agg": msgspec.to_builtins(move.agg)})
 
 
 def assert_in_sequence(breaker_id: str, events: Iterable[Moved]) -> None:
-    """Numbered 1, 2, 3... by moves that there are, each from where the last one led, never back in time."""
+    """Numbered 1, 2, 3... by moves that there are, never back in time; of those that callers saw each goes on where the
+    one before led."""
     state, seq, ts_ms = "closed", 0, 0
     for event in events:
         assert event.transition_seq == seq + 1, f"breaker {breaker_id}: event {event.transition_seq} follows {seq}"
-        assert event.prev == state, f"breaker {breaker_id}: {event} follows {state}"
-        assert (event.prev, event.curr) in TRANSITIONS, f"breaker {breaker_id}: {event}"
+        assert event.prev == state or event.hidden_by, f"breaker {breaker_id}: {event} follows {state}"
+        by_hand = event.reason in BY_HAND and event.hidden_by is None and event.prev != event.curr
+        assert by_hand or (event.prev, event.curr) in TRANSITIONS, f"breaker {breaker_id}: {event}"
         assert event.ts_ms >= ts_ms, f"breaker {breaker_id}: {event} goes back in time from {ts_ms}"
-        state, seq, ts_ms = event.curr, event.transition_seq, event.ts_ms
+        state = state if event.hidden_by else event.curr
+        seq, ts_ms = event.transition_seq, event.ts_ms
 
 
 async def assert_replayed(evidence: Evidence, router_id: str, breaker_id: str, until_ms: int, within_s: float) -> None:
@@ -178,11 +192,12 @@ def first_difference(got: Sequence[Moved], expected: Sequence[Moved]) -> str:
 
 
 def assert_records_agree(evidence: Evidence) -> None:
-    """The stored record of every breaker is where its last event led."""
+    """The stored record of every breaker is where its last event led, of those that callers saw."""
     rows = evidence.rows(
-        "SELECT r.breaker_id, r.state, r.transition_seq, r.allow_rate, e.curr, e.transition_seq FROM records r"
+        "SELECT r.breaker_id, r.state, r.transition_seq, r.allow_rate, e.curr,"
+        " (SELECT max(transition_seq) FROM events WHERE breaker_id = r.breaker_id) FROM records r"
         " LEFT JOIN events e ON e.breaker_id = r.breaker_id AND e.transition_seq ="
-        " (SELECT max(transition_seq) FROM events WHERE breaker_id = r.breaker_id)"
+        " (SELECT max(transition_seq) FROM events WHERE breaker_id = r.breaker_id AND hidden_by IS NULL)"
     )
     for breaker_id, state, seq, rate, curr, last in rows:
         told = (curr or "closed", last or 0)
@@ -190,26 +205,61 @@ def assert_records_agree(evidence: Evidence) -> None:
         assert rate == {"closed": 1.0, "open": 0.0}.get(state, rate), f"breaker {breaker_id}: {rate} while {state}"
 
 
+def overrides_of(evidence: Evidence, routers: Iterable[str]) -> dict[str, list[Override]]:
+    """Every override that the logs of these routers tell of, by breaker."""
+    found: dict[str, list[Override]] = {}
+    for router_id in routers:
+        for record in evidence.records(router_id, BREAKER):
+            told = decode_breaker(record.payload)
+            if told.control is not None and told.control.override is not None:
+                found.setdefault(told.breaker_id, []).append(told.control.override)
+    return found
+
+
+def assert_overrides_end(evidence: Evidence, routers: Iterable[str]) -> int:
+    """What ended by itself did so at the time that its log says, and no move is hidden by what was over; answers how
+    many ended so."""
+    known, expired = overrides_of(evidence, routers), 0
+    for breaker_id, events in evidence.histories().items():
+        mine = known.get(breaker_id, [])
+        for event in events:
+            if event.reason == "override_expired":
+                ends = {o.until_ms for o in mine if (o.by, o.reason) == (event.by, event.comment)}
+                assert event.ts_ms in ends, f"breaker {breaker_id}: {event}, the log says {sorted(ends)}"
+                expired += 1
+            elif event.hidden_by == "override":
+                assert any(event.ts_ms <= o.until_ms for o in mine), f"breaker {breaker_id}: {event} behind its end"
+    return expired
+
+
+def none_outlives_its_end(evidence: Evidence, now_ms: int) -> bool:
+    """Whether no stored record has an override that was over by then."""
+    rows = evidence.rows("SELECT record FROM records WHERE record IS NOT NULL")
+    overrides = [msgspec.msgpack.decode(row[0], type=Record).override for row in rows]
+    return all(o is None or o.until_ms > now_ms for o in overrides)
+
+
 def assert_told_once(evidence: Evidence, project_id: str, channels: Mapping[str, Iterable[str]]) -> set[str]:
-    """One delivery for every event and channel (channel -> kinds that it takes), none of them given up; answers the ids
-    of those that were sent."""
+    """One delivery for every event that callers saw and channel (channel -> kinds that it takes), none of them given up
+    but the end of what had no trip; answers the ids of those that were sent."""
     rows = evidence.rows(  # both tables as of one instant
-        "SELECT '', sequence, prev, curr, '' FROM events WHERE project_id = ?1 UNION ALL"
-        " SELECT channel_id, sequence, kind, state, id FROM outbox WHERE project_id = ?1",
+        "SELECT '', sequence, prev, curr, '', 0 FROM events WHERE project_id = ?1 AND hidden_by IS NULL UNION ALL"
+        " SELECT channel_id, sequence, kind, state, id, incident FROM outbox WHERE project_id = ?1",
         project_id,
     )
-    moves = [(sequence, alert_of(prev, curr)) for channel, sequence, prev, curr, _ in rows if not channel]
+    moves = [(sequence, alert_of(prev, curr)) for channel, sequence, prev, curr, *_ in rows if not channel]
     events = {(sequence, alert) for sequence, alert in moves if alert}
     ids: set[str] = set()
     for channel_id, kinds in channels.items():
         told = [row[1:] for row in rows if row[0] == channel_id]
-        alerts = [(sequence, kind) for sequence, kind, _, _ in told if sequence is not None]
+        alerts = [(sequence, kind) for sequence, kind, *_ in told if sequence is not None]
         wanted = {(sequence, kind) for sequence, kind in events if kind in kinds}
         assert len(alerts) == len(set(alerts)), f"channel {channel_id}: an event twice in its outbox"
         assert set(alerts) == wanted, f"channel {channel_id}: {len(wanted)} events, {len(alerts)} deliveries"
-        states = Counter(state for _, _, state, _ in told)
+        tripped = {incident for _, kind, _, _, incident in told if kind == "trip"}
+        states = Counter(state for _, _, state, _, incident in told if state != "cancelled" or incident in tripped)
         assert states.keys() <= {"sent", "pending"}, f"channel {channel_id}: {states}"
-        ids |= {id_ for _, _, state, id_ in told if state == "sent"}
+        ids |= {id_ for _, _, state, id_, _ in told if state == "sent"}
     return ids
 
 

@@ -197,6 +197,8 @@ class Oracle:
         """Mode and override from `now` on; timers before have fired."""
         told = len(self.effects)
         self.logical = now = max(self.logical, now)
+        if self.override is not None and self.override.until_ms <= now:
+            self.expire(now)
         wanted = control.override if control.override is not None and now < control.override.until_ms else None
         if wanted is not None and wanted != self.override:
             self.show(now, self.mode_and(control.mode, wanted), FORCED[wanted.kind][1], wanted.by, wanted.reason)

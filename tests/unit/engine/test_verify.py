@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
 from api.cli.verify import FOUND, Report, verified
 from breaker_actors.core.log_entries import SAMPLES, VIEW
+from breaker_actors.core.model import Control, Override
 from breaker_actors.persistence import DATABASE
 from breaker_actors.settings import Settings
 from breaker_actors.store.checksums import event_checksum
+from breaker_actors.store.rows import BreakerRow, EventQuery
 from breaker_actors.wal.chain import Row, checksum
 from tests.support.cluster import until
 from tests.support.virtual_time import clock_of_loop
@@ -72,6 +75,58 @@ async def _outages(run: Running, who: Tenant) -> None:
         await until(closed, 30)
 
 
+async def _by_hand(run: Running, who: Tenant) -> None:
+    """It is throttled for a while; forced closed, it trips unseen, and that is ended; it observes, and trips unseen."""
+    throttled = {"kind": "throttle", "allow_rate": 0.5, "by": "ann", "reason": "half the fleet"}
+    await _control(run, who, 300, **throttled)
+    await until(lambda: _is(run, who, "half_open"), 20)
+    await until(lambda: _is(run, who, "closed"), 20)
+    await _control(run, who, 60_000, kind="force_closed", by="ann", reason="a false alarm")
+    await _trip_unseen(run, who)
+    await _control(run, who, None, by="bob", comment="it was none")
+    await _recover(run, who)
+    await _control(run, who, None, mode="observe", by="bob")
+    await _trip_unseen(run, who)
+    await _control(run, who, None, mode="enforce", by="bob")
+    await _recover(run, who)
+
+
+async def _is(run: Running, who: Tenant, state: str) -> bool:
+    return bool((await run.state(who, who.breaker_id))["state"] == state)
+
+
+async def _control(run: Running, who: Tenant, for_ms: int | None, **fields: Any) -> None:
+    """An override of so many ms; None: mode and no override."""
+    now = clock_of_loop().now_ms()
+
+    def edit(row: BreakerRow) -> BreakerRow:
+        if for_ms is None:
+            return msgspec.structs.replace(row, control=Control(**fields))
+        override = Override(**fields, since_ms=now, until_ms=now + for_ms, version=row.version + 1)
+        return msgspec.structs.replace(row, control=Control(override=override))
+
+    _, changes = await run.store.update_breaker(who.project_id, who.breaker_id, edit, now)
+    await run.cluster.gateway.configured(who.project_id, changes)
+
+
+async def _trip_unseen(run: Running, who: Tenant) -> None:
+    async def tripped() -> bool:
+        await run.send(who, who.router_id, 1_000.0)
+        query = EventQuery(project_id=who.project_id, breaker_id=who.breaker_id, limit=1)
+        (newest,) = await run.store.events(query)
+        return newest.hidden_by is not None and newest.curr == "open"
+
+    await until(tripped, 30)
+
+
+async def _recover(run: Running, who: Tenant) -> None:
+    async def closed() -> bool:
+        await run.send(who, who.router_id, 1.0)
+        return bool((await run.state(who, who.breaker_id))["state"] == "closed")
+
+    await until(closed, 30)
+
+
 async def _live(folder: Path, **settings: Any) -> Data:
     async with running(folder, **settings) as run:
         quick = {"cooldown_ms": 100, "window_ms": 200, "recovery_allow_rate_ramp_steps": 1}
@@ -82,6 +137,7 @@ async def _live(folder: Path, **settings: Any) -> Data:
         await asyncio.sleep(2)  # events that come within a second of it may not have been known to it
         for who in (victim, other):
             await _outages(run, who)
+        await _by_hand(run, victim)
         for name in run.breaker_actors():
             await run.cluster.net.call(name, "checkpoint")
         return Data(folder, victim, other, made["channel"]["id"])
@@ -307,6 +363,51 @@ DAMAGE: dict[str, tuple[Callable[[Data], None], str, str]] = {
         store("UPDATE events SET reason = 'other' WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
         "event",
         "event 4 is not what was written",
+    ),
+    "a hidden move shown": (
+        store("UPDATE events SET hidden_by = NULL WHERE breaker_id = '{breaker}' AND hidden_by = 'override'"),
+        "event",
+        ", by its log it is closed to open at ",
+    ),
+    "a move that was seen hidden": (
+        store("UPDATE events SET hidden_by = 'observe' WHERE breaker_id = '{breaker}' AND transition_seq = 2"),
+        "event",
+        "event 3 moves from half_open, event 1 led to open",
+    ),
+    "hidden by something else": (
+        store("UPDATE events SET hidden_by = 'observe' WHERE breaker_id = '{breaker}' AND hidden_by = 'override'"),
+        "event",
+        ", hidden by observe), by its log it is ",
+    ),
+    "another operator": (
+        store("UPDATE events SET by = 'eve' WHERE breaker_id = '{breaker}' AND reason = 'override_expired'"),
+        "event",
+        ", by eve: half the fleet), by its log it is ",
+    ),
+    "another word of why": (
+        store("UPDATE events SET comment = 'no' WHERE breaker_id = '{breaker}' AND reason = 'override_expired'"),
+        "event",
+        ", by ann: no), by its log it is ",
+    ),
+    "an operator's move that is the machine's": (
+        store("UPDATE events SET reason = 'recovered' WHERE breaker_id = '{breaker}' AND reason = 'override_expired'"),
+        "event",
+        " (recovered, ",
+    ),
+    "an operator's move that no machine makes": (
+        store("UPDATE events SET reason = 'cooldown_elapsed' WHERE breaker_id = '{breaker}' AND reason = 'throttled'"),
+        "event",
+        " moves from closed to half_open, which no breaker does",
+    ),
+    "a hidden move of an operator": (
+        store("UPDATE events SET hidden_by = 'observe' WHERE breaker_id = '{breaker}' AND reason = 'throttled'"),
+        "event",
+        " moves from closed to half_open, which no breaker does",
+    ),
+    "an operator's move that was never made": (
+        store("UPDATE events SET reason = 'forced_open' WHERE breaker_id = '{breaker}' AND transition_seq = 1"),
+        "event",
+        " (forced_open, ",
     ),
     "an event without its checksum": (
         store("UPDATE events SET checksum = NULL WHERE breaker_id = '{breaker}' AND transition_seq = 4"),
