@@ -8,6 +8,8 @@ are.
 - open: none before its wait is over.
 - half_open: ticks are run; between them none that finds no breach, and while nothing can be lost (first step, no
   passes) none before the minimum duration is over.
+
+A walk stands still at the end of an override, so that it ends at its own time.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Int64, Record, Rule, Transition
+from breaker_actors.core.model import Batch, Control, Effect, Int64, Record, Rule
 from pipelines.columns import Chunk
 from pipelines.replay.vectorized.breach_search import BreachSearch, Floor
 from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
@@ -45,6 +47,7 @@ class VectorizedBreaker:
         "_rule",
         "_samples_max",
         "_search",
+        "_steers",
         "_tell",
         "_times",
         "evidence",
@@ -56,14 +59,16 @@ class VectorizedBreaker:
         self._samples_max = samples_max
         self._look: Callable[[int, float | None], None] = lambda now_ms, value: None
         self._looks: list[int] = []
-        self._row, self._floors = 0, list[Floor]()
+        self._row, self._floors = 0, [Floor(0, 0, False)]
+        self._steers = False
 
-    def create(self, created_ms: int, after_seq: int) -> None:
-        """A new breaker, whose transitions are numbered from `after_seq` + 1."""
+    def create(self, created_ms: int, after_seq: int, control: Control | None) -> None:
+        """A new breaker, whose transitions are numbered from `after_seq` + 1, under a control."""
         self._breaker, effects = Breaker.create(
             self._rule,
             created_ms,
             after_seq=after_seq,
+            control=control,
             window_samples_max=self._samples_max,
             evidence=self._make_evidence,
         )
@@ -80,6 +85,11 @@ class VectorizedBreaker:
         """No sample could come in between (semantics.md section 2)."""
         self._told(self._breaker.gap(from_ms, to_ms))
 
+    def control(self, control: Control, at_ms: int) -> None:
+        """Mode and override from then on (semantics.md section 12)."""
+        self.advance(at_ms - 1)
+        self._told(self._breaker.control(control, at_ms))
+
     def advance(self, until_ms: int) -> None:
         """Fires what is left up to a time."""
         self._told(self._breaker.advance(until_ms))
@@ -90,11 +100,17 @@ class VectorizedBreaker:
         return self._breaker.lost
 
     def _told(self, effects: Iterable[Effect]) -> None:
-        """Tells effects; where one of them begins evidence anew, that is with the current row."""
-        for effect in effects:
-            if isinstance(effect, Transition) and effect.curr == "half_open":
-                self._floors.append(Floor(effect.ts_ms, self._row, True))
+        """Tells effects; where evidence begins anew meanwhile, that is with the current row."""
+        if self._begins_anew(self._breaker):
+            self._floors.append(Floor(self._breaker.schedule.record.evidence_floor_ms, self._row, True))
         self._tell(effects)
+
+    def _begins_anew(self, breaker: Breaker) -> bool:
+        """Whether evidence began anew since this was last asked: with half_open, be it only where an override ended,
+        which may be the very instant of the last floor."""
+        record, steered = breaker.schedule.record, self._steers
+        self._steers = record.override is not None and record.override.then is not None
+        return record.evidence_floor_ms != self._floors[-1].ms or (steered and not self._steers)
 
     def watch(self, look: Callable[[int, float | None], None], instants: Int64, chunk: Chunk) -> None:
         """`look` is told the value found at the last arrival before each of these instants, within the next chunk."""
@@ -162,19 +178,19 @@ class VectorizedBreaker:
         breaker.load(Batch(chunk.eff[held], chunk.value[held], chunk.ok[held]), breaker.now_ms)
         for arrival, time in enumerate(self._times[start:stop].tolist(), start):
             effects = breaker.ingest(chunk.batch(arrival), time)
-            if effects:
-                self._note_floors(effects, arrival)
+            if effects or self._steers:
+                self._note_floor(breaker, arrival)
                 self._tell(effects)
         self._row = self._counted = int(chunk.ends[stop - 1])
         self._take_over(breaker, old)
 
-    def _note_floors(self, effects: Iterable[Effect], arrival: int) -> None:
+    def _note_floor(self, breaker: Breaker, arrival: int) -> None:
         """Evidence starts anew before an arrival, or with it when that is what ended the wait."""
-        for effect in effects:
-            if isinstance(effect, Transition) and effect.curr == "half_open":
-                with_it = effect.ts_ms == self._times[arrival]
-                row = int(self._chunk.ends[arrival]) if with_it else self._chunk.begin(arrival)
-                self._floors.append(Floor(effect.ts_ms, row, True))
+        if self._begins_anew(breaker):
+            floor_ms = breaker.schedule.record.evidence_floor_ms
+            with_it = floor_ms == self._times[arrival]
+            row = int(self._chunk.ends[arrival]) if with_it else self._chunk.begin(arrival)
+            self._floors.append(Floor(floor_ms, row, True))
 
     def _take_over(self, breaker: Breaker, old: ChunkEvidence) -> None:
         """Goes on where the breaker is, at the current row."""
@@ -225,6 +241,9 @@ class VectorizedBreaker:
 
     def _next(self, start: int, total: int) -> tuple[int, bool, bool]:
         """(arrival, whether it is evaluated itself or only timers right before it, whether the one before is clear)."""
+        override_end = self._breaker.schedule.override_end()
+        if override_end is not None:
+            total = min(total, self._after(override_end, start))
         schedule, evidence = self._breaker.schedule, self.evidence
         record = schedule.record
         if record.state == "open":
