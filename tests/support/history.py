@@ -19,6 +19,7 @@ from breaker_actors.core.rules import parse_rule
 from pipelines.columns import Samples
 from pipelines.frames import read_series
 from pipelines.replay.reference import arrivals, replay_samples
+from pipelines.replay.scoring import Tally
 from pipelines.replay.vectorized.engine import FastReplay, Walk
 
 START_MS = 1_700_000_000_000
@@ -228,11 +229,17 @@ def log_replayed(rule: Rule, samples: Samples, log: MadeUpLog, most: int = 1_000
 
 
 def log_walked(
-    rule: Rule, samples: Samples, log: MadeUpLog, *, chunk_rows: int, most: int = 1_000_000
+    rule: Rule,
+    samples: Samples,
+    log: MadeUpLog,
+    *,
+    chunk_rows: int,
+    most: int = 1_000_000,
+    tally: Tally | None = None,
 ) -> tuple[list[Effect], Record]:
-    """What the fast path makes of them."""
+    """What the fast path makes of them; `tally` follows it."""
     effects: list[Effect] = []
-    walk = Walk(rule, effects.extend)
+    walk = Walk(rule, effects.extend) if tally is None else Walk(rule, tally.tell, steered=tally.steer)
     engine, row = FastReplay([walk], chunk_rows=chunk_rows, window_samples_max=most), 0
     engine.create(log.created_ms, log.after_seq, log.control)
     for until, other in log.others:

@@ -42,12 +42,15 @@ class WindowsTooLarge(Exception):
 class Walk:
     """One rule on its way. `tell` gets its effects in order; `figures` False: events need not say value and agg.
 
-    `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`."""
+    `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`;
+    `steered`, in the order of the effects, when an override that ends puts the machine into half_open, which may be
+    told by none of them."""
 
     rule: Rule
     tell: Tell
     figures: bool = True
     look: Look | None = None
+    steered: Callable[[int], None] | None = None
     walker: VectorizedBreaker | None = None
 
 
@@ -86,7 +89,7 @@ class FastReplay:
         numbered from `after_seq` + 1; `control`: their mode and override from the beginning."""
         self._last_ms = created_ms
         for walk in self._walks:
-            walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max)
+            walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max, walk.steered)
             walk.walker.create(created_ms, after_seq, control)
 
     def gap(self, from_ms: int, to_ms: int) -> None:
