@@ -58,11 +58,13 @@ class Backtest:
     as Datetime, UTC (`ts`, `from`, `to`).
 
     - `transitions`: breaker, ts_ms, ts, prev, curr, transition_seq, allow_rate, reason, value; avg, count,
-      error_count and p95 of the evaluation window; trace_id.
-    - `states`: breaker, state, from_ms, to_ms, duration_ms, from, to.
-    - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions, trips, incidents (trips
-      out of closed; the others are re-trips of theirs), recoveries, closed_ms, half_open_ms, open_ms; with labelled
-      windows also windows (those that samples reach), caught, false_trips, latency_ms (mean of those caught).
+      error_count and p95 of the evaluation window; trace_id; hidden_by, by, comment (semantics.md section 12).
+    - `states`: breaker, state, from_ms, to_ms, duration_ms, from, to; of the machine, hidden or not.
+    - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions; of the machine, hidden or
+      not, trips, incidents (trips out of closed; the others are re-trips of theirs), recoveries, closed_ms,
+      half_open_ms, open_ms; where there were modes or overrides also shown_trips, shown_closed_ms, shown_half_open_ms
+      and shown_open_ms, what callers saw; with labelled windows also windows (those that samples reach), caught,
+      false_trips, latency_ms (mean of those caught).
     - `sweep`: the same per setting, the best of each rule first: most windows caught, then fewest false trips, then
       lowest latency; without windows fewest trips.
     - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).

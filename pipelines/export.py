@@ -52,8 +52,13 @@ EVENTS = {
     "count": pl.Int64,
     "error_count": pl.Int64,
     "p95": pl.Float64,
+    "hidden_by": pl.String,
+    "by": pl.String,
+    "comment": pl.String,
 }
-"""Columns of exported events. `rule`: as JSON; then the figures of the evaluation window."""
+"""Columns of exported events. `rule`: as JSON; then the figures of the evaluation window. `hidden_by`: callers did not
+see this move; `by`, `comment`: who made it by hand, and why."""
+FIGURES = ("avg", "count", "error_count", "p95")
 
 
 class Span(NamedTuple):
@@ -172,6 +177,5 @@ def _write_events(out: Folder, project_id: str, part: str, rows: Sequence[EventR
 
 
 def _event(row: EventRow) -> tuple[Any, ...]:
-    agg = [row.agg.get(name) for name in ("avg", "count", "error_count", "p95")]
-    named = [name for name in EVENTS if name not in ("rule", "avg", "count", "error_count", "p95")]
-    return (*(getattr(row, name) for name in named), msgspec.json.encode(row.rule).decode(), *agg)
+    special = {name: row.agg.get(name) for name in FIGURES} | {"rule": msgspec.json.encode(row.rule).decode()}
+    return tuple(special[name] if name in special else getattr(row, name) for name in EVENTS)

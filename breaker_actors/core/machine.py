@@ -236,18 +236,18 @@ class Breaker:
 
     def control(self, control: Control, now_ms: int) -> tuple[Effect, ...]:
         """Puts a mode and an override in force, or ends them; evaluates nothing. The caller has advanced to
-        `now_ms - 1`. An override that is over by now, or that has ended before, has no effect; one that is in force and
-        over by now ends by itself first."""
+        `now_ms - 1`. An override that is over by now, or that has ended before, has no effect but to end another."""
         schedule = self.schedule
         now = schedule.now = max(now_ms, schedule.now)
         before = schedule.record
-        if before.override is not None and before.override.until_ms <= now:
-            return self._expire_override(now) + self.control(control, now)
-        override = overlay.in_force(control, now)
+        asked = control.override
+        # The one in force is left to its timer, which comes after the batches of its last instant.
+        override = asked if asked == before.override else overlay.in_force(control, now)
         if override == before.override and control.mode == before.mode:
             return ()
-        told = (override.by, override.reason) if override is not None else (control.by, control.comment)
         after = replace(before, mode=control.mode, override=override)
+        replaces = asked is not None and (override is not None or before.override is not None)
+        told = (asked.by, asked.reason) if asked is not None and replaces else (control.by, control.comment)
         ended = before.override if override is None else None
         return self._show(after, now, overlay.reason_of(before, after), told, None if ended is None else ended.then)
 

@@ -1,6 +1,7 @@
 """Replay: one rule over arrivals in order, by driving `core.machine`; the same log gives the same transitions.
 
-Pure, and the reference: `pipelines.fast` comes to the same transitions over columns, many samples at a time.
+Pure, and the reference: `pipelines.replay.vectorized` comes to the same transitions over columns, many samples at a
+time.
 """
 
 from __future__ import annotations
@@ -9,19 +10,28 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from breaker_actors.core.log_entries import Gap
 from breaker_actors.core.machine import SAMPLES_MAX, Breaker
-from breaker_actors.core.model import Batch, Effect, Flags, Float64, Int64, Record, Rule
+from breaker_actors.core.model import Batch, Control, Effect, Flags, Float64, Int64, Record, Rule
 from pipelines.columns import Chunk, Samples
 
+Entry = tuple[int, Batch | Control | Gap]
+"""When it was received, and what: samples, mode and override from then on, or an outage."""
 
-def replay(
-    rule: Rule, created_ms: int, batches: Iterable[tuple[int, Batch]], until_ms: int, *, after_seq: int = 0
-) -> list[Effect]:
-    """All effects of a breaker born at `created_ms` that takes these (received_ms, batch) and timers to `until_ms`."""
+
+def replay(rule: Rule, created_ms: int, entries: Iterable[Entry], until_ms: int, *, after_seq: int = 0) -> list[Effect]:
+    """All effects of a breaker born at `created_ms` that takes these entries, as a log has them, and timers to
+    `until_ms`."""
     breaker, first = Breaker.create(rule, created_ms, after_seq=after_seq)
     effects = list(first)
-    for received_ms, batch in batches:
-        effects += breaker.ingest(batch, received_ms)
+    for at_ms, entry in entries:
+        if isinstance(entry, Batch):
+            effects += breaker.ingest(entry, at_ms)
+        elif isinstance(entry, Control):
+            effects += breaker.advance(at_ms - 1)
+            effects += breaker.control(entry, at_ms)
+        else:
+            effects += breaker.gap(entry.from_ms, entry.to_ms)
     effects += breaker.advance(until_ms)
     return effects
 

@@ -27,6 +27,9 @@ TRANSITIONS: dict[str, pl.DataType | type[pl.DataType]] = {
     "error_count": pl.Int64,
     "p95": pl.Float64,
     "trace_id": pl.String,
+    "hidden_by": pl.String,
+    "by": pl.String,
+    "comment": pl.String,
 }
 STATES: dict[str, pl.DataType | type[pl.DataType]] = {
     "breaker": pl.String,
@@ -55,6 +58,7 @@ def transitions(runs: Sequence[Run]) -> pl.DataFrame:
         (
             run.candidate.name, move.ts_ms, move.ts_ms, move.prev, move.curr, move.transition_seq, move.allow_rate,
             move.reason, move.value, move.agg.avg, move.agg.count, move.agg.error_count, move.agg.p95, move.trace_id,
+            move.hidden_by, move.by, move.comment,
         )
         for run in runs
         for move in moves(run)
@@ -63,13 +67,13 @@ def transitions(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def states(runs: Sequence[Run]) -> pl.DataFrame:
-    """One row per stay in a state, rule by rule."""
+    """One row per stay of the machine in a state, rule by rule."""
     rows = []
     for run in runs:
         since_ms, state = run.first_ms, "closed"
-        for move in moves(run):
-            rows.append(_stay(run, state, since_ms, move.ts_ms))
-            since_ms, state = move.ts_ms, move.curr
+        for at_ms, curr in run.tally.course:
+            rows.append(_stay(run, state, since_ms, at_ms))
+            since_ms, state = at_ms, curr
         rows.append(_stay(run, state, since_ms, run.last_ms))
     return pl.DataFrame(rows, STATES, orient="row")
 
@@ -90,6 +94,9 @@ def _outcome(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
         "recoveries": tally.recoveries,
         **{f"{state}_ms": spent for state, spent in tally.time_in.items()},
     }
+    if tally.controlled:
+        row["shown_trips"] = tally.shown_trips
+        row |= {f"shown_{state}_ms": spent for state, spent in tally.shown_in.items()}
     if windows is None:
         return row
     latencies = tally.latencies()

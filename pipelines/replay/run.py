@@ -16,7 +16,7 @@ from pipelines.replay.downsample import Sketch
 from pipelines.replay.scoring import Tally
 from pipelines.replay.vectorized.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.sources import passed_over as passing
-from pipelines.sources.files import Born, Log, Source
+from pipelines.sources.files import Born, ControlSet, Log, Source
 
 Progress = Callable[[int], None]
 
@@ -121,18 +121,23 @@ class Stream:
             sketch.add(samples)
         self._engine.feed(samples)
 
-    def note(self, item: Born | Gap) -> None:
+    def note(self, item: Born | ControlSet | Gap) -> None:
         """What a log says between samples."""
         if isinstance(item, Gap):
             self._engine.gap(item.from_ms, item.to_ms)
-        elif self._first_ms is None:
+            return
+        for run in self._runs:
+            run.tally.controlled |= item.control is not None
+        if isinstance(item, Born) and self._first_ms is None:
             self._begin(item.at_ms)
-            self._engine.create(item.at_ms, item.after_seq)
+            self._engine.create(item.at_ms, item.after_seq, item.control)
+        elif item.control is not None:
+            self._engine.control(item.control, item.at_ms)
 
     def _begin(self, first_ms: int) -> None:
         self._first_ms = first_ms
         for run in self._runs:
-            run.tally.since_ms = first_ms
+            run.tally.begin(first_ms)
 
     def finish(self, seen: Seen) -> None:
         """Timers up to the last sample; then every run knows its outcome."""
@@ -148,9 +153,8 @@ class Stream:
 
 def _walk(run: Run) -> Walk:
     sketch = run.sketch
-    if sketch is None:
-        return Walk(run.candidate.rule, run.tally.tell, run.tally.kept)
-    return Walk(run.candidate.rule, run.tally.tell, look=sketch.look)
+    figures, look = (run.tally.kept, None) if sketch is None else (True, sketch.look)
+    return Walk(run.candidate.rule, run.tally.tell, figures, look, run.tally.steer)
 
 
 class Seen:

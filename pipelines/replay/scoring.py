@@ -1,5 +1,8 @@
 """What came of a replay: time in each state, trips, and how they lie to labelled failures.
 
+What counts is what the machine did, so that a rule is judged by itself: its hidden moves count, and those that an
+operator made don't. `shown_in` and `shown_trips` tell what callers saw of it.
+
 A trip is every move to open, as for notifications. It belongs to each labelled window that it lies in, its two ends and
 a grace behind it included; one that belongs to none is false. A window is caught by the first trip that belongs to it;
 how long after the window's start that is, is its latency.
@@ -16,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from breaker_actors.core.model import Effect, StateWord, Transition
+from breaker_actors.core.model import BY_HAND, Effect, StateWord, Transition
 from breaker_actors.errors import Invalid
 
 EFFECTS_MAX = 400_000
@@ -45,6 +48,10 @@ class EffectBudget:
         self._spent += 1
 
 
+def no_time() -> dict[StateWord, int]:
+    return {"closed": 0, "half_open": 0, "open": 0}
+
+
 @dataclass(slots=True)
 class Tally:
     """Follows one breaker. `kept`: whether its effects are wanted, not only what they come to; `budget`: for these."""
@@ -57,14 +64,22 @@ class Tally:
     transitions: int = 0
     trips: int = 0
     incidents: int = 0
-    """Trips out of closed; the others are re-trips of theirs."""
+    """First trips since it was closed; the others are re-trips of theirs."""
     false_trips: int = 0
     recoveries: int = 0
     first_trips: dict[int, int] = field(default_factory=dict)
     """Per number of a window: when its first trip came."""
-    time_in: dict[StateWord, int] = field(default_factory=lambda: {"closed": 0, "half_open": 0, "open": 0})
+    time_in: dict[StateWord, int] = field(default_factory=no_time)
     state: StateWord = "closed"
     since_ms: int = 0
+    course: list[tuple[int, StateWord]] = field(default_factory=list)
+    """Where the machine went when; empty unless effects are kept."""
+    controlled: bool = False
+    """Whether there were modes or overrides."""
+    shown_in: dict[StateWord, int] = field(default_factory=no_time)
+    shown_trips: int = 0
+    _shown: tuple[StateWord, int] = ("closed", 0)
+    _tripped: bool = False
 
     def tell(self, effects: Iterable[Effect]) -> None:
         """What the breaker did next."""
@@ -75,19 +90,52 @@ class Tally:
             if isinstance(effect, Transition):
                 self._move(effect)
 
+    def steer(self, at_ms: int) -> None:
+        """The end of an override puts the machine into half_open."""
+        if self.state != "half_open":
+            self._go("half_open", at_ms)
+
     def _move(self, move: Transition) -> None:
         self.transitions += 1
-        self.leave(move.ts_ms)
-        self.state = move.curr
+        if move.hidden_by is None:
+            self._show(move)
+        if move.reason in BY_HAND:
+            return
+        self._go(move.curr, move.ts_ms)
         self.recoveries += move.curr == "closed"
         if move.curr == "open":
-            self.incidents += move.prev == "closed"
+            self.incidents += not self._tripped
             self._trip(move.ts_ms)
+        self._tripped = move.curr == "open" or (self._tripped and move.curr != "closed")
 
-    def leave(self, now_ms: int) -> None:
-        """The time up to now belongs to the state."""
+    def _go(self, curr: StateWord, at_ms: int) -> None:
+        self._spend(at_ms)
+        self.state = curr
+        if self.kept:
+            self.course.append((at_ms, curr))
+
+    def _spend(self, now_ms: int) -> None:
         self.time_in[self.state] += now_ms - self.since_ms
         self.since_ms = now_ms
+
+    def _show(self, move: Transition) -> None:
+        self._spend_shown(move.ts_ms)
+        self._shown = move.curr, move.ts_ms
+        self.shown_trips += move.curr == "open"
+
+    def _spend_shown(self, now_ms: int) -> None:
+        state, since_ms = self._shown
+        self.shown_in[state] += now_ms - since_ms
+        self._shown = state, now_ms
+
+    def begin(self, first_ms: int) -> None:
+        """The breaker is created then."""
+        self.since_ms, self._shown = first_ms, ("closed", first_ms)
+
+    def leave(self, now_ms: int) -> None:
+        """The time up to now belongs to the states it is in."""
+        self._spend(now_ms)
+        self._spend_shown(now_ms)
 
     def _trip(self, at_ms: int) -> None:
         self.trips += 1

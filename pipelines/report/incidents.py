@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pipelines.replay.downsample import FINE_SPANS
-from pipelines.replay.results import moves
 from pipelines.replay.run import Run
 from pipelines.replay.scoring import Labelled
 
@@ -36,13 +35,13 @@ def incidents_of(run: Run) -> list[Incident]:
     trips: list[int] = []
     open_ms = since_ms = 0
     state = "closed"
-    for move in moves(run):
-        open_ms += move.ts_ms - since_ms if state == "open" else 0
-        since_ms, state = move.ts_ms, move.curr
+    for at_ms, curr in run.tally.course:
+        open_ms += at_ms - since_ms if state == "open" else 0
+        since_ms, state = at_ms, curr
         if state == "open":
-            trips.append(move.ts_ms)
+            trips.append(at_ms)
         elif state == "closed" and trips:
-            found.append(Incident(trips[0], move.ts_ms, True, tuple(trips), open_ms))
+            found.append(Incident(trips[0], at_ms, True, tuple(trips), open_ms))
             trips, open_ms = [], 0
     if trips:
         open_ms += run.last_ms - since_ms if state == "open" else 0

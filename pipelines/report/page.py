@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from breaker_actors.core.machine import SAMPLES_MAX
-from breaker_actors.core.model import Effect, Float64, Transition
+from breaker_actors.core.model import Float64, Transition
 from breaker_actors.text.escaping import for_line, for_script
 from pipelines.candidates import described
 from pipelines.replay.downsample import Sketch
@@ -32,6 +32,9 @@ STAYS_MAX = 4000
 """Beyond it neighbouring stays of a chart are drawn as one."""
 Stay = tuple[str, int, int, float]
 """State, from, to, allow_rate."""
+Change = tuple[int, str, float]
+"""When, state and allow_rate from then on."""
+SHARES = {"closed": 1.0, "half_open": 0.5, "open": 0.0}
 
 
 class Outcome(Protocol):
@@ -94,13 +97,13 @@ def _chart(run: Run, sketch: Sketch | None, windows: list[Labelled] | None) -> d
         "series": [_steps(sketch.ends[seen].tolist()), _short(sketch.low[seen]), _short(sketch.high[seen])],
         "value": [_steps([at for at, _ in sketch.values]), _short(np.array([value for _, value in sketch.values]))],
         "value_is_series": rule.kind in ("avg", "p95", "percentile", "max", "min"),
-        "stays": _stays(tally.effects, run.first_ms, run.last_ms),
+        "stays": _stays(_of_the_machine(tally), run.first_ms, run.last_ms),
         **_spans(run, windows),
         "time_in": tally.time_in,
         "trips": tally.trips,
         "false_trips": None if windows is None else tally.false_trips,
         "moves": [
-            [move.ts_ms, move.prev, move.curr, move.transition_seq, move.reason, move.allow_rate, move.value]
+            [move.ts_ms, move.prev, move.curr, move.transition_seq, _reason(move), move.allow_rate, move.value]
             for move in made[:ROWS_MAX]
         ],
         "moves_left_out": max(0, len(made) - ROWS_MAX),
@@ -141,14 +144,30 @@ def _short(values: Float64) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _stays(effects: list[Effect], first_ms: int, last_ms: int) -> list[Stay]:
+def _reason(move: Transition) -> str:
+    """With who made it, or why callers did not see it."""
+    told = f", hidden by {move.hidden_by}" if move.hidden_by else ""
+    return for_line(f"{move.reason}{told}" + (f", {move.by}: {move.comment or ''}" if move.by else ""))
+
+
+def _of_the_machine(tally: Tally) -> list[Change]:
+    """When it was in another state or let through another share. Of a ramp that may have been hidden: half."""
+    if tally.controlled:
+        return [(at_ms, state, SHARES[state]) for at_ms, state in tally.course]
+    moves, state = list[Change](), "closed"
+    for effect in tally.effects:
+        state = effect.curr if isinstance(effect, Transition) else state
+        moves.append((effect.ts_ms, state, effect.allow_rate))
+    return moves
+
+
+def _stays(changes: list[Change], first_ms: int, last_ms: int) -> list[Stay]:
     """A new one with every transition and every step of the ramp, as long as there are not too many."""
     stays: list[Stay] = []
     state, since_ms, rate = "closed", first_ms, 1.0
-    for effect in effects:
-        stays.append((state, since_ms, effect.ts_ms, rate))
-        since_ms, rate = effect.ts_ms, effect.allow_rate
-        state = effect.curr if isinstance(effect, Transition) else state
+    for at_ms, curr, share in changes:
+        stays.append((state, since_ms, at_ms, rate))
+        state, since_ms, rate = curr, at_ms, share
     stays.append((state, since_ms, last_ms, rate))
     stays = [stay for stay in stays if stay[2] > stay[1]]
     return stays if len(stays) <= STAYS_MAX else _coarse(stays, (last_ms - first_ms) // (STAYS_MAX // 2))

@@ -25,6 +25,7 @@ import polars as pl
 
 from breaker_actors.clock import moment
 from breaker_actors.core.log_entries import Gap
+from breaker_actors.core.model import Control
 from breaker_actors.errors import Invalid
 
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -55,17 +56,25 @@ class Source(Protocol):
 
 class Born(NamedTuple):
     """The breaker whose samples these are was created then; it need not have got any yet. Its transitions are numbered
-    from `after_seq` + 1, where another breaker had its id before."""
+    from `after_seq` + 1, where another breaker had its id before. `control`: its mode and override then."""
 
     at_ms: int
     after_seq: int = 0
+    control: Control | None = None
+
+
+class ControlSet(NamedTuple):
+    """Mode and override of the breaker from then on."""
+
+    at_ms: int
+    control: Control
 
 
 @runtime_checkable
 class Log(Source, Protocol):
     """A source that knows more than samples. The first of its batches, which may be empty, has all columns."""
 
-    def items(self) -> Iterator[pl.DataFrame | Born | Gap]:
+    def items(self) -> Iterator[pl.DataFrame | Born | ControlSet | Gap]:
         """The batches, with what happened between them."""
 
 

@@ -25,6 +25,7 @@ from breaker_actors.core.log_entries import (
     decode_breaker,
     decode_gap,
 )
+from breaker_actors.core.model import Control
 from breaker_actors.messages import RouterRef
 from breaker_actors.persistence import make_log
 from breaker_actors.settings import Settings
@@ -36,13 +37,13 @@ from pipelines.candidates import Candidate
 from pipelines.sources import history_store as history
 from pipelines.sources import passed_over as passing
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import Born
+from pipelines.sources.files import Born, ControlSet
 from pipelines.sources.object_store import open_place
 from pipelines.sources.passed_over import passed_over
 from pipelines.sources.routing import RouterPlan, shares
 
 T = TypeVar("T")
-Item = pl.DataFrame | Born | Gap
+Item = pl.DataFrame | Born | ControlSet | Gap
 
 ROWS = 1 << 16
 SCHEMA = {
@@ -92,6 +93,8 @@ class Recorded:
             try:
                 item = loop.run(_next(entries))
                 yield from reading.counted(self._history(None if item is None else _begin_ms(item)))
+                if item is not None and self._row.control is not None and self._row.updated_ms < _begin_ms(item):
+                    yield ControlSet(_begin_ms(item), self._row.control)  # as it has been since before the log begins
                 while item is not None:
                     yield item
                     item = loop.run(_next(entries))
@@ -120,7 +123,7 @@ class Recorded:
 def _begin_ms(item: Item) -> int:
     if isinstance(item, pl.DataFrame):
         return int(item["received_ms"][0])
-    return item.at_ms if isinstance(item, Born) else item.from_ms
+    return item.from_ms if isinstance(item, Gap) else item.at_ms
 
 
 async def _next(entries: AsyncIterator[Item]) -> Item | None:
@@ -159,6 +162,8 @@ class _Reading:
     _records: int = 0
     _was_born: bool = False
     _changes: int = 0
+    _version: int = 0
+    _control: Control = field(default_factory=Control)
     _history: int = 0
     asides: Asides = field(default_factory=Asides)
 
@@ -204,14 +209,20 @@ class _Reading:
                 if breaker_id == self.breaker_id:
                     yield record, body, start, stop
 
-    def _other(self, kind: int, body: bytes, received_ms: int) -> Born | Gap | None:
+    def _other(self, kind: int, body: bytes, received_ms: int) -> Born | ControlSet | Gap | None:
         if kind in GAPS:
             return decode_gap(body)
         if kind == BREAKER:
             settings = decode_breaker(body)
+            if settings.version <= self._version:  # each of its routers has it
+                return None
+            self._version = settings.version if settings.rule is not None else 0
+            before, self._control = self._control, settings.control or Control()
             if settings.created:
                 self._was_born = True
-                return Born(received_ms, settings.after_seq)
+                return Born(received_ms, settings.after_seq, settings.control)
+            if self._control != before:
+                return ControlSet(received_ms, self._control)
             self._changes += 1
         return None
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.history import differing_rules, is_alike
+from tests.support.history import differing_rules, is_alike, is_log_alike
 from tests.support.series import SERIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 RULES, SAMPLES = 200, 100_000
-WORK = {"test_made_up": is_alike, "test_real_series": differing_rules}
+LOGS, SAMPLES_OF_LOG = 2_000, 400
+WORK = {"test_made_up": is_alike, "test_made_up_logs": is_log_alike, "test_real_series": differing_rules}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,13 @@ def outcome(request: pytest.FixtureRequest, outcomes: dict[str, Future[object]])
 @pytest.mark.parametrize("seed", range(1000, 1000 + RULES))
 def test_made_up(seed: int, count: int, outcome: object) -> None:
     """Any rule over 100,000 samples: late ones, equal times, records of a log, pauses, in chunks of any size."""
+    assert outcome is True
+
+
+@pytest.mark.parametrize("count", [SAMPLES_OF_LOG])
+@pytest.mark.parametrize("seed", range(10_000, 10_000 + LOGS))
+def test_made_up_logs(seed: int, count: int, outcome: object) -> None:
+    """Gaps, modes and overrides between the samples, as in a service's log."""
     assert outcome is True
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from breaker_actors.core.log_entries import Gap
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Effect, Record, Rule
+from breaker_actors.core.model import Control, Effect, Int64, Override, OverrideKind, Record, Rule
 from breaker_actors.core.rule_fields import DELTA_OF, KINDS, OPS, POLICIES
 from breaker_actors.core.rules import parse_rule
 from pipelines.columns import Samples
 from pipelines.frames import read_series
 from pipelines.replay.reference import arrivals, replay_samples
+from pipelines.replay.scoring import Tally
 from pipelines.replay.vectorized.engine import FastReplay, Walk
 
 START_MS = 1_700_000_000_000
@@ -144,55 +146,121 @@ def walked(
 
 @dataclass(frozen=True)
 class MadeUpLog:
-    """What a log says beside samples: when the breaker was created, behind which transition of one before it, and (row
-    before which it ended, from, to) of each gap."""
+    """What a log says beside samples: when the breaker was created, behind which transition of one before it, under
+    which control, and what lies before each row: gaps, mode and override from a time on."""
 
     created_ms: int
     after_seq: int
-    gaps: list[tuple[int, int, int]]
+    control: Control | None
+    others: list[tuple[int, Gap | tuple[int, Control]]]
+    until_ms: int
 
 
-def made_up_log(seed: int, samples: Samples) -> MadeUpLog:
-    """Gaps in pauses between samples, one of them behind the last, now and then one before the first."""
+def made_up_control(chance: random.Random, at_ms: int, unit_ms: int) -> Control:
+    """Any mode and override, of any length; now and then one that is over."""
+    kind: OverrideKind | None = chance.choice(["force_open", "force_closed", "throttle", None])
+    override = None
+    if kind is not None:
+        override = Override(
+            kind=kind,
+            reason="why",
+            by="sam",
+            since_ms=at_ms,
+            until_ms=at_ms + chance.choice([0, 1, 3, 20, 100, 1000]) * unit_ms + chance.randrange(unit_ms),
+            version=at_ms,
+            allow_rate=chance.choice([0.0, 0.3, 1.0]) if kind == "throttle" else None,
+            then=chance.choice([None, "half_open"]),
+        )
+    return Control(mode=chance.choice(["enforce", "enforce", "observe"]), override=override, by="robin")
+
+
+def made_up_log(seed: int, samples: Samples, *, controls: int = 0) -> MadeUpLog:
+    """Gaps in pauses between samples, one of them behind the last, now and then one before the first; up to so many
+    controls, at times of samples, too."""
     chance = random.Random(seed)
     created_ms = int(samples.at[0]) - chance.choice([0, 1, 10_000])
     pauses = [int(row) for row in 1 + np.flatnonzero(np.diff(samples.at) > 1)]
-    gaps = [(0, created_ms + 1000, created_ms + 6000)] if samples.at[0] - created_ms == 10_000 else []
-    for row in sorted(chance.sample(pauses, min(len(pauses), chance.randrange(8)))):
+    others: list[tuple[int, Gap | tuple[int, Control]]] = []
+    if samples.at[0] - created_ms == 10_000:
+        others.append((0, Gap(created_ms + 1000, created_ms + 6000)))
+    for row in chance.sample(pauses, min(len(pauses), chance.randrange(8))):
         low, high = int(samples.at[row - 1]), int(samples.at[row])
         from_ms = chance.randint(low, high - 1)
-        gaps.append((row, from_ms, chance.randint(from_ms + 1, high)))
+        others.append((row, Gap(from_ms, chance.randint(from_ms + 1, high))))
+    unit_ms = max(1, (int(samples.at[-1]) - created_ms) // len(samples))
+    starts = [0, *np.flatnonzero(np.diff(arrival_numbers(samples))) + 1]
+    taken = {row for row, _ in others}
+    for row in chance.sample(starts, min(len(starts), chance.randrange(controls + 1))):
+        if row not in taken:
+            before_ms, at_ms = int(samples.at[row - 1]) if row else created_ms, int(samples.at[row])
+            set_ms = chance.choice([before_ms, at_ms, chance.randint(before_ms, at_ms)])
+            others += [
+                (row, (set_ms, made_up_control(chance, set_ms, unit_ms))) for _ in range(chance.choice([1, 1, 2]))
+            ]
     last_ms = int(samples.at[-1])
-    gaps.append((len(samples), last_ms + 5, last_ms + 5 + chance.randrange(1, 5000)))
-    return MadeUpLog(created_ms, seed % 3, gaps)
+    end = Gap(last_ms + 5, last_ms + 5 + chance.randrange(1, 5000))
+    others = [*sorted(others, key=lambda other: other[0]), (len(samples), end)]
+    control = made_up_control(chance, created_ms, unit_ms) if controls and chance.random() < 0.3 else None
+    return MadeUpLog(created_ms, seed % 3, control, others, end.to_ms)
 
 
-def log_replayed(rule: Rule, samples: Samples, log: MadeUpLog) -> tuple[list[Effect], Record]:
-    """What the core makes of samples and gaps."""
-    breaker, first = Breaker.create(rule, log.created_ms, after_seq=log.after_seq)
+def arrival_numbers(samples: Samples) -> Int64:
+    """What differs from one arrival to the next."""
+    return samples.at if samples.record is None else samples.record
+
+
+def log_replayed(rule: Rule, samples: Samples, log: MadeUpLog, most: int = 1_000_000) -> tuple[list[Effect], Record]:
+    """What the core makes of samples, gaps and controls."""
+    breaker, first = Breaker.create(
+        rule, log.created_ms, after_seq=log.after_seq, control=log.control, window_samples_max=most
+    )
     effects, row = list(first), 0
-    for until, from_ms, to_ms in log.gaps:
+    for until, other in log.others:
         for received_ms, batch in arrivals(samples.part(row, until)):
             effects += breaker.ingest(batch, received_ms)
-        effects += breaker.gap(from_ms, to_ms)
+        if isinstance(other, Gap):
+            effects += breaker.gap(other.from_ms, other.to_ms)
+        else:
+            effects += breaker.advance(other[0] - 1)
+            effects += breaker.control(other[1], other[0])
         row = until
-    effects += breaker.advance(log.gaps[-1][2])
+    effects += breaker.advance(log.until_ms)
     return effects, breaker.record()
 
 
-def log_walked(rule: Rule, samples: Samples, log: MadeUpLog, *, chunk_rows: int) -> tuple[list[Effect], Record]:
-    """What the fast path makes of them."""
+def log_walked(
+    rule: Rule,
+    samples: Samples,
+    log: MadeUpLog,
+    *,
+    chunk_rows: int,
+    most: int = 1_000_000,
+    tally: Tally | None = None,
+) -> tuple[list[Effect], Record]:
+    """What the fast path makes of them; `tally` follows it."""
     effects: list[Effect] = []
-    walk = Walk(rule, effects.extend)
-    engine, row = FastReplay([walk], chunk_rows=chunk_rows), 0
-    engine.create(log.created_ms, log.after_seq)
-    for until, from_ms, to_ms in log.gaps:
+    walk = Walk(rule, effects.extend) if tally is None else Walk(rule, tally.tell, steered=tally.steer)
+    engine, row = FastReplay([walk], chunk_rows=chunk_rows, window_samples_max=most), 0
+    engine.create(log.created_ms, log.after_seq, log.control)
+    for until, other in log.others:
         engine.feed(samples.part(row, until))
-        engine.gap(from_ms, to_ms)
+        if isinstance(other, Gap):
+            engine.gap(other.from_ms, other.to_ms)
+        else:
+            engine.control(other[1], other[0])
         row = until
     engine.finish()
     assert walk.walker is not None
     return effects, walk.walker.record()
+
+
+def is_log_alike(seed: int, count: int) -> bool:
+    """Whether the fast path makes the same of a made-up log with gaps, modes and overrides as the core."""
+    rule, samples = made_up(seed, count)
+    chance = random.Random(seed)
+    chunk_rows, most = chance.choice([1, 30, 200, 1 << 20]), chance.choice([1_000_000, 1_000_000, 20])
+    log = made_up_log(seed, samples, controls=chance.choice([3, 12, 40]))
+    return log_walked(rule, samples, log, chunk_rows=chunk_rows, most=most) == log_replayed(rule, samples, log, most)
 
 
 def is_alike(seed: int, count: int) -> bool:

@@ -197,15 +197,15 @@ class Oracle:
         """Mode and override from `now` on; timers before have fired."""
         told = len(self.effects)
         self.logical = now = max(self.logical, now)
-        if self.override is not None and self.override.until_ms <= now:
-            self.expire(now)
-        wanted = control.override if control.override is not None and now < control.override.until_ms else None
+        asked = control.override
+        wanted = asked if asked is not None and (now < asked.until_ms or asked == self.override) else None
         if wanted is not None and wanted != self.override:
             self.show(now, self.mode_and(control.mode, wanted), FORCED[wanted.kind][1], wanted.by, wanted.reason)
         elif wanted is None and self.override is not None:
             old = self.override
             change = self.mode_and(control.mode, None, old.then == "half_open")
-            self.show(now, change, "override_ended", control.by, control.comment)
+            by = (control.by, control.comment) if asked is None else (asked.by, asked.reason)
+            self.show(now, change, "override_ended", *by)
         elif control.mode != self.mode:
             change = self.mode_and(control.mode, wanted)
             if wanted is None:

@@ -21,7 +21,7 @@
     end closed                                     or: end open threshold_exceeded
     machine open                                   where it is not what callers see
 
-Lines that start with # are remarks.
+What happens is sorted by time; of one instant it stays as written. Lines that start with # are remarks.
 """
 
 from __future__ import annotations
@@ -56,11 +56,6 @@ class Timeline:
     control: Control = field(default_factory=Control)
 
     @property
-    def plain(self) -> bool:
-        """Only batches whose samples carry the batch's own time: can be told as columns of samples."""
-        return bool(self.steps) and all(step[0] == "at" and (step[2].ts_ms == step[1]).all() for step in self.steps)
-
-    @property
     def logged(self) -> bool:
         """Only what a service's log tells one rule: samples, gaps, mode and override."""
         return bool(self.steps) and all(step[0] in ("at", "gap", "control") for step in self.steps)
@@ -77,6 +72,7 @@ def parse(name: str, text: str) -> Timeline:
         word, _, rest = line.partition(" ")
         reader = READERS.get(word, _read_rule)
         reader(timeline, line if reader is _read_rule else rest.strip())
+    timeline.steps.sort(key=lambda step: step[1])
     return timeline
 
 

@@ -117,7 +117,7 @@ def test_a_pointer_to_nowhere_is_noticed() -> None:
     assert wrong("semantics.md sections 2 and 3") is None
     assert wrong('interface.md "Breaker", "BreakerEvent"') is None
     assert wrong("interface.md, Errors") is None
-    assert wrong("semantics.md sections 9 to 12") == "no section 12"
+    assert wrong("semantics.md sections 9 to 13") == "no section 13"
     assert wrong("architecture.md section 3.8") == "no section 3.8"
     assert wrong('interface.md "Breakers"') == "no section Breakers"
     assert wrong("elsewhere.md section 1") == "no such page"

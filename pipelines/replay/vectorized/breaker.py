@@ -8,6 +8,8 @@ are.
 - open: none before its wait is over.
 - half_open: ticks are run; between them none that finds no breach, and while nothing can be lost (first step, no
   passes) none before the minimum duration is over.
+
+A walk stands still at the end of an override, so that it ends at its own time.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Int64, Record, Rule, Transition
+from breaker_actors.core.model import Batch, Control, Effect, Int64, Record, Rule, Transition
 from pipelines.columns import Chunk
 from pipelines.replay.vectorized.breach_search import BreachSearch, Floor
 from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
@@ -45,25 +47,38 @@ class VectorizedBreaker:
         "_rule",
         "_samples_max",
         "_search",
+        "_steered",
+        "_steers",
         "_tell",
         "_times",
         "evidence",
     )
 
-    def __init__(self, rule: Rule, tell: Callable[[Iterable[Effect]], None], figures: bool, samples_max: int) -> None:
-        """`tell` gets the effects; `figures`: events are to say value and agg. Walks once `create` was called."""
+    def __init__(
+        self,
+        rule: Rule,
+        tell: Callable[[Iterable[Effect]], None],
+        figures: bool,
+        samples_max: int,
+        steered: Callable[[int], None] | None = None,
+    ) -> None:
+        """`tell` gets the effects; `figures`: events are to say value and agg; `steered`: see the engine's Walk. Walks
+        once `create` was called."""
         self._rule, self._tell, self._figures = rule, tell, figures
         self._samples_max = samples_max
         self._look: Callable[[int, float | None], None] = lambda now_ms, value: None
         self._looks: list[int] = []
-        self._row, self._floors = 0, list[Floor]()
+        self._row, self._floors = 0, [Floor(0, 0, False)]
+        self._steered = steered or (lambda at_ms: None)
+        self._steers: int | None = None
 
-    def create(self, created_ms: int, after_seq: int) -> None:
-        """A new breaker, whose transitions are numbered from `after_seq` + 1."""
+    def create(self, created_ms: int, after_seq: int, control: Control | None) -> None:
+        """A new breaker, whose transitions are numbered from `after_seq` + 1, under a control."""
         self._breaker, effects = Breaker.create(
             self._rule,
             created_ms,
             after_seq=after_seq,
+            control=control,
             window_samples_max=self._samples_max,
             evidence=self._make_evidence,
         )
@@ -80,6 +95,11 @@ class VectorizedBreaker:
         """No sample could come in between (semantics.md section 2)."""
         self._told(self._breaker.gap(from_ms, to_ms))
 
+    def control(self, control: Control, at_ms: int) -> None:
+        """Mode and override from then on (semantics.md section 12)."""
+        self.advance(at_ms - 1)
+        self._told(self._breaker.control(control, at_ms))
+
     def advance(self, until_ms: int) -> None:
         """Fires what is left up to a time."""
         self._told(self._breaker.advance(until_ms))
@@ -90,11 +110,28 @@ class VectorizedBreaker:
         return self._breaker.lost
 
     def _told(self, effects: Iterable[Effect]) -> None:
-        """Tells effects; where one of them begins evidence anew, that is with the current row."""
-        for effect in effects:
-            if isinstance(effect, Transition) and effect.curr == "half_open":
-                self._floors.append(Floor(effect.ts_ms, self._row, True))
+        """Tells effects; where evidence begins anew meanwhile, that is with the current row."""
+        self._pass_on(effects, self._breaker, self._row)
+
+    def _pass_on(self, effects: Iterable[Effect], breaker: Breaker, row: int) -> None:
+        """Tells effects, and where among them the end of an override puts the machine into half_open. Evidence that
+        begins anew does so with a row; the floor may then be of the very instant of the last one."""
+        steered_ms, floor_ms = self._steered_at(breaker), breaker.schedule.record.evidence_floor_ms
+        if steered_ms is not None or floor_ms != self._floors[-1].ms:
+            self._floors.append(Floor(floor_ms, row, True))
+        if steered_ms is not None:
+            effects = list(effects)
+            before = sum(_is_before(effect, steered_ms) for effect in effects)
+            self._tell(effects[:before])
+            self._steered(steered_ms)
+            effects = effects[before:]
         self._tell(effects)
+
+    def _steered_at(self, breaker: Breaker) -> int | None:
+        """When an override with `then` ended since this was last asked."""
+        override, until_ms = breaker.schedule.record.override, self._steers
+        self._steers = override.until_ms if override is not None and override.then is not None else None
+        return min(until_ms, breaker.now_ms) if until_ms is not None and override is None else None
 
     def watch(self, look: Callable[[int, float | None], None], instants: Int64, chunk: Chunk) -> None:
         """`look` is told the value found at the last arrival before each of these instants, within the next chunk."""
@@ -162,19 +199,12 @@ class VectorizedBreaker:
         breaker.load(Batch(chunk.eff[held], chunk.value[held], chunk.ok[held]), breaker.now_ms)
         for arrival, time in enumerate(self._times[start:stop].tolist(), start):
             effects = breaker.ingest(chunk.batch(arrival), time)
-            if effects:
-                self._note_floors(effects, arrival)
-                self._tell(effects)
+            if effects or self._steers is not None:
+                # Evidence starts anew before the arrival, or with it when that is what ended the wait.
+                with_it = breaker.schedule.record.evidence_floor_ms == time
+                self._pass_on(effects, breaker, int(chunk.ends[arrival]) if with_it else chunk.begin(arrival))
         self._row = self._counted = int(chunk.ends[stop - 1])
         self._take_over(breaker, old)
-
-    def _note_floors(self, effects: Iterable[Effect], arrival: int) -> None:
-        """Evidence starts anew before an arrival, or with it when that is what ended the wait."""
-        for effect in effects:
-            if isinstance(effect, Transition) and effect.curr == "half_open":
-                with_it = effect.ts_ms == self._times[arrival]
-                row = int(self._chunk.ends[arrival]) if with_it else self._chunk.begin(arrival)
-                self._floors.append(Floor(effect.ts_ms, row, True))
 
     def _take_over(self, breaker: Breaker, old: ChunkEvidence) -> None:
         """Goes on where the breaker is, at the current row."""
@@ -225,6 +255,9 @@ class VectorizedBreaker:
 
     def _next(self, start: int, total: int) -> tuple[int, bool, bool]:
         """(arrival, whether it is evaluated itself or only timers right before it, whether the one before is clear)."""
+        override_end = self._breaker.schedule.override_end()
+        if override_end is not None:
+            total = min(total, self._after(override_end, start))
         schedule, evidence = self._breaker.schedule, self.evidence
         record = schedule.record
         if record.state == "open":
@@ -294,3 +327,9 @@ class VectorizedBreaker:
             if bounds.truncated:
                 evidence.truncated += bounds.truncated_between(rows.start, rows.stop, floor.ms)
         self._counted = stop
+
+
+def _is_before(effect: Effect, override_end_ms: int) -> bool:
+    """Whether it came before the end of an override. At that instant those of batches did, hidden by it."""
+    hidden = isinstance(effect, Transition) and effect.hidden_by == "override"
+    return effect.ts_ms < override_end_ms or (effect.ts_ms == override_end_ms and hidden)

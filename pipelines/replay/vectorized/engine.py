@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from breaker_actors.core.machine import SAMPLES_MAX
-from breaker_actors.core.model import Effect, Int64, Rule
+from breaker_actors.core.model import Control, Effect, Int64, Rule
 from breaker_actors.errors import Invalid
 from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.aggregates import RANKED
@@ -42,12 +42,15 @@ class WindowsTooLarge(Exception):
 class Walk:
     """One rule on its way. `tell` gets its effects in order; `figures` False: events need not say value and agg.
 
-    `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`."""
+    `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`;
+    `steered`, in the order of the effects, when an override that ends puts the machine into half_open, which may be
+    told by none of them."""
 
     rule: Rule
     tell: Tell
     figures: bool = True
     look: Look | None = None
+    steered: Callable[[int], None] | None = None
     walker: VectorizedBreaker | None = None
 
 
@@ -76,17 +79,18 @@ class FastReplay:
         self._waiting: list[Samples] = []
         self._rows_waiting = 0
         self._last_ms: int | None = None
+        self._control: Control | None = None
         self._by_window = _by_window(walks)
         self._window_ms = max(self._by_window, default=0)
         self._cuts = _cuts_by_family([walk.rule for walk in walks])
 
-    def create(self, created_ms: int, after_seq: int = 0) -> None:
+    def create(self, created_ms: int, after_seq: int = 0, control: Control | None = None) -> None:
         """Creates the breakers; to be called before the first sample, whose time it is otherwise. Their transitions are
-        numbered from `after_seq` + 1."""
+        numbered from `after_seq` + 1; `control`: their mode and override from the beginning."""
         self._last_ms = created_ms
         for walk in self._walks:
-            walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max)
-            walk.walker.create(created_ms, after_seq)
+            walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max, walk.steered)
+            walk.walker.create(created_ms, after_seq, control)
 
     def gap(self, from_ms: int, to_ms: int) -> None:
         """No sample could come in between (semantics.md section 2); what was fed came before that."""
@@ -97,6 +101,17 @@ class FastReplay:
         for walk in self._walks:
             assert walk.walker is not None
             walk.walker.gap(from_ms, to_ms)
+
+    def control(self, control: Control, at_ms: int) -> None:
+        """Mode and override from then on; what was fed came before that. Breakers that are not there yet begin so."""
+        self._flush(whole=True)
+        if self._last_ms is None:
+            self._control = control
+            return
+        self._last_ms = max(self._last_ms, at_ms)
+        for walk in self._walks:
+            assert walk.walker is not None
+            walk.walker.control(control, at_ms)
 
     def feed(self, samples: Samples) -> None:
         """The next samples; they are walked over once there are enough of them."""
@@ -119,8 +134,8 @@ class FastReplay:
         return min(self._chunk_rows, max(self._rows_max - held, held // 4))
 
     def finish(self) -> int | None:
-        """What is left, and timers up to the last sample's time, or the end of a gap behind it, which is returned;
-        None: there was no sample."""
+        """What is left, and timers up to the time of the last sample, end of a gap or control, which is returned; None:
+        there was no sample."""
         self._flush(whole=True)
         if self._last_ms is None:
             return None
@@ -145,7 +160,7 @@ class FastReplay:
 
     def _walk(self, chunk: Chunk) -> None:
         if self._last_ms is None:
-            self.create(int(chunk.times[0]))
+            self.create(int(chunk.times[0]), control=self._control)
         self._last_ms = int(chunk.times[-1])
         prefixes = PrefixColumns(chunk.eff, chunk.value, chunk.ok, chunk.in_order)
         for window_ms, walks in self._by_window.items():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from breaker_actors.core import window
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Control, Override, Record, Rule
+from breaker_actors.core.model import Batch, Control, Override, Record, Rule, Transition
 from breaker_actors.core.rule_fields import DELTA_OF, KINDS, OPS, POLICIES
 from tests.support.oracle import Oracle
 
@@ -139,6 +139,7 @@ steps = st.one_of(
     st.tuples(st.just("gap"), waits, waits),
     changes(),
     controls,
+    st.tuples(st.just("again"), waits),
     st.tuples(st.just("restart"), waits),
 )
 
@@ -151,6 +152,7 @@ class Both:
         self.breaker, effects = Breaker.create(rule, START, window_samples_max=samples_max)
         self.oracle = Oracle(rule, START, samples_max)
         self.log: list[tuple[str, int, Batch]] = []
+        self.asked = Control()
         assert effects == tuple(self.oracle.effects)
 
     def step(self, step: tuple[Any, ...]) -> None:
@@ -215,10 +217,15 @@ class Both:
                 allow_rate=rate,
                 then=then,
             )
-        control = Control(mode=mode, override=wanted, by="robin", comment="because")
-        effects = self.breaker.control(control, self.now)
-        assert effects == self.oracle.control(control, self.now)
-        assert self.breaker.control(control, self.now) == ()
+        self.asked = Control(mode=mode, override=wanted, by="robin", comment="because")
+        self.again(0)
+
+    def again(self, wait: int) -> None:
+        """The settings as they are come into the log, maybe at the last instant of their override, or after it."""
+        self.now += wait
+        assert self.breaker.advance(self.now - 1) == self.oracle.advance(self.now - 1)
+        assert self.breaker.control(self.asked, self.now) == self.oracle.control(self.asked, self.now)
+        assert self.breaker.control(self.asked, self.now) == ()
 
     def restart(self, wait: int) -> None:
         stored = msgspec.msgpack.decode(msgspec.msgpack.encode(self.breaker.record()), type=Record)
@@ -235,7 +242,7 @@ class Both:
                     self.breaker.load(batch, received)
 
 
-def play(fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int, tight: bool) -> None:
+def play(fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int, tight: bool) -> Both:
     with ExitStack() as stack:
         if tight:  # few samples then suffice to reach the second run, merges and the columnar path
             for name, value in {"SMALL_BATCH": 2, "NEAR": 1, "LATE_MIN": 3}.items():
@@ -243,6 +250,7 @@ def play(fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int
         both = Both(Rule(**fields), samples_max)
         for step in script:
             both.step(step)
+        return both
 
 
 scripts = {
@@ -278,6 +286,30 @@ def test_samples_too_few_to_mean_anything_leave_while_passes_add_up() -> None:
     waits = [("batch", 130, [], 0), ("wait", 0), ("wait", 0), ("wait", 0)]
     play(fields, [*waits, ("batch", 0, failed, 0), ("batch", 130, failed, 0),
                   ("rule", 0, changed, {"min_count"}), ("wait", 9)], 1_000_000, False)  # fmt: skip
+
+
+def test_settings_come_again_at_the_last_instant_of_an_override() -> None:
+    """It is left to its timer: a batch of that instant comes before its end, which nobody made by hand."""
+    fields = {"metric": "m", "kind": "max", "op": "gt", "threshold": 5.0, "min_state_duration_ms": 0}
+    override = ("force_closed", None, None, 60)
+    script = [("control", 1, "enforce", override), ("again", 60), ("batch", 0, [(0, 9.0, True)], 0), ("wait", 0)]
+    both = play(fields, script, 1_000_000, False)
+    moves = [effect for effect in both.oracle.effects if isinstance(effect, Transition)]
+    assert [(move.reason, move.hidden_by) for move in moves] == [
+        ("threshold_exceeded", "override"),
+        ("override_expired", None),
+    ]
+
+
+def test_an_override_that_is_over_ends_another_in_its_own_name() -> None:
+    """It took the other's place, though it came too late to be in force."""
+    fields = {"metric": "m", "kind": "max", "op": "gt", "threshold": 5.0}
+    both = play(fields, [("control", 1, "enforce", ("force_open", None, None, 5_000))], 1_000_000, False)
+    late = Override(kind="throttle", reason="less", by="kim", since_ms=START, until_ms=START, version=9, allow_rate=0.5)
+    (ended,) = both.breaker.control(Control(override=late), both.now + 10)
+    assert isinstance(ended, Transition)
+    assert (ended.reason, ended.by, ended.comment) == ("override_ended", "kim", "less")
+    assert both.oracle.control(Control(override=late), both.now + 10) == (ended,)
 
 
 def test_samples_that_do_not_fit_into_a_larger_window_are_counted() -> None:

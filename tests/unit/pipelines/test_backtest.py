@@ -52,7 +52,7 @@ def _agg(move: Transition) -> tuple[float, int, int, float]:
 
 
 def moves(run: Backtest) -> list[tuple[Any, ...]]:
-    return run.transitions.drop("breaker", "trace_id", "ts").rows()
+    return run.transitions.drop("breaker", "trace_id", "ts", "hidden_by", "by", "comment").rows()
 
 
 def test_frames() -> None:
@@ -93,7 +93,8 @@ def test_json() -> None:
     told = json.loads(json.dumps(run.to_dict(), allow_nan=False))
     first = told["transitions"][0]
     assert list(first) == [
-        "breaker", "ts_ms", "prev", "curr", "transition_seq", "allow_rate", "reason", "value", "trace_id", "agg",
+        "breaker", "ts_ms", "prev", "curr", "transition_seq", "allow_rate", "reason", "value", "trace_id", "hidden_by",
+        "by", "comment", "agg",
     ]  # fmt: skip
     assert set(first["agg"]) == {"avg", "count", "error_count", "p95"}
     (rule,) = told["summary"]["rules"]

@@ -14,7 +14,15 @@ from pipelines.columns import Samples
 from pipelines.frames import read_series
 from pipelines.replay.reference import replay_samples
 from pipelines.replay.vectorized.engine import FastReplay, Walk
-from tests.support.history import log_replayed, log_walked, made_up, made_up_log, made_up_samples, walked
+from tests.support.history import (
+    is_log_alike,
+    log_replayed,
+    log_walked,
+    made_up,
+    made_up_log,
+    made_up_samples,
+    walked,
+)
 from tests.support.series import LATENCY
 
 
@@ -34,6 +42,12 @@ def test_a_log_with_gaps(seed: int) -> None:
     rule, samples = made_up(seed, 400)
     log = made_up_log(seed, samples)
     assert log_walked(rule, samples, log, chunk_rows=100) == log_replayed(rule, samples, log)
+
+
+@pytest.mark.parametrize("seed", range(5000, 5150))
+def test_a_log_with_modes_and_overrides(seed: int) -> None:
+    """Overrides end at their own time, in pauses, gaps and with a batch; where they end evidence may begin anew."""
+    assert is_log_alike(seed, 300)
 
 
 def test_made_up_rules_do_something() -> None:

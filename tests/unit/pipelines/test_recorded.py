@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 from api.cli.main import app
 from breaker_actors.core.log_entries import GAP, share_of_trace
+from breaker_actors.core.model import Control, Override, OverrideKind
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerDraft, BreakerRow, EventRow, RouterDraft
@@ -23,6 +25,7 @@ from pipelines.sources import history_store as history
 from pipelines.sources.object_store import open_place
 from tests.support.cluster import Service, service, until
 
+STATES = ("closed", "half_open", "open")
 RULE: dict[str, Any] = {"cooldown_ms": 100, "window_ms": 150, "eval_interval_ms": 20}
 
 
@@ -56,13 +59,18 @@ async def crash(s: Service, kind: Any, name: str) -> None:
 
 
 def told(run: Backtest) -> list[tuple[Any, ...]]:
+    """Transitions as the service stores them, without their traces, which events don't show."""
     return run.transitions.drop("breaker", "trace_id", "ts").rows()
 
 
 def stored(events: list[EventRow], until_ms: int) -> list[tuple[Any, ...]]:
     agg = ("avg", "count", "error_count", "p95")
     return [
-        (e.ts_ms, e.prev, e.curr, e.transition_seq, e.allow_rate, e.reason, e.value, *map(e.agg.get, agg))
+        (
+            *(e.ts_ms, e.prev, e.curr, e.transition_seq, e.allow_rate, e.reason, e.value),
+            *map(e.agg.get, agg),
+            *(e.hidden_by, e.by, e.comment),
+        )
         for e in events
         if e.ts_ms <= until_ms
     ]
@@ -166,6 +174,69 @@ async def test_shares_of_a_router_and_two_routers(tmp_path: Path) -> None:
         assert len(frame) == run.summary["samples"][0]
         assert 60 < len(frame) - 7 < 180
         assert frame["received_ms"].is_sorted()
+
+
+async def steer(s: Service, row: BreakerRow, kind: OverrideKind | None, lasts_ms: int = 0, **fields: Any) -> None:
+    """Sets an override, or ends the one in force; `fields`: of the override, or `mode` of the breaker."""
+    now_ms, mode = s.clock.now_ms(), fields.pop("mode", "enforce")
+
+    def edited(known: BreakerRow) -> BreakerRow:
+        override = None
+        if kind is not None:
+            times = {"since_ms": now_ms, "until_ms": now_ms + lasts_ms, "version": known.version + 1}
+            override = Override(kind=kind, reason="drill", by="sam", **times, **fields)
+        by = "robin" if override is None else None
+        return msgspec.structs.replace(known, control=Control(mode=mode, override=override, by=by))
+
+    _, changes = await s.store.update_breaker(s.project.id, row.id, edited, now_ms)
+    await s.gateway.configured(s.project.id, changes)
+
+
+async def test_live_equals_backtest_under_overrides_and_observe_mode(tmp_path: Path) -> None:
+    """Forced moves and hidden ones are the service's own, across a killed actor and on two routers; trips and times are
+    the machine's."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        second = await linked(s, row)
+        await feed(s, row, 2)
+        await steer(s, row, "force_closed", 60_000)
+        await s.send(second, [1.0])
+        await feed(s, row, 5)
+        await crash(s, "breaker", await s.owner(row.id))
+        await steer(s, row, "throttle", 200, allow_rate=0.3, then="half_open")
+        await feed(s, row, 9)
+        await steer(s, row, None, mode="observe")
+        await feed(s, row, 13)
+        await steer(s, row, "force_open", 60_000, mode="observe")
+        await steer(s, row, None)
+        await feed(s, row, 16)
+        run = await assert_live_equals_backtest(s, row)
+        assert {"override", "observe", None} == set(run.transitions["hidden_by"])
+        assert {"forced_open", "throttled"} <= set(run.transitions["reason"])
+        counted = run.summary.row(0, named=True)
+        machine = run.transitions.filter(pl.col("by").is_null())
+        assert counted["trips"] == machine["curr"].to_list().count("open")
+        seen = run.transitions.filter(pl.col("hidden_by").is_null())
+        assert counted["shown_trips"] == seen["curr"].to_list().count("open")
+        spans = [sum(counted[f"{shown}{state}_ms"] for state in STATES) for shown in ("", "shown_")]
+        assert spans == [counted["to_ms"] - counted["from_ms"]] * 2
+        assert counted["open_ms"] == run.states.filter(state="open")["duration_ms"].sum()
+
+
+async def test_a_mode_that_was_set_before_the_log_begins(tmp_path: Path) -> None:
+    """Where the log does not say how it was set, the breaker's settings do, if they are older."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        await steer(s, row, None, mode="observe")
+        slot = await s.slot(row.router_ids[0])
+        upto = await s.cluster.log.find(slot, row.router_ids[0], s.clock.now_ms())
+        await asyncio.sleep(0.01)
+        await feed(s, row, 4)
+        log, _ = await asyncio.to_thread(replayed, s.cluster.settings, "b")
+        log._logs = [msgspec.structs.replace(one, since_offset=upto) for one in log._logs]
+        run = await asyncio.to_thread(backtest, log.breaker, log)
+        assert set(run.transitions["hidden_by"]) == {"observe"}
+        assert "the log does not go back" in log.remarks[0]
 
 
 async def test_other_rules_over_the_same_samples(tmp_path: Path) -> None:

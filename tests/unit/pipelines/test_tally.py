@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from breaker_actors.core.model import Agg, RateChange, StateWord, Transition
+from breaker_actors.core.model import BY_HAND, Agg, RateChange, StateWord, Transition
 from breaker_actors.errors import Invalid
 from pipelines.replay.scoring import EffectBudget, Labelled, Tally, labelled
+from tests.support.history import log_walked, made_up, made_up_log
 
 
 def move(ts_ms: int, prev: StateWord, curr: StateWord) -> Transition:
@@ -40,6 +42,68 @@ def test_time_trips_and_windows() -> None:
     assert (tally.recoveries, tally.false_trips) == (1, 1)
     assert tally.first_trips == {0: 100, 1: 100, 3: 500}
     assert tally.latencies() == [10, 5, 0]
+
+
+def by_hand(ts_ms: int, prev: StateWord, curr: StateWord, reason: str) -> Transition:
+    return replace(move(ts_ms, prev, curr), reason=reason, by="sam")
+
+
+def test_the_machine_is_counted_and_what_callers_saw_beside_it() -> None:
+    """A hidden trip counts, a forced one does not; what callers saw is told beside it."""
+    tally = Tally([Labelled(190, 210)])
+    tally.begin(0)
+    tally.tell(
+        [
+            by_hand(100, "closed", "open", "forced_open"),
+            replace(move(200, "closed", "open"), hidden_by="override"),
+            replace(move(250, "open", "half_open"), hidden_by="override"),
+            by_hand(300, "open", "half_open", "override_expired"),
+            move(400, "half_open", "closed"),
+        ]
+    )
+    tally.leave(500)
+    assert tally.time_in == {"closed": 200 + 100, "open": 50, "half_open": 150}
+    assert tally.shown_in == {"closed": 100 + 100, "open": 200, "half_open": 100}
+    assert (tally.transitions, tally.trips, tally.shown_trips, tally.incidents, tally.recoveries) == (5, 1, 1, 1, 1)
+    assert (tally.first_trips, tally.false_trips) == ({0: 200}, 0)
+    assert tally.course == [(200, "open"), (250, "half_open"), (400, "closed")]
+
+
+def test_an_override_that_ends_in_half_open_moves_the_machine() -> None:
+    """Though nothing may tell it; it is no trip."""
+    tally = Tally()
+    tally.begin(0)
+    tally.tell([replace(move(100, "closed", "open"), hidden_by="override")])
+    tally.steer(200)
+    tally.tell([RateChange(ts_ms=200, allow_rate=0.2), move(300, "half_open", "open")])
+    tally.steer(350)
+    tally.leave(400)
+    assert tally.course == [(100, "open"), (200, "half_open"), (300, "open"), (350, "half_open")]
+    assert tally.time_in == {"closed": 100, "open": 150, "half_open": 150}
+    assert (tally.trips, tally.incidents) == (2, 1)
+
+
+@pytest.mark.parametrize("seed", range(5000, 5060))
+def test_the_course_of_the_machine_is_whole(seed: int) -> None:
+    """Each of its moves begins where the last one ended, and in the end it is where the breaker is."""
+    rule, samples = made_up(seed, 300)
+    log, tally = made_up_log(seed, samples, controls=12), CheckedTally()
+    tally.begin(log.created_ms)
+    record = log_walked(rule, samples, log, chunk_rows=100, tally=tally)[1]
+    tally.leave(log.until_ms)
+    assert tally.state == record.state
+    assert sum(tally.time_in.values()) == sum(tally.shown_in.values())
+
+
+class CheckedTally(Tally):
+    def _go(self, curr: StateWord, at_ms: int) -> None:
+        assert at_ms >= self.since_ms
+        super()._go(curr, at_ms)
+
+    def _move(self, move: Transition) -> None:
+        if move.reason not in BY_HAND:
+            assert move.prev == self.state
+        super()._move(move)
 
 
 def test_grace() -> None:
