@@ -397,9 +397,11 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """A channel with pending deliveries. `newest`: the highest number among them. `kind` and `version` None: the
-    channel is disabled or gone, and nothing can be sent."""
+    channel is disabled or gone, and nothing can be sent; whose it was is "" then."""
 
     channel_id: str
+    org_id: str
+    project_id: str
     newest: int
     kind: ChannelKind | None
     version: str | None

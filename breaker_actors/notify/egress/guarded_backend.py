@@ -41,8 +41,10 @@ _ENDS: ContextVar[float | None] = ContextVar("ends", default=None)
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """What this task asks of the network in here ends by then, with httpcore's own timeouts."""
-    token = _ENDS.set(asyncio.get_running_loop().time() + seconds)
+    """What this task asks of the network in here ends by then, with httpcore's own timeouts. A limit within another
+    one can only be shorter."""
+    ends, outer = asyncio.get_running_loop().time() + seconds, _ENDS.get()
+    token = _ENDS.set(ends if outer is None else min(ends, outer))
     try:
         yield
     finally:

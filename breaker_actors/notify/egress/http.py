@@ -31,6 +31,9 @@ from breaker_actors.notify.model import Attempt
 
 CONNECTIONS = Pace().total_max
 """As many as there may be deliveries: a pool with fewer would make those to healthy receivers wait for hanging ones."""
+BODY_S = 1.0
+"""What an answer says beside its status has to come within this time after it; the status counts in any case. Whoever
+holds a body back for longer would keep a place that other deliveries wait for."""
 IDLE_CONNECTIONS, IDLE_S = 10, 15.0
 AGENT = {"User-Agent": "breaker-actors", "Accept-Encoding": "identity", "Content-Type": "application/json"}
 
@@ -64,7 +67,7 @@ class Poster:
     async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> Answer | Attempt:
         """The answer, or the attempt's outcome when there was none. The time limit is over all of it.
 
-        A status that came in time counts, even when the rest of its answer did not.
+        A status that came in time counts, even when the rest of its answer did not, for which there are BODY_S.
         """
         answer = Answer()
         try:
@@ -95,15 +98,20 @@ class Poster:
         async with self._pool.stream("POST", target, headers=list(headers.items()), content=body) as response:
             answer.status = response.status
             answer.retry_after = _header(response.headers, b"retry-after")
-            async with aclosing(cast(AsyncGenerator[bytes], response.aiter_stream())) as chunks:
-                async for chunk in chunks:
-                    answer.body = (answer.body + chunk)[:BODY_MAX]
-                    if len(answer.body) >= BODY_MAX:
-                        break
+            with time_limit(BODY_S):
+                await _read_body(response, answer)
 
     async def close(self) -> None:
         await self._pool.aclose()
         self._resolver.close()
+
+
+async def _read_body(response: httpcore.Response, answer: Answer) -> None:
+    async with aclosing(cast(AsyncGenerator[bytes], response.aiter_stream())) as chunks:
+        async for chunk in chunks:
+            answer.body = (answer.body + chunk)[:BODY_MAX]
+            if len(answer.body) >= BODY_MAX:
+                break
 
 
 def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str | None:
