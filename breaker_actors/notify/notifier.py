@@ -317,7 +317,7 @@ class NotifierHost:
             return Attempt(result="refused", error=SEALED)
         if row.told == UNREADABLE_ALERT:
             return Attempt(result="refused", error=UNREADABLE)
-        to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config)
+        to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config, org_id=leased.org_id)
         try:
             async with asyncio.timeout((self._timeout_ms + self._pace.lease_margin_ms / 2) / 1000):
                 return await self._sender.send(to, message_of(row, leased.project_name))

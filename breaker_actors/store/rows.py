@@ -414,6 +414,7 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
     `dropped`: recoveries that ended here because their trips were not sent, by state."""
 
     channel_id: str
+    org_id: str
     kind: ChannelKind
     config: dict[str, Any] | None
     project_name: str | None

@@ -18,6 +18,7 @@ VIRTUAL = (
     "gateway",
     "journal",
     "notify/test_notifier.py",
+    "notify/test_resolver.py",
     "ray_runtime",
     "router",
     "telemetry/test_meter_values.py",

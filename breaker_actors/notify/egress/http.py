@@ -20,12 +20,12 @@ from breaker_actors.notify.egress.guarded_backend import (
     GuardedBackend,
     NameRefused,
     Resolve,
-    Resolver,
     time_limit,
 )
 from breaker_actors.notify.egress.http_outcome import BODY_MAX, Answer
 from breaker_actors.notify.egress.network_errors import network_words
-from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED
+from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED, permits_address
+from breaker_actors.notify.egress.resolver import Resolver, asked_by
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt
 
@@ -52,7 +52,7 @@ class Poster:
         self, timeout_ms: int, allow_private: bool, tls: ssl.SSLContext | None = None, resolve: Resolve | None = None
     ) -> None:
         self._timeout_s = timeout_ms / 1_000
-        self._resolver = Resolver()
+        self._resolver = Resolver(lambda address: permits_address(address, allow_private))
         backend = GuardedBackend.for_policy(resolve or self._resolver, allow_private)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or trusted(),
@@ -64,14 +64,15 @@ class Poster:
         # At debug level it writes the headers of answers, in which a receiver may repeat what it was sent.
         logging.getLogger("httpcore").setLevel(logging.INFO)
 
-    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> Answer | Attempt:
-        """The answer, or the attempt's outcome when there was none. The time limit is over all of it.
+    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes, org_id: str = "") -> Answer | Attempt:
+        """The answer, or the attempt's outcome when there was none. The time limit is over all of it. `org_id`: whose
+        look-up of a name it is.
 
         A status that came in time counts, even when the rest of its answer did not, for which there are BODY_S.
         """
         answer = Answer()
         try:
-            with time_limit(self._timeout_s):
+            with time_limit(self._timeout_s), asked_by(org_id):
                 await self._exchange(url, AGENT | dict(headers), body, answer)
         except DestinationRefused:
             return Attempt(result="refused", error=REFUSED)

@@ -350,6 +350,7 @@ async def test_no_organisation_waits_for_the_receivers_of_others(shop: Shop) -> 
         await shop.notifier.run_for(1_000)
         assert {at - began for at, _, message, _ in shop.sender.asked if message.ts_ms == began} <= {0}
     assert shop.sender.kinds(channel.id) == ["trip", "recover"]
+    assert {to.org_id for _, to, _, _ in shop.sender.asked} == {shop.world.org_id}
     assert shop.sender.stuck == 8
 
 

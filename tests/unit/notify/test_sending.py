@@ -14,8 +14,9 @@ import pytest
 import trustme
 
 from breaker_actors.notify.egress import http
-from breaker_actors.notify.egress.guarded_backend import ANSWER_BYTES_MAX, RESOLVERS, _left_s, time_limit
+from breaker_actors.notify.egress.guarded_backend import ANSWER_BYTES_MAX, _left_s, time_limit
 from breaker_actors.notify.egress.http import CONNECTIONS, NAME_REFUSED, REFUSED, trusted
+from breaker_actors.notify.egress.resolver import RESOLVERS
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt, Destination
 from tests.support.receivers import PagerDutyReceiver, Reply, SlackReceiver, WebReceiver
