@@ -212,11 +212,21 @@ FaultKind = Literal["file", "log", "event", "state", "delivery", "configuration"
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Something that is stored, and is not as it has to be. `of`: the file, or the id of what it is of."""
+    """Something that is stored, and is not as it has to be. `of`: the file, or the id of what it is of. `project_id`:
+    whose it is, "" where it is nobody's alone."""
 
     kind: FaultKind
     of: str
     words: str
+    project_id: str = ""
+
+
+class MoreFaults(msgspec.Struct, frozen=True):
+    """How many faults of a kind a project has beyond those that are told."""
+
+    kind: FaultKind
+    project_id: str
+    count: int
 
 
 class LogFloor(msgspec.Struct, frozen=True, array_like=True):
@@ -263,7 +273,7 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
             transition_seq=move.transition_seq,
             reason=move.reason,
             allow_rate=move.allow_rate,
-            value=move.value,
+            value=None if move.value is None else move.value + 0.0,  # -0.0 is 0.0: SQLite keeps no other
             rule={
                 "kind": rule.kind,
                 "metric": rule.metric,

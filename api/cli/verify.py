@@ -18,7 +18,7 @@ from api.cli.errors import one_line_errors
 from api.cli.history import bars
 from api.cli.output import note, put, put_json, put_table
 from api.cli.store_access import AsJson, DataDir, log_to_stderr, settings_of
-from breaker_actors.messages import Fault
+from breaker_actors.messages import Fault, MoreFaults
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -36,9 +36,11 @@ Tell = Callable[[str, int, int], None]
 
 
 class Report(msgspec.Struct):
-    """`moves`: transitions that were compared; `passed_over`: breakers that can't be compared, by reason."""
+    """`more`: faults that are only counted; `moves`: transitions that were compared; `passed_over`: breakers that can't
+    be compared, by reason."""
 
     faults: list[Fault]
+    more: list[MoreFaults] = []
     logs: int = 0
     records: int = 0
     breakers: int = 0
@@ -54,7 +56,7 @@ def verify(
     """Read all that is stored and say what is wrong with it: a data directory, a backup of one, or the database of
     BREAKERS_DATABASE_URL; a service may run on it. Checksums and order of the logs, events without a hole, states that
     are where they led, deliveries in order and in pairs, counts, and each transition against the log. Exit code 3 when
-    something is wrong."""
+    something is wrong. Of a kind 100 faults of each project are told, the others counted."""
     from breaker_actors.persistence import check_in_use
 
     log_to_stderr()
@@ -73,13 +75,18 @@ def verify(
 
 def _show(report: Report) -> None:
     put_table(TITLES, ((fault.kind, fault.of, fault.words) for fault in report.faults))
+    for more in report.more:
+        whose = f" of project {more.project_id}" if more.project_id else ""
+        put(f"and {more.count:,} more of kind {more.kind}{whose}")
     told = f"{report.logs} logs with {report.records:,} records, {report.breakers} breakers with {report.moves:,}"
     put(f"{told} transitions by their logs")
     for reason, count in sorted(report.passed_over.items()):
         put(f"{count} breakers not compared with their logs: {reason}")
     if report.faults:
         by_kind = Counter(fault.kind for fault in report.faults)
-        note(f"{len(report.faults)} faults: {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items()))}")
+        for more in report.more:
+            by_kind[more.kind] += more.count
+        note(f"{by_kind.total()} faults: {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items()))}")
     else:
         put("nothing is wrong")
 
@@ -101,7 +108,8 @@ async def verified(
             migrations.check(migrations.revision(c))
             c.rollback()
             with c.begin():
-                report.faults += faults.faults(c, make_box(settings), now_ms, settings.history_retention_days)
+                found = faults.faults(c, make_box(settings), now_ms, settings.history_retention_days)
+                report.faults, report.more = found.told, found.more
                 reads, upto = faults.log_reads(c), faults.newest_event(c)
             await _Logs(settings, log, c, upto, report).look(reads, replay, now_ms, tell)
     except Unavailable as error:
@@ -134,7 +142,7 @@ class _Logs:
                     await self._replay(read)
             except BreakersError as error:
                 found = [str(error)]
-            self._report.faults += (Fault("log", read.router_id, words) for words in found)
+            self._report.faults += (Fault("log", read.router_id, words, read.project_id) for words in found)
         tell("logs", len(reads), len(reads))
         with self._c.begin():
             excused = incomparable(self._c, [fault.of for fault in self._different])
@@ -171,5 +179,5 @@ class _Logs:
             mine = [event for event in events if life.after_seq < event[0] <= last]
             self._report.moves += len(mine)
             if words := life.difference(mine, ended):
-                self._different.append(Fault("event", breaker_id, words))
+                self._different.append(Fault("event", breaker_id, words, project_id))
         self._report.breakers += 1

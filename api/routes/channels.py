@@ -74,7 +74,7 @@ async def test_channel(project_id: str, channel_id: str) -> Response:
     project, parts = await authorized_project(project_id, "manage"), replica()
     row = await _channel(project_id, channel_id)
     await spend_test()
-    to = Destination(channel_id=row.id, kind=row.channel, config=row.config)
+    to = Destination(channel_id=row.id, kind=row.channel, config=row.config, org_id=project.org_id)
     message = sample(project.id, project.name, parts.clock.now_ms(), str(uuid4()))
     attempt = await parts.sender.send(to, message)
     if attempt.result != "sent":

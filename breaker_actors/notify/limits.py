@@ -21,7 +21,8 @@ ATTEMPTS_MIN = 3
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliveries at once (of one channel, in all; beyond `second_slot_max` a channel gets no second), and times in ms.
+    """Deliveries at once (of one channel, in all; beyond `second_slot_max` a channel gets no second; how many an
+    organisation may have: `places`), and times in ms.
 
     `poll`: how often the outbox is looked at unasked; `sweep`: how often channels that don't answer are looked through
     for deliveries to give up; `lease_margin`: how long after the time an attempt may take its row stays leased."""

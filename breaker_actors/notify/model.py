@@ -70,11 +70,13 @@ def sample(project_id: str, project_name: str | None, now_ms: int, delivery_id: 
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to: a channel's kind and its opened (unsealed) config, which must not reach a log or an answer."""
+    """Where to: a channel's kind and its opened (unsealed) config, which must not reach a log or an answer; and whose
+    it is."""
 
     channel_id: str
     kind: ChannelKind
     config: dict[str, Any]
+    org_id: str = ""
 
     def __repr__(self) -> str:
         return f"Destination(channel_id={self.channel_id!r}, kind={self.kind!r})"

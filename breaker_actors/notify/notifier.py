@@ -1,8 +1,9 @@
 """The Notifier: takes due rows of the outbox under its epoch and delivers them, in order per breaker and channel.
 
 Each channel is a queue of its own with a circuit breaker, a bounded number of deliveries at once and pauses of its
-own; nothing of one channel waits for another. A row is leased before it is sent and settled when its outcome is known;
-what a crash leaves leased is sent again once the lease is over, under the same id. All else that matters is in the row.
+own; nothing of one channel waits for another, and organisations take turns (`places`). A row is leased before it is
+sent and settled when its outcome is known; what a crash leaves leased is sent again once the lease is over, under the
+same id. All else that matters is in the row.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import ATTEMPTS_MIN, Pace
 from breaker_actors.notify.model import NOBODY, Attempt, Destination, Message, Sender
 from breaker_actors.notify.mute_keeper import MuteKeeper
+from breaker_actors.notify.places import Claim, shared_out
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import OutboxStore
 from breaker_actors.store.rows import UNREADABLE_ALERT, ChannelKind, DeliveryResult, DeliveryRow, Leased, Waiting
@@ -55,9 +57,10 @@ class Queue:
     the newest one known. `sending`: ids under way; `noted`: what of the circuit is stored; `served`: the turn in which
     rows were taken last."""
 
-    __slots__ = ("circuit", "hasten", "kind", "later_ms", "look", "noted", "seen", "sending", "served")
+    __slots__ = ("circuit", "hasten", "kind", "later_ms", "look", "noted", "of", "seen", "sending", "served")
 
-    def __init__(self, kind: ChannelKind, circuit: Circuit) -> None:
+    def __init__(self, of: Waiting, kind: ChannelKind, circuit: Circuit) -> None:
+        self.of = of
         self.kind = kind
         self.circuit = circuit
         self.sending: set[str] = set()
@@ -70,6 +73,11 @@ class Queue:
 
     def due(self, now_ms: int) -> bool:
         return self.look or (self.later_ms is not None and self.later_ms <= now_ms)
+
+    def claim(self, now_ms: int) -> Claim:
+        taken, of = len(self.sending), self.of
+        room = max(0, self.circuit.capacity(now_ms) - taken) if self.due(now_ms) else 0
+        return Claim(of.channel_id, of.project_id, of.org_id, taken, room, self.served)
 
 
 class NotifierHost:
@@ -222,7 +230,7 @@ class NotifierHost:
             if circuit is None:  # what was known of the receiver can't be read: it is met anew
                 circuit = Circuit(one.channel_id, version, None, self._pace, now)
             if queue is None:
-                queue = self._queues[one.channel_id] = Queue(kind, circuit)
+                queue = self._queues[one.channel_id] = Queue(one, kind, circuit)
             else:
                 queue.circuit, queue.noted, queue.look = circuit, circuit.revision, True
         return queue
@@ -262,21 +270,9 @@ class NotifierHost:
                 log.warning("notifications_unsent", channel_id=queue.circuit.channel_id, state=state, count=count)
 
     def _wants(self, now: int) -> dict[str, int]:
-        """How many rows each channel may take now: idle channels first, and the last places are theirs alone."""
-        if self._draining:
-            return {}
-        total, wants = sum(len(queue.sending) for queue in self._queues.values()), dict[str, int]()
-        for channel_id, queue in sorted(self._queues.items(), key=lambda item: (len(item[1].sending), item[1].served)):
-            if not queue.due(now):
-                continue
-            room = queue.circuit.capacity(now) - len(queue.sending)
-            free = self._pace.second_slot_max - total
-            if free <= 0 and not queue.sending:
-                free = min(1, self._pace.total_max - total)
-            if (want := min(room, free)) > 0:
-                wants[channel_id] = want
-                total += want
-        return wants
+        """How many rows each channel may take now."""
+        claims = [] if self._draining else [queue.claim(now) for queue in self._queues.values()]
+        return shared_out(claims, self._pace)
 
     async def _send_some(self, now: int) -> None:
         wants = self._wants(now)
@@ -326,7 +322,7 @@ class NotifierHost:
             return Attempt(result="refused", error=SEALED)
         if row.told == UNREADABLE_ALERT:
             return Attempt(result="refused", error=UNREADABLE)
-        to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config)
+        to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config, org_id=leased.org_id)
         try:
             async with asyncio.timeout((self._timeout_ms + self._pace.lease_margin_ms / 2) / 1000):
                 return await self._sender.send(to, message_of(row, leased.project_name))

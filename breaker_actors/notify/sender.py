@@ -60,7 +60,7 @@ class ChannelSender:
 
     async def _post(self, to: Destination, address: str, headers: Mapping[str, str], body: bytes) -> Attempt:
         url: httpx.URL = parse_address(address)
-        answer = await self._poster.post(url, headers, body)
+        answer = await self._poster.post(url, headers, body, to.org_id)
         return answer if isinstance(answer, Attempt) else judge(to, answer, self._clock.now_ms())
 
     async def _mail(self, to: Destination, message: Message) -> Attempt:

@@ -33,11 +33,19 @@ def chained(rows: Sequence[Mapping[str, Any]], before: int | None) -> list[dict[
     return found
 
 
-def event_checksum(row: Mapping[str, Any], before: int | None) -> int:
-    """Of all that is stored of an event, numbers as the database keeps them."""
+def is_as_written(event: Mapping[str, Any]) -> bool:
+    """Whether a stored event is the one that its checksum was made of. Earlier versions hashed a value of -0.0 with its
+    sign, which SQLite does not keep."""
+    zeros = (0.0, -0.0) if event["value"] == 0 else (0.0,)
+    return any(event["checksum"] == event_checksum(event, event["before"], zero) for zero in zeros)
+
+
+def event_checksum(row: Mapping[str, Any], before: int | None, zero: float = 0.0) -> int:
+    """Of all that is stored of an event, numbers as the database keeps them: `zero` stands for a value of 0, since
+    SQLite has no -0.0."""
     value = row["value"]
     texts = [row[name] for name in _TEXTS]
-    texts += [float(row["allow_rate"]), None if value is None else float(value), row["rule"], row["agg"]]
+    texts += [float(row["allow_rate"]), None if value is None else float(value) or zero, row["rule"], row["agg"]]
     if any(row[name] is not None for name in _BY_HAND):  # nothing of events from before there were any changes
         texts += [row[name] for name in _BY_HAND]
     found = xxh3_64(_encode(texts))

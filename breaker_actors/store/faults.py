@@ -6,20 +6,21 @@ Retention removes the oldest first. So what is missing is told of as far as noth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, String, exists, func, select, text, type_coerce
+from sqlalchemy import Connection, Row, Select, String, exists, func, literal, select, text, type_coerce
 
 from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import BY_HAND, Record
 from breaker_actors.core.overlay import shown
 from breaker_actors.errors import BreakersError
-from breaker_actors.messages import Fault, LogRead
+from breaker_actors.messages import Fault, FaultKind, LogRead, MoreFaults
 from breaker_actors.store import tables as t
-from breaker_actors.store.checksums import event_checksum, record_checksum
+from breaker_actors.store.checksums import is_as_written, record_checksum
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import secret_place, slack_place
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, DROPPED, UNSENT
@@ -28,7 +29,9 @@ from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.section import DAY_MS
 
 TOLD_MAX = 100
-"""Faults told of each sort."""
+"""Faults told of each kind and project; the others are counted, so that one project's don't hide another's."""
+FILE_MAX = 10_000
+"""Faults of SQLite's file that are counted."""
 PAGE = 1_000
 MARGIN_MS = 3_600_000
 """So much younger than the retention is what it has not removed for certain."""
@@ -49,8 +52,15 @@ class Kept(NamedTuple):
     deliveries_ms: float
 
 
-def faults(c: Connection, box: SecretBox, now_ms: int, retention_days: int) -> list[Fault]:
-    """At most TOLD_MAX of each sort."""
+class Found(NamedTuple):
+    """At most TOLD_MAX faults of each kind and project, and how many more there are."""
+
+    told: list[Fault]
+    more: list[MoreFaults]
+
+
+def faults(c: Connection, box: SecretBox, now_ms: int, retention_days: int) -> Found:
+    """Everything but what logs say."""
     counters = {row.name: row.value for row in c.execute(select(t.counters))}
     since_ms = now_ms - retention_days * DAY_MS + MARGIN_MS
     kept = Kept(
@@ -67,7 +77,18 @@ def faults(c: Connection, box: SecretBox, now_ms: int, retention_days: int) -> l
         lambda: _untold(c, kept),
         lambda: _counts(c),
     )
-    return [fault for sort in sorts for fault in islice(sort(), TOLD_MAX)]
+    return told_of(fault for sort in sorts for fault in sort())
+
+
+def told_of(found: Iterator[Fault]) -> Found:
+    """The first TOLD_MAX of each kind and project; the others as a number."""
+    told: list[Fault] = []
+    counts: Counter[tuple[FaultKind, str]] = Counter()
+    for fault in found:
+        counts[fault.kind, fault.project_id] += 1
+        if counts[fault.kind, fault.project_id] <= TOLD_MAX:
+            told.append(fault)
+    return Found(told, [MoreFaults(*of, count - TOLD_MAX) for of, count in counts.items() if count > TOLD_MAX])
 
 
 def log_reads(c: Connection) -> list[LogRead]:
@@ -108,7 +129,7 @@ def _file(c: Connection) -> Iterator[Fault]:
     """SQLite looks at its own file; PostgreSQL's pages have checksums of their own."""
     if c.dialect.name != "sqlite":
         return
-    for (words,) in c.execute(text(f"PRAGMA integrity_check({TOLD_MAX})")).all():
+    for (words,) in c.execute(text(f"PRAGMA integrity_check({FILE_MAX})")).all():
         if words != "ok":
             yield Fault("file", "breakers.sqlite", words)
     for table, _, parent, _ in c.execute(text("PRAGMA foreign_key_check")).all():
@@ -118,13 +139,15 @@ def _file(c: Connection) -> Iterator[Fault]:
 def _unreadable(c: Connection) -> Iterator[Fault]:
     for table in t.metadata.sorted_tables:
         key = list(table.primary_key.columns)
+        project_id = table.columns.get("project_id", literal(""))
         for column in table.columns:
             if isinstance(kind := column.type, t.JsonText):
-                query = select(*key, type_coerce(column, String).label("text")).where(column.is_not(None))
+                text_of = type_coerce(column, String).label("text")
+                query = select(*key, project_id.label("of_project"), text_of).where(column.is_not(None))
                 for row in _rows(c, query):
                     if words := kind.fault(row.text):
-                        place = f"{table.name}.{column.name} {' '.join(map(str, row[:-1]))}"
-                        yield Fault("configuration", place, f"can't be read: {words}")
+                        place = f"{table.name}.{column.name} {' '.join(map(str, row[:-2]))}"
+                        yield Fault("configuration", place, f"can't be read: {words}", row.of_project or "")
 
 
 def _sealed(c: Connection, box: SecretBox) -> Iterator[Fault]:
@@ -132,18 +155,18 @@ def _sealed(c: Connection, box: SecretBox) -> Iterator[Fault]:
     p, ch = t.projects.c, t.channels.c
     for row in _rows(c, select(p.id, p.ingest_secret, p.previous_secret, p.slack_webhook_url)):
         for sealed in (row.ingest_secret, row.previous_secret):
-            yield from _shut(box, sealed, secret_place(row.id), row.id)
-        yield from _shut(box, row.slack_webhook_url, slack_place(row.id), row.id)
-    for row in _rows(c, select(ch.id, ch.config)):
-        yield from _shut(box, row.config, config_place(row.id), row.id)
+            yield from _shut(box, sealed, secret_place(row.id), row.id, row.id)
+        yield from _shut(box, row.slack_webhook_url, slack_place(row.id), row.id, row.id)
+    for row in _rows(c, select(ch.id, ch.project_id, ch.config)):
+        yield from _shut(box, row.config, config_place(row.id), row.id, row.project_id)
 
 
-def _shut(box: SecretBox, sealed: bytes | None, place: str, of: str) -> Iterator[Fault]:
+def _shut(box: SecretBox, sealed: bytes | None, place: str, of: str, project_id: str) -> Iterator[Fault]:
     try:
         if sealed is not None:
             box.unseal(sealed, place)
     except (BreakersError, ValueError) as error:
-        yield Fault("configuration", of, str(error))
+        yield Fault("configuration", of, str(error), project_id)
 
 
 def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
@@ -154,22 +177,21 @@ def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
     query = query.outerjoin(t.breakers, (b.id == e.breaker_id) & (b.project_id == e.project_id))
     query = query.outerjoin(t.records, r.breaker_id == b.id)
     query = query.order_by(e.breaker_id, e.project_id, e.transition_seq)
-    for (breaker_id, _), events in groupby(_rows(c, query), lambda row: (row.breaker_id, row.project_id)):
+    for (breaker_id, project_id), events in groupby(_rows(c, query), lambda row: (row.breaker_id, row.project_id)):
         before = seen = None  # the event before, and the one before that callers saw
         for event in events:
-            for words in _event_words(event, before, kept):
-                yield Fault("event", breaker_id, words)
             whole = before is not None and event.transition_seq == before.transition_seq + 1
-            for words in _move_words(event, seen if whole else None):
-                yield Fault("event", breaker_id, words)
+            for words in (*_event_words(event, before, kept), *_move_words(event, seen if whole else None)):
+                yield Fault("event", breaker_id, words, project_id)
             before = event
             seen = event if event.hidden_by is None else seen if whole else None
         if before is not None and before.at is not None and not _led_to(before, seen):
             words = f"its state is {before.state} after transition {before.at}, its last event leads to"
-            yield Fault("state", breaker_id, f"{words} {(seen or before).curr} with transition {before.transition_seq}")
+            words = f"{words} {(seen or before).curr} with transition {before.transition_seq}"
+            yield Fault("state", breaker_id, words, project_id)
         elif before is not None and before.event_checksum not in (None, before.checksum):
             words = f"event {before.transition_seq} is not the one that its state was stored with"
-            yield Fault("state", breaker_id, words)
+            yield Fault("state", breaker_id, words, project_id)
 
 
 def _led_to(event: Row[Any], seen: Row[Any] | None) -> bool:
@@ -187,7 +209,7 @@ def _made_anew(event: Row[Any], before: Row[Any]) -> bool:
 
 def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterator[str]:
     seq = event.transition_seq
-    if event.checksum is not None and event.checksum != event_checksum(event._asdict(), event.before):
+    if event.checksum is not None and not is_as_written(event._asdict()):
         yield f"event {seq} is not what was written"
     by_hand = event.reason in BY_HAND and event.hidden_by is None
     if event.prev == event.curr if by_hand else (event.prev, event.curr) not in TRANSITIONS:
@@ -220,19 +242,21 @@ def _move_words(event: Row[Any], seen: Row[Any] | None) -> Iterator[str]:
 
 def _states(c: Connection) -> Iterator[Fault]:
     """What is stored of a breaker is as it was written, and says the same twice."""
-    for row in _rows(c, select(t.records).where(t.records.c.record.is_not(None))):
+    query = select(t.records, t.breakers.c.project_id).where(t.records.c.record.is_not(None))
+    for row in _rows(c, query.outerjoin(t.breakers, t.breakers.c.id == t.records.c.breaker_id)):
+        of = row.project_id or ""
         parts = (row.breaker_id, row.transition_seq, row.state, row.allow_rate, row.record, row.cut or {})
         if row.checksum is not None and row.checksum != record_checksum(*parts):
-            yield Fault("state", row.breaker_id, "its record, or how far it has read, is not what was written")
+            yield Fault("state", row.breaker_id, "its record, or how far it has read, is not what was written", of)
         try:
             record = _decode_record(row.record)
         except msgspec.MsgspecError as error:
-            yield Fault("state", row.breaker_id, f"its record can't be read: {error}")
+            yield Fault("state", row.breaker_id, f"its record can't be read: {error}", of)
             continue
         state = shown(record, 1.0).state
         if (state, record.transition_seq) != (row.state, row.transition_seq):
             words = f"its row says {row.state} after transition {row.transition_seq}, its record"
-            yield Fault("state", row.breaker_id, f"{words} {state} after transition {record.transition_seq}")
+            yield Fault("state", row.breaker_id, f"{words} {state} after transition {record.transition_seq}", of)
 
 
 def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
@@ -250,7 +274,7 @@ def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
         move.hidden_by.is_(None),
     )
     query = select(o.id, o.channel_id, o.breaker_id, o.kind, o.sequence, o.transition_seq, o.created_ms, o.incident)
-    query = query.add_columns(o.state, o.mute_id, o.ended_ms)
+    query = query.add_columns(o.state, o.mute_id, o.ended_ms, o.project_id)
     query = query.add_columns(
         (begun | (o.sequence.is_not(None) & ~tripped)).label("begun"),
         e.prev,
@@ -263,7 +287,8 @@ def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
         before = held = None
         for row in rows:
             for words in (*_delivery_words(row, before, kept), *_muted_words(row, held)):
-                yield Fault("delivery", channel_id, f"delivery {row.id} of breaker {row.breaker_id} {words}")
+                words = f"delivery {row.id} of breaker {row.breaker_id} {words}"
+                yield Fault("delivery", channel_id, words, row.project_id)
             held = row if row.state == "held" else held
             before = row if row.sequence is not None else before
 
@@ -298,14 +323,14 @@ def _untold(c: Connection, kept: Kept) -> Iterator[Fault]:
     if kept.deliveries_ms == float("inf"):
         return
     e, ch, o = t.events.c, t.channels.c, t.outbox.c
-    query = select(e.breaker_id, e.transition_seq, e.prev, e.curr, ch.id, ch.events)
+    query = select(e.project_id, e.breaker_id, e.transition_seq, e.prev, e.curr, ch.id, ch.events)
     query = query.join_from(t.events, t.channels, ch.project_id == e.project_id).where(e.hidden_by.is_(None))
     query = query.where(ch.enabled, ch.updated_ms < e.ts_ms - NOTICED_MS, e.ts_ms > kept.deliveries_ms)
     query = query.where(~exists().where(o.shard == e.shard, o.sequence == e.sequence, o.channel_id == ch.id))
     for row in _rows(c, query):
         if (kind := alert_of(row.prev, row.curr)) in row.events:
             words = f"no delivery tells of the {kind} of breaker {row.breaker_id} with transition {row.transition_seq}"
-            yield Fault("delivery", row.id, words)
+            yield Fault("delivery", row.id, words, row.project_id)
 
 
 def _counts(c: Connection) -> Iterator[Fault]:
@@ -318,7 +343,7 @@ def _counts(c: Connection) -> Iterator[Fault]:
         for project_id in (row.id for row in _rows(c, select(t.projects.c.id))):
             if there.get(project_id, 0) != counted.get(project_id, 0):
                 words = f"{there.get(project_id, 0)} {what} are there, {counted.get(project_id, 0)} are counted"
-                yield Fault("count", project_id, words)
+                yield Fault("count", project_id, words, project_id)
 
 
 def incomparable(c: Connection, breaker_ids: Sequence[str]) -> dict[str, str]:

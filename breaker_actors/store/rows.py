@@ -448,9 +448,11 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """A channel with pending deliveries. `newest`: the highest number among them. `kind` and `version` None: the
-    channel is disabled or gone, and nothing can be sent."""
+    channel is disabled or gone, and nothing can be sent; whose it was is "" then."""
 
     channel_id: str
+    org_id: str
+    project_id: str
     newest: int
     kind: ChannelKind | None
     version: str | None
@@ -463,6 +465,7 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
     `dropped`: recoveries that ended here because their trips were not sent, by state."""
 
     channel_id: str
+    org_id: str
     kind: ChannelKind
     config: dict[str, Any] | None
     project_name: str | None

@@ -60,6 +60,15 @@ class World:
         directory, journal = await store.open_directory(), await store.open_journal(project.shard)
         return cls(store, org_id, workspace.id, project.id, directory, journal)
 
+    async def neighbour(self, name: str) -> World:
+        """A project of another organisation, under the same Directory. Its Journal may fence this one's: open it again
+        before the next write."""
+        org_id = await self.store.create_org(name, 1)
+        workspace = await self.store.create_workspace(org_id, "main", "main", 1)
+        project = await self.store.create_project(org_id, workspace.id, "shop", 1)
+        journal = await self.store.open_journal(project.shard)
+        return World(self.store, org_id, workspace.id, project.id, self.directory, journal)
+
     async def breaker(self, name: str | None = None, now_ms: int = 0, **fields: Any) -> BreakerRow:
         """Made at 0 unless told otherwise: its epochs go on from its creation time."""
         row, _ = await self.store.create_breaker(self.project_id, draft(name, **fields), now_ms)

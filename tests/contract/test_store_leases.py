@@ -291,3 +291,13 @@ async def test_depth_and_waiting_channels(told: OutboxWorld) -> None:
     assert [one.channel_id for one in await told.store.waiting_channels()] == [channels[0], channels[2]]
     newest = max(one.number for one in await told.rows(channels[0]))
     assert (await told.store.waiting_channels())[0].newest == newest
+
+
+async def test_waiting_channels_say_whose_they_are(told: OutboxWorld) -> None:
+    """Also a project's own slack_webhook_url."""
+    await told.store.update_project(told.world.project_id, {"slack_webhook_url": "https://hooks.slack.com/x"}, 1)
+    channel, row = await told.channel(), await told.breaker()
+    await told.outage(row.id)
+    waiting = await told.store.waiting_channels()
+    assert {one.channel_id for one in waiting} == {channel.id, told.world.project_id}
+    assert {(one.org_id, one.project_id) for one in waiting} == {(told.world.org_id, told.world.project_id)}

@@ -35,13 +35,14 @@ CHUNK = b"x" * 65_536
 @dataclass(frozen=True)
 class Reply:
     """One answer. `how`: whole; or what a bad receiver does: "hang" never answers, "cut" closes instead, "drip" sends
-    its body a byte at a time without end, "drip_head" its headers, "flood" a body without end, "early" informational
-    answers without end instead of its own, "echo" (after `status`) everything it was sent."""
+    its body a byte at a time without end, "late" holds it back, "drip_head" drips its headers, "flood" sends a body
+    without end, "early" informational answers without end instead of its own, "echo" (after `status`) everything it
+    was sent."""
 
     status: int = 200
     body: bytes = b"ok"
     headers: tuple[tuple[str, str], ...] = ()
-    how: Literal["whole", "hang", "cut", "drip", "drip_head", "flood", "early", "echo"] = "whole"
+    how: Literal["whole", "hang", "cut", "drip", "late", "drip_head", "flood", "early", "echo"] = "whole"
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,9 @@ class _Wire:
             case "drip":
                 head = f"HTTP/1.1 {reply.status} X\r\nContent-Type: text/plain\r\n\r\n".encode()
                 await self._endless(head, b".", pause_s=0.01)
+            case "late":
+                self._writer.write(f"HTTP/1.1 {reply.status} X\r\nContent-Length: 10\r\n\r\n".encode())
+                await self._reader.read()
             case "early":
                 await self._endless(b"", b"HTTP/1.1 100 \r\n\r\n" * 1_000, pause_s=0)
             case "flood":

@@ -19,6 +19,7 @@ VIRTUAL = (
     "journal",
     "notify/test_mutes.py",
     "notify/test_notifier.py",
+    "notify/test_resolver.py",
     "ray_runtime",
     "router",
     "telemetry/test_meter_values.py",

@@ -1,8 +1,7 @@
 """Connections for HTTP whose policy is checked on the very address that is connected to.
 
 A host is resolved once per connection and the addresses that pass are dialled as numbers: no second look-up can give
-another answer. TLS above this still verifies the host's name. Look-ups run on threads of their own, one for all that
-ask for the same host, so that slow name servers hold up nobody else until RESOLVERS hosts have such.
+another answer. TLS above this still verifies the host's name. An answer that was remembered is judged like a new one.
 
 The time limit of an exchange is kept here, at each read and write, and not by cancelling the exchange: httpcore keeps
 for ever a connection whose request was cancelled between two of its steps, and a pool full of such sends nothing more.
@@ -11,10 +10,8 @@ for ever a connection whose request was cancelled between two of its steps, and 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -24,7 +21,6 @@ import httpcore
 from breaker_actors.notify.egress.policy import is_address, permits_address, permits_port
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-RESOLVERS = 128
 ADDRESSES_MAX = 4
 """Of a host with more addresses the first few are tried, each with its share of the time that is left."""
 CONNECT_S = 10.0
@@ -41,8 +37,10 @@ _ENDS: ContextVar[float | None] = ContextVar("ends", default=None)
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """What this task asks of the network in here ends by then, with httpcore's own timeouts."""
-    token = _ENDS.set(asyncio.get_running_loop().time() + seconds)
+    """What this task asks of the network in here ends by then, with httpcore's own timeouts. A limit within another
+    one can only be shorter."""
+    ends, outer = asyncio.get_running_loop().time() + seconds, _ENDS.get()
+    token = _ENDS.set(ends if outer is None else min(ends, outer))
     try:
         yield
     finally:
@@ -64,36 +62,6 @@ class DestinationRefused(Exception):
 class NameRefused(Exception):
     """The host's name leads nowhere that notifications may go to. Whether it is unknown or leads to where only the
     service gets is not told: channels would be a way to look internal names up."""
-
-
-class Resolver:
-    """Names to addresses by the system's resolver, which also reads numbers in all their spellings."""
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="notify-dns")
-        self._asked: dict[str, asyncio.Future[list[str]]] = {}
-
-    async def __call__(self, host: str, port: int) -> list[str]:
-        """Raises OSError when the name is unknown. A look-up can't be stopped: who gives up leaves it to the next."""
-        answer = self._asked.get(host)
-        if answer is None:
-            answer = asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host)
-            self._asked[host] = answer
-            answer.add_done_callback(lambda done: self._forget(host, done))
-        return await asyncio.shield(answer)
-
-    def _forget(self, host: str, done: asyncio.Future[list[str]]) -> None:
-        self._asked.pop(host, None)
-        if not done.cancelled():
-            done.exception()  # nobody may be left to be told
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _look_up(host: str) -> list[str]:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
 class BoundedStream(httpcore.AsyncNetworkStream):

@@ -20,17 +20,20 @@ from breaker_actors.notify.egress.guarded_backend import (
     GuardedBackend,
     NameRefused,
     Resolve,
-    Resolver,
     time_limit,
 )
 from breaker_actors.notify.egress.http_outcome import BODY_MAX, Answer
 from breaker_actors.notify.egress.network_errors import network_words
-from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED
+from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED, permits_address
+from breaker_actors.notify.egress.resolver import Resolver, asked_by
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt
 
 CONNECTIONS = Pace().total_max
 """As many as there may be deliveries: a pool with fewer would make those to healthy receivers wait for hanging ones."""
+BODY_S = 1.0
+"""What an answer says beside its status has to come within this time after it; the status counts in any case. Whoever
+holds a body back for longer would keep a place that other deliveries wait for."""
 IDLE_CONNECTIONS, IDLE_S = 10, 15.0
 AGENT = {"User-Agent": "breaker-actors", "Accept-Encoding": "identity", "Content-Type": "application/json"}
 
@@ -49,7 +52,7 @@ class Poster:
         self, timeout_ms: int, allow_private: bool, tls: ssl.SSLContext | None = None, resolve: Resolve | None = None
     ) -> None:
         self._timeout_s = timeout_ms / 1_000
-        self._resolver = Resolver()
+        self._resolver = Resolver(lambda address: permits_address(address, allow_private))
         backend = GuardedBackend.for_policy(resolve or self._resolver, allow_private)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or trusted(),
@@ -61,14 +64,15 @@ class Poster:
         # At debug level it writes the headers of answers, in which a receiver may repeat what it was sent.
         logging.getLogger("httpcore").setLevel(logging.INFO)
 
-    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> Answer | Attempt:
-        """The answer, or the attempt's outcome when there was none. The time limit is over all of it.
+    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes, org_id: str = "") -> Answer | Attempt:
+        """The answer, or the attempt's outcome when there was none. The time limit is over all of it. `org_id`: whose
+        look-up of a name it is.
 
-        A status that came in time counts, even when the rest of its answer did not.
+        A status that came in time counts, even when the rest of its answer did not, for which there are BODY_S.
         """
         answer = Answer()
         try:
-            with time_limit(self._timeout_s):
+            with time_limit(self._timeout_s), asked_by(org_id):
                 await self._exchange(url, AGENT | dict(headers), body, answer)
         except DestinationRefused:
             return Attempt(result="refused", error=REFUSED)
@@ -95,15 +99,20 @@ class Poster:
         async with self._pool.stream("POST", target, headers=list(headers.items()), content=body) as response:
             answer.status = response.status
             answer.retry_after = _header(response.headers, b"retry-after")
-            async with aclosing(cast(AsyncGenerator[bytes], response.aiter_stream())) as chunks:
-                async for chunk in chunks:
-                    answer.body = (answer.body + chunk)[:BODY_MAX]
-                    if len(answer.body) >= BODY_MAX:
-                        break
+            with time_limit(BODY_S):
+                await _read_body(response, answer)
 
     async def close(self) -> None:
         await self._pool.aclose()
         self._resolver.close()
+
+
+async def _read_body(response: httpcore.Response, answer: Answer) -> None:
+    async with aclosing(cast(AsyncGenerator[bytes], response.aiter_stream())) as chunks:
+        async for chunk in chunks:
+            answer.body = (answer.body + chunk)[:BODY_MAX]
+            if len(answer.body) >= BODY_MAX:
+                break
 
 
 def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str | None:

@@ -39,11 +39,13 @@ def _waiting_channels_statement() -> Select[Any]:
 
 
 def _destinations_statement() -> CompoundSelect[Any]:
-    ch, p = t.channels.c, t.projects.c
+    ch, p, w = t.channels.c, t.projects.c, t.workspaces.c
     live = p.deleted_ms.is_(None)
-    own = select(ch.id, ch.project_id, ch.channel, ch.config.label("sealed"), p.name)
-    own = own.join(t.projects, p.id == ch.project_id).where(ch.enabled, live, ch.id.in_(IDS))
-    legacy = select(p.id, p.id.label("project_id"), literal("slack"), p.slack_webhook_url, p.name)
+    own = select(ch.id, ch.project_id, ch.channel, ch.config.label("sealed"), p.name, w.org_id)
+    own = own.join(t.projects, p.id == ch.project_id).join(t.workspaces, w.id == p.workspace_id)
+    own = own.where(ch.enabled, live, ch.id.in_(IDS))
+    legacy = select(p.id, p.id.label("project_id"), literal("slack"), p.slack_webhook_url, p.name, w.org_id)
+    legacy = legacy.join_from(t.projects, t.workspaces, w.id == p.workspace_id)
     return own.union_all(legacy.where(p.slack_webhook_url.is_not(None), live, p.id.in_(IDS)))
 
 
@@ -61,6 +63,8 @@ def waiting(c: Connection) -> list[Waiting]:
     return [
         Waiting(
             channel_id=channel_id,
+            org_id=there[channel_id].org_id if channel_id in there else "",
+            project_id=there[channel_id].project_id if channel_id in there else "",
             newest=number,
             kind=there[channel_id].channel if channel_id in there else None,
             version=version_of(there[channel_id]) if channel_id in there else None,

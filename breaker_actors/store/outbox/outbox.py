@@ -138,6 +138,7 @@ class Outbox(StorePart):
         dropped = leases.drop_followers(c, followers, term.now_ms)
         return Leased(
             channel_id=channel_id,
+            org_id=channel.org_id,
             kind=channel.channel,
             config=self._config(channel),
             project_name=channel.name,

@@ -19,9 +19,10 @@ import msgspec
 import psycopg
 import pytest
 
-from api.cli.verify import FOUND, Report, verified
+from api.cli.verify import FOUND, Report, _show, verified
 from breaker_actors.core.log_entries import SAMPLES, VIEW
 from breaker_actors.core.model import Control, Override
+from breaker_actors.messages import Fault, MoreFaults
 from breaker_actors.persistence import DATABASE
 from breaker_actors.settings import Settings
 from breaker_actors.store.checksums import event_checksum
@@ -578,3 +579,11 @@ async def test_a_database_of_postgresql(tmp_path: Path, postgres_url: str) -> No
     assert [kind for kind, _ in more] == ["event", "event", "count", "event"]
     assert [words for _, words in more[:2]] == ["event 1 is not what was written", "event 2 is missing"]
     assert "by its log it is" in more[3][1]
+
+
+def test_what_is_only_counted_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    more = [MoreFaults("event", "p-1", 1_234), MoreFaults("file", "", 5)]
+    _show(Report([Fault("event", "b", "words", "p-1")], more))
+    shown = capsys.readouterr()
+    assert "and 1,234 more of kind event of project p-1\nand 5 more of kind file\n" in shown.out
+    assert "1240 faults: 1235 event, 5 file" in shown.err

@@ -40,6 +40,10 @@ class Shop(OutboxWorld):
         self.sender = ScriptedSender(clock)
         self.notifier = VirtualNotifier(world.store, clock, self.sender, settings)
 
+    async def neighbour(self, name: str) -> OutboxWorld:
+        """A project of another organisation on the same store."""
+        return OutboxWorld(await self.world.neighbour(name))
+
     def look_seldom(self) -> None:
         """For long spans: the Notifier looks by itself every 20 s only."""
         self.notifier.pace = msgspec.structs.replace(self.notifier.pace, poll_ms=20_000, sweep_ms=20_000)
@@ -307,18 +311,47 @@ async def test_one_dead_receiver_delays_no_other(shop: Shop) -> None:
 
 
 async def test_the_last_places_are_for_channels_that_have_none(shop: Shop) -> None:
-    """Beyond `second_slot_max` a channel gets no second place; a channel without one still gets its first."""
-    shop.notifier.pace = msgspec.structs.replace(shop.notifier.pace, second_slot_max=4, total_max=6)
-    channels, rows = [await shop.channel() for _ in range(5)], [await shop.breaker(f"b{i}") for i in range(6)]
+    """From a third on, of an organisation alone, a channel gets no second place; one without any still gets its
+    first, up to half of all."""
+    shop.notifier.pace = msgspec.structs.replace(shop.notifier.pace, total_max=12)
+    rows = [await shop.breaker(f"b{i}") for i in range(6)]
+    channels = [await shop.channel() for _ in range(2)]
     hold = shop.sender.hold = asyncio.Event()
+    for row in rows:
+        await shop.move(row.id, "open", "half_open", "closed")
+    await shop.notifier.run_for(5_000)
+    assert sorted(shop.sender.most.values()) == [2, 2]
+    channels += [await shop.channel() for _ in range(3)]
     for row in rows:
         await shop.move(row.id, "open")
     await shop.notifier.run_for(5_000)
-    assert shop.sender.under_way == 6
-    assert sorted(shop.sender.most.values()) == [1, 1, 4]
+    assert sorted(shop.sender.most.values()) == [1, 1, 2, 2]
     hold.set()
     await shop.notifier.run_for(5_000)
-    assert [len(shop.sender.got(one.id)) for one in channels] == [6] * 5
+    assert [len(shop.sender.got(one.id)) for one in channels] == [18, 18, 6, 6, 6]
+
+
+async def test_no_organisation_waits_for_the_receivers_of_others(shop: Shop) -> None:
+    """Two of them have ever more channels that don't answer; the alert of a third is sent within the same instant."""
+    shop.notifier.pace = msgspec.structs.replace(shop.notifier.pace, total_max=12)
+    shop.sender.hold = asyncio.Event()
+    for name in ("slow", "slower"):
+        its = await shop.neighbour(name)
+        row = await its.breaker()
+        shop.sender.held |= {(await its.channel()).id for _ in range(20)}
+        await its.moves(row.id, "open", ts_ms=shop.clock.ms)
+    await shop.notifier.run_for(1_000)
+    assert shop.sender.stuck == 8
+    shop.world.journal = await shop.store.open_journal(shop.world.journal.shard)
+    channel, row = await shop.channel(), await shop.breaker()
+    for curr in ("open", "half_open", "closed"):
+        began = shop.clock.ms
+        await shop.move(row.id, curr)
+        await shop.notifier.run_for(1_000)
+        assert {at - began for at, _, message, _ in shop.sender.asked if message.ts_ms == began} <= {0}
+    assert shop.sender.kinds(channel.id) == ["trip", "recover"]
+    assert {to.org_id for _, to, _, _ in shop.sender.asked} == {shop.world.org_id}
+    assert shop.sender.stuck == 8
 
 
 async def test_an_edited_channel_is_tried_at_once(shop: Shop) -> None:

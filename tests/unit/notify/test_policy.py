@@ -13,9 +13,9 @@ from breaker_actors.notify.egress.guarded_backend import (
     DestinationRefused,
     GuardedBackend,
     NameRefused,
-    Resolver,
 )
 from breaker_actors.notify.egress.policy import is_public, permits_address, permits_port
+from breaker_actors.notify.egress.resolver import Resolver
 from tests.support.receivers import WebReceiver
 
 PUBLIC = (
@@ -73,7 +73,7 @@ SPELLINGS = (
 
 @pytest.mark.parametrize("host", SPELLINGS)
 async def test_no_spelling_of_an_address_gets_past_the_real_resolver(host: str) -> None:
-    resolver = Resolver()
+    resolver = Resolver(str.isascii)
     backend = GuardedBackend.for_policy(resolver, allow_private=False)
     with pytest.raises(NameRefused if host == "localhost" else DestinationRefused):
         await backend.connect_tcp(host, 8080)
@@ -130,7 +130,7 @@ async def test_a_port_is_refused_before_the_name_is_looked_up() -> None:
 @pytest.mark.parametrize("host", ["nowhere.invalid", "x" * 300, "localhost"])
 async def test_an_unknown_name_is_refused_like_one_that_leads_inside(host: str, unknown: list[str]) -> None:
     """Neither words nor time tell them apart; with private destinations there is nothing to hide."""
-    resolver = Resolver()
+    resolver = Resolver(str.isascii)
     clock = asyncio.get_running_loop().time
     begun = clock()
     with pytest.raises(NameRefused):

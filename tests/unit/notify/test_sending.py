@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import trustme
 
-from breaker_actors.notify.egress.guarded_backend import ANSWER_BYTES_MAX, RESOLVERS
+from breaker_actors.notify.egress import http
+from breaker_actors.notify.egress.guarded_backend import ANSWER_BYTES_MAX, _left_s, time_limit
 from breaker_actors.notify.egress.http import CONNECTIONS, NAME_REFUSED, REFUSED, trusted
+from breaker_actors.notify.egress.resolver import RESOLVERS
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt, Destination
 from tests.support.receivers import PagerDutyReceiver, Reply, SlackReceiver, WebReceiver
@@ -181,6 +183,29 @@ async def test_a_status_in_time_counts_whatever_its_body_does(how: Any, status: 
         if attempt.status:
             break
     assert (attempt.result, attempt.status) == (result, status)
+
+
+@pytest.mark.parametrize("how", ["drip", "late"])
+@pytest.mark.parametrize(("status", "result"), [(200, "sent"), (500, "retry"), (404, "refused")])
+async def test_a_body_that_does_not_come_keeps_no_place(
+    monkeypatch: pytest.MonkeyPatch, how: Any, status: int, result: str
+) -> None:
+    """It has BODY_S after the status, and is no failure of a delivery that was taken."""
+    monkeypatch.setattr(http, "BODY_S", 0.05)
+    async with WebReceiver() as hook, sender(notify_timeout_ms=60_000) as out:
+        hook.usual = Reply(status, how=how)
+        attempt = await send(out, to("webhook", url=hook.url()))
+        assert (attempt.result, attempt.status) == (result, status)
+        assert out._poster._pool.connections == []
+
+
+async def test_the_time_of_a_body_is_none_beyond_the_whole() -> None:
+    with time_limit(5.0):
+        with time_limit(60.0):
+            assert 0 < (_left_s(None) or 0) <= 5.0
+        with time_limit(0.0):
+            assert _left_s(None) == 0
+        assert 0 < (_left_s(None) or 0) <= 5.0
 
 
 async def test_a_name_server_that_hangs_counts_against_the_time() -> None:
