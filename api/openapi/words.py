@@ -80,7 +80,8 @@ OPERATIONS = {
     "list_channels": "Lists all notification channels, secrets masked.",
     "create_channel": "Makes a notification channel.",
     "get_channel": "Shows one notification channel, secrets masked.",
-    "update_channel": "Changes the fields that are given; a masked secret that is sent back keeps the stored one.",
+    "update_channel": "Changes the fields that are given. Keys of `config` are put over the stored ones, null removes one; a masked "
+    "secret that is sent back, or left out, keeps the stored one while the channel goes where it went.",
     "delete_channel": "Deletes a channel; what waits to be sent on it is dropped.",
     "test_channel": "Sends a test notification now, whatever `enabled` and `events` say; 422 with the reason when it "
     "fails.",
@@ -274,6 +275,8 @@ PROPERTIES = {
     "ChannelSingle.channel": "The channel.",
     "config": "By kind. slack: webhook_url (required). webhook: url, headers, secret. pagerduty: routing_key. email: "
     "to. Secrets and addresses are masked in answers.",
+    "ChannelPatch.config": "Keys to change, those left out stay; null removes a key, null in place of all empties it. "
+    "A key that is given is replaced whole, `headers` too. Another scheme, host or port asks for the secrets again.",
     "Channel.enabled": "Whether anything is sent.",
     "ChannelPatch.enabled": "Whether anything is sent. Default: true.",
     "Channel.events": "What is told: trip (a move to open), recover (half_open to closed).",
