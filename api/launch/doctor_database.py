@@ -10,14 +10,17 @@ from api.launch.bootstrap import SIGN, UNSIGNED
 from api.launch.doctor_findings import Finding, told
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
-from breaker_actors.persistence import is_in_use, place_of_store, store_url
+from breaker_actors.notify.channels.config import check, unknown_keys
+from breaker_actors.persistence import existing_box, is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.sql.durability import power_loss
 from breaker_actors.store import migrations
-from breaker_actors.store.config.channels import mail_channels
+from breaker_actors.store.config.channels import enabled_configs, mail_channels
 from breaker_actors.store.config.projects import signing
+from breaker_actors.store.secrets import SecretBox
 
 SKEW_MS = 500
+CHANNELS_TOLD, PROBLEMS_TOLD = 10, 3
 
 
 def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
@@ -35,6 +38,7 @@ def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
                 yield durability(connection)
                 yield from signed_ingest(connection)
                 yield from mail_server(connection, settings.smtp_host)
+                yield from channels(connection, existing_box(settings))
     except Invalid as error:
         yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
     except BreakersError as error:
@@ -85,6 +89,20 @@ def mail_server(connection: Connection, host: str | None) -> Iterator[Finding]:
     if host is None and (n := mail_channels(connection)):
         message = f"{n} e-mail channel{'s' if n > 1 else ''} and no mail server: their mails are given up"
         yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST, and start the service again")
+
+
+def channels(connection: Connection, box: SecretBox | None) -> Iterator[Finding]:
+    """Enabled channels that can send nothing, or have keys that nothing reads; the first CHANNELS_TOLD."""
+    found = 0
+    for project_id, name, kind, config in enabled_configs(connection, box) if box else ():
+        problems = [*check(kind, config), *unknown_keys(kind, config)]
+        found += bool(problems)
+        if problems and found <= CHANNELS_TOLD:
+            said = "; ".join(f"{problem.path} {problem.message}" for problem in problems[:PROBLEMS_TOLD])
+            remedy = f"PATCH /v1/projects/{project_id}/notification-channels/..., then POST its /test"
+            yield Finding("channel", "warning", f"{kind} channel {name}: {said}", remedy)
+    if found > CHANNELS_TOLD:
+        yield Finding("channel", "warning", f"{found - CHANNELS_TOLD} more channels are like that", "test them, too")
 
 
 def signed_ingest(connection: Connection) -> Iterator[Finding]:

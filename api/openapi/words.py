@@ -80,8 +80,8 @@ OPERATIONS = {
     "list_channels": "Lists all notification channels, secrets masked.",
     "create_channel": "Makes a notification channel.",
     "get_channel": "Shows one notification channel, secrets masked.",
-    "update_channel": "Changes the fields that are given. Keys of `config` are put over the stored ones, null removes one; a masked "
-    "secret that is sent back, or left out, keeps the stored one while the channel goes where it went.",
+    "update_channel": "Changes the fields that are given. Keys of `config` are put over the stored ones, null removes "
+    "one; a masked secret that is sent back, or left out, keeps the stored one while the channel goes where it went.",
     "delete_channel": "Deletes a channel; what waits to be sent on it is dropped.",
     "test_channel": "Sends a test notification now, whatever `enabled` and `events` say; 422 with the reason when it "
     "fails.",
@@ -145,7 +145,7 @@ PROPERTIES = {
     "Error.request_id": "X-Request-ID of the answer, under which the service logs.",
     "warnings": "Fields of the body that were ignored, and what is hardly meant; at most 20, only when there are any.",
     "FieldWarning.code": "Machine word: unknown_field; never_moves, short_window, same_name or pending of a breaker;"
-    " no_mail_server of a channel; repeated of samples.",
+    " no_mail_server, channel_cannot_work or unknown_config_key of a channel; repeated of samples.",
     "FieldWarning.field": "Path of the field in the body; empty where none is meant.",
     "FieldWarning.message": "What is wrong with it, and which field may be meant.",
     "Error.details": "What is wrong by the path of a field, where that can be said; else empty.",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from api.wire.unknown import FieldWarning
 from breaker_actors.core.model import Rule
+from breaker_actors.notify.channels.config import check, unknown_keys
+from breaker_actors.store.rows import ChannelKind
 
 NEVER_MOVES, SAME_NAME, SHORT_WINDOW = "never_moves", "same_name", "short_window"
+CANNOT_WORK, UNKNOWN_KEY = "channel_cannot_work", "unknown_config_key"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
 REPEATED = FieldWarning(
     "repeated",
@@ -55,6 +61,14 @@ def _window_remarks(rule: Rule) -> list[FieldWarning]:
         " recovery sees only samples right before a tick. At least three times eval_interval_ms is advised."
     )
     return [FieldWarning(SHORT_WINDOW, "window_ms", message)]
+
+
+def channel_remarks(kind: ChannelKind, config: Mapping[str, Any]) -> list[FieldWarning]:
+    """On a channel that can send nothing, and on keys of its config that nothing reads."""
+    return [
+        *(FieldWarning(CANNOT_WORK, p.path, f"{p.message}; until then nothing is sent") for p in check(kind, config)),
+        *(FieldWarning(UNKNOWN_KEY, p.path, p.message) for p in unknown_keys(kind, config)),
+    ]
 
 
 def name_remarks(name: str, alike: int) -> list[FieldWarning]:

@@ -126,7 +126,9 @@ async def build(path: Path) -> Content:
 async def _things(store: SqlStore, project: ProjectRow) -> Ids:
     """One of everything in a project."""
     breaker, _ = await store.create_breaker(project.id, BreakerDraft(rule=parse_rule(RULE)), NOW_MS)
-    channel = await store.create_channel(project.id, ChannelDraft(channel="webhook", config={}), NOW_MS)
+    channel = await store.create_channel(
+        project.id, ChannelDraft(channel="webhook", config={"url": "https://hook.example/"}), NOW_MS
+    )
     key, _ = await store.create_key(project.org_id, "project", "k", NOW_MS, project.id)
     return {
         "project_id": project.id,

@@ -225,11 +225,30 @@ def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
         await store.create_channel(project.id, draft, clock.now_ms())
         await store.close()
 
+    async def spoil() -> None:
+        store = make_store(settings)
+        await store.open()
+        (project,) = [row for org in await store.list_orgs() for row in await store.list_projects(org.id)]
+        draft = ChannelDraft(
+            name="n", channel="pagerduty", config={"integration_key": "hidden"}, enabled=True, events=("trip",)
+        )
+        await store.create_channel(project.id, draft, clock.now_ms())
+        await store.close()
+
     asyncio.run(sign())
     signed = [("database", "ok"), ("durability", "ok"), ("signed ingest", "ok")]
     assert levels(doctor_database.database(settings, clock)) == [*signed, ("mail server", "warning")]
     mailing = settings.model_copy(update={"smtp_host": "127.0.0.1"})
     assert levels(doctor_database.database(mailing, clock)) == signed
+    asyncio.run(spoil())
+    found = list(doctor_database.database(mailing, clock))
+    assert levels(found) == [*signed, ("channel", "warning")]
+    assert "config.integration_key" in found[-1].message
+    assert "did you mean routing_key?" in found[-1].message
+    assert "hidden" not in str(found)
+    (settings.data_dir / "secret.key").unlink()
+    assert levels(doctor_database.database(mailing, clock)) == signed
+    assert not (settings.data_dir / "secret.key").exists()
     (settings.data_dir / "breakers.sqlite").write_bytes(b"no database" * 1_000)
     assert levels(doctor_database.database(settings, clock)) == [("database", "error")]
 
