@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from api.launch.bootstrap import SIGN, UNSIGNED
 from api.launch.doctor_findings import Finding, told
+from api.launch.join import Served
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.notify.channels.config import check, unknown_keys
@@ -23,8 +24,17 @@ SKEW_MS = 500
 CHANNELS_TOLD, PROBLEMS_TOLD = 10, 3
 
 
-def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
-    """Nothing is made or upgraded."""
+def place(settings: Settings, service: Served | None) -> Iterator[Finding]:
+    """Whether the service on this data keeps it where this shell looks."""
+    here = None if settings.database_url is None else place_of_store(settings)
+    if service is not None and service.database != here:
+        theirs = service.database or "the data directory"
+        message = f"the service on this data keeps it in {theirs}; what follows is of {here or 'the data directory'}"
+        yield Finding("database", "warning", message, "set BREAKERS_DATABASE_URL in this shell as the service has it")
+
+
+def database(settings: Settings, clock: Clock, of_service: bool = False) -> Iterator[Finding]:
+    """Nothing is made or upgraded. `of_service`: the settings are those of the service that runs."""
     try:
         if settings.database_url is None and not is_in_use(settings):
             yield Finding("database", "ok", "there is no data yet; the first start makes it")
@@ -37,7 +47,7 @@ def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
             if found == migrations.HEAD:
                 yield durability(connection)
                 yield from signed_ingest(connection)
-                yield from mail_server(connection, settings.smtp_host)
+                yield from mail_server(connection, settings.smtp_host, of_service)
                 yield from channels(connection, existing_box(settings))
     except Invalid as error:
         yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
@@ -84,11 +94,12 @@ def durability(connection: Connection) -> Finding:
     return Finding("durability", "ok", "what is answered survives a loss of power")
 
 
-def mail_server(connection: Connection, host: str | None) -> Iterator[Finding]:
+def mail_server(connection: Connection, host: str | None, of_service: bool) -> Iterator[Finding]:
     """Whether channels wait for a server of mails that nobody named."""
     if host is None and (n := mail_channels(connection)):
-        message = f"{n} e-mail channel{'s' if n > 1 else ''} and no mail server: their mails are given up"
-        yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST, and start the service again")
+        whose = "the running service has no mail server" if of_service else "this shell's settings name no mail server"
+        message = f"{n} e-mail channel{'s' if n > 1 else ''}, and {whose}: mails are given up without one"
+        yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST where the service starts")
 
 
 def channels(connection: Connection, box: SecretBox | None) -> Iterator[Finding]:
