@@ -102,6 +102,12 @@ def make_box(settings: Settings) -> SecretBox:
     return SecretBox(_key(settings))
 
 
+def existing_box(settings: Settings) -> SecretBox | None:
+    """The same where its key is there already; it is not made. Raises Invalid for a key that is none."""
+    there = settings.secret_key is not None or (settings.data_dir / KEY_FILE).is_file()
+    return make_box(settings) if there else None
+
+
 def make_log(settings: Settings) -> SampleLog:
     """The sample log; files are opened, or connections made, on first use."""
     keys_ms = max(settings.duplicate_window_ms, 30_000)

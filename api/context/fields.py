@@ -28,9 +28,17 @@ async def sent_fields(
 
 def heed(found: Sequence[FieldWarning]) -> None:
     """Has the current request's answer say what was ignored. Raises Invalid where the caller asked for `strict`."""
-    strict = flag("strict", request.args)
-    if not found:
-        return
-    if strict:
-        raise Invalid(f"{found[0].field}: {found[0].message}", {each.field: each.message for each in found})
+    if strict():
+        refuse(found)
     remark(found)
+
+
+def strict() -> bool:
+    """Whether the current request asks for what is only told otherwise to be refused."""
+    return flag("strict", request.args)
+
+
+def refuse(found: Sequence[FieldWarning]) -> None:
+    """Raises Invalid where there is anything."""
+    if found:
+        raise Invalid(f"{found[0].field}: {found[0].message}", {each.field: each.message for each in found})

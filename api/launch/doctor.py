@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from api.launch import leftovers, processes, ray_token, tls
 from api.launch.doctor_findings import Finding, Level
+from api.launch.join import Served, served_settings
 from api.launch.ray_environment import LOCK_FILE, check_data_dir
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
@@ -41,10 +42,14 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def examine(settings: Settings, clock: Clock) -> list[Finding]:
-    """All checks, in the order of a start."""
-    from api.launch.doctor_database import database
+    """All checks, in the order of a start. Where a service runs on this data its settings are judged, as far as it has
+    noted them, and not those of this shell."""
+    from api.launch.doctor_database import database, place
 
     data_dir = settings.data_dir.absolute()
+    service = served_settings(data_dir) if running(data_dir) else None
+    if service is not None:
+        settings = settings.model_copy(update=_update(service))
     looks: list[Callable[[], Iterable[Finding]]] = [
         versions,
         haproxy,
@@ -57,9 +62,17 @@ def examine(settings: Settings, clock: Clock) -> list[Finding]:
         lambda: keys(settings),
         lambda: wall_clock(clock),
         lambda: names(settings.smtp_host),
-        lambda: database(settings, clock),
+        lambda: place(settings, service),
+        lambda: database(settings, clock, service is not None),
     ]
     return [finding for look in looks for finding in look()]
+
+
+def _update(service: Served) -> dict[str, Any]:
+    """The settings in which a service may differ from this shell. Which database is looked at stays this shell's."""
+    paths = {name: path and Path(path) for name, path in (("tls_cert", service.tls_cert), ("tls_key", service.tls_key))}
+    names = ("host", "port", "smtp_host", "durability")
+    return paths | {name: getattr(service, name) for name in names} | {"log_synchronous": None}
 
 
 def versions(

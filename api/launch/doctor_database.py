@@ -8,20 +8,33 @@ from sqlalchemy import Connection, text
 
 from api.launch.bootstrap import SIGN, UNSIGNED
 from api.launch.doctor_findings import Finding, told
+from api.launch.join import Served
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
-from breaker_actors.persistence import is_in_use, place_of_store, store_url
+from breaker_actors.notify.channels.config import check, unknown_keys
+from breaker_actors.persistence import existing_box, is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.sql.durability import power_loss
 from breaker_actors.store import migrations
-from breaker_actors.store.config.channels import mail_channels
+from breaker_actors.store.config.channels import enabled_configs, mail_channels
 from breaker_actors.store.config.projects import signing
+from breaker_actors.store.secrets import SecretBox
 
 SKEW_MS = 500
+CHANNELS_TOLD, PROBLEMS_TOLD = 10, 3
 
 
-def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
-    """Nothing is made or upgraded."""
+def place(settings: Settings, service: Served | None) -> Iterator[Finding]:
+    """Whether the service on this data keeps it where this shell looks."""
+    here = None if settings.database_url is None else place_of_store(settings)
+    if service is not None and service.database != here:
+        theirs = service.database or "the data directory"
+        message = f"the service on this data keeps it in {theirs}; what follows is of {here or 'the data directory'}"
+        yield Finding("database", "warning", message, "set BREAKERS_DATABASE_URL in this shell as the service has it")
+
+
+def database(settings: Settings, clock: Clock, of_service: bool = False) -> Iterator[Finding]:
+    """Nothing is made or upgraded. `of_service`: the settings are those of the service that runs."""
     try:
         if settings.database_url is None and not is_in_use(settings):
             yield Finding("database", "ok", "there is no data yet; the first start makes it")
@@ -34,7 +47,8 @@ def database(settings: Settings, clock: Clock) -> Iterator[Finding]:
             if found == migrations.HEAD:
                 yield durability(connection)
                 yield from signed_ingest(connection)
-                yield from mail_server(connection, settings.smtp_host)
+                yield from mail_server(connection, settings.smtp_host, of_service)
+                yield from channels(connection, existing_box(settings))
     except Invalid as error:
         yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
     except BreakersError as error:
@@ -80,11 +94,26 @@ def durability(connection: Connection) -> Finding:
     return Finding("durability", "ok", "what is answered survives a loss of power")
 
 
-def mail_server(connection: Connection, host: str | None) -> Iterator[Finding]:
+def mail_server(connection: Connection, host: str | None, of_service: bool) -> Iterator[Finding]:
     """Whether channels wait for a server of mails that nobody named."""
     if host is None and (n := mail_channels(connection)):
-        message = f"{n} e-mail channel{'s' if n > 1 else ''} and no mail server: their mails are given up"
-        yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST, and start the service again")
+        whose = "the running service has no mail server" if of_service else "this shell's settings name no mail server"
+        message = f"{n} e-mail channel{'s' if n > 1 else ''}, and {whose}: mails are given up without one"
+        yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST where the service starts")
+
+
+def channels(connection: Connection, box: SecretBox | None) -> Iterator[Finding]:
+    """Enabled channels that can send nothing, or have keys that nothing reads; the first CHANNELS_TOLD."""
+    found = 0
+    for project_id, name, kind, config in enabled_configs(connection, box) if box else ():
+        problems = [*check(kind, config), *unknown_keys(kind, config)]
+        found += bool(problems)
+        if problems and found <= CHANNELS_TOLD:
+            said = "; ".join(f"{problem.path} {problem.message}" for problem in problems[:PROBLEMS_TOLD])
+            remedy = f"PATCH /v1/projects/{project_id}/notification-channels/..., then POST its /test"
+            yield Finding("channel", "warning", f"{kind} channel {name}: {said}", remedy)
+    if found > CHANNELS_TOLD:
+        yield Finding("channel", "warning", f"{found - CHANNELS_TOLD} more channels are like that", "test them, too")
 
 
 def signed_ingest(connection: Connection) -> Iterator[Finding]:

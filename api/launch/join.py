@@ -12,6 +12,9 @@ import os
 import re
 import ssl
 from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
 
 from api.launch import private_files as private
 from api.launch import processes
@@ -20,6 +23,8 @@ from api.launch.leftovers import parse_lock
 from api.launch.ray_environment import LOCK_FILE
 from api.launch.ray_token import MODE, TOKEN_FILE, current, use_token
 from breaker_actors.errors import Invalid
+from breaker_actors.persistence import place_of_store
+from breaker_actors.settings import Settings
 
 ADDRESS_FILE = "address.json"
 # What means "the cluster of this user on this machine": Ray's words for the one that it would find by itself.
@@ -30,10 +35,44 @@ _ASK, _ASK_S = "/ray.rpc.NodeInfoGcsService/GetClusterId", 3.0
 _TOLD = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": ("0", "1"), MODE: ("token", "disabled"), raytls.USE: ("1",)}
 
 
-def note_address(folder: Path, address: str) -> None:
-    """Says where the Ray cluster is that this process started, and how it is spoken to."""
+class Served(msgspec.Struct, frozen=True):
+    """Settings by which a service runs. `database`: where PostgreSQL is, without user and password; None: the data
+    directory holds all."""
+
+    host: str
+    port: int
+    tls_cert: str | None
+    tls_key: str | None
+    smtp_host: str | None
+    durability: Literal["power", "process"]
+    database: str | None
+
+
+def note_address(folder: Path, address: str, settings: Settings) -> None:
+    """Says where the Ray cluster is that this process started, how it is spoken to, and by which settings it serves, as
+    far as `breakers doctor` judges them; no secret is among them."""
     told = {name: os.environ[name] for name in _TOLD if name in os.environ}
-    private.replace_own(folder / ADDRESS_FILE, json.dumps({"address": address, "environment": told}))
+    served = Served(
+        host=settings.host,
+        port=settings.port,
+        tls_cert=None if settings.tls_cert is None else str(settings.tls_cert.absolute()),
+        tls_key=None if settings.tls_key is None else str(settings.tls_key.absolute()),
+        smtp_host=settings.smtp_host,
+        durability="power" if settings.synced else "process",
+        database=None if settings.database_url is None else place_of_store(settings),
+    )
+    noted = {"address": address, "environment": told, "settings": msgspec.to_builtins(served)}
+    private.replace_own(folder / ADDRESS_FILE, json.dumps(noted))
+
+
+def served_settings(data_dir: Path) -> Served | None:
+    """Some settings of the service that the lock of a data directory names, running or not; None where none is noted,
+    or somebody else may have written them."""
+    try:
+        _, noted = _read_noted(data_dir.expanduser().resolve())
+        return msgspec.convert(noted["settings"], Served)
+    except (OSError, LookupError, TypeError, ValueError, Invalid):
+        return None
 
 
 def prepare_join(data_dir: Path) -> str:
@@ -55,16 +94,21 @@ def prepare_join(data_dir: Path) -> str:
 
 def _noted(data_dir: Path) -> tuple[Path, str, dict[str, str]] | None:
     try:
-        _, folder = parse_lock(private.read_own(data_dir / LOCK_FILE))
-        if folder is None:
-            return None
-        private.check_folder(folder)
-        noted = json.loads(private.read_own(folder / ADDRESS_FILE))
+        folder, noted = _read_noted(data_dir)
         told = noted["environment"]
         known = {name: told[name] for name, may in _TOLD.items() if told.get(name) in may}
         return folder, str(noted["address"]), known
     except (OSError, LookupError, TypeError, AttributeError, ValueError):
         return None
+
+
+def _read_noted(data_dir: Path) -> tuple[Path, Any]:
+    """A service's folder and what it noted there. Raises OSError, LookupError, ValueError where there is none."""
+    _, folder = parse_lock(private.read_own(data_dir / LOCK_FILE))
+    if folder is None:
+        raise LookupError
+    private.check_folder(folder)
+    return folder, json.loads(private.read_own(folder / ADDRESS_FILE))
 
 
 def address_of(given: str) -> str:

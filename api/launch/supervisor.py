@@ -178,7 +178,7 @@ class Service:
                 _metrics_export_port=metrics_port,
             )
         self._ray_up = True
-        note_address(self._folder, ray.get_runtime_context().gcs_address)
+        note_address(self._folder, ray.get_runtime_context().gcs_address, self._settings)
         link_logs(self.data_dir, self._folder)
         write_targets(self.data_dir, metrics_port)
 

@@ -76,7 +76,8 @@ LINKED = {
 ABOUT = """Circuit breakers over metric samples.
 
 Fields that a request does not have are ignored, and listed in `warnings` of the answer (at most 20); with
-`?strict=true` they are refused with 422. Samples are not looked through.
+`?strict=true` they are refused with 422. Of samples the first of a request is looked at, of a body of up to 2 KiB all;
+with `?strict=true` each that has an unknown field is named in `errors`, and not taken.
 
 Some answers say a thing twice, for clients read it under either name, and both are always the same: a single breaker or
 router flat and in its envelope, the entries of a list under their own name and as `items`, `next_cursor` and `cursor`,
@@ -202,7 +203,13 @@ def _parameters(operation: Operation, places: dict[str, Json]) -> list[Json]:
 def _parameter_schema(parameter: Parameter, places: dict[str, Json]) -> Json:
     """An empty query parameter is as good as none."""
     schema = _schema(parameter.type, places)
-    return {"anyOf": [schema, {"const": ""}]} if parameter.place == "query" and parameter.type is not str else schema
+    if "enum" in schema:
+        schema = {"type": "string"} | schema  # of one without a type the page says that it is missing
+    return (
+        {"anyOf": [schema, {"type": "string", "const": ""}]}
+        if parameter.place == "query" and parameter.type is not str
+        else schema
+    )
 
 
 def _response(operation: Operation, status: int, places: dict[str, Json]) -> Json:

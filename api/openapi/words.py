@@ -93,7 +93,8 @@ OPERATIONS = {
     "list_channels": "Lists all notification channels, secrets masked.",
     "create_channel": "Makes a notification channel.",
     "get_channel": "Shows one notification channel, secrets masked.",
-    "update_channel": "Changes the fields that are given; a masked secret that is sent back keeps the stored one.",
+    "update_channel": "Changes the fields that are given. Keys of `config` are put over the stored ones, null removes "
+    "one; a masked secret that is sent back, or left out, keeps the stored one while the channel goes where it went.",
     "delete_channel": "Deletes a channel; what waits to be sent on it is dropped.",
     "test_channel": "Sends a test notification now, whatever `enabled` and `events` say; 422 with the reason when it "
     "fails.",
@@ -163,8 +164,9 @@ PROPERTIES = {
     "Error.message": "The same for people.",
     "Error.request_id": "X-Request-ID of the answer, under which the service logs.",
     "warnings": "Fields of the body that were ignored, and what is hardly meant; at most 20, only when there are any.",
-    "FieldWarning.code": "Machine word: unknown_field; never_moves, short_window, same_name or pending of a breaker;"
-    " no_mail_server of a channel; repeated of samples.",
+    "FieldWarning.code": "Machine word: unknown_field; never_moves, short_window, percentile_below_1, same_name or"
+    " pending of a breaker; no_mail_server, channel_cannot_work or unknown_config_key of a channel; repeated,"
+    " router_disabled or no_breaker_hears of samples.",
     "FieldWarning.field": "Path of the field in the body; empty where none is meant.",
     "FieldWarning.message": "What is wrong with it, and which field may be meant.",
     "Error.details": "What is wrong by the path of a field, where that can be said; else empty.",
@@ -330,6 +332,8 @@ PROPERTIES = {
     "ChannelSingle.channel": "The channel.",
     "config": "By kind. slack: webhook_url (required). webhook: url, headers, secret. pagerduty: routing_key. email: "
     "to. Secrets and addresses are masked in answers.",
+    "ChannelPatch.config": "Keys to change, those left out stay; null removes a key, null in place of all empties it. "
+    "A key that is given is replaced whole, `headers` too. Another scheme, host or port asks for the secrets again.",
     "Channel.enabled": "Whether anything is sent.",
     "ChannelPatch.enabled": "Whether anything is sent. Default: true.",
     "Channel.events": "What is told: trip (a move to open), recover (half_open to closed).",
@@ -420,7 +424,8 @@ PROPERTIES = {
     "ActorStatus.kind": "Role of the actor.",
     "ActorStatus.state": "up: it answers. starting: it has not said hello yet. away: it does not answer.",
     "ActorStatus.since_ms": "Since when it is in this state, Unix milliseconds; null: not known.",
-    "restarts": "How often another process came up under its name.",
+    "restarts": "How often another process came up under its name since the Directory began; null: "
+    "the Directory does not place it.",
     "holds": "Routers or breakers placed there.",
     "incarnation": "Id of the process' life; null: not known.",
     "node_id": "Machine it runs on; null: it does not answer.",

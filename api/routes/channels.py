@@ -8,16 +8,17 @@ from uuid import uuid4
 from quart import Blueprint, Response
 
 from api.context.current import authorized_project, current_key_id, expect_list, remark, spend_reads, tell
-from api.context.fields import sent_fields
+from api.context.fields import refuse, sent_fields, strict
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.middleware.rate_limits import spend_test
 from api.wire import responses_accounts as bodies
 from api.wire.http import json_response, no_content
-from api.wire.remarks import NO_MAIL_SERVER
+from api.wire.remarks import NO_MAIL_SERVER, channel_remarks
 from api.wire.requests_accounts import ChannelCreate, ChannelPatch, channel_draft, channel_edit
 from breaker_actors.errors import NotFound, SendFailed
 from breaker_actors.notify.model import Destination, sample
+from breaker_actors.store.base import ChannelEdit
 from breaker_actors.store.rows import ChannelRow
 
 blueprint = Blueprint("channels", __name__, url_prefix="/v1/projects/<project_id>/notification-channels")
@@ -39,6 +40,8 @@ async def list_channels(project_id: str) -> Response:
 async def create_channel(project_id: str) -> Response:
     project, parts = await authorized_project(project_id, "manage"), replica()
     draft = channel_draft(await sent_fields(ChannelCreate), parts.settings.allow_private_destinations)
+    if strict():
+        refuse(channel_remarks(draft.channel, draft.config))
     asked = await once(project.org_id, bodies.channel_single, project.id)
     row = await parts.config.create_channel(project.id, draft, parts.clock.now_ms(), current_key_id(), asked)
     noted(asked)
@@ -56,6 +59,8 @@ async def get_channel(project_id: str, channel_id: str) -> Response:
 async def update_channel(project_id: str, channel_id: str) -> Response:
     row, parts = await _channel(project_id, channel_id), replica()
     edit = channel_edit(await sent_fields(ChannelPatch), parts.settings.allow_private_destinations)
+    if strict():
+        edit = _refusing(edit)
     changed = await parts.config.update_channel(row.project_id, row.id, edit, parts.clock.now_ms(), by=current_key_id())
     _remark(changed)
     return json_response(bodies.channel_single(changed))
@@ -82,8 +87,21 @@ async def test_channel(project_id: str, channel_id: str) -> Response:
     return json_response(bodies.ChannelTest(status="sent", message="The test notification was sent."))
 
 
+def _refusing(edit: ChannelEdit) -> ChannelEdit:
+    """The same change, refused where it makes a config that can't work, or has keys that nothing reads."""
+
+    def strictly(row: ChannelRow) -> ChannelRow:
+        new = edit(row)
+        if new.config is not row.config:
+            refuse(channel_remarks(new.channel, new.config))
+        return new
+
+    return strictly
+
+
 def _remark(row: ChannelRow) -> None:
-    """It is taken, since a mail server may be set later; but nobody is told until then."""
+    """Any config is taken, and mails before there is a server; but nobody is told until then."""
+    remark(channel_remarks(row.channel, row.config))
     if row.channel == "email" and row.enabled and replica().settings.smtp_host is None:
         remark([NO_MAIL_SERVER])
 

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from api.wire.unknown import FieldWarning
+import math
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from api.wire.decoding import Loose, strange_fields
+from api.wire.samples import Columns
+from api.wire.unknown import NAME_SHOWN_MAX, UNKNOWN_FIELD, FieldWarning
 from breaker_actors.core.model import Rule, StateWord
+from breaker_actors.messages import AppendResult, Part
+from breaker_actors.notify.channels.config import check, unknown_keys
+from breaker_actors.store.rows import ChannelKind
 
 NEVER_MOVES, SAME_NAME, SHORT_WINDOW = "never_moves", "same_name", "short_window"
+LOW_PERCENTILE = "percentile_below_1"
+CANNOT_WORK, UNKNOWN_KEY = "channel_cannot_work", "unknown_config_key"
+ROUTER_DISABLED, NO_BREAKER_HEARS = "router_disabled", "no_breaker_hears"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
 REPEATED = FieldWarning(
     "repeated",
@@ -26,19 +40,42 @@ def now_enforced(state: StateWord) -> FieldWarning:
 
 def rule_remarks(rule: Rule) -> list[FieldWarning]:
     """On rules that can hardly do what was meant."""
-    return [*_rate_remarks(rule), *_absence_remarks(rule), *_window_remarks(rule)]
+    return [
+        *_range_remarks(rule),
+        *_percentile_remarks(rule),
+        *_absence_remarks(rule),
+        *_window_remarks(rule),
+    ]
 
 
-def _rate_remarks(rule: Rule) -> list[FieldWarning]:
-    """An error rate lies between 0 and 1: a threshold beyond that says always, or never."""
-    if rule.kind != "error_rate":
+_RANGES = {
+    "error_rate": (1.0, "An error rate lies between 0 and 1"),
+    "stddev": (math.inf, "A standard deviation is never below 0"),
+    "count": (math.inf, "A count is never below 0"),
+    "consecutive_failures": (math.inf, "A run of failures is never below 0"),
+}
+"""The highest value of kinds that have none below 0, and how that is said."""
+
+
+def _range_remarks(rule: Rule) -> list[FieldWarning]:
+    """A threshold beyond what a kind's values can be says always, or never."""
+    if rule.kind not in _RANGES:
         return []
-    lowest, highest = (_holds(rule.op, share, rule.threshold) for share in (0.0, 1.0))
+    top, words = _RANGES[rule.kind]
+    lowest, highest = (_holds(rule.op, value, rule.threshold) for value in (0.0, top))
     if lowest != highest:
         return []
     word = "always opens" if lowest else "never opens"
-    message = f"An error rate lies between 0 and 1: with {rule.op} {rule.threshold:g} this breaker {word}."
-    return [FieldWarning(NEVER_MOVES, "threshold", message)]
+    return [FieldWarning(NEVER_MOVES, "threshold", f"{words}: with {rule.op} {rule.threshold:g} this breaker {word}.")]
+
+
+def _percentile_remarks(rule: Rule) -> list[FieldWarning]:
+    """Percentiles are in percent; 0.99 is hardly ever another one than the minimum."""
+    p = (rule.kind_params or {}).get("percentile") if rule.kind == "percentile" else None
+    if not isinstance(p, int | float) or p >= 1:
+        return []
+    message = f"Percentiles are in percent: {p:g} is below the first; did you mean {p * 100:g}?"
+    return [FieldWarning(LOW_PERCENTILE, "kind_params.percentile", message)]
 
 
 def _absence_remarks(rule: Rule) -> list[FieldWarning]:
@@ -61,6 +98,57 @@ def _window_remarks(rule: Rule) -> list[FieldWarning]:
         " recovery sees only samples right before a tick. At least three times eval_interval_ms is advised."
     )
     return [FieldWarning(SHORT_WINDOW, "window_ms", message)]
+
+
+def heard_remarks(good: Columns, parts: Sequence[Part], outcomes: Sequence[AppendResult]) -> list[FieldWarning]:
+    """On samples that were taken and that no breaker hears. Their records may hold samples of other requests, too."""
+    if not any(outcome.disabled or outcome.unheard for outcome in outcomes):
+        return []
+    sent, found = set(zip(good.router_id, good.metric, strict=True)), []
+    for part, outcome in zip(parts, outcomes, strict=True):
+        if outcome.disabled:
+            message = f"Router {part.router_id} is disabled: no breaker hears these samples."
+            found.append(FieldWarning(ROUTER_DISABLED, "router_id", message))
+        for metric in outcome.unheard:
+            if (part.router_id, metric) in sent:
+                names = ", ".join(f'"{name}"' for name in outcome.heard)
+                have = f"its breakers have {names}" if names else "it has no breaker"
+                message = f'No breaker of router {part.router_id} has the metric "{metric}"; {have}.'
+                found.append(FieldWarning(NO_BREAKER_HEARS, "metric", message))
+    return found
+
+
+_SAMPLE_FIELDS = tuple(Loose.__struct_fields__)
+_MEANT = dict.fromkeys(("success", "successful", "succeeded", "is_ok", "failed", "failure", "error", "status"), "ok")
+_MEANT |= dict.fromkeys(("timestamp", "timestamp_ms", "time", "ts", "at"), "ts_ms")
+
+
+def sample_remarks(body: bytes) -> list[FieldWarning]:
+    """On fields of a body's first samples that no sample has; see `strange_fields`."""
+    return [
+        FieldWarning(
+            UNKNOWN_FIELD, f"samples[{index}].{name[:NAME_SHOWN_MAX]}", _strange(name[:NAME_SHOWN_MAX], says_ok)
+        )
+        for name, (index, says_ok) in strange_fields(body).items()
+    ]
+
+
+@lru_cache(256)
+def _strange(name: str, says_ok: bool) -> str:
+    """What to say of an unknown field, in a sample that says its `ok` or not."""
+    known = _MEANT.get(name.lower()) or next(iter(get_close_matches(name.lower(), _SAMPLE_FIELDS, 1)), None)
+    if known is None:
+        return "is no field of a sample"
+    success = " Without ok a sample counts as a success." if known == "ok" and not says_ok else ""
+    return f"is no field of a sample; did you mean {known}?{success}"
+
+
+def channel_remarks(kind: ChannelKind, config: Mapping[str, Any]) -> list[FieldWarning]:
+    """On a channel that can send nothing, and on keys of its config that nothing reads."""
+    return [
+        *(FieldWarning(CANNOT_WORK, p.path, f"{p.message}; until then nothing is sent") for p in check(kind, config)),
+        *(FieldWarning(UNKNOWN_KEY, p.path, p.message) for p in unknown_keys(kind, config)),
+    ]
 
 
 def name_remarks(name: str, alike: int) -> list[FieldWarning]:

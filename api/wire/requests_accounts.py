@@ -15,7 +15,7 @@ from breaker_actors.notify.channels.config import stays
 from breaker_actors.notify.channels.reach import unreachable
 from breaker_actors.store.base import ChannelEdit
 from breaker_actors.store.rows import Alert, ChannelDraft, ChannelKind, ChannelRow
-from breaker_actors.text.redaction import masked_paths
+from breaker_actors.text.redaction import mask, masked_paths
 
 SLUG = f"[A-Za-z0-9._~-]{{1,{NAME_LENGTH_MAX}}}"
 FullName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
@@ -101,13 +101,16 @@ def channel_draft(fields: Mapping[str, Any], allow_private: bool) -> ChannelDraf
 
 
 def channel_edit(fields: Mapping[str, Any], allow_private: bool) -> ChannelEdit:
-    """The row as a PATCH wants it; a config comes whole, with masked values standing for the stored ones."""
+    """The row as a PATCH wants it. Keys of its config are put over the stored ones, null removes one; null for the
+    config removes all. Masked values stand for the stored ones."""
     plain = shape(fields, ChannelPatch)
 
     def edit(row: ChannelRow) -> ChannelRow:
         wanted: dict[str, Any] = {"name": plain.name} if plain.name else {}
         if plain.config is not UNSET:
-            wanted["config"] = _config(row.channel, plain.config or {}, row.config, allow_private)
+            sent = {} if plain.config is None else _merged(row.config, plain.config)
+            config = _config(row.channel, sent, row.config, allow_private)
+            wanted["config"] = row.config if config == row.config else config  # the same one says: nothing was given
         if plain.enabled is not UNSET:
             wanted["enabled"] = plain.enabled is not False
         if plain.events is not UNSET:
@@ -122,16 +125,22 @@ def _alerts(events: list[Alert] | UnsetType | None) -> tuple[Alert, ...]:
     return ALERTS if events is UNSET or events is None else tuple(dict.fromkeys(events))
 
 
+def _merged(stored: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The change over the stored config as its callers see it, so that what they don't give counts as sent back masked:
+    other destinations ask for it as well."""
+    merged = mask(stored) | dict(change)
+    return {name: value for name, value in merged.items() if name not in change or value is not None}
+
+
 def _config(
     kind: ChannelKind, sent: Mapping[str, Any], stored: Mapping[str, Any], allow_private: bool
 ) -> dict[str, Any]:
     """Slack's address is asked for; what the others lack shows when they are tested. A destination that can never be
-    reached is refused. Secrets stay behind a mask only
-    while they go where they went before."""
+    reached is refused. Secrets stay behind a mask only while they go where they went before."""
     config = bounded("config", unmasked("config", sent, stored), CONFIG_BYTES_MAX, CONFIG_VALUES_MAX)
     kept = masked_paths("config", sent, stored)
     if kept and not stays(kind, config, stored):
-        details = dict.fromkeys(kept, "must be given again, not masked: the channel has another destination")
+        details = dict.fromkeys(kept, "must be given again, whole: the channel has another destination")
         raise Invalid(f"{kept[0]}: {details[kept[0]]}", details)
     url = config.get("webhook_url")
     if kind == "slack" and not (isinstance(url, str) and url.startswith(("http://", "https://"))):

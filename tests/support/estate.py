@@ -127,7 +127,9 @@ async def build(path: Path) -> Content:
 async def _things(store: SqlStore, project: ProjectRow) -> Ids:
     """One of everything in a project."""
     breaker, _ = await store.create_breaker(project.id, BreakerDraft(rule=parse_rule(RULE)), NOW_MS)
-    channel = await store.create_channel(project.id, ChannelDraft(channel="webhook", config={}), NOW_MS)
+    channel = await store.create_channel(
+        project.id, ChannelDraft(channel="webhook", config={"url": "https://hook.example/"}), NOW_MS
+    )
     key, _ = await store.create_key(project.org_id, "project", "k", NOW_MS, project.id)
     draft = MuteDraft(starts_ms=2 * NOW_MS, ends_ms=2 * NOW_MS + 1, comment="later", all=True)
     mute = await store.create_mute(project.id, draft, NOW_MS)

@@ -1,13 +1,14 @@
 """What a channel's config must hold before anything is sent: the problems /test shows, and why an attempt is refused.
 
-Pure: no look-up, no connection. A problem's text never repeats a value. Keys that no kind knows are left alone
-(semantics.md section 9: other kinds' configs accept any object).
+Pure: no look-up, no connection. A problem's text never repeats a value. Keys that a kind does not know hinder nothing,
+and are told (semantics.md section 9: other kinds' configs accept any object).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import httpx
@@ -34,6 +35,16 @@ ADDRESS_KEYS: dict[ChannelKind, str] = {
 }
 
 
+CONFIG_KEYS: dict[ChannelKind, tuple[str, ...]] = {
+    "slack": ("webhook_url",),
+    "pagerduty": ("routing_key", "severity", "events_url"),
+    "email": ("to",),
+    "webhook": ("url", "secret", "headers"),
+}
+"""All that is read of a config; a key that is wanted comes first."""
+NAME_SHOWN_MAX = 64
+
+
 class Problem(msgspec.Struct, frozen=True, array_like=True):
     """`path` names the place ("config.headers.X-Team"), `message` says what is wrong with it."""
 
@@ -44,6 +55,19 @@ class Problem(msgspec.Struct, frozen=True, array_like=True):
 def check(kind: ChannelKind, config: Mapping[str, Any]) -> list[Problem]:
     """Everything that keeps this config from working, as far as it can be seen without sending."""
     return _CHECKS[kind](config)
+
+
+def unknown_keys(kind: ChannelKind, config: Mapping[str, Any]) -> list[Problem]:
+    """The keys of a config that nothing reads, each with the one that may be meant."""
+    known = CONFIG_KEYS[kind]
+    strange = [name[:NAME_SHOWN_MAX] for name in config if name not in known]
+    return [Problem(f"config.{name}", f"is not read of a {kind} channel{_guess(name, known)}") for name in strange]
+
+
+def _guess(name: str, known: Sequence[str]) -> str:
+    """The known key that is like a name, or is part of it, or the other way round."""
+    alike = get_close_matches(name.lower(), known, 1) or [key for key in known if name.lower() in key or key in name]
+    return f"; did you mean {alike[0]}?" if alike else ""
 
 
 def recipients(to: object) -> list[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from breaker_actors.errors import Invalid, NotFound
+from breaker_actors.errors import BreakersError, Invalid, NotFound
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import ChannelEdit
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.idempotency import Onces
 from breaker_actors.store.quotas import reweighed, within_share
-from breaker_actors.store.rows import SYSTEM, ChannelDraft, ChannelRow, Once
+from breaker_actors.store.rows import SYSTEM, ChannelDraft, ChannelKind, ChannelRow, Once
+from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.section import lock_project, new_id
 
 CHANNELS_MAX = 100
@@ -125,6 +127,19 @@ def mail_channels(c: Connection) -> int:
     query = select(func.count()).select_from(t.channels).join(t.projects, t.projects.c.id == t.channels.c.project_id)
     wanted = query.where(t.channels.c.channel == "email", t.channels.c.enabled.is_(True), living)
     return int(c.execute(wanted).scalar_one())
+
+
+def enabled_configs(c: Connection, box: SecretBox) -> Iterator[tuple[str, str, ChannelKind, dict[str, Any]]]:
+    """Project id, name, kind and opened config of each enabled channel of living projects; what can't be opened is
+    left out."""
+    living = t.projects.c.deleted_ms.is_(None)
+    query = select(*_COLUMNS).join(t.projects, t.projects.c.id == t.channels.c.project_id)
+    for row in c.execute(query.where(living, t.channels.c.enabled.is_(True)).order_by(t.channels.c.number)):
+        try:
+            config = _decode_config(box.unseal(row.config, config_place(row.id)))
+        except (BreakersError, ValueError):
+            continue
+        yield row.project_id, row.name, row.channel, config
 
 
 def _refuse_too_many(c: Connection, project_id: str) -> None:

@@ -295,7 +295,7 @@ async def test_a_bad_channel(world: World, change: dict[str, Any], field: str) -
     given = {name: value for name, value in asked.items() if value is not ...}
     error = await error_of(await world.call("POST", CHANNELS, json=given), 422, "validation_failed")
     assert any(key.startswith(field) for key in error["details"]), error
-    if "channel" not in change and ... not in change.values():
+    if "channel" not in change and ... not in change.values() and change != {"config": {}}:  # that changes nothing
         made = (await body_of(await world.call("POST", CHANNELS, json=asked | _good(change)), 201))["channel"]
         response = await world.call("PATCH", f"{CHANNELS}/{made['id']}", json=change)
         await error_of(response, 422, "validation_failed")

@@ -69,6 +69,10 @@ KINDS = [
 NAMES = [f"{kind.kind}-{i}" for i, kind in enumerate(KINDS)]
 
 
+def without_null(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if value is not None}
+
+
 async def _made(world: World, kind: Kind) -> dict[str, Any]:
     body = {"channel": kind.kind, "config": kind.config}
     made: dict[str, Any] = (await body_of(await world.call("POST", CHANNELS, json=body), 201))["channel"]
@@ -93,9 +97,12 @@ async def test_another_destination_asks_for_the_secrets_again(world: World, kind
         assert kind.again[0] in error["message"]
         assert "must be given again" in error["message"]
         assert await _stored(world, made["id"]) == kind.config
+        response = await world.call("PATCH", path, json={"config": change})
+        error = await error_of(response, 422, "validation_failed")
+        assert list(error["details"]) == kind.again, "what is left out is not kept unseen, either"
     whole = kind.config | kind.other[0]
     await body_of(await world.call("PATCH", path, json={"config": whole}))
-    assert await _stored(world, made["id"]) == whole
+    assert await _stored(world, made["id"]) == without_null(whole)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)
@@ -105,8 +112,28 @@ async def test_the_same_destination_keeps_them(world: World, kind: Kind) -> None
     for change in [{}, *kind.same]:
         response = await world.call("PATCH", f"{CHANNELS}/{made['id']}", json={"config": made["config"] | change})
         assert (await body_of(response))["channel"]["id"] == made["id"], change
-        assert await _stored(world, made["id"]) == kind.config | change
+        assert await _stored(world, made["id"]) == without_null(kind.config | change)
         await body_of(await world.call("PATCH", f"{CHANNELS}/{made['id']}", json={"config": kind.config}))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+async def test_what_is_left_out_of_a_change_stays(world: World, kind: Kind) -> None:
+    """A change of one key is no word about the others; null removes one, and an object is replaced whole."""
+    path = f"{CHANNELS}/{(made := await _made(world, kind))['id']}"
+    for change in [{}, {"note": "m"}, {"note": None}, *kind.same, {"headers": {"A": "b"}}]:
+        await body_of(await world.call("PATCH", path, json={"config": kind.config}))
+        before = await _stored(world, made["id"])
+        await body_of(await world.call("PATCH", path, json={"config": change}))
+        assert await _stored(world, made["id"]) == without_null(before | change), change
+
+
+async def test_secrets_can_be_removed_with_the_destination_they_went_to(world: World) -> None:
+    path = f"{CHANNELS}/{(made := await _made(world, KINDS[0]))['id']}"
+    change = {"url": "https://other.example/", "secret": None, "headers": None}
+    await body_of(await world.call("PATCH", path, json={"config": change}))
+    assert await _stored(world, made["id"]) == {"url": "https://other.example/", "note": "n"}
+    await body_of(await world.call("PATCH", path, json={"config": None}))
+    assert await _stored(world, made["id"]) == {}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from api.cli.main import app
 from api.launch import doctor, doctor_database
 from api.launch.bootstrap import prepare
+from api.launch.join import note_address
 from breaker_actors.clock import SystemClock
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
@@ -225,13 +226,70 @@ def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
         await store.create_channel(project.id, draft, clock.now_ms())
         await store.close()
 
+    async def spoil() -> None:
+        store = make_store(settings)
+        await store.open()
+        (project,) = [row for org in await store.list_orgs() for row in await store.list_projects(org.id)]
+        draft = ChannelDraft(
+            name="n", channel="pagerduty", config={"integration_key": "hidden"}, enabled=True, events=("trip",)
+        )
+        await store.create_channel(project.id, draft, clock.now_ms())
+        await store.close()
+
     asyncio.run(sign())
     signed = [("database", "ok"), ("durability", "ok"), ("signed ingest", "ok")]
     assert levels(doctor_database.database(settings, clock)) == [*signed, ("mail server", "warning")]
     mailing = settings.model_copy(update={"smtp_host": "127.0.0.1"})
     assert levels(doctor_database.database(mailing, clock)) == signed
+    asyncio.run(spoil())
+    found = list(doctor_database.database(mailing, clock))
+    assert levels(found) == [*signed, ("channel", "warning")]
+    assert "config.integration_key" in found[-1].message
+    assert "did you mean routing_key?" in found[-1].message
+    assert "hidden" not in str(found)
+    (settings.data_dir / "secret.key").unlink()
+    assert levels(doctor_database.database(mailing, clock)) == signed
+    assert not (settings.data_dir / "secret.key").exists()
     (settings.data_dir / "breakers.sqlite").write_bytes(b"no database" * 1_000)
     assert levels(doctor_database.database(settings, clock)) == [("database", "error")]
+
+
+@pytest.mark.parametrize("shell", [None, "here.invalid"])
+def test_a_service_that_runs_is_judged_by_its_own_settings(
+    tmp_path: Path, shell: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever this shell has; where it noted none, the shell is named."""
+    settings, folder = made(tmp_path / "data").model_copy(update={"smtp_host": shell}), tmp_path / "brk-1"
+    make_mail_channel(settings)
+    folder.mkdir(mode=0o700)
+    (settings.data_dir / "lock").write_text(f"{os.getpid()}\n{folder}\n")
+    monkeypatch.setattr(doctor, "APART_S", 0)
+
+    def said(check: str) -> str:
+        return " ".join(found.message for found in doctor.examine(settings, SystemClock()) if found.check == check)
+
+    note_address(folder, "a", settings.model_copy(update={"smtp_host": "localhost"}))
+    assert said("mail server") == ""
+    assert "here.invalid" not in said("names")
+    note_address(folder, "a", settings.model_copy(update={"smtp_host": None}))
+    assert "the running service has no mail server" in said("mail server")
+    elsewhere = SecretStr("postgresql://somebody:s3cret@db.example/name")
+    note_address(folder, "a", settings.model_copy(update={"database_url": elsewhere}))
+    assert "keeps it in PostgreSQL name on db.example" in said("database")
+    (folder / "address.json").unlink()
+    assert ("this shell" in said("mail server")) is (shell is None)
+
+
+def make_mail_channel(settings: Settings) -> None:
+    async def make() -> None:
+        store = make_store(settings)
+        await store.open()
+        (project,) = [row for org in await store.list_orgs() for row in await store.list_projects(org.id)]
+        draft = ChannelDraft(name="n", channel="email", config={"to": ["a@b.example"]}, enabled=True, events=("trip",))
+        await store.create_channel(project.id, draft, SystemClock().now_ms())
+        await store.close()
+
+    asyncio.run(make())
 
 
 def test_schemas(tmp_path: Path) -> None:

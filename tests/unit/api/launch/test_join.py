@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from api.launch import ray_tls as raytls
 from api.launch import ray_token as raytoken
-from api.launch.join import ADDRESS_FILE, note_address, prepare_join
+from api.launch.join import ADDRESS_FILE, note_address, prepare_join, served_settings
 from breaker_actors.errors import Invalid
+from breaker_actors.settings import Settings
 
 NOBODY = 65534
 TLS = (raytls.USE, raytls.CERTIFICATE, raytls.KEY, raytls.AUTHORITY, "GRPC_VERBOSITY")
@@ -33,7 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(mode=0o700)
     raytoken.use_own_token(tmp_path)
     raytls.use_own_pair(folder)
-    note_address(folder, "127.0.0.1:4711")
+    settings = Settings(smtp_host="mail.example", smtp_password=SecretStr("hidden"), tls_key=Path("key.pem"), port=4)
+    note_address(folder, "127.0.0.1:4711", settings)
     for name in (raytoken.MODE, raytoken.TOKEN_PATH, *TLS):
         monkeypatch.delenv(name)
     (tmp_path / "lock").write_text(f"1\n{folder}\n")
@@ -51,6 +54,19 @@ def test_the_noted_address_and_how_it_is_spoken_to(tmp_path: Path, folder: Path)
     key, certificate = str(folder / "ray-key.pem"), str(folder / "ray.pem")
     assert [os.environ[name] for name in TLS] == ["1", certificate, key, certificate, "NONE"]
     assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in os.environ
+
+
+def test_settings_that_a_service_noted(tmp_path: Path, folder: Path) -> None:
+    """What it serves by, as far as it is judged, and no secret."""
+    found = served_settings(tmp_path)
+    assert found is not None
+    assert (found.smtp_host, found.port, found.durability, found.database) == ("mail.example", 4, "power", None)
+    assert found.tls_key == str(Path.cwd() / "key.pem")
+    assert "hidden" not in (folder / ADDRESS_FILE).read_text()
+    for noted in ({"address": "a", "environment": {}}, {"settings": {"host": 1}}, []):
+        (folder / ADDRESS_FILE).write_text(json.dumps(noted))
+        assert served_settings(tmp_path) is None
+    assert served_settings(tmp_path / "absent") is None
 
 
 @pytest.mark.parametrize("lock", [None, "", "1\n", "1\n/nowhere/brk-2\n"])
