@@ -130,6 +130,13 @@ class LogDamaged(Unavailable):
     code = "log_damaged"
 
 
+class ClockBehindLog(Unavailable):
+    """A router's log is ahead of the clock: its samples could not count and are refused, until the clock gets there or
+    an operator says how to go on."""
+
+    code = "clock_behind_log"
+
+
 class Fenced(BreakersError):
     """A newer owner has taken over; the caller must drop what it holds."""
 

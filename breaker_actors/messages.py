@@ -42,7 +42,8 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     "reused" (an earlier one with another body had it), "not_owner" or "failed"; "not_configured": the
     log does not say yet which breakers count. Refused for now: "full" (too much in
     flight), "log_full" (the log is at its bound), "share_full" (this project's share of it is). "damaged": nothing is
-    taken into a log that is not as it was written, until an operator says how to go on.
+    taken into a log that is not as it was written, until an operator says how to go on. "clock_behind": the log's last
+    stamp is so far ahead of the clock that the samples would not count.
 
     Of "ok", who hears the record that the Part became a part of: `disabled`, nobody, as its router is; `unheard`, some
     of its metrics that no breaker of the router has, and `heard`, some that breakers have."""
@@ -58,6 +59,7 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
         "not_configured",
         "failed",
         "damaged",
+        "clock_behind",
     ]
     offset: int = 0
     disabled: bool = False
@@ -445,7 +447,9 @@ class RouterFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting`: samples on their way into the log. `log_bytes`: by slot; two owners may write into one. `limits`: the
     projects that have used up their share of a log, at most 100 / BREAKERS_LOG_PROJECT_PERCENT_MAX of each. `damaged`:
     routers into whose logs nothing is taken, a hundred at most. `fault`: why the log's last write failed, "" when it
-    did not."""
+    did not. `logs_ahead`: routers whose logs are ahead of the clock and take no samples until it gets there, a
+    hundred at most; `ahead_ms`: the most that one is. `clock_doubted_ms`: by how much the wall clock is ahead of
+    what is believed of it."""
 
     routers: int
     waiting: int
@@ -453,12 +457,16 @@ class RouterFigures(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[ProjectShare, ...] = ()
     damaged: tuple[str, ...] = ()
     fault: str = ""
+    logs_ahead: tuple[str, ...] = ()
+    ahead_ms: int = 0
+    clock_doubted_ms: int = 0
 
 
 class BreakerFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`behind`: breakers that have not applied all they were sent, `lag` records of a log at most. `unheard`: links to
     routers that nobody serves. `overdue_ms`: how long the oldest unfired timer has been due. `limits`: the projects
-    that have used up their share of window memory here."""
+    that have used up their share of window memory here. `ahead`: those whose time is ahead of the clock,
+    so that samples of now do not count for them."""
 
     breakers: int
     starting: int
@@ -467,6 +475,7 @@ class BreakerFigures(msgspec.Struct, frozen=True, kw_only=True):
     unheard: int
     overdue_ms: int
     limits: tuple[ProjectShare, ...] = ()
+    ahead: int = 0
 
 
 class JournalFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -188,6 +188,12 @@ class Settings(BaseSettings):
     max_clock_skew_ms: int = Field(
         500, ge=0, description="a router's new owner on another node waits so long before its first stamp"
     )
+    clock_step_max_ms: int = Field(
+        5_000,
+        ge=1_000,
+        description="a wall clock that steps ahead by more is believed once that has lasted a minute; a log that is"
+        " ahead of the clock by more takes no samples",
+    )
     rebalance_moves_per_minute: int = Field(
         60, ge=0, description="breakers moved to new actors a minute when the cluster grew; 0: only on command"
     )

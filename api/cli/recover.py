@@ -28,13 +28,17 @@ AT_ONCE = 500
 def recover(
     routers: Annotated[list[str] | None, typer.Argument(help="Ids of routers; all of them with --all.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every router there is.")] = False,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Also set logs back to now that are ahead of the clock.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; else it is only said what is lost.")] = False,
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """Make damaged logs of routers whole again. What is lost of them is shown: records that are missing, or are not
-    what was written, and when they were received. Their routers take samples again, behind a gap. Stop the service
-    first, and start it afterwards."""
+    what was written, and when they were received. Their routers take samples again, behind a gap. With --ahead so do
+    those whose logs are ahead of the clock: what is stamped later than now is lost; their breakers keep their states.
+    Stop the service first, and start it afterwards."""
 
     async def work(store: Store, now_ms: int) -> list[Loss]:
         if bool(routers) == everything:
@@ -42,7 +46,9 @@ def recover(
         known = {one.id: one for one in await store.placements("router")}
         if unknown := sorted(set(routers or ()) - known.keys()):
             raise Invalid(f"there is no router {unknown[0]}")
-        return await _recovered(store, settings_of(data_dir), sorted(routers or known), now_ms, not yes)
+        settings = settings_of(data_dir)
+        ahead_max_ms = settings.clock_step_max_ms if ahead else None
+        return await _recovered(store, settings, sorted(routers or known), now_ms, not yes, ahead_max_ms)
 
     lock = _alone(data_dir)
     try:
@@ -71,30 +77,34 @@ def _alone(data_dir: Any) -> Any:
         return take_data_dir(settings.data_dir) if settings.database_url is None and is_in_use(settings) else None
 
 
-async def _recovered(store: Store, settings: Settings, router_ids: list[str], now_ms: int, dry: bool) -> list[Loss]:
+async def _recovered(
+    store: Store, settings: Settings, router_ids: list[str], now_ms: int, dry: bool, ahead_max_ms: int | None
+) -> list[Loss]:
     from breaker_actors.persistence import make_log
 
     log, found = make_log(settings), list[Any]()
     try:
         for start in range(0, len(router_ids), AT_ONCE):
             for router in await store.router_assignments(router_ids[start : start + AT_ONCE]):
-                found += await make_whole(store, log, router, now_ms, dry)
+                found += await make_whole(store, log, router, now_ms, dry, ahead_max_ms)
     finally:
         await log.close()
     return found
 
 
-async def make_whole(store: Store, log: SampleLog, router: RouterAssignment, now_ms: int, dry: bool) -> list[Loss]:
+async def make_whole(
+    store: Store, log: SampleLog, router: RouterAssignment, now_ms: int, dry: bool, ahead_max_ms: int | None = None
+) -> list[Loss]:
     """Recovers one log, and answers what of it is lost. The routing table comes behind that: the one in the log may be
     lost, too."""
     place = (router.log_slot, router.router_id, router.reached_offset, now_ms)
-    lost: list[Loss] = await log.recover(*place, None)
+    lost: list[Loss] = await log.recover(*place, None, ahead_max_ms)
     if not dry:
         try:
             entries = await store.router_entries(router.project_id, router.router_id, now_ms, BY) if lost else ()
         except NotFound:  # it is deleted: its last change is on the way
             entries = ()
-        await log.recover(*place, entries)
+        await log.recover(*place, entries, ahead_max_ms)
     return lost
 
 

@@ -65,13 +65,25 @@ def _summary(status: dict[str, Any]) -> Text:
 
 
 def _faults(status: dict[str, Any]) -> list[Text]:
-    """A line for each actor whose samples can't be stored, all or those of some routers."""
+    """A line for each actor whose samples can't be stored or don't count, all or those of some routers."""
     lines = []
     for actor in status["actors"]:
         if fault := actor.get("fault"):
             lines.append(f"{actor['name']}: samples can't be stored: {fault}")
         if damaged := actor.get("damaged"):
             lines.append(f"{actor['name']}: logs are damaged, of routers {', '.join(damaged)}: breakers recover")
+        if ahead := actor.get("logs_ahead"):
+            span = _span(actor["ahead_ms"])
+            lines.append(
+                f"{actor['name']}: logs are up to {span} ahead of the clock, of routers {', '.join(ahead)}: their"
+                " samples are refused until it gets there, or breakers recover --ahead"
+            )
+        if count := actor.get("ahead"):
+            lines.append(f"{actor['name']}: {count} breakers are ahead of the clock: samples of now do not count there")
+        if doubted := actor.get("clock_doubted_ms"):
+            lines.append(
+                f"{actor['name']}: the clock stepped ahead by {_span(doubted)}, believed if that lasts a minute"
+            )
     return [Text(for_terminal(line), "red") for line in lines]
 
 

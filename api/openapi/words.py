@@ -438,6 +438,13 @@ PROPERTIES = {
     " null: not of its role, or no answer.",
     "fault": "Why the log's last write failed: samples are refused meanwhile; empty: it did not; null: not of its role,"
     " or no answer.",
+    "logs_ahead": "Routers whose logs are ahead of the clock, so that their samples are refused until it gets there, a"
+    " hundred at most; null: not of its role, or no answer.",
+    "ahead_ms": "By how much the log is that is furthest ahead, milliseconds; null: not of its role, or no answer.",
+    "clock_doubted_ms": "By how much the wall clock stepped ahead and is not believed yet, milliseconds; null: not of"
+    " its role, or no answer.",
+    "ahead": "Breakers whose time is ahead of the clock, so that samples of now do not count; null: not of its"
+    " role, or no answer.",
     "ActorStatus.breakers": "Breakers it has itself; null: not of its role, or no answer.",
     "starting": "Breakers that still recover; null: not of its role, or no answer.",
     "behind": "Breakers that have not applied all they were sent; null: not of its role, or no answer.",

@@ -30,16 +30,18 @@ async def live() -> Response:
 
 @blueprint.get("/readyz")
 async def ready() -> Response:
-    """One look for all who ask within half a second. 200 also while something could not be read: all others are
-    served, and the words say so."""
+    """One look for all who ask within half a second. 200 also while something could not be read, or logs
+    are ahead of the clock: all others are served, and the words say so."""
     return json_response(await replica().readiness.get("", partial(_look, replica().gateway)))
 
 
 async def _look(gateway: Gateway) -> Ready:
     await gateway.ready()
-    body = Ready(status="ready")
+    body, words = Ready(status="ready"), [await gateway.notice()]
     with suppress(BreakersError):
         if aside := sum(await gateway.store.count_aside()):
             body.set_aside = aside
-            body.message = f"{aside} stored things could not be read and were set aside: `breakers aside list`"
+            words.append(f"{aside} stored things could not be read and were set aside: `breakers aside list`")
+    if message := "; ".join(filter(None, words)):
+        body.message = message
     return body

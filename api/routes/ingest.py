@@ -20,7 +20,7 @@ from api.wire import samples
 from api.wire.http import json_response
 from api.wire.remarks import REPEATED, heard_remarks, sample_remarks
 from api.wire.responses import Accepted
-from breaker_actors.errors import IdempotencyKeyReused, Invalid, LogDamaged, Overloaded, Unavailable
+from breaker_actors.errors import ClockBehindLog, IdempotencyKeyReused, Invalid, LogDamaged, Overloaded, Unavailable
 from breaker_actors.messages import AppendResult
 from breaker_actors.store.rows import ProjectRow
 from breaker_actors.telemetry.meters import Meters
@@ -175,6 +175,8 @@ def check_outcomes(outcomes: Sequence[AppendResult]) -> None:
     words = {outcome.status for outcome in outcomes}
     if "damaged" in words:
         raise LogDamaged
+    if "clock_behind" in words:
+        raise ClockBehindLog
     if words & {"failed", "not_owner", "not_configured"}:
         raise Unavailable("A part of the samples could not be stored; send the request again.")
     if "reused" in words:

@@ -29,7 +29,8 @@ class ActorStatus(Answer, kw_only=True):
     what it says it has itself. `behind`: breakers that have not applied all they were sent, `lag` log records at most;
     `unheard`: links to routers that nobody serves; `overdue_ms`: age of the oldest unfired timer; `damaged`: routers
     whose logs are not as they were written, a hundred at most; `fault`: why the log's last write failed, "" when it did
-    not."""
+    not; `logs_ahead`: routers whose logs are ahead of the clock, a hundred at most, by `ahead_ms` at most;
+    `ahead`: breakers that are; `clock_doubted_ms`: by how much the clock stepped ahead and is not believed."""
 
     name: str
     kind: Kind
@@ -46,12 +47,16 @@ class ActorStatus(Answer, kw_only=True):
     log_bytes: dict[str, Count] | None
     damaged: list[Uuid] | None
     fault: str | None
+    logs_ahead: list[Uuid] | None
+    ahead_ms: Count | None
+    clock_doubted_ms: Count | None
     breakers: Count | None
     starting: Count | None
     behind: Count | None
     lag: Count | None
     unheard: Count | None
     overdue_ms: Count | None
+    ahead: Count | None
 
 
 class ActorBudgets(Answer, kw_only=True):

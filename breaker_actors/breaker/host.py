@@ -102,7 +102,9 @@ class BreakerHost:
 
     async def status(self) -> BreakerFigures:
         found = await self._subscriptions.figures(self._clock.now_ms())
-        return msgspec.structs.replace(found, limits=self._windows.limits())
+        latest_ms = self._clock.now_ms() + self._settings.clock_step_max_ms
+        ahead = sum(h.breaker is not None and h.breaker.now_ms > latest_ms for h in self._hosted.values())
+        return msgspec.structs.replace(found, limits=self._windows.limits(), ahead=ahead)
 
     async def assign(self, assignments: Sequence[BreakerAssignment]) -> None:
         """Hosts breakers under new epochs; restoring goes on in the background."""

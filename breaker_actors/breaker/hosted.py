@@ -10,6 +10,7 @@ import msgspec
 
 from breaker_actors.core.log_entries import (
     BREAKER,
+    DAMAGED,
     GAPS,
     SAMPLES,
     VIEW,
@@ -17,6 +18,7 @@ from breaker_actors.core.log_entries import (
     SampleColumns,
     decode_breaker,
     decode_gap,
+    decode_lost,
     encode_entry,
 )
 from breaker_actors.core.machine import Breaker
@@ -293,6 +295,9 @@ class HostedBreaker:
             return self.breaker.ingest(item.body.rows(item.start, item.stop), item.received_ms)
         if item.kind in GAPS:
             assert isinstance(item.body, bytes)
+            if item.kind == DAMAGED and decode_lost(item.body).sets_back:
+                self.breaker = set_back(self.breaker, item.received_ms, window_samples_max)
+                self.looked_ms = min(self.looked_ms, item.received_ms)
             gap = decode_gap(item.body)
             return self.breaker.gap(gap.from_ms, gap.to_ms)
         return ()
@@ -410,6 +415,27 @@ class HostedBreaker:
         assert self.breaker is not None
         name, rule = self.settings.name, self.breaker.rule
         return tuple(EventDraft.of(name, rule, effect) for effect in effects if isinstance(effect, Transition))
+
+
+def set_back(breaker: Breaker, at_ms: int, window_samples_max: int) -> Breaker:
+    """A breaker whose time was ahead of the clock, as of `at_ms`: state, numbers and baseline stay, evidence and timers
+    begin anew. One that is not that far is left as it is."""
+    if breaker.now_ms <= at_ms:
+        return breaker
+    old = breaker.record()
+    record = msgspec.structs.replace(
+        old,
+        created_ms=min(old.created_ms, at_ms),
+        now_ms=at_ms,
+        grid_ms=at_ms,
+        state_since_ms=min(old.state_since_ms, at_ms),
+        evidence_floor_ms=at_ms,
+        gap_end_ms=at_ms,
+        streak=0,
+        peak=0,
+        seen=0,
+    )
+    return Breaker.restore(breaker.rule, record, window_samples_max=window_samples_max)
 
 
 def shared(router: RouterRef) -> RouterRef:

@@ -68,9 +68,11 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Lost(Gap, frozen=True):
-    """The payload of a DAMAGED record: what was lost are the records from `first` up to it."""
+    """The payload of a DAMAGED record: what was lost are the records from `first` up to it. `sets_back`: the log was
+    ahead of the clock, and who reads on does so as of this record."""
 
     first: int
+    sets_back: bool = False
 
 
 class LogRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -24,7 +24,8 @@ GONE_MIN_MS = 600_000
 """Of a deleted router's log something stays at least so long: its breakers read their own end in there."""
 GONE_SPARED_MS = 60_000
 """Where room is short the rest of it goes early, but for what came within this time."""
-PRUNE_EVERY_MS = 600_000
+PRUNE_EVERY_S = 600.0
+PACE = 2
 PRUNED_MANY = 1_000
 """A round that removed so many rows of a table is not waited behind: there may be more of them."""
 DAY_MS = 86_400_000
@@ -43,7 +44,8 @@ class Retention:
         self._net = net
         self._clock = clock
         self._settings = settings
-        self._pruned_ms = 0
+        self._pruned_s: float | None = None
+        self._aging: tuple[int, float] | None = None
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,18 +68,36 @@ class Retention:
             await self._trim(now)
             if shed := await self._store.shed_deliveries(now):
                 log.warning("deliveries_shed", count=shed)
-            if now - self._pruned_ms >= PRUNE_EVERY_MS:
-                before_ms = now - self._settings.history_retention_days * DAY_MS
+            at_s = self._clock.monotonic()
+            if self._pruned_s is None or at_s - self._pruned_s >= PRUNE_EVERY_S:
+                aged_ms = await self._age(now, at_s)
+                before_ms = aged_ms - self._settings.history_retention_days * DAY_MS
                 await self._store.finish_deletions(now)
                 removed = await self._store.prune(before_ms)
-                removed["idempotency_keys"] = await self._store.prune_idempotency_keys(now - KEPT_MS)
+                removed["answers"] = await self._store.prune_idempotency_keys(aged_ms - KEPT_MS)
                 removed["deliveries"] = await self._store.prune_deliveries(before_ms)
                 if max(removed.values()) < PRUNED_MANY:
-                    self._pruned_ms = now
+                    self._pruned_s = at_s
                 if any(removed.values()):
                     log.info("history_pruned", **removed)
         except BreakersError as error:
             log.warning("upkeep_put_off", error=str(error))
+
+    async def _age(self, now: int, at_s: float) -> int:
+        """The time by which history is old: never ahead of the clock, a day at most ahead of where it was when this
+        process began, and from then on PACE times as fast as real time at most. So a clock that is wrong by a year
+        removes little, and after a long rest what is too old goes a while later."""
+        if self._aging is None:
+            known_ms = await self._store.history_ms()
+            upto_ms = now if known_ms is None else known_ms + DAY_MS
+        else:
+            known_ms, known_s = self._aging
+            upto_ms = known_ms + round(PACE * (at_s - known_s) * 1000)
+        known_ms = upto_ms if known_ms is None else known_ms
+        aged_ms = max(known_ms, min(now, upto_ms))
+        await self._store.note_history_ms(aged_ms)
+        self._aging = aged_ms, at_s
+        return min(now, aged_ms)
 
     async def _trim(self, now: int) -> None:
         placed = {p.log_slot for p in await self._store.placements("router") if p.log_slot}

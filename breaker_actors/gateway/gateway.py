@@ -79,6 +79,9 @@ class Gateway(Protocol):
     async def ready(self) -> None:
         """Returns when store, directory and every journal answer, and the routers' logs take writes."""
 
+    async def notice(self) -> str:
+        """What an operator should know though samples are taken, or most are; "" when there is nothing."""
+
     async def rebalance(self, most: int) -> Rebalanced:
         """One step of evening out the actors' loads; to be repeated while anything is left."""
 
@@ -169,6 +172,9 @@ class ActorGateway:
         await JournalPeer(self._net, journal_name(0)).ready()
         if fault := self._heartbeat.fault():
             raise Unavailable(f"samples can't be stored: {fault}")
+
+    async def notice(self) -> str:
+        return await self._heartbeat.notice()
 
     async def rebalance(self, most: int) -> Rebalanced:
         return await self._directory.rebalance(most)

@@ -49,6 +49,23 @@ class ReachabilityHeartbeat:
         """Returns why the log of one RouterActor does not take writes, as of its last answer; "" when it does."""
         return self._faults.get(name, "")
 
+    async def notice(self) -> str:
+        """Returns what RouterActors have to say of their clocks, the first of it; "" when they have nothing. Takes
+        REACHABILITY_INTERVAL_MS at most."""
+        return next((words for words in await asyncio.gather(*map(self._notice, self._names)) if words), "")
+
+    async def _notice(self, name: str) -> str:
+        words = []
+        with contextlib.suppress(BreakersError, TimeoutError):
+            async with asyncio.timeout(REACHABILITY_INTERVAL_MS / 1000):
+                figures = await RouterPeer(self._net, name).status()
+                if step_ms := figures.clock_doubted_ms:
+                    words.append(f"the clock stepped ahead by {step_ms / 1000:.0f} s, believed if that lasts a minute")
+                if figures.logs_ahead:
+                    ahead = f"logs are up to {figures.ahead_ms / 1000:.0f} s ahead of the clock"
+                    words.append(f"{ahead}, samples of their routers are refused: `breakers status`")
+        return "; ".join(words)
+
     async def _run(self) -> None:
         while True:
             if self._is_open is None or await self._is_open():

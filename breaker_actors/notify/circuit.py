@@ -7,6 +7,7 @@ one delivery at a time, after each success one more.
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Record, StateWord
@@ -14,8 +15,12 @@ from breaker_actors.notify.limits import FAILURES_MAX, Pace
 from breaker_actors.notify.model import Attempt
 from breaker_actors.store.rows import CircuitRow
 
+AHEAD_MAX_MS = 1_000
+"""A circuit whose time is further ahead was moved by a clock that was wrong."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
+_TIMES = tuple(name for name in Record.__struct_fields__ if name.endswith("_ms"))
 
 
 class Circuit:
@@ -53,6 +58,7 @@ class Circuit:
 
     def capacity(self, now_ms: int) -> int:
         """Returns how many deliveries may be under way at `now_ms`; 0: no delivery is attempted."""
+        self._set_back(now_ms)
         self._breaker.advance(now_ms)
         if now_ms < self._not_before_ms or self.state == "open":
             return 0
@@ -68,6 +74,7 @@ class Circuit:
         A final refusal is an answer: whoever gives it is alive. Of a half-open circuit the first failure counts as
         many, so that one probe decides; once a probe got through, failures count as in a closed one.
         """
+        self._set_back(now_ms)
         self._breaker.advance(now_ms - 1)
         failed = attempt.result == "retry"
         if failed:
@@ -82,6 +89,16 @@ class Circuit:
         if probing and not failed:
             self._proven_seq = seq
         return probing and not failed
+
+    def _set_back(self, now_ms: int) -> None:
+        """After a clock that was ahead: all times go back by as much, and what was left of a pause is left of it."""
+        record = self._record()
+        ahead_ms = record.now_ms - 1 - now_ms
+        if ahead_ms <= AHEAD_MAX_MS:
+            return
+        times = {name: getattr(record, name) - ahead_ms for name in _TIMES}
+        self._breaker = Breaker.restore(self._breaker.rule, replace(record, **times))
+        self._not_before_ms -= ahead_ms
 
     def row(self) -> CircuitRow:
         """What is to be remembered of it."""

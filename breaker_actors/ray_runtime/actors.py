@@ -25,7 +25,7 @@ from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from breaker_actors.breaker.host import BreakerHost
-from breaker_actors.clock import SystemClock
+from breaker_actors.clock import SteadyClock, SystemClock, real_time
 from breaker_actors.directory.host import DirectoryHost
 from breaker_actors.directory.retention import Retention
 from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch, Unavailable
@@ -232,7 +232,7 @@ class BreakerActor(_Wrapped):
     async def __init__(self, name: str, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
         incarnation = uuid4().hex
         net = RayNet(settings)
-        self._part = BreakerHost(name, incarnation, make_log(settings), net, SystemClock(), settings)
+        self._part = BreakerHost(name, incarnation, make_log(settings), net, steady_clock(settings), settings)
         await self._open(settings)
         self._part.start()
         self._hello = asyncio.create_task(_say_hello(net, "breaker", name, incarnation))
@@ -242,7 +242,7 @@ class RouterActor(_Wrapped):
     async def __init__(self, name: str, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
         incarnation = uuid4().hex
         net = RayNet(settings)
-        self._part = RouterHost(name, incarnation, make_log(settings), net, SystemClock(), settings)
+        self._part = RouterHost(name, incarnation, make_log(settings), net, steady_clock(settings), settings)
         await self._open(settings)
         self._part.start()
         self._hello = asyncio.create_task(_say_hello(net, "router", name, incarnation))
@@ -263,7 +263,7 @@ class NotifierActor(_Wrapped):
         from breaker_actors.notify.notifier import NotifierHost
         from breaker_actors.notify.sender import open_sender
 
-        store, clock = make_store(settings), SystemClock()
+        store, clock = make_store(settings), steady_clock(settings)
         await _until_up(store.open)
         self._part = NotifierHost(store, open_sender(settings, clock), clock, settings)
         await self._open(settings)
@@ -274,15 +274,24 @@ class DirectoryActor(_Wrapped):
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         store = make_store(settings)
         await _until_up(store.open)
-        net = RayNet(settings)
-        self._part = DirectoryHost(store, net, SystemClock(), settings, lambda: budgets(settings), _end_process)
+        net, clock = RayNet(settings), steady_clock(settings)
+        self._part = DirectoryHost(store, net, clock, settings, lambda: budgets(settings), _end_process)
         await self._open(settings)
         self._started = asyncio.create_task(self._part.start())
-        self._retention = Retention(store, make_log(settings), net, SystemClock(), settings)
+        self._retention = Retention(store, make_log(settings), net, clock, settings)
         self._retention.start()
 
 
 SEATED: dict[ActorKind, type[_Wrapped]] = {"router": RouterActor, "breaker": BreakerActor}
+
+
+def steady_clock(settings: Settings) -> SteadyClock:
+    """The clock of an actor. Replicas go by the machine's own: what they compare with it is the clock of a caller."""
+
+    def tell(event: str, step_ms: int) -> None:
+        structlog.get_logger().warning(event, step_ms=step_ms)
+
+    return SteadyClock(SystemClock(), settings.clock_step_max_ms, real_time, tell)
 
 
 def release(settings: Settings) -> str:

@@ -80,6 +80,10 @@ class OwnedRouter:
         """received_ms of the next record (semantics.md section 2); later than the watermark."""
         return max(now_ms, self.last_ms, self.watermark_ms + 1 if self.watermark_ms else 0)
 
+    def ahead_ms(self, now_ms: int) -> int:
+        """By how much the next stamp is ahead of the clock: a sample of now is that old already when it counts."""
+        return self.stamp(now_ms) - now_ms
+
 
 def shortfall(offset: int, read: int) -> str:
     """What is wrong with a log that ends at an offset and was read up to another; "" when nothing is. What breakers
@@ -107,7 +111,8 @@ class Group:
     """Stages the samples and changes of one group. `outcomes[i]`: of the items that need no record of their own.
 
     `refusal`: why new samples for a slot and project are refused, if they are. `owed`: the gap that has to
-    lie before anything else of a router, if there is one."""
+    lie before anything else of a router, if there is one. `ahead_max_ms`: a router whose next stamp is further ahead of
+    the clock takes no samples: they would be late before they count."""
 
     def __init__(
         self,
@@ -116,8 +121,10 @@ class Group:
         now_ms: int,
         owed: Callable[[str], Gap | None],
         asides: Asides | None = None,
+        ahead_max_ms: int = 1 << 62,
     ) -> None:
         self._routers = routers
+        self._ahead_max_ms = ahead_max_ms
         self._owed = owed
         self._asides = asides or Asides()
         self._refusal = refusal
@@ -151,6 +158,9 @@ class Group:
             return
         if isinstance(item, Part) and self._known(router, keys[REUSABLE:]) is not None:
             self.outcomes[index] = AppendResult("reused")
+            return
+        if isinstance(item, Part) and router.ahead_ms(self._now_ms) > self._ahead_max_ms:
+            self.outcomes[index] = AppendResult("clock_behind")
             return
         if isinstance(item, Part) and (refusal := self._refusal(router.slot, router.project_id)) is not None:
             self.outcomes[index] = AppendResult(refusal)

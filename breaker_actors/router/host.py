@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from breaker_actors.clock import Clock
+from breaker_actors.clock import Clock, doubted_ms
 from breaker_actors.errors import BreakersError, NotOwner, Unavailable
 from breaker_actors.messages import (
     UNAVAILABLE,
@@ -35,7 +35,7 @@ from breaker_actors.router.appends import Appends
 from breaker_actors.router.group import Change, Group
 from breaker_actors.router.owned import OwnedRouters
 from breaker_actors.router.takeover import Takeover
-from breaker_actors.router.watermark import Watermarks
+from breaker_actors.router.watermark import LogsAhead, Watermarks
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry.guard import run_supervised
 from breaker_actors.telemetry.meters import Meters
@@ -109,6 +109,7 @@ class RouterHost:
         self._outages = self._owned.outages
         self._appends = Appends(log, self._owned, clock, self.meters, self._asides)
         skew_max_ms = settings.max_clock_skew_ms
+        self._ahead = LogsAhead(self._owned.by_id, clock, settings)
         self._takeover = Takeover(log, incarnation, self._owned, self._appends, clock, skew_max_ms, self._asides)
         self._watermarks = Watermarks(log, incarnation)
         self._is_settling = False
@@ -193,10 +194,12 @@ class RouterHost:
         each (router_id, breaker_id). Raises Unavailable when the log does not answer.
 
         Gives none while no samples can be taken, nor in a slot where an outage is still to be written, nor for a
-        damaged log: that silence is no evidence."""
+        damaged log: that silence is no evidence. Nor for a time so far ahead that what comes now would not count behind
+        it: whoever asks goes by a clock that is wrong."""
 
         async def advance(_: int) -> WatermarkAnswers:
-            if self._outages.away_since(self._clock.now_ms()) is not None:
+            now = self._clock.now_ms()
+            if self._outages.away_since(now) is not None or self._ahead.is_far(upto_ms, now):
                 return WatermarkAnswers([UNAVAILABLE] * len(pairs))
             asked = {i: router for i, _ in pairs if (router := self._owned.by_id.get(i))}
             silent = {r.id for r in asked.values() if r.damage or self._outages.owed.is_owed(r.slot)}
@@ -230,6 +233,7 @@ class RouterHost:
 
     async def status(self) -> RouterFigures:
         sizes = {slot: await self._log.size_bytes(slot) for slot in self._owned.slots()}
+        ahead = self._ahead.routers()
         return RouterFigures(
             routers=len(self._owned.by_id),
             waiting=self._work.weight,
@@ -237,6 +241,9 @@ class RouterHost:
             limits=self._owned.retention.limits(),
             damaged=tuple(sorted(r.id for r in self._owned.by_id.values() if r.damage))[:DAMAGED_TOLD_MAX],
             fault=self._appends.fault if self._owned.by_id else "",
+            logs_ahead=tuple(sorted(ahead))[:DAMAGED_TOLD_MAX],
+            ahead_ms=max(ahead.values(), default=0),
+            clock_doubted_ms=doubted_ms(self._clock),
         )
 
     async def incarnation_id(self) -> str:
@@ -285,7 +292,8 @@ class RouterHost:
 
     def _group(self, now: int) -> Group:
         owned = self._owned
-        return Group(owned.by_id, owned.retention.refusal, now, self._outages.owed.of, self._asides)
+        gap = self._outages.owed.of
+        return Group(owned.by_id, owned.retention.refusal, now, gap, self._asides, self._ahead.max_ms)
 
     def _settle_soon(self) -> None:
         """Owed gaps are written a slice with each group, and there is one until none is owed. After a failed write the
@@ -337,6 +345,7 @@ class RouterHost:
         """How things stand (see Meters.watch)."""
         self._appends.look()
         self._owned.look()
+        self._ahead.look(self.meters)
         self.meters.gauge("breakers_lane_waiting", self._work.weight, lane="log")
         self.meters.total("breakers_lane_calls_total", self._work.calls, lane="log")
 

@@ -132,6 +132,7 @@ class AccountStore(AccessVersion, Protocol):
     async def create_org(self, name: str, now_ms: int) -> str: ...
     async def has_org(self) -> bool: ...
     async def list_orgs(self) -> list[OrgRow]: ...
+    async def operator_org(self) -> str: ...
     async def create_key(
         self,
         org_id: str,
@@ -492,6 +493,13 @@ class RetentionStore(Placements, Protocol):
 
     async def log_floors(self) -> list[LogFloor]:
         """What is still needed of every router's log, by its linked breakers' stored records."""
+
+    async def history_ms(self) -> int | None:
+        """Up to when time has gone on for history that grows old: what was noted last, else the newest time in it; None
+        when there is none."""
+
+    async def note_history_ms(self, at_ms: int) -> None:
+        """Stores how far that time has come."""
 
     async def prune(self, before_ms: int) -> dict[str, int]:
         """Removes history older than a time, a bounded part of it; how many rows went of each table."""

@@ -171,6 +171,18 @@ _METERS = [
         "routers whose logs are not as they were written: their samples are refused (`breakers aside list`)",
     ),
     Meter(
+        "breakers_logs_ahead",
+        "routers",
+        ("router",),
+        "routers whose logs are ahead of the clock: their samples are refused (`breakers status`)",
+    ),
+    Meter(
+        "breakers_clock_doubted_seconds",
+        "seconds",
+        ("router",),
+        "by how much the wall clock stepped ahead and is not believed yet; 0: it is",
+    ),
+    Meter(
         "breakers_log_trimmed_total",
         "records",
         ("router",),

@@ -124,11 +124,18 @@ class SampleLog(Protocol):
         """Drops all that is kept of a router that exists no more."""
 
     async def recover(
-        self, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+        self,
+        slot: str,
+        router_id: str,
+        upto: int,
+        now_ms: int,
+        entries: Sequence[Entry] | None,
+        ahead_max_ms: int | None = None,
     ) -> list[Loss]:
         """Makes a damaged log whole: DAMAGED records stand for what is lost, it ends at `upto` at least, and these
         entries come behind all of that. Answers what is lost; None: does nothing else. Its owner, if there is one,
-        loses it."""
+        loses it. A log that is ahead of `now_ms` by more than `ahead_max_ms` is set back to it: what is stamped later
+        is lost, too, and breakers that read on go on from their states as of then. None: no log is."""
 
     async def faults(self, read: LogRead, now_ms: int) -> list[str]:
         """Words for all that is wrong with a router's log. Reads all of it, and changes nothing."""

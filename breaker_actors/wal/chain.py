@@ -104,17 +104,23 @@ def _check_trimmed(router_id: str, first: int, end: int, extent: Extent) -> None
         raise log_damaged(router_id, f"{which} missing", missing)
 
 
-def losses(rows: Iterable[Row], router_id: str, extent: Extent, upto: int, now_ms: int) -> Iterator[tuple[int, Row]]:
+def losses(
+    rows: Iterable[Row], router_id: str, extent: Extent, upto: int, now_ms: int, is_ahead: bool = False
+) -> Iterator[tuple[int, Row]]:
     """What of a router's log is lost: for each run of records that are missing, or not as they were written, its first
     offset and the DAMAGED record that is to stand at its last. What was split by a view that is lost is lost with it.
-    `rows`: all there are; `upto`: so far the log was read at least. What is lost at the end is a gap until `now_ms`."""
+    `rows`: all there are; `upto`: so far the log was read at least. What is lost at the end is a gap until `now_ms`.
+    `is_ahead`: records stamped after that go, too, and a record stands behind all that was read, that sets breakers
+    back."""
     good: Row | None = None
     next_, first, last, view = max(1, extent.floor), 0, 0, 0
+    upto = max(upto, extent.offset) + 1 if is_ahead else upto
     for row in rows:
         if (begin := _begin(row, extent)) > next_:
             first, last = first or next_, begin - 1
         torn = good is not None and not first and not _follows(row, good)
-        if torn or fault(row, extent.unchained) or (row.kind in _SPLIT and row.view_offset != view):
+        goes = is_ahead and row.received_ms > now_ms
+        if goes or torn or fault(row, extent.unchained) or (row.kind in _SPLIT and row.view_offset != view):
             first, last = first or row.offset, row.offset
         else:
             if first:
@@ -124,7 +130,7 @@ def losses(rows: Iterable[Row], router_id: str, extent: Extent, upto: int, now_m
         next_ = max(next_, row.offset + 1)
     end = max(extent.offset, upto, next_ - 1)
     if first or next_ <= end:
-        yield first or next_, _stand_in(router_id, first or next_, end, good, now_ms, view)
+        yield first or next_, _stand_in(router_id, first or next_, end, good, now_ms, view, is_ahead)
 
 
 def behind(last: Row, view: int, entries: Iterable[tuple[int, bytes]], after_ms: int) -> Iterator[Row]:
@@ -150,9 +156,11 @@ def _follows(row: Row, before: Row) -> bool:
     return row.before == before.checksum
 
 
-def _stand_in(router_id: str, first: int, offset: int, good: Row | None, now_ms: int, view: int) -> Row:
+def _stand_in(
+    router_id: str, first: int, offset: int, good: Row | None, now_ms: int, view: int, is_ahead: bool = False
+) -> Row:
     since = 0 if good is None else good.received_ms
     before = 0 if good is None else good.checksum or 0
-    payload = encode_entry(Lost(from_ms=since, to_ms=max(since, now_ms), first=first))
+    payload = encode_entry(Lost(from_ms=since, to_ms=max(since, now_ms), first=first, sets_back=is_ahead))
     values = (router_id, offset, max(since, now_ms), DAMAGED, view, payload)
     return Row(*values, before, checksum(before, *values))

@@ -143,6 +143,13 @@ def promised_ms(head: Head | None, alive: Mapping[str, int]) -> int:
     return max(alive.get(head.owner, 0), head.before_ms)
 
 
+def is_ahead(head: Head | None, promised_ms: int, now_ms: int, ahead_max_ms: int | None) -> bool:
+    """Whether what is stamped next is ahead of `now_ms` by more than `ahead_max_ms`; None: that is not asked."""
+    if head is None or ahead_max_ms is None:
+        return False
+    return max(head.last_received_ms, promised_ms) > now_ms + ahead_max_ms
+
+
 def recovered(stood: Extent, last: Row, view_offset: int, taken_up: int, promised_ms: int) -> Head:
     """The head of a log that is whole again, and that nobody owns. `last`: the record at its end; `taken_up`: the bytes
     of all."""

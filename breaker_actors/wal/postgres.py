@@ -142,10 +142,18 @@ class PgLog:
             pass
 
     async def recover(
-        self, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+        self,
+        slot: str,
+        router_id: str,
+        upto: int,
+        now_ms: int,
+        entries: Sequence[Entry] | None,
+        ahead_max_ms: int | None = None,
     ) -> list[Loss]:
         self._heads.get(slot, {}).pop(router_id, None)
-        return await self._write(slot, lambda c: pgrecords.recover(c, slot, router_id, upto, now_ms, entries))
+        return await self._write(
+            slot, lambda c: pgrecords.recover(c, slot, router_id, upto, now_ms, entries, ahead_max_ms)
+        )
 
     async def faults(self, read: LogRead, now_ms: int) -> list[str]:
         return await self._read(read.log_slot, lambda c: pgrecords.faults(c, read, now_ms))

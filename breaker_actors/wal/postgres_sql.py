@@ -424,7 +424,13 @@ def forget(c: Connection, slot: str, router_id: str) -> bool:
 
 
 def recover(
-    c: Connection, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+    c: Connection,
+    slot: str,
+    router_id: str,
+    upto: int,
+    now_ms: int,
+    entries: Sequence[Entry] | None,
+    ahead_max_ms: int | None,
 ) -> list[Loss]:
     """See SampleLog.recover."""
     place = {"slot": slot, "id": router_id}
@@ -433,7 +439,10 @@ def recover(
         stood = loghead.extent(head, _one(c.execute(_BOUNDS, place)))
         noted = c.execute("SELECT owner, alive_ms FROM log_alive WHERE slot = %s", (slot,))
         promised_ms = loghead.promised_ms(head, dict(noted.fetchall()))
-        found = list(chain.losses(_rows(c, place), router_id, stood, upto, max(now_ms, promised_ms + 1)))
+        if is_ahead := loghead.is_ahead(head, promised_ms, now_ms, ahead_max_ms):
+            promised_ms = now_ms - 1
+        until_ms = max(now_ms, promised_ms + 1)
+        found = list(chain.losses(_rows(c, place), router_id, stood, upto, until_ms, is_ahead))
         if entries is not None and (found or _head_is_wrong(c, place, head)):
             for first, row in found:
                 c.execute(_DROP, place | {"first": first, "last": row.offset})

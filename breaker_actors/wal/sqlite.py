@@ -107,9 +107,17 @@ class SqliteLog:
             pass
 
     async def recover(
-        self, slot: str, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+        self,
+        slot: str,
+        router_id: str,
+        upto: int,
+        now_ms: int,
+        entries: Sequence[Entry] | None,
+        ahead_max_ms: int | None = None,
     ) -> list[Loss]:
-        return await self._write(slot, lambda c: slotfile.recover(c, router_id, upto, now_ms, entries), [])
+        return await self._write(
+            slot, lambda c: slotfile.recover(c, router_id, upto, now_ms, entries, ahead_max_ms), []
+        )
 
     async def faults(self, read: LogRead, now_ms: int) -> list[str]:
         absent = [f"its file {slotfile.file_name(read.log_slot)} is missing"] if read.last else []

@@ -375,7 +375,12 @@ def forget(c: sqlite3.Connection, router_id: str) -> int:
 
 
 def recover(
-    c: sqlite3.Connection, router_id: str, upto: int, now_ms: int, entries: Sequence[Entry] | None
+    c: sqlite3.Connection,
+    router_id: str,
+    upto: int,
+    now_ms: int,
+    entries: Sequence[Entry] | None,
+    ahead_max_ms: int | None,
 ) -> list[Loss]:
     """See SampleLog.recover."""
     with _transaction(c):
@@ -383,7 +388,10 @@ def recover(
         stood = loghead.extent(head, c.execute(_BOUNDS, (router_id,)).fetchone())
         promised_ms = loghead.promised_ms(head, dict(c.execute("SELECT owner, alive_ms FROM alive")))
         rows = map(Row._make, c.execute(_SELECT_RECORDS, (router_id,)))
-        found = list(chain.losses(rows, router_id, stood, upto, max(now_ms, promised_ms + 1)))
+        if is_ahead := loghead.is_ahead(head, promised_ms, now_ms, ahead_max_ms):
+            promised_ms = now_ms - 1
+        until_ms = max(now_ms, promised_ms + 1)
+        found = list(chain.losses(rows, router_id, stood, upto, until_ms, is_ahead))
         if entries is not None and (found or _head_is_wrong(c, router_id, head)):
             gone = "DELETE FROM records WHERE router_id = ? AND offset BETWEEN ? AND ?"
             c.executemany(gone, ((router_id, first, row.offset) for first, row in found))

@@ -322,3 +322,25 @@ async def test_a_log_that_is_whole_keeps_its_owner(log: SampleLog) -> None:
     assert await log.recover(SLOT, "a", LAST, 5_000, ()) == []
     assert await log.append(SLOT, [rec(LAST + 1, received_ms=9_500, view_offset=VIEW_AT)]) == [True]
     assert (await acquire(log, epoch=2, owner="o2", now_ms=10_000)).alive_ms == 9_500
+
+
+async def test_a_log_that_is_ahead_of_the_clock_is_set_back(log: SampleLog) -> None:
+    """By what was stamped, or by a watermark alone. A record that says so stands behind all that breakers have read."""
+    await written(log)
+    late = [rec(n, received_ms=900_000 + n, view_offset=VIEW_AT) for n in (LAST + 1, LAST + 2)]
+    assert await log.append(SLOT, late) == [True, True]
+    assert await log.advance_watermark(SLOT, "o1", [("a", 1)], 950_000) == [True]
+    view = (VIEW, encode_entry(RouterView(version=2)))
+    assert await log.recover(SLOT, "a", LAST + 2, 945_000, [view], 5_000) == [], "that is near enough"
+    told = await log.recover(SLOT, "a", LAST + 2, 50_000, None, 5_000)
+    assert await log.recover(SLOT, "a", LAST + 2, 50_000, [view], 5_000) == told
+    assert [(n.first, n.last, n.to_ms) for n in told] == [(LAST + 1, LAST + 3, 50_000)]
+    gap, table = await log.read(SLOT, "a", LAST, LAST + 9)
+    assert (gap.offset, gap.kind, gap.received_ms, decode_lost(gap.payload).sets_back) == (13, DAMAGED, 50_000, True)
+    assert (table.kind, table.received_ms) == (VIEW, 50_000)
+    assert await log.recover(SLOT, "a", LAST + 2, 50_000, [view], 5_000) == [], "once"
+    head = await acquire(log, epoch=2, owner="o2", now_ms=51_000)
+    assert (head.damage, head.alive_ms, head.offset) == ("", 50_000, LAST + 4)
+    assert await log.advance_watermark(SLOT, "o2", [("a", 2)], 900_000) == [True]
+    assert [n.last for n in await log.recover(SLOT, "a", LAST + 4, 60_000, [view], 5_000)] == [LAST + 5]
+    assert (await acquire(log, epoch=3, owner="o3", now_ms=61_000)).alive_ms == 60_000

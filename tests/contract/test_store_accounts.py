@@ -29,6 +29,26 @@ async def test_org_and_workspace(store: Store) -> None:
         await store.create_workspace("nothing", "a", "a", 1)
 
 
+async def test_the_operator_is_who_was_made_first(store: Store) -> None:
+    """Whatever the clock said: one that was ahead then makes nobody else the operator."""
+    assert await store.operator_org() == ""
+    first = await store.create_org("ours", 86_400_000)
+    assert await store.operator_org() == first
+    tenant = await store.create_org("tenant", 5)
+    assert [row.id for row in await store.list_orgs()] == [tenant, first]
+    assert await store.operator_org() == first
+    await store.create_org("another", 4)
+    assert await store.operator_org() == first
+
+
+async def test_the_operator_of_an_older_database_stays(store: Any) -> None:
+    """There it is who comes first by time, until the next organisation is made, and from then on."""
+    first = await store.create_org("ours", 5)
+    await store._db.write(lambda c: c.execute(text("DELETE FROM counters WHERE name LIKE 'operator %'")))
+    await store.create_org("tenant", 4)
+    assert await store.operator_org() == first
+
+
 async def test_keys_are_found_by_their_text_only(world: World) -> None:
     """Three kinds of keys; each is found by itself and by nothing else."""
     for kind, prefix, project in (

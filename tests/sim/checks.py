@@ -18,7 +18,7 @@ from breaker_actors.core.model import BY_HAND
 from breaker_actors.core.overlay import STATES
 from breaker_actors.messages import Commit, FeedEntry, StateReading
 from breaker_actors.store.rows import alert_of
-from breaker_actors.wal.base import Loss
+from breaker_actors.wal.base import Append, Loss
 from tests.sim.hand import Hand
 
 RATES = {"closed": 1.0, "open": 0.0}
@@ -221,6 +221,14 @@ class Checks:
             known = self._known.setdefault(router_id, [])
             for record in self._records(slot, router_id, self._ends.get(router_id, len(known))):
                 self._check_next(known, record)
+
+    def stamped(self, records: Sequence[Append], latest_ms: int) -> None:
+        """Samples that are answered 202 count, or somebody is told: none is taken into a log that is ahead of its
+        owner's clock by more than the bound."""
+        for record in records:
+            if record.kind == SAMPLES and record.received_ms > latest_ms:
+                ahead_s = (record.received_ms - latest_ms) / 1000
+                raise Violation(f"router {record.router_id} took samples {ahead_s:.1f} s further ahead than it may")
 
     def _records(self, slot: str, router_id: str, after: int) -> list[LogRecord]:
         rows = self.file(slot).execute(

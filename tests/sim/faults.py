@@ -56,7 +56,11 @@ TIMED: dict[str, tuple[int, int]] = {
 STANDING = ("skew", "reorder")
 """Kinds that are there all the time: clocks apart, and calls that overtake each other."""
 
-KINDS = (*CHANCE, *TIMED, *STANDING)
+LATER: dict[str, tuple[int, int]] = {"clock_hours": (1, 2), "clock_wrong": (1, 1)}
+"""Timed kinds that came later: drawn behind all others, so that seeds that were there stay what they were."""
+TIMED |= LATER
+
+KINDS = (*CHANCE, *(kind for kind in TIMED if kind not in LATER), *STANDING, *LATER)
 SHARE, DAMAGE_SHARE = 0.55, 0.15
 """Each kind is there in this share of the seeds, so that they meet in ever new combinations. Damage is there in fewer:
 what breakers do behind it no log tells whole."""

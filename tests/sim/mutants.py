@@ -94,6 +94,19 @@ SHELL = {
 }
 """Protections between processes taken away."""
 
+CLOCK = {
+    "a step of the clock is believed at once": Mutant(
+        "breaker_actors.clock:SteadyClock._lasts", "at_s - self._doubted[1] >= STEP_LASTS_S", "True"
+    ),
+    "samples are taken into a log that is ahead of the clock": Mutant(
+        "breaker_actors.router.group:OwnedRouter.ahead_ms", "self.stamp(now_ms) - now_ms", "0"
+    ),
+    "a watermark is given whatever the clock says": Mutant(
+        "breaker_actors.router.host:RouterHost.advance_watermark", "or self._ahead.is_far(upto_ms, now)", ""
+    ),
+}
+"""Protections against clocks that are wrong taken away."""
+
 DISK = {
     "checksums are not looked at": Mutant(
         "breaker_actors.wal.chain:fault", 'else "is not what was written"', 'else ""'
@@ -173,7 +186,7 @@ SYMPTOMS = {
 }
 """What each of them is found by."""
 
-_SINGLE = {**CORE, **DISK, **HAND}
+_SINGLE = {**CORE, **CLOCK, **DISK, **HAND}
 ALL: dict[str, tuple[Mutant, ...]] = {**{name: (mutant,) for name, mutant in _SINGLE.items()}, **SHELL, **ALERTED}
 
 

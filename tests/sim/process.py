@@ -11,6 +11,8 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from breaker_actors.clock import SteadyClock
+
 EPOCH_MS = 1_800_000_000_000
 """Wall-clock time at which every simulation begins."""
 
@@ -21,9 +23,6 @@ OUTSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("OUTSIDE", defaul
 
 class ProcessClock:
     """The wall clock of one process, apart from the true time by `offset_ms`; and a monotonic one."""
-
-    latest_ms = 0
-    """The latest time that any clock of a run has shown: nobody may act earlier than that again."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, offset_ms: int) -> None:
         self._loop = loop
@@ -49,23 +48,40 @@ class ProcessClock:
             noticed, self._noticed = self._noticed, None
             noticed()
         time_s = self._loop.time() if self._stands_at is None else self._stands_at
-        now_ms = EPOCH_MS + int(time_s * 1000) + self.offset_ms
-        if now_ms > ProcessClock.latest_ms:
-            ProcessClock.latest_ms = now_ms
-        return now_ms
+        return EPOCH_MS + int(time_s * 1000) + self.offset_ms
 
     def monotonic(self) -> float:
         return self._loop.time()
 
 
+class ActorClock(SteadyClock):
+    """What an actor believes of its process's clock. `highest_ms`: the latest time it ever did."""
+
+    latest_ms = 0
+    """The same of all actors of a run: nobody may act earlier than that again."""
+
+    def __init__(self, clock: ProcessClock, step_max_ms: int) -> None:
+        super().__init__(clock, step_max_ms)
+        self.highest_ms = 0
+
+    def now_ms(self) -> int:
+        now_ms = super().now_ms()
+        self.highest_ms = max(self.highest_ms, now_ms)
+        ActorClock.latest_ms = max(ActorClock.latest_ms, now_ms)
+        return now_ms
+
+
 class Process:
     """One actor, replica or client. `part` is there once it is up; calls wait for that."""
 
-    def __init__(self, kind: str, name: str, number: int, loop: asyncio.AbstractEventLoop, offset_ms: int) -> None:
+    def __init__(
+        self, kind: str, name: str, number: int, loop: asyncio.AbstractEventLoop, offset_ms: int, step_max_ms: int
+    ) -> None:
         self.kind = kind
         self.name = name
         self.label = f"{name}#{number}"
         self.clock = ProcessClock(loop, offset_ms)
+        self.believed = ActorClock(self.clock, step_max_ms)
         self.part: Any = None
         self.up = asyncio.Event()
         self.alive = True

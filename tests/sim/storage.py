@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 READS = {
     "store": frozenset(
         "access_version audit breaker_assignments breaker_briefs breaker_metadata directory_epoch"
-        " events find_key get_breaker get_channel"
-        " get_project get_router get_workspace has_org journal_head latest_event_ms link_refs list_breakers live_keys"
-        " list_channels list_keys list_orgs list_projects list_routers list_workspaces pending_changes ping"
-        " placements router_assignments router_links router_modes scraped_breakers stored_states"
+        " events find_key get_breaker get_channel get_project get_router get_workspace has_org history_ms"
+        " journal_head latest_event_ms link_refs list_breakers live_keys"
+        " list_channels list_keys list_orgs list_projects list_routers list_workspaces operator_org pending_changes"
+        " ping placements router_assignments router_links router_modes scraped_breakers stored_states"
         " stream_snapshot".split()
     ),
     "log": frozenset("read find stock size_bytes".split()),
@@ -149,7 +149,7 @@ class _Operation:
             world.fail(f"{door._realm} {self._name} raised {type(unexpected).__name__}: {unexpected}", unexpected)
         self._trace(type(error).__name__ if error else "done", *_brief(self._name, self._args, result))
         if error is None:
-            world.observe(door._realm, self._name, self._args, result)
+            world.observe(process, self._name, self._args, result)
         if self.deadly and process.alive:
             world.faults.hit("crash_mid")
             world.net.kill(process, world.faults.span("crash_mid", 0.05, 3.0))

@@ -27,7 +27,7 @@ from tests.sim.faults import Faults
 from tests.sim.hand import Hand
 from tests.sim.loop import VirtualLoop
 from tests.sim.net import SimNet, Wire
-from tests.sim.process import EPOCH_MS, OUTSIDE, Process, ProcessClock
+from tests.sim.process import EPOCH_MS, OUTSIDE, ActorClock, Process
 from tests.sim.replica import Replica
 from tests.sim.storage import Door, drive
 from tests.support.in_process import make_directory, make_host, make_journal, say_hello
@@ -58,7 +58,7 @@ class World:
         self._broken: asyncio.Future[None] = loop.create_future()
         self.down: Counter[str] = Counter()
         """Outages by what is out: store, log, or the writes of one of them."""
-        ProcessClock.latest_ms = 0
+        ActorClock.latest_ms = 0
         self.settings = Settings(
             data_dir=directory,
             breaker_actors=draws.randint(1, 4),
@@ -81,6 +81,8 @@ class World:
         self.reached: Counter[str] = Counter()
         self.checks = Checks(directory / DATABASE, directory / "log", Hand(self.reach, self._is_served))
         self._numbers: dict[str, int] = {}
+        self._wrong_ms: dict[str, int] = {}
+        """By how much the clock is ahead of the next process of a name, which starts before it is set right."""
         self.processes: list[Process] = []
         self.net = SimNet(self, self._start)
         self.stops = 0
@@ -134,12 +136,13 @@ class World:
         except Violation as violation:
             self.fail(str(violation))
 
-    def observe(self, realm: str, name: str, args: tuple[Any, ...], result: Any) -> None:
+    def observe(self, process: Process, name: str, args: tuple[Any, ...], result: Any) -> None:
         """After an operation on the store or the log was carried out, whatever its caller hears of it."""
         if name == "commit":
             self.check(self.checks.commits, args[1])
         elif name == "append":
             self.check(self.checks.appended, args[0], [record.router_id for record in args[1]])
+            self.check(self.checks.stamped, args[1], process.believed.highest_ms + self.settings.clock_step_max_ms)
         elif name == "create_breaker":
             self.check(self.checks.born, result[0].id, result[0].router_ids)
 
@@ -191,7 +194,8 @@ class World:
         offset_ms = draws.randint(-self.skew_ms // 2, self.skew_ms // 2)
         if offset_ms:
             self.faults.hit("skew")
-        process = Process(kind, name, number, self.loop, offset_ms)
+        offset_ms += self._wrong_ms.pop(name, 0)
+        process = Process(kind, name, number, self.loop, offset_ms, self.settings.clock_step_max_ms)
         self.processes = [p for p in self.processes if p.alive]
         self.processes.append(process)
         return process
@@ -215,7 +219,7 @@ class World:
     async def _boot_host(self, process: Process) -> None:
         _, log, wire = self._doors(process)
         kind: Any = process.kind
-        host = make_host(kind, process.name, log, wire, process.clock, self.settings)
+        host = make_host(kind, process.name, log, wire, process.believed, self.settings)
         host.start()
         process.set_up(host)
         await say_hello(wire, kind, process.name, host.incarnation)
@@ -235,9 +239,9 @@ class World:
         """The upkeep runs beside it, as in the cluster."""
         store, log, wire = self._doors(process)
         end = self._superseded
-        directory = make_directory(store, wire, process.clock, self.settings, superseded=lambda: end(process))
+        directory = make_directory(store, wire, process.believed, self.settings, superseded=lambda: end(process))
         process.set_up(directory)
-        Retention(store, log, wire, process.clock, self.settings).start()
+        Retention(store, log, wire, process.believed, self.settings).start()
         await directory.start()
 
     def _superseded(self, process: Process) -> None:
@@ -314,7 +318,7 @@ class World:
     async def _calm(self) -> None:
         """Everything is up again within SETTLE_S, and then left alone for a moment. Time that a clock was ahead has to
         come first: nothing is stamped before what was stamped."""
-        await asyncio.sleep(max(0, ProcessClock.latest_ms - self.now_ms()) / 1000)
+        await asyncio.sleep(max(0, ActorClock.latest_ms - self.now_ms()) / 1000)
         deadline = self.loop.time() + SETTLE_S
         while missing := await self._missing():
             if self.loop.time() > deadline:
@@ -386,14 +390,48 @@ class World:
     def _jump(self, kind: str, whom: str) -> None:
         names = sorted(name for name, p in self.net.actors.items() if p.kind in ("router", "breaker", "replica"))
         step_ms = int(1000 * self.faults.span(kind, 0.5, 7.0))
-        if names:
+        if whom == "wrong":
+            self._start_wrong(kind)
+        elif names:
             process = self.net.actors[self.faults.pick(kind, names)]
-            if whom == "stopped":
+            if whom == "hours":
+                self._jump_for_a_while(kind, process)
+            elif whom == "stopped":
                 process.clock.stand_still(lambda: self.faults.hit(kind))
                 self.loop.call_later(step_ms / 1000, process.clock.go_on)
             else:
                 process.clock.jump(step_ms if whom == "forward" else -step_ms, lambda: self.faults.hit(kind))
             self.trace("jumps", process.label, process.clock.offset_ms)
+
+    def _jump_for_a_while(self, kind: str, process: Process) -> None:
+        """Hours ahead or back, and right again soon."""
+        step_ms = int(3_600_000 * self.faults.span(kind, 1.0, 4.0))
+        if self.faults.span(kind, 0.0, 1.0) < 0.3:
+            step_ms = -step_ms
+        process.clock.jump(step_ms, lambda: self.faults.hit(kind))
+
+        def set_right() -> None:
+            if abs(process.clock.offset_ms) > abs(step_ms) // 2:  # else it was healed
+                process.clock.offset_ms -= step_ms
+
+        self.loop.call_later(self.faults.span(kind, 0.5, 20.0), set_right)
+
+    def _start_wrong(self, kind: str) -> None:
+        """A RouterActor starts with a clock that is ahead, and again once it was set right: what it stamped is ahead of
+        everybody's clock."""
+        if victim := self._victim(kind, "router"):
+            name, ahead_ms = victim.name, int(1000 * self.faults.span(kind, 10.0, 60.0))
+            self._wrong_ms[name] = ahead_ms
+            self.net.kill(victim, 0.1)
+
+            def set_right() -> None:
+                self._wrong_ms.pop(name, None)
+                process = self.net.actors.get(name)
+                if process is not None and process.alive and process.clock.offset_ms > ahead_ms // 2:
+                    self.faults.hit(kind)
+                    self.net.kill(process, 0.1)
+
+            self.loop.call_later(self.faults.span(kind, 1.0, 8.0), set_right)
 
     def _outage(self, kind: str, until_s: float) -> None:
         self.down[kind] += 1

@@ -128,6 +128,9 @@ class FakeGateway:
         if self.down:
             raise Unavailable
 
+    async def notice(self) -> str:
+        return ""
+
     async def rebalance(self, most: int) -> Rebalanced:
         moved = min(most, self.uneven)
         self.uneven -= moved

@@ -22,21 +22,43 @@ from breaker_actors.store.steps import Who
 USE_NOTED_MS = 60_000
 """How often the use of a key is written down."""
 
+OPERATOR = "operator "
+"""The counter with this name and an organisation's id says which one is the operator's. Written when the next one is
+made at the latest: until then there is no other."""
+
+_ORGS = select(t.orgs).order_by(t.orgs.c.inserted_ms, t.orgs.c.id)
 _KEY_COLUMNS = [t.api_keys.c[f] for f in KeyRow.__struct_fields__]
 
 
 class Accounts(Onces):
     async def create_org(self, name: str, now_ms: int) -> str:
         org_id = new_id()
-        await self._db.write(lambda c: c.execute(insert(t.orgs).values(id=org_id, name=name, inserted_ms=now_ms)))
+
+        def work(c: Connection) -> None:
+            c.execute(select(t.identity.c.id).with_for_update())  # one organisation at a time
+            if _noted_operator(c) is None:
+                first = c.execute(_ORGS.limit(1)).first()
+                values = {"name": OPERATOR + (org_id if first is None else first.id), "value": 1}
+                c.execute(insert(t.counters).values(values))
+            c.execute(insert(t.orgs).values(id=org_id, name=name, inserted_ms=now_ms))
+
+        await self._db.write(work)
         return org_id
 
     async def has_org(self) -> bool:
         return await self._db.read(lambda c: c.execute(select(t.orgs.c.id).limit(1)).first() is not None)
 
     async def list_orgs(self) -> list[OrgRow]:
-        query = select(t.orgs).order_by(t.orgs.c.inserted_ms, t.orgs.c.id)
-        return [OrgRow(**row._mapping) for row in await self._db.read(lambda c: c.execute(query).all())]
+        return [OrgRow(**row._mapping) for row in await self._db.read(lambda c: c.execute(_ORGS).all())]
+
+    async def operator_org(self) -> str:
+        """The id of the organisation that was made first, whatever clocks said since; "" while there is none."""
+
+        def read(c: Connection) -> str:
+            first = _noted_operator(c) or c.execute(_ORGS.limit(1)).scalar()
+            return first or ""
+
+        return await self._db.read(read)
 
     # keys
 
@@ -185,6 +207,11 @@ class Accounts(Onces):
         if row is None:
             raise NotFound("There is no such workspace.", {"workspace_id": workspace_id})
         return Who(row.org_id)
+
+
+def _noted_operator(c: Connection) -> str | None:
+    name = c.execute(select(t.counters.c.name).where(t.counters.c.name.startswith(OPERATOR))).scalar()
+    return None if name is None else str(name).removeprefix(OPERATOR)
 
 
 def _workspace(workspace_id: str) -> Select[Any]:

@@ -7,7 +7,20 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import Column, ColumnElement, Connection, Select, case, delete, exists, func, select, tuple_
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.model import Record
@@ -19,6 +32,8 @@ from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, b
 from breaker_actors.store.section import StorePart, bump, chunks
 from breaker_actors.telemetry.set_aside import Asides
 
+HISTORY = "history_ms"
+"""The counter that says up to when time has gone on for what grows old."""
 PAGE = 1_000
 PAGES_MAX = 20
 PROJECTS_AT_ONCE = 10
@@ -33,6 +48,17 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 class Upkeeps(StorePart):
     async def log_floors(self) -> list[LogFloor]:
         return await self._db.read(lambda c: _log_floors(c, self.asides))
+
+    async def history_ms(self) -> int | None:
+        return await self._db.read(_history_ms)
+
+    async def note_history_ms(self, at_ms: int) -> None:
+        def work(c: Connection) -> None:
+            mine, values = t.counters.c.name == HISTORY, {"value": at_ms}
+            if c.execute(update(t.counters).where(mine).values(values)).rowcount == 0:
+                c.execute(insert(t.counters).values(values | {"name": HISTORY}))
+
+        await self._db.write(work)
 
     async def prune(self, before_ms: int) -> dict[str, int]:
         removed = {}
@@ -61,6 +87,16 @@ class Upkeeps(StorePart):
                 break
         await self._db.write(sweep)
         return removed
+
+
+def _history_ms(c: Connection) -> int | None:
+    """The counter; where there is none yet, the newest time of events and audit entries, those written last."""
+    noted = c.execute(select(t.counters.c.value).where(t.counters.c.name == HISTORY)).scalar()
+    if noted is not None:
+        return int(noted)
+    newest = (select(age).order_by(*(column.desc() for column in key)).limit(1) for age, *key in _AGED.values())
+    times = [at_ms for query in newest if (at_ms := c.execute(query).scalar()) is not None]
+    return max(times, default=None)
 
 
 # Per table: the column of its age, then the key by which it grows. Rows are written about in order of age, so old ones

@@ -23,6 +23,10 @@ PAGE, HEADS_MAX = 64, 400
 """A lease reads a channel's rows by pages and looks at so many breakers at most: if all of those are being sent or wait
 to be tried again, the others wait with them."""
 GIVE_UP_MAX = 500
+PAUSE_MAX_MS = 3_600_000
+"""No row waits longer to be tried again: an hour is what a receiver may ask for."""
+LEASE_APART_MS = 5_000
+"""So far beyond a lease of now one of another Notifier may lie, whose clock is another."""
 COLUMNS = [t.outbox.c[f] for f in DeliveryRow.__struct_fields__]
 GONE = "the channel was disabled or deleted"
 NOT_TOLD = {
@@ -122,14 +126,17 @@ def heads_of(c: Connection, channel_id: str, want: int, term: Term) -> tuple[lis
 
 
 def _free_ms(row: Any, term: Term) -> int | None:
-    """From when on a row may be taken; None: it is being sent by who asks."""
+    """From when on a row may be taken; None: it is being sent by who asks. Times that no pause and no lease explains
+    are those of a clock that was ahead: nobody waits for them."""
     if row.id in term.held:
         return None
+    next_ms = int(row.next_ms) if row.next_ms <= term.now_ms + PAUSE_MAX_MS else term.now_ms
     if row.lease_epoch is None or row.lease_epoch == term.epoch:
         # of this epoch and not held: the answer to that lease got lost
-        return int(row.next_ms)
+        return next_ms
     # of an older one: its result may still come, so it is not sent beside it
-    return max(int(row.next_ms), int(row.lease_until_ms))
+    leased_ms = int(row.lease_until_ms) if row.lease_until_ms <= term.until_ms + LEASE_APART_MS else term.now_ms
+    return max(next_ms, leased_ms)
 
 
 def claim(c: Connection, numbers: Sequence[int], term: Term) -> list[DeliveryRow]:

@@ -387,6 +387,32 @@ async def test_a_circuit_is_remembered_over_a_restart(shop: Shop) -> None:
     assert shop.sender.attempts(channel.id) - before <= 1
 
 
+async def test_a_clock_that_was_ahead_puts_nothing_off(shop: Shop) -> None:
+    """A circuit, rows and leases have times of that clock; who reads them goes by the right one."""
+    channel, rows = await shop.channel(), [await shop.breaker(f"b{i}") for i in range(3)]
+    shop.clock.ms += 2 * HOUR
+    shop.answer(only(channel.id, DOWN))
+    for row in rows:
+        await shop.move(row.id, "open")
+    await shop.notifier.run_for(5_000)
+    assert set(await shop.words_of(channel.id)) == {"pending"}
+    shop.clock.ms -= 2 * HOUR
+    shop.answer(only(channel.id, SENT))
+    await shop.notifier.run_for(2 * MINUTE)
+    assert set(await shop.words_of(channel.id)) == {"sent"}
+
+
+async def test_a_clock_that_was_ahead_before_a_restart_puts_nothing_off(shop: Shop) -> None:
+    """A lease of then is over, too: who sent under it is gone."""
+    channel, row = await shop.channel(), await shop.breaker()
+    await shop.move(row.id, "open")
+    ahead_ms = shop.clock.ms + 2 * HOUR
+    epoch = await shop.world.store.open_notifier()
+    await shop.world.store.lease_deliveries(epoch, {channel.id: 1}, (), ahead_ms, ahead_ms + 12_000)
+    await shop.notifier.run_for(5_000)
+    assert await shop.words_of(channel.id) == ["sent"]
+
+
 # channels that go
 
 

@@ -1,0 +1,103 @@
+"""What of the history is too old, when the clock is not what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from breaker_actors.directory import retention
+from breaker_actors.directory.retention import DAY_MS, PRUNE_EVERY_S, Retention
+from breaker_actors.settings import Settings
+from tests.support.fake_gateway import NOW_MS, FakeClock
+
+KEPT_DAYS = 90
+
+
+class Books:
+    """A store with nothing in it, that remembers what it was to remove. `history`: up to when its time has come."""
+
+    def __init__(self, history_ms: int | None) -> None:
+        self.history = history_ms
+        self.before: list[int] = []
+
+    async def history_ms(self) -> int | None:
+        return self.history
+
+    async def note_history_ms(self, at_ms: int) -> None:
+        self.history = at_ms
+
+    async def prune(self, before_ms: int) -> dict[str, int]:
+        self.before.append(before_ms)
+        return {"events": 1}
+
+    async def placements(self, kind: str) -> list[Any]:
+        return []
+
+    async def log_floors(self) -> list[Any]:
+        return []
+
+    async def finish_deletions(self, now_ms: int) -> int:
+        return 0
+
+    shed_deliveries = prune_idempotency_keys = prune_deliveries = finish_deletions
+
+
+def upkeep(tmp_path: Path, books: Any, clock: FakeClock) -> Retention:
+    settings = Settings(data_dir=tmp_path, history_retention_days=KEPT_DAYS)
+    return Retention(books, None, None, clock, settings)  # type: ignore[arg-type]
+
+
+def ages(books: Books) -> list[int]:
+    """Up to when history was old in each round, in ms after NOW_MS."""
+    return [before + KEPT_DAYS * DAY_MS - NOW_MS for before in books.before]
+
+
+async def test_a_clock_that_is_ahead_removes_nothing_more(tmp_path: Path) -> None:
+    books, clock = Books(NOW_MS), FakeClock()
+    keeper = upkeep(tmp_path, books, clock)
+    await keeper.round()
+    for _ in range(3):
+        clock.seconds += PRUNE_EVERY_S
+        clock.ms = NOW_MS + 400 * DAY_MS
+        await keeper.round()
+    step_ms = round(retention.PACE * PRUNE_EVERY_S * 1000)
+    assert ages(books) == [0, step_ms, 2 * step_ms, 3 * step_ms]
+
+
+async def test_nor_does_a_start_with_such_a_clock(tmp_path: Path) -> None:
+    """A day at most, however often it starts; the clock is right again, and nothing is put off."""
+    books, clock = Books(NOW_MS), FakeClock(NOW_MS + 400 * DAY_MS)
+    await upkeep(tmp_path, books, clock).round()
+    assert ages(books) == [DAY_MS]
+    clock.ms = NOW_MS + DAY_MS // 2
+    keeper = upkeep(tmp_path, books, clock)
+    await keeper.round()
+    clock.seconds += PRUNE_EVERY_S
+    await keeper.round()
+    assert ages(books)[1:] == [DAY_MS // 2] * 2
+
+
+async def test_the_next_round_is_in_ten_minutes_of_real_time(tmp_path: Path) -> None:
+    """A clock that was set back a year puts it off by nothing."""
+    books, clock = Books(None), FakeClock(NOW_MS + 365 * DAY_MS)
+    keeper = upkeep(tmp_path, books, clock)
+    await keeper.round()
+    clock.ms = NOW_MS
+    await keeper.round()
+    assert len(books.before) == 1
+    clock.seconds += PRUNE_EVERY_S
+    await keeper.round()
+    assert ages(books)[1:] == [0]
+
+
+async def test_the_line_shows_every_number(tmp_path: Path) -> None:
+    """Names of its fields are none that are masked."""
+    from breaker_actors.text.redaction import mask
+
+    with structlog.testing.capture_logs() as lines:
+        await upkeep(tmp_path, Books(NOW_MS), FakeClock()).round()
+    (line,) = [line for line in lines if line["event"] == "history_pruned"]
+    assert mask(line) == line
+    assert line["answers"] == 0
