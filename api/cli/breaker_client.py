@@ -121,6 +121,31 @@ class BreakerClient(ServiceClient):
     def delete(self, breaker_id: str) -> None:
         self._ask("DELETE", self.path(f"breakers/{breaker_id}"))
 
+    def overrides(self) -> list[dict[str, Any]]:
+        """The overrides in force, the one that ends first first."""
+        return self._items("overrides", self._ask("GET", self.path("overrides")))
+
+    def set_override(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Puts an override in force; what became of it."""
+        return _heeded(self._ask("PUT", self.path(f"breakers/{breaker_id}/override"), fields))
+
+    def end_override(self, breaker_id: str, reason: str | None) -> None:
+        query: dict[str, Any] = {} if reason is None else {"reason": reason}
+        self._ask("DELETE", self.path(f"breakers/{breaker_id}/override"), **query)
+
+    def preview_overrides(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """How many breakers matchers match, and how many of them are open."""
+        return self._ask("POST", self.path("overrides:preview"), fields)
+
+    def set_overrides(self, fields: dict[str, Any], destructive: bool) -> dict[str, Any]:
+        """Puts one override in force for all breakers that match; how many."""
+        query: dict[str, Any] = {"allow_destructive": "true"} if destructive else {}
+        return _heeded(self._ask("POST", self.path("overrides"), fields, **query))
+
+    def end_overrides(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Ends the overrides of all breakers that match; how many."""
+        return _heeded(self._ask("POST", self.path("overrides:end"), fields))
+
     def mutes(self) -> list[dict[str, Any]]:
         """All mutes of the project, those that have ended included."""
         return self._items("mutes", self._ask("GET", self.path("mutes")))

@@ -105,19 +105,30 @@ def events(
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List events: time, breaker, state before, state after, reason, value, samples in the window."""
+    """List events: time, breaker, state before, state after, reason, value, samples in the window, who moved it by hand
+    and why, or why callers did not see it."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = client.events(limit, None if name is None else client.find(name)["id"], source.value)
     if json:
         put_json({"events": rows})
         return
     put_table(
-        ("time", "breaker", "from", "to", "reason", "value", "samples"),
+        ("time", "breaker", "from", "to", "reason", "value", "samples", "note"),
         [
-            (r["timestamp"], r["name"], r["prev"], r["curr"], r["reason"], _short(r.get("value")), r["agg"]["count"])
+            (
+                *(r["timestamp"], r["name"], r["prev"], r["curr"], r["reason"]),
+                *(_short(r.get("value")), r["agg"]["count"], _hand(r)),
+            )
             for r in rows
         ],
     )
+
+
+def _hand(event: dict[str, Any]) -> str:
+    """Who moved a breaker by hand, and why; or why callers did not see the move."""
+    if by := event.get("hidden_by"):
+        return f"not seen ({by})"
+    return ": ".join(filter(None, (event.get("by"), event.get("comment"))))
 
 
 def delete(
@@ -185,6 +196,11 @@ def _until(then_ms: int, since_ms: int) -> str:
 def _note(row: dict[str, Any], status: dict[str, Any], off: Collection[str] = ()) -> str | None:
     """Why the breaker stays where it is, when its value doesn't say so."""
     since_ms = status["state_since_ms"]
+    if (override := status.get("override")) is not None:
+        until = _until(override["until_ms"], override["since_ms"])
+        return f"{override['kind']} until {until} by {override['by']}: {override['reason']}"
+    if status.get("mode") == "observe":
+        return f"observes; its machine is {status['machine_state']}"
     if status["state"] == "open":
         due_ms = status["next_eval_ms"]
         if due_ms is None:

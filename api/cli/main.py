@@ -23,6 +23,7 @@ from api.cli import doctor as cli_doctor
 from api.cli import history as cli_history
 from api.cli import logs as cli_logs
 from api.cli import mutes as cli_mutes
+from api.cli import overrides as cli_overrides
 from api.cli import recover as cli_recover
 from api.cli import verify as cli_verify
 from api.cli.errors import FAILED, one_line_errors
@@ -53,6 +54,7 @@ for group in (
     app.add_typer(group)
 cli_breakers.install(app)
 cli_mutes.install(app)
+cli_overrides.install(app)
 cli_cluster.install(app)
 app.command("backtest")(cli_backtest.backtest)
 app.command("backfill")(cli_history.backfill)

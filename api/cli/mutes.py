@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -12,16 +11,13 @@ import typer
 from api.cli.breaker_client import DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import one_line_errors
 from api.cli.output import put, put_json, put_table
+from api.cli.spans import OPS, Match, matchers_of, moment, show_preview, span_ms
 from api.cli.store_access import AsJson, instant
-from breaker_actors.clock import SystemClock, unix_ms
+from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Invalid
 from breaker_actors.store.mutes.schedule import WEEKDAYS
 
-UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
-_SPAN = re.compile(r"(\d{1,6}[dhms])+")
-_MATCH = re.compile(r"([^=!~]+)(!=|=|~)(.*)", re.DOTALL)
 _WINDOW = re.compile(r"(\S+) (\S+)-(\S+)")
-OPS = {"=": "=", "!=": "!=", "~": "glob"}
 
 
 class State(StrEnum):
@@ -32,14 +28,6 @@ class State(StrEnum):
     expired = "expired"
 
 
-Match = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What it matches, all of them: FIELD=VALUE, FIELD!=VALUE, or FIELD~GLOB with * and ?. FIELD is name, id,"
-        " metric, kind, metadata.KEY, router.KEY (metadata of a router) or channel (id, name or kind).",
-        metavar="FIELD=VALUE",
-    ),
-]
 Everything = Annotated[bool, typer.Option("--all", help="Mute the whole project.")]
 Comment = Annotated[str | None, typer.Option(help="Why; all who hear of it read it. Needed for a new mute.")]
 Span = Annotated[str | None, typer.Option("--for", help="How long, as 90m, 2h or 1d12h.", metavar="SPAN")]
@@ -85,9 +73,9 @@ def mute(
 ) -> None:
     """Mute notifications: what trips meanwhile is held, and told when the mute ends if it still stands. Show the id."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
-        fields = _what(match, everything)
+        fields = matchers_of(match, everything)
         if preview:
-            _show_preview(client.preview_mute(fields), json)
+            show_preview(client.preview_mute(fields), json)
             return
         fields |= _when(span, until, start, SystemClock().now_ms()) | ({} if comment is None else {"comment": comment})
         fields |= {} if window is None else {"windows": [_window(text) for text in window]}
@@ -146,56 +134,17 @@ def _words(row: dict[str, Any]) -> str:
     return "; ".join([" ".join(what), *days])
 
 
-def _show_preview(found: dict[str, Any], json: bool) -> None:
-    if json:
-        put_json(found)
-        return
-    put(f"matches {found['matches']} breakers, {found['open']} open now")
-    for name in found["breakers"]:
-        put(f"  {name}")
-
-
-def _what(match: list[str] | None, everything: bool) -> dict[str, Any]:
-    """The matchers; nothing where none is given, so that a change leaves them alone."""
-    matchers = []
-    for text in match or ():
-        parts = _MATCH.fullmatch(text)
-        if parts is None:
-            raise Invalid(f"--match {text}: say FIELD=VALUE, FIELD!=VALUE or FIELD~GLOB")
-        field, sign, value = parts.groups()
-        matchers.append({"field": field, "op": OPS[sign], "value": value})
-    if everything:
-        return {"all": True, "matchers": matchers}
-    return {"matchers": matchers, "all": False} if matchers else {}
-
-
 def _when(span: str | None, until: str | None, start: str | None, now_ms: int) -> dict[str, int]:
     if span is not None and until is not None:
         raise Invalid("give --for or --until, not both")
     found: dict[str, int] = {}
     if start is not None:
-        found["starts_ms"] = _moment("--start", start)
+        found["starts_ms"] = moment("--start", start)
     if until is not None:
-        found["ends_ms"] = _moment("--until", until)
+        found["ends_ms"] = moment("--until", until)
     if span is not None:
-        found["ends_ms"] = max(now_ms, found.get("starts_ms", now_ms)) + _span_ms(span)
+        found["ends_ms"] = max(now_ms, found.get("starts_ms", now_ms)) + span_ms(span)
     return found
-
-
-def _span_ms(text: str) -> int:
-    if not _SPAN.fullmatch(text):
-        raise Invalid(f"--for {text}: say how long as 90m, 2h or 1d12h")
-    return sum(int(part[:-1]) * UNITS[part[-1]] for part in re.findall(r"\d+[dhms]", text))
-
-
-def _moment(option: str, text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError
-        return unix_ms(moment)
-    except (ValueError, OverflowError):
-        raise Invalid(f"{option} {text}: not a time with a zone, as 2026-11-21T06:00:00Z") from None
 
 
 def _window(text: str) -> dict[str, Any]:

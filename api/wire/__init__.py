@@ -2,5 +2,6 @@
 a request, and stored rows. Out: typed requests or one error that names the field, and JSON answers with their headers.
 
 Public: `decoding`, `exposition`, `http`, `query`, `remarks`, `requests`, `requests_accounts`, `requests_bulk`,
-`responses`, `responses_accounts`, `responses_admin`, `responses_deliveries`, `samples`, `telling`, `types`, `unknown`.
+`requests_mutes`, `responses`, `responses_accounts`, `responses_admin`, `responses_deliveries`, `responses_mutes`,
+`samples`, `telling`, `types`, `unknown`.
 """

@@ -205,7 +205,8 @@ class NotifierHost:
         """Which channels have pending rows, and whether they are still those of before. What mutes hold back no more is
         among them."""
         unasked, self._news = now >= self._poll_ms, False
-        released = await self._mutes.work(self._epoch, now)
+        due = unasked or now >= self._mutes.due_ms(now)
+        released = await self._mutes.work(self._epoch, now) if due else ()
         waiting = await self._store.waiting_channels()
         if unasked:
             self._poll_ms = now + self._pace.poll_ms

@@ -22,6 +22,7 @@ from breaker_actors.store.mutes.matching import BreakerFacts, matches_breaker
 from breaker_actors.store.outbox.channel_queue import channels_of
 from breaker_actors.store.outbox.claims import GONE
 from breaker_actors.store.outbox.muting import (
+    FACTS,
     HELD,
     LIVE,
     MUTE_COLUMNS,
@@ -31,6 +32,7 @@ from breaker_actors.store.outbox.muting import (
     last_to_end,
     live_mutes,
     mute_of,
+    stands,
     told_late,
 )
 from breaker_actors.store.rows import SYSTEM, AlertPayload, HeldLook, MutedBy, MuteEnd, MuteRow, MutesTended
@@ -55,16 +57,6 @@ def count(c: Connection) -> int:
     return int(c.execute(select(func.count()).select_from(t.outbox).where(HELD)).scalar_one())
 
 
-def _stands() -> ColumnElement[bool]:
-    """Whether the outage of a delivery goes on: its breaker is not closed, and was not since."""
-    o, e, b = t.outbox.c, t.events.c, t.breakers.c
-    same_life = (e.breaker_id == o.breaker_id) & (e.project_id == o.project_id)
-    over = exists().where(same_life, e.transition_seq > o.transition_seq, e.prev == "closed")
-    its_breaker = (b.id == o.breaker_id) & (b.project_id == o.project_id)
-    away = exists().where(its_breaker, t.records.c.breaker_id == b.id, t.records.c.state != "closed")
-    return away & ~over
-
-
 def _newer_trip() -> ColumnElement[bool]:
     """Whether a later trip of the same outage tells of it."""
     o, newer = t.outbox.c, t.outbox.alias()
@@ -80,7 +72,7 @@ def _newer_trip() -> ColumnElement[bool]:
 def _page_statement() -> Select[Any]:
     o = t.outbox.c
     columns = (o.number, o.project_id, o.channel_id, o.breaker_id, o.told, o.mute_id)
-    query = select(*columns, _stands().label("stands"), _newer_trip().label("superseded"))
+    query = select(*columns, stands().label("stands"), _newer_trip().label("superseded"))
     return query.where(HELD).order_by(o.number).limit(LOOK_MAX).with_for_update(of=t.outbox)
 
 
@@ -170,7 +162,7 @@ def _warn(c: Connection, mute: MuteRow, now_ms: int) -> set[str]:
     alone, hears nothing. The channels."""
     o = t.outbox.c
     behind = select(o.channel_id, func.count()).where(o.project_id == mute.project_id, HELD, o.mute_id == mute.id)
-    waiting = {channel_id: n for channel_id, n in c.execute(behind.where(_stands()).group_by(o.channel_id))}
+    waiting = {channel_id: n for channel_id, n in c.execute(behind.where(stands()).group_by(o.channel_id))}
     there = channels_of(c, sorted(waiting))
     told = AlertPayload(
         name=mute.comment, prev="closed", curr="closed", ts_ms=now_ms, reason="mute_ending", value=None, rule={}, agg={}
@@ -215,9 +207,8 @@ def project_facts(c: Connection, project_id: str) -> list[BreakerFacts]:
     hangs: dict[str, list[dict[str, str]]] = {}
     for breaker_id, router_id in c.execute(linked.where(r.project_id == project_id, r.deleted_ms.is_(None))):
         hangs.setdefault(breaker_id, []).append(metadata[router_id])
-    query = select(b.id, b.name, b.rule, b.metadata, t.records.c.state)
-    query = query.outerjoin(t.records, t.records.c.breaker_id == b.id).where(b.project_id == project_id)
-    return [facts_of(row, hangs.get(row.id, ())) for row in c.execute(query.order_by(b.created_ms, b.number))]
+    query = FACTS.where(b.project_id == project_id).order_by(b.created_ms, b.number)
+    return [facts_of(row, hangs.get(row.id, ())) for row in c.execute(query)]
 
 
 def holding(c: Connection, project_id: str) -> dict[str, int]:

@@ -28,10 +28,10 @@ OWN_SLACK = "slack_webhook_url"
 """The name of the channel that a project's own address is."""
 
 
-def _breakers_statement() -> Select[Any]:
+def _facts_statement() -> Select[Any]:
     b = t.breakers.c
     query = select(b.id, b.name, b.rule, b.metadata, t.records.c.state)
-    return query.outerjoin(t.records, t.records.c.breaker_id == b.id).where(b.id.in_(IDS))
+    return query.outerjoin(t.records, t.records.c.breaker_id == b.id)
 
 
 def _routers_statement() -> Select[Any]:
@@ -40,7 +40,9 @@ def _routers_statement() -> Select[Any]:
     return query.where(links.breaker_id.in_(IDS), r.deleted_ms.is_(None)).order_by(links.number)
 
 
-_BREAKERS, _ROUTERS = _breakers_statement(), _routers_statement()
+FACTS = _facts_statement()
+"""What `facts_of` reads; to be narrowed."""
+_BREAKERS, _ROUTERS = FACTS.where(t.breakers.c.id.in_(IDS)), _routers_statement()
 _CHANNELS = select(t.channels.c.id, t.channels.c.name, t.channels.c.channel).where(t.channels.c.id.in_(IDS))
 _MUTES = select(*MUTE_COLUMNS).where(LIVE, t.mutes.c.project_id.in_(IDS)).order_by(t.mutes.c.number)
 
@@ -66,6 +68,16 @@ def is_quiet(project_id: Column[str]) -> ColumnElement[bool]:
     """Whether a project has a mute that has not ended, or deliveries that are held."""
     mute = exists().where(t.mutes.c.project_id == project_id, LIVE)
     return mute | exists().where(t.outbox.c.project_id == project_id, HELD)
+
+
+def stands() -> ColumnElement[bool]:
+    """Whether the outage of a delivery goes on: its breaker is not closed, and was not since."""
+    o, e, b = t.outbox.c, t.events.c, t.breakers.c
+    same_life = (e.breaker_id == o.breaker_id) & (e.project_id == o.project_id)
+    over = exists().where(same_life, e.transition_seq > o.transition_seq, e.prev == "closed", e.hidden_by.is_(None))
+    its_breaker = (b.id == o.breaker_id) & (b.project_id == o.project_id)
+    away = exists().where(its_breaker, t.records.c.breaker_id == b.id, t.records.c.state != "closed")
+    return away & ~over
 
 
 def live_mutes(c: Connection, project_ids: Sequence[str]) -> dict[str, list[MuteRow]]:
@@ -186,11 +198,14 @@ def suppress_held(c: Connection, ended: Sequence[Superseded]) -> None:
 
 
 def suppress_ended(c: Connection, breakers: Sequence[tuple[str, str]], now_ms: int) -> None:
-    """Ends what is held of breakers (project, breaker) that are deleted."""
+    """Ends what is held of breakers (project, breaker) that are deleted. Locked in order, as the Notifier does."""
     o = t.outbox.c
+    held = select(o.number).where(HELD).order_by(o.number).with_for_update()
     for some in chunks(breakers):
-        mine = tuple_(o.project_id, o.breaker_id).in_(some)
-        c.execute(update(t.outbox).where(mine, HELD).values({"state": "suppressed", "ended_ms": now_ms}))
+        numbers = list(c.execute(held.where(tuple_(o.project_id, o.breaker_id).in_(some))).scalars())
+        for few in chunks(numbers):
+            values = {"state": "suppressed", "ended_ms": now_ms}
+            c.execute(update(t.outbox).where(o.number.in_(few)).values(values))
 
 
 def _held_of(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], _Held]:

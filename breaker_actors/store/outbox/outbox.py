@@ -15,7 +15,6 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, delete, exists, f
 
 from breaker_actors.errors import BreakersError, NotFound, NotRedrivable
 from breaker_actors.store import tables as t
-from breaker_actors.store.alerts import begins_outage
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import slack_place
@@ -24,7 +23,7 @@ from breaker_actors.store.outbox import claims as leases
 from breaker_actors.store.outbox import held as held_back
 from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, circuit_now, waiting
 from breaker_actors.store.outbox.claims import COLUMNS, GONE, Term, delivery_of
-from breaker_actors.store.outbox.muting import HELD
+from breaker_actors.store.outbox.muting import HELD, stands
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add, beyond
 from breaker_actors.store.rows import (
     SYSTEM,
@@ -283,7 +282,7 @@ def _forgettable() -> ColumnElement[bool]:
     """What has ended, but for the last sent trip of an outage that goes on, or whose end is still on its way: an end is
     told to those only who know of the beginning."""
     o = t.outbox.c
-    same, pending, e = t.outbox.alias(), t.outbox.alias(), t.events.c
+    same, pending = t.outbox.alias(), t.outbox.alias()
     newer = exists().where(
         same.c.incident == o.incident,
         same.c.channel_id == o.channel_id,
@@ -294,12 +293,7 @@ def _forgettable() -> ColumnElement[bool]:
     on_its_way = exists().where(
         pending.c.incident == o.incident, pending.c.channel_id == o.channel_id, pending.c.state == "pending"
     )
-    same_life = (e.breaker_id == o.breaker_id) & (e.project_id == o.project_id)
-    over = exists().where(same_life, e.transition_seq > o.transition_seq, begins_outage(e))
-    its_breaker = (t.breakers.c.id == o.breaker_id) & (t.breakers.c.project_id == o.project_id)
-    of_it = t.records.c.breaker_id == t.breakers.c.id
-    going_on = exists().where(its_breaker, of_it, t.records.c.state != "closed") & ~over
-    needed = (o.kind == "trip") & (o.state == "sent") & ~newer & (on_its_way | going_on)
+    needed = (o.kind == "trip") & (o.state == "sent") & ~newer & (on_its_way | stands())
     return o.state.not_in(("pending", "held")) & ~needed
 
 

@@ -124,8 +124,8 @@ def test_windows_of_a_whole_year(zone: str, year: int, windows: tuple[Window, ..
 @pytest.mark.parametrize(("zone", "year"), YEARS)
 def test_windows_at_every_edge_of_a_change(zone: str, year: int) -> None:
     """Each day, from and to each half hour of the night."""
-    for begins in ("23:30", "00:00", "00:30", "01:00", "01:30", "02:00", "02:30", "03:00"):
-        for ends in ("00:30", "01:00", "01:30", "02:00", "02:30", "03:00", "24:00"):
+    for begins in ("23:30", "00:00", "01:00", "01:30", "02:00", "02:30"):
+        for ends in ("00:30", "01:00", "01:30", "02:30", "24:00"):
             hold_against_oracle(zone, year, (Window(weekdays=WEEKDAYS, begins=begins, ends=ends),))
 
 

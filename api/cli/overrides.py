@@ -1,0 +1,169 @@
+"""`breakers override | overrides | observe | enforce`: what callers see of breakers of a running service."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, WhichBreaker, open_client
+from api.cli.errors import one_line_errors
+from api.cli.output import put, put_json, put_table
+from api.cli.spans import UNTIL_HELP, Match, ends_ms, matchers_of, show_preview
+from api.cli.store_access import AsJson, instant
+from breaker_actors.clock import SystemClock
+from breaker_actors.errors import Invalid
+
+Opened = Annotated[bool, typer.Option("--open", help="No call passes.")]
+Closed = Annotated[bool, typer.Option("--closed", help="All calls pass.")]
+Throttle = Annotated[float | None, typer.Option(min=0, max=1, help="This share of calls passes, seen as half_open.")]
+End = Annotated[bool, typer.Option("--end", help="End the override in force.")]
+Reason = Annotated[str | None, typer.Option(help="Why; events and the audit log tell it. Needed for a new one.")]
+Span = Annotated[str | None, typer.Option("--for", help="How long, as 90m, 2h or 1d; default: 1h.", metavar="SPAN")]
+Until = Annotated[str | None, typer.Option(help=UNTIL_HELP, metavar="TIME")]
+Ramp = Annotated[bool, typer.Option("--then-half-open", help="A ramp begins where it ends.")]
+Everything = Annotated[bool, typer.Option("--all", help="All breakers of the project.")]
+Preview = Annotated[bool, typer.Option("--preview", help="Change nothing; say which breakers it would concern.")]
+Destructive = Annotated[bool, typer.Option("--allow-destructive", help="Also more than half of ten breakers or more.")]
+Named = Annotated[str | None, typer.Argument(help="Name or id of the breaker; or --match, or --all.", metavar="NAME")]
+
+
+def install(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("override")(override)
+    app.command("overrides")(list_overrides)
+    app.command("observe")(observe)
+    app.command("enforce")(enforce)
+
+
+def override(
+    name: Named = None,
+    opened: Opened = False,
+    closed: Closed = False,
+    throttle: Throttle = None,
+    end: End = False,
+    reason: Reason = None,
+    span: Span = None,
+    until: Until = None,
+    then_half_open: Ramp = False,
+    match: Match = None,
+    everything: Everything = False,
+    preview: Preview = False,
+    allow_destructive: Destructive = False,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Override what callers see of a breaker, or of all that match, for a time; or end that. The breaker's own machine
+    runs on underneath."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        many = matchers_of(match, everything)
+        if (name is None) == (not many):
+            raise Invalid("name a breaker, or say --match or --all")
+        if preview:
+            show_preview(client.preview_overrides(many or _only(client, name)), json)
+            return
+        fields = {} if end else _fields(opened, closed, throttle, reason, span, until, then_half_open)
+        done = (
+            _change_all(client, many, fields, reason, allow_destructive)
+            if many
+            else _change(client, str(name), fields, reason)
+        )
+    if json:
+        put_json(done)
+    elif many:
+        put(f"{done['changed']} of {done['matches']} breakers that match")
+    elif (shown := done["override"]) is None:
+        put("ended")
+    else:
+        put(f"{shown['kind']} until {instant(shown['until_ms'])}")
+
+
+def list_overrides(
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List the overrides in force: breaker, kind, share of calls that pass, until when, by whom, why."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        rows = client.overrides()
+    if json:
+        put_json({"overrides": rows})
+        return
+    titles = ("breaker", "kind", "passes", "until", "by", "reason")
+    lines = [(r["name"], r["kind"], r["allow_rate"], instant(r["until_ms"]), r["by"], r["reason"]) for r in rows]
+    put_table(titles, lines)
+
+
+def observe(
+    name: WhichBreaker,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Let a breaker observe: it evaluates as ever, callers see it closed, and nobody is told."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        client.change(client.find(name)["id"], {"mode": "observe"})
+    put(f"{name} observes")
+
+
+def enforce(
+    name: WhichBreaker,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Also while its machine is not closed.")] = False,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Enforce a breaker that observed: callers see what its machine says."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        client.change(client.find(name)["id"], {"mode": "enforce"} | ({"confirm": True} if confirm else {}))
+    put(f"{name} is enforced")
+
+
+def _only(client: BreakerClient, name: str | None) -> dict[str, Any]:
+    return {"matchers": [{"field": "id", "op": "=", "value": client.find(str(name))["id"]}]}
+
+
+def _fields(
+    opened: bool,
+    closed: bool,
+    throttle: float | None,
+    reason: str | None,
+    span: str | None,
+    until: str | None,
+    ramp: bool,
+) -> dict[str, Any]:
+    """The body of a request for an override. Raises Invalid."""
+    if opened + closed + (throttle is not None) != 1:
+        raise Invalid("say one of --open, --closed, --throttle SHARE and --end")
+    if reason is None:
+        raise Invalid("say --reason: others will ask why")
+    fields: dict[str, Any] = {"reason": reason}
+    fields["kind"] = "force_open" if opened else "force_closed" if closed else "throttle"
+    if throttle is not None:
+        fields["allow_rate"] = throttle
+    if (end := ends_ms(span, until, SystemClock().now_ms())) is not None:
+        fields["until_ms"] = end
+    return fields | ({"then": "half_open"} if ramp else {})
+
+
+def _change(client: BreakerClient, name: str, fields: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    breaker_id = client.find(name)["id"]
+    if fields:
+        return client.set_override(breaker_id, fields)
+    client.end_override(breaker_id, reason)
+    return {"breaker_id": breaker_id, "override": None}
+
+
+def _change_all(
+    client: BreakerClient, many: dict[str, Any], fields: dict[str, Any], reason: str | None, destructive: bool
+) -> dict[str, Any]:
+    if fields:
+        return client.set_overrides(many | fields, destructive)
+    return client.end_overrides(many | ({} if reason is None else {"reason": reason}))
