@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 import numpy as np
 
 from breaker_actors.core.log_entries import encode_samples
-from breaker_actors.core.model import OverrideKind
 from breaker_actors.core.rule_fields import DELTA_OF, KINDS, POLICIES
 from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.messages import AppendResult
@@ -43,8 +42,6 @@ _OPS: dict[str, tuple[tuple[str, float], ...]] = {
 
 
 WINDOW_MAX_MS = 8_000
-OPERATORS = ("ann", "bob")
-WHY = ("the provider is down", "migration", 'half of it is \u00fc\u4e0d "broken"', "r" * 500)
 
 
 def random_rule(draws: Random) -> dict[str, Any]:
@@ -73,9 +70,20 @@ def random_rule(draws: Random) -> dict[str, Any]:
     return rule
 
 
-async def _pause(seconds: float, until_s: float) -> None:
+async def pause(seconds: float, until_s: float) -> None:
     """A pause that ends at the end: just behind it, or rounding could leave the time standing still."""
     await asyncio.sleep(min(seconds, until_s - asyncio.get_running_loop().time() + 0.001))
+
+
+async def configure(world: World, client: Process, draws: Random, change: str, fields: dict[str, Any]) -> None:
+    """Has some replica carry out a change; asks until it is answered."""
+    world.trace("configures", change, fields)
+    while True:
+        try:
+            await world.ask_replica(client, "configure", change, fields)
+            return
+        except Unavailable:
+            await asyncio.sleep(draws.uniform(0.1, 0.8))
 
 
 class Request(msgspec.Struct):
@@ -104,7 +112,7 @@ class SampleClients:
     async def run(self, until_s: float) -> None:
         loop, draws = self._world.loop, self._draws
         while loop.time() < until_s:
-            await _pause(draws.expovariate(1 / self._pause_s), until_s)
+            await pause(draws.expovariate(1 / self._pause_s), until_s)
             routers = self._world.router_ids()
             if not routers:
                 continue
@@ -173,8 +181,7 @@ class SampleClients:
 
 
 class ConfigurationClient:
-    """Creates, changes, links and deletes; sets overrides and lifts them, lets breakers observe. What is there is read
-    from the store itself, so every change makes sense."""
+    """Creates, changes, links and deletes; what is there is read from the store itself, so every change makes sense."""
 
     def __init__(self, world: World, client: Process) -> None:
         self._world = world
@@ -194,7 +201,7 @@ class ConfigurationClient:
     async def run(self, until_s: float) -> None:
         pause_s = self._draws.uniform(1.5, 8.0)
         while self._world.loop.time() < until_s:
-            await _pause(self._draws.expovariate(1 / pause_s), until_s)
+            await pause(self._draws.expovariate(1 / pause_s), until_s)
             await self._change()
 
     async def _change(self) -> None:
@@ -202,8 +209,7 @@ class ConfigurationClient:
         routers = [r for r in self._world.router_rows() if r.created_by == "user"]
         choices = {"create": 2 if len(breakers) < self._breakers_max else 0}
         if breakers:
-            choices |= {"edit": 5, "rename": 1, "delete": 1, "mode": 1, "override": 4, "watch": 1}
-            choices["lift"] = 2 if any(row.controls.override for row in breakers) else 0
+            choices |= {"edit": 5, "rename": 1, "delete": 1, "mode": 1}
             choices["create_router"] = 1 if len(routers) < self._routers_max else 0
             if routers:
                 choices |= {"link": 2, "unlink": 2, "edit_router": 1, "delete_router": 1}
@@ -244,32 +250,6 @@ class ConfigurationClient:
         self._named += 1
         row = self._draws.choice(self._world.breaker_rows())
         await self._send("rename", {"breaker_id": row.id, "name": f"b{self._named}"})
-
-    async def _override(self) -> None:
-        """For any time: for one that is over before it comes to the log, or shorter than an outage, or past the end."""
-        draws = self._draws
-        row, kind = draws.choice(self._world.breaker_rows()), draws.choice(get_args(OverrideKind))
-        spans = [(1, 30), (30, 400), (400, 3_000), (400, 3_000), (2_000, 12_000), (2_000, 12_000), (12_000, 80_000)]
-        self._named += 1
-        fields = {
-            "kind": kind,
-            "reason": f"{draws.choice(WHY)} {self._named}",
-            "allow_rate": draws.choice([0.0, 0.25, 0.5, 1.0]) if kind == "throttle" else None,
-            "then": draws.choice([None, "half_open"]),
-        }
-        order = {"by": draws.choice(OPERATORS), "for_ms": draws.randint(*draws.choice(spans)), "fields": fields}
-        await self._send("override", {"breaker_id": row.id, **order})
-
-    async def _lift(self) -> None:
-        rows = [row for row in self._world.breaker_rows() if row.controls.override]
-        if rows:
-            row, by = self._draws.choice(rows), self._draws.choice(OPERATORS)
-            await self._send("lift", {"breaker_id": row.id, "by": by, "reason": self._draws.choice([None, *WHY])})
-
-    async def _watch(self) -> None:
-        row = self._draws.choice(self._world.breaker_rows())
-        mode = "enforce" if row.controls.mode == "observe" else "observe"
-        await self._send("watch", {"breaker_id": row.id, "by": self._draws.choice(OPERATORS), "mode": mode})
 
     async def _delete(self) -> None:
         row = self._draws.choice(self._world.breaker_rows())
@@ -323,13 +303,7 @@ class ConfigurationClient:
             await self._send("unlink", {"router_id": row.id, "breaker_id": self._draws.choice(row.breaker_ids)})
 
     async def _send(self, change: str, fields: dict[str, Any]) -> None:
-        self._world.trace("configures", change, fields)
-        while True:
-            try:
-                await self._world.ask_replica(self._client, "configure", change, fields)
-                return
-            except Unavailable:
-                await asyncio.sleep(self._draws.uniform(0.1, 0.8))
+        await configure(self._world, self._client, self._draws, change, fields)
 
 
 class Reader:

@@ -27,6 +27,7 @@ from tests.sim.faults import Faults
 from tests.sim.hand import Hand
 from tests.sim.loop import VirtualLoop
 from tests.sim.net import SimNet, Wire
+from tests.sim.operators import OperatorClient
 from tests.sim.process import EPOCH_MS, OUTSIDE, ActorClock, Process
 from tests.sim.replica import Replica
 from tests.sim.storage import Door, drive
@@ -89,10 +90,11 @@ class World:
         """How often everything was stopped: nothing of before lands later."""
         self.damage = Damage(self)
         self.replicas = [f"replica-{i}" for i in range(draws.randint(1, 2))]
-        self._clients = [self._process("client", f"client-{i}") for i in range(3)]
+        self._clients = [self._process("client", f"client-{i}") for i in range(4)]
         self.samples = SampleClients(self, self._clients[0])
         self.configuration = ConfigurationClient(self, self._clients[1])
         self.reader = Reader(self, self._clients[2])
+        self.operator = OperatorClient(self, self._clients[3])
 
     # what everybody tells
 
@@ -300,7 +302,7 @@ class World:
         self.faults.active = True
         for at, kind in self.faults.schedule(begin + 0.5, end):
             self.loop.call_at(at, self._strike, kind, end)
-        users = (self.samples, self.configuration, self.reader)
+        users = (self.samples, self.configuration, self.reader, self.operator)
         tasks = [client.run(user.run(end)) for client, user in zip(self._clients, users, strict=True)]
         while self.loop.time() < end:
             await asyncio.sleep(2.0)

@@ -400,6 +400,43 @@ def test_a_mute_is_previewed_made_listed_changed_and_ended(town: Town) -> None:
     assert town.json("mutes")["mutes"] == []
 
 
+def test_an_override_is_set_listed_and_ended(town: Town) -> None:
+    """By name, with how long and why; `list` says so, too."""
+    town.create("forced one")
+    refused(town.run("override", "forced one", "--open"), "say --reason")
+    refused(town.run("override", "forced one", "--reason", "x"), "say one of --open")
+    refused(town.run("override", "--open", "--reason", "x"), "name a breaker, or say --match or --all")
+    refused(town.run("override", "forced one", "--open", "--reason", "x", "--for", "2 days"), "say how long")
+    set_ = town.run("override", "forced one", "--open", "--reason", "moving \x1b[2J", "--for", "30m")
+    assert set_.stdout.startswith("force_open until ")
+    (row,) = [one for one in town.json("overrides")["overrides"] if one["name"] == "forced one"]
+    assert (row["kind"], row["until_ms"] - row["since_ms"]) == ("force_open", pytest.approx(1_800_000, abs=5_000))
+    assert "\x1b" not in town.run("overrides").stdout
+    throttled = town.json("override", "forced one", "--throttle", "0.2", "--reason", "less", "--then-half-open")
+    assert (throttled["override"]["allow_rate"], throttled["override"]["then"]) == (0.2, "half_open")
+    assert town.run("override", "forced one", "--end", "--reason", "moved").stdout == "ended\n"
+    assert town.json("overrides")["overrides"] == []
+
+
+def test_overrides_of_all_that_match(town: Town) -> None:
+    """A preview names them; the same matchers set and end."""
+    town.create("pay a")
+    town.create("pay b")
+    what = ("--match", "name~pay *")
+    assert town.json("override", *what, "--preview")["matches"] == 2
+    assert town.run("override", *what, "--closed", "--reason", "x").stdout == "2 of 2 breakers that match\n"
+    assert town.json("override", *what, "--end") == {"matches": 2, "changed": 2}
+
+
+def test_a_breaker_observes_and_is_enforced(town: Town) -> None:
+    """Both by name."""
+    town.create("tried one")
+    assert town.run("observe", "tried one").stdout == "tried one observes\n"
+    assert town.json("get", "tried one")["mode"] == "observe"
+    assert town.run("enforce", "tried one").stdout == "tried one is enforced\n"
+    assert town.json("get", "tried one")["mode"] == "enforce"
+
+
 def test_a_mute_recurs_in_windows(town: Town) -> None:
     windows = ("--window", "fri-mon 22:00-06:00", "--window", "wed,wed 00:00-24:00", "--zone", "Europe/Berlin")
     made = town.json("mute", "--all", "--comment", "nights", *windows)
