@@ -22,7 +22,8 @@ OUTAGES = 2
 
 
 def live(service: LiveService) -> None:
-    """What users do: breakers of several kinds, outages, a channel, a mute, changes, links, and something deleted."""
+    """What users do: breakers of several kinds, outages, a channel, a mute, overrides, an observing breaker, changes,
+    links, and something deleted."""
     quick = {"window_ms": 1_000, "cooldown_ms": 100, "recovery_allow_rate_ramp_steps": 1}
     made = [service.breaker(metric="latency", name=f"golden {n}", threshold=100 + n, **quick) for n in range(3)]
     failing = {"kind": "consecutive_failures", "op": "gte", "threshold": 3, "name": "failing"}
@@ -42,6 +43,11 @@ def live(service: LiveService) -> None:
     mute = {"matchers": [{"field": "name", "op": "=", "value": "golden 1"}], "ends_ms": ends_ms, "comment": "golden"}
     assert service.user.post(f"{path}/mutes", json=mute).status_code == 201
     service.trip(made[1])
+    override = f"{path}/breakers/{ids[0]}/override"
+    for body in ({"kind": "throttle", "allow_rate": 0.5, "for_ms": 1_000}, {"kind": "force_open"}):
+        assert service.user.put(override, json=body | {"reason": "golden"}).status_code == 200
+    assert service.user.patch(f"{path}/breakers/{ids[1]}", json={"mode": "observe"}).status_code == 200
+    service.send(made[1]["router_id"], [1.0] * 5)
     assert service.user.patch(f"{path}/breakers/{ids[0]}", json={"threshold": 200}).status_code == 200
     assert service.user.delete(f"{path}/breakers/{ids[2]}").status_code == 204
 
