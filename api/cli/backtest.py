@@ -263,7 +263,7 @@ def figure(value: float | None) -> str:
 def _show_moves(console: Console, run: Run) -> None:
     from rich.table import Table
 
-    from pipelines.replay.results import moves
+    from pipelines.replay.results import cause, moves
 
     made = moves(run)
     console.print()
@@ -278,7 +278,7 @@ def _show_moves(console: Console, run: Run) -> None:
             str(move.transition_seq),
             time(move.ts_ms),
             f"{move.prev} → [{COLOUR[move.curr]}]{move.curr}[/]",
-            for_rich(move.reason),
+            for_rich(cause(move)),
             figure(move.value),
         )
     console.print(table)
@@ -292,6 +292,8 @@ def _show_outcome(console: Console, run: Run, windows: int | None) -> None:
     console.print(", ".join(stays), highlight=False, soft_wrap=True)
     words = [f"{run.samples:,} samples", f"trips: {tally.trips}", f"incidents: {tally.incidents}"]
     words.append(f"recoveries: {tally.recoveries}")
+    if tally.controlled:
+        words.append(f"callers saw trips: {tally.shown_trips}, open {span(tally.shown_in['open'])}")
     if windows is not None:
         words += [f"labelled failures caught: {len(tally.latencies())} of {windows}", f"false: {tally.false_trips}"]
     if run.late:
@@ -340,7 +342,7 @@ def _show_ranking(console: Console, run: Backtest, swept: pl.DataFrame, best: pl
     from rich.table import Table
 
     left_out = {"samples", "late", "truncated", "transitions", "incidents", "recoveries", "closed_ms", "half_open_ms"}
-    left_out |= {"windows", "breaker"}
+    left_out |= {"windows", "breaker", "shown_trips", "shown_closed_ms", "shown_half_open_ms", "shown_open_ms"}
     heads = [name for name in swept.columns if name not in left_out]
     table = Table(box=None, pad_edge=False)
     shown = {"open_ms": "open", "latency_ms": "caught after", "false_trips": "false"}

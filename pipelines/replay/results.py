@@ -52,6 +52,14 @@ def moves(run: Run) -> list[Transition]:
     return [effect for effect in run.tally.effects if isinstance(effect, Transition)]
 
 
+def cause(move: Transition) -> str:
+    """Its reason, with who made it, or why callers did not see it."""
+    if move.hidden_by is not None:
+        return f"{move.reason}, hidden by {move.hidden_by}"
+    told = ": ".join(part for part in (move.by, move.comment) if part)
+    return f"{move.reason}, {told}" if told else move.reason
+
+
 def transitions(runs: Sequence[Run]) -> pl.DataFrame:
     """One row per transition, rule by rule."""
     rows = [

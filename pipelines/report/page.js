@@ -278,7 +278,8 @@ function told(rule) {
   const share = state => `${state} ${(100 * rule.time_in[state] / all).toFixed(2)} % (${span(rule.time_in[state])})`;
   return `${rule.samples.toLocaleString("en")} samples of ${content.title}, ${time(rule.from)} to ${time(rule.to)} UTC; ` +
     ["closed", "half_open", "open"].map(share).join(", ") + `; ${several(rule.incidents_in_all, "incident")}, ` +
-    `${several(rule.trips, "trip")} (${several(again, "re-trip")})` + (rule.false_trips === null ? "" :
+    `${several(rule.trips, "trip")} (${several(again, "re-trip")})` +
+    (rule.shown === null ? "" : `; callers saw ${several(rule.shown[0], "trip")}, open for ${span(rule.shown[1])}`) + (rule.false_trips === null ? "" :
       `, ${rule.false_trips} false; ${rule.windows_caught} of ${rule.windows_judged} labelled failures caught`);
 }
 for (const rule of content.rules) {

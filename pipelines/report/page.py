@@ -17,7 +17,7 @@ from breaker_actors.text.escaping import for_line, for_script
 from pipelines.candidates import described
 from pipelines.replay.downsample import Sketch
 from pipelines.replay.memory import MEMORY_MB, rows_within
-from pipelines.replay.results import moves, of_each, titled
+from pipelines.replay.results import cause, moves, of_each, titled
 from pipelines.replay.run import Progress, Run, replayed
 from pipelines.replay.scoring import Labelled, Tally
 from pipelines.report.document import document_of
@@ -101,9 +101,10 @@ def _chart(run: Run, sketch: Sketch | None, windows: list[Labelled] | None) -> d
         **_spans(run, windows),
         "time_in": tally.time_in,
         "trips": tally.trips,
+        "shown": [tally.shown_trips, tally.shown_in["open"]] if tally.controlled else None,
         "false_trips": None if windows is None else tally.false_trips,
         "moves": [
-            [move.ts_ms, move.prev, move.curr, move.transition_seq, _reason(move), move.allow_rate, move.value]
+            [move.ts_ms, move.prev, move.curr, move.transition_seq, for_line(cause(move)), move.allow_rate, move.value]
             for move in made[:ROWS_MAX]
         ],
         "moves_left_out": max(0, len(made) - ROWS_MAX),
@@ -142,12 +143,6 @@ def _steps(times: Sequence[int]) -> list[int]:
 def _short(values: Float64) -> list[float]:
     """Enough digits for a picture."""
     return [float(f"{value:.5g}") for value in values.tolist()]
-
-
-def _reason(move: Transition) -> str:
-    """With who made it, or why callers did not see it."""
-    told = f", hidden by {move.hidden_by}" if move.hidden_by else ""
-    return for_line(f"{move.reason}{told}" + (f", {move.by}: {move.comment or ''}" if move.by else ""))
 
 
 def _of_the_machine(tally: Tally) -> list[Change]:

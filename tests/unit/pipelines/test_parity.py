@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from breaker_actors.core.model import Effect
+from breaker_actors.core.log_entries import Gap
+from breaker_actors.core.model import Control, Effect, Override
 from breaker_actors.core.rule_fields import KINDS
 from breaker_actors.core.rules import parse_rule
 from pipelines.columns import Samples
@@ -15,6 +16,7 @@ from pipelines.frames import read_series
 from pipelines.replay.reference import replay_samples
 from pipelines.replay.vectorized.engine import FastReplay, Walk
 from tests.support.history import (
+    MadeUpLog,
     is_log_alike,
     log_replayed,
     log_walked,
@@ -48,6 +50,26 @@ def test_a_log_with_gaps(seed: int) -> None:
 def test_a_log_with_modes_and_overrides(seed: int) -> None:
     """Overrides end at their own time, in pauses, gaps and with a batch; where they end evidence may begin anew."""
     assert is_log_alike(seed, 300)
+
+
+def test_evidence_begins_anew_twice_in_one_millisecond() -> None:
+    """A batch ends the wait in open, another one follows, then an override ends with `then`: the run of failures that
+    these two began does not go on."""
+    rule = parse_rule(
+        {"metric": "m", "kind": "consecutive_failures", "op": "gte", "threshold": 5, "eval_interval_ms": 1000,
+         "min_state_duration_ms": 0, "cooldown_ms": 2000}
+    )  # fmt: skip
+    at = np.array([*[100] * 5, 2100, 2100, 2100, 2300, 2400], np.int64)
+    record = np.array([0, 0, 0, 0, 0, 1, 2, 2, 3, 4])
+    failed = np.zeros(len(at), np.bool_)
+    samples = Samples(at, at, np.ones(len(at)), failed, None, record)
+    override = Override(
+        kind="force_closed", reason="why", by="sam", since_ms=500, until_ms=2100, version=2, then="half_open"
+    )
+    log = MadeUpLog(0, 0, None, [(5, (500, Control(override=override))), (len(at), Gap(2400, 2450))], 2450)
+    expected = log_replayed(rule, samples, log)
+    assert log_walked(rule, samples, log, chunk_rows=100) == expected
+    assert (expected[1].state, expected[1].streak) == ("half_open", 2)
 
 
 def test_made_up_rules_do_something() -> None:

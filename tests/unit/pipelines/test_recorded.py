@@ -220,6 +220,9 @@ async def test_live_equals_backtest_under_overrides_and_observe_mode(tmp_path: P
         assert counted["shown_trips"] == seen["curr"].to_list().count("open")
         spans = [sum(counted[f"{shown}{state}_ms"] for state in STATES) for shown in ("", "shown_")]
         assert spans == [counted["to_ms"] - counted["from_ms"]] * 2
+        page = (await asyncio.to_thread(run.report, tmp_path / "r.html")).read_text()
+        assert "forced_closed, sam: drill" in page
+        assert ", hidden by observe" in page
         assert counted["open_ms"] == run.states.filter(state="open")["duration_ms"].sum()
 
 
