@@ -56,7 +56,8 @@ def begins_outage(of: Any) -> ColumnElement[bool]:
 def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
     """One row for each channel that takes it, of event rows that are being stored, in order. Call before they are
     inserted, with those of projects that are heard (`is_heard`). Costs nothing for events that are no alerts."""
-    alerts = [event for event in events if event["hidden_by"] is None and alert_of(event["prev"], event["curr"])]
+    seen = [event for event in events if event["hidden_by"] is None]
+    alerts = [event for event in seen if alert_of(event["prev"], event["curr"])]
     if not alerts:
         return
     receivers = _receivers(c, sorted({event["project_id"] for event in alerts}))
@@ -65,9 +66,10 @@ def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
         return
     rules = _rules(c, sorted({event["breaker_id"] for event in alerts}))
     rows: list[dict[str, Any]] = []
-    for event, outage in _with_outages(c, alerts):
+    for event, outage in _with_outages(c, [event for event in seen if event["project_id"] in receivers]):
         kind = alert_of(event["prev"], event["curr"])
-        assert kind is not None
+        if kind is None:  # it may begin an outage all the same: one that is throttled was closed before
+            continue
         mine = receivers[event["project_id"]]
         trace_url = link_of(mine.trace_template, event["trace_id"])
         told = _told(event, rules.get(event["breaker_id"]), outage, trace_url)
@@ -187,13 +189,13 @@ def _receivers(c: Connection, project_ids: Sequence[str]) -> dict[str, Receivers
 
 
 def _with_outages(
-    c: Connection, alerts: Sequence[Mapping[str, Any]]
+    c: Connection, seen: Sequence[Mapping[str, Any]]
 ) -> Iterable[tuple[Mapping[str, Any], Outage | None]]:
     """Each event with the outage it belongs to. An outage begins with the move from closed; where that is not among
     these events it is stored already (or forgotten)."""
-    first = {event["breaker_id"]: event["prev"] for event in reversed(alerts)}
+    first = {event["breaker_id"]: event["prev"] for event in reversed(seen)}
     outages = _outages(c, sorted(id_ for id_, prev in first.items() if prev != "closed"))
-    for event in alerts:
+    for event in seen:
         if event["prev"] == "closed":
             outages[event["breaker_id"]] = Outage(event["sequence"], event["ts_ms"])
         yield event, outages.get(event["breaker_id"])

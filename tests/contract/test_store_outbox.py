@@ -68,6 +68,19 @@ async def test_the_rule_of_now_is_not_told_of_an_event_of_before(told: OutboxWor
     assert (await told.rows(channel.id))[0].told.rule == old
 
 
+async def test_an_outage_may_begin_half_open(told: OutboxWorld) -> None:
+    """A breaker that is throttled trips: in one commit or another, trip and end are of the same outage. One that was
+    never open has no trip."""
+    channel, row = await told.channel(), await told.breaker()
+    await told.outage(row.id)
+    await told.moves(row.id, "half_open", "open")
+    await told.moves(row.id, "half_open", "closed")
+    trip, recover = (await told.rows(channel.id))[-2:]
+    assert (trip.kind, recover.kind, trip.incident, recover.incident) == ("trip", "recover", 4, 4)
+    await told.moves(row.id, "half_open", "closed")
+    assert [end.incident for end in (await told.rows(channel.id))[-1:]] == [8]
+
+
 async def test_an_outage_is_known_over_many_commits(told: OutboxWorld) -> None:
     """All rows of one outage have the sequence of the event it began with, whatever came in which commit."""
     channel, row, other = await told.channel(), await told.breaker(), await told.breaker("b")

@@ -168,7 +168,7 @@ HAND = {
 
 ALERTED = {
     "hidden moves are alerted": (
-        Mutant("breaker_actors.store.operational.journal:write_alerts", 'event["hidden_by"] is None and ', ""),
+        Mutant("breaker_actors.store.operational.journal:write_alerts", ' if event["hidden_by"] is None]', "]"),
         Mutant("breaker_actors.store.operational.journal:_commit", " if event.hidden_by is None", ""),
     )
 }
@@ -177,9 +177,9 @@ SYMPTOMS = {
     "an override comes back after a restart": r"ends an override at \d+ that was to end at",
     "an override ends by the clock of its breaker's owner": r"ends an override at \d+ that was to end at",
     "a change of settings drops the override": r"its log says",
-    "an override that ends inside an outage ends behind it": r"ends an override at \d+ that was to end at",
+    "an override that ends inside an outage ends behind it": r"ends an override at|when none was in force",
     "a ramp behind an override goes by old evidence": r"NaiveModel: ",
-    "moves by hand are not numbered": r"the owners of .* do not answer",
+    "moves by hand are not numbered": r"which was never stored|the owners of .* do not answer",
     "the machine's state is stored as the one that callers see": r"the record says",
     "streams are told of hidden moves": r"the feed tells .*, which callers see nothing of",
     "hidden moves are alerted": r"outbox: ",
