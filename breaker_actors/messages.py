@@ -42,7 +42,10 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     "reused" (an earlier one with another body had it), "not_owner" or "failed"; "not_configured": the
     log does not say yet which breakers count. Refused for now: "full" (too much in
     flight), "log_full" (the log is at its bound), "share_full" (this project's share of it is). "damaged": nothing is
-    taken into a log that is not as it was written, until an operator says how to go on."""
+    taken into a log that is not as it was written, until an operator says how to go on.
+
+    Of "ok", who hears the record that the Part became a part of: `disabled`, nobody, as its router is; `unheard`, some
+    of its metrics that no breaker of the router has, and `heard`, some that breakers have."""
 
     status: Literal[
         "ok",
@@ -57,6 +60,9 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
         "damaged",
     ]
     offset: int = 0
+    disabled: bool = False
+    unheard: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):

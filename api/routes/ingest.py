@@ -17,7 +17,7 @@ from api.context.replica import replica
 from api.middleware.request_log import note_outcome
 from api.wire import samples
 from api.wire.http import json_response
-from api.wire.remarks import REPEATED
+from api.wire.remarks import REPEATED, heard_remarks
 from api.wire.responses import Accepted
 from breaker_actors.errors import IdempotencyKeyReused, Invalid, LogDamaged, Overloaded, Unavailable
 from breaker_actors.messages import AppendResult
@@ -59,8 +59,10 @@ async def ingest(project_id: str) -> Response:
         splitting = {router_id for router_id in router_ids if routers.get(router_id)}
         with_traces = bool(project.trace_id_url_template)
         keys = _keys(signature, raw, body)
-        outcomes = await parts.gateway.ingest(samples.to_parts(result.good, keys, splitting, with_traces))
+        sent = samples.to_parts(result.good, keys, splitting, with_traces)
+        outcomes = await parts.gateway.ingest(sent)
         count_samples(parts.meters, outcomes, len(result.good))
+        remark(heard_remarks(result.good, sent, outcomes))
         _remark(signature, outcomes)
         check_outcomes(outcomes)
     return json_response(answer(result), 202)

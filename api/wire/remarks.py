@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from api.wire.samples import Columns
 from api.wire.unknown import FieldWarning
 from breaker_actors.core.model import Rule
+from breaker_actors.messages import AppendResult, Part
 from breaker_actors.notify.channels.config import check, unknown_keys
 from breaker_actors.store.rows import ChannelKind
 
 NEVER_MOVES, SAME_NAME, SHORT_WINDOW = "never_moves", "same_name", "short_window"
 CANNOT_WORK, UNKNOWN_KEY = "channel_cannot_work", "unknown_config_key"
+ROUTER_DISABLED, NO_BREAKER_HEARS = "router_disabled", "no_breaker_hears"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
 REPEATED = FieldWarning(
     "repeated",
@@ -61,6 +64,24 @@ def _window_remarks(rule: Rule) -> list[FieldWarning]:
         " recovery sees only samples right before a tick. At least three times eval_interval_ms is advised."
     )
     return [FieldWarning(SHORT_WINDOW, "window_ms", message)]
+
+
+def heard_remarks(good: Columns, parts: Sequence[Part], outcomes: Sequence[AppendResult]) -> list[FieldWarning]:
+    """On samples that were taken and that no breaker hears. Their records may hold samples of other requests, too."""
+    if not any(outcome.disabled or outcome.unheard for outcome in outcomes):
+        return []
+    sent, found = set(zip(good.router_id, good.metric, strict=True)), []
+    for part, outcome in zip(parts, outcomes, strict=True):
+        if outcome.disabled:
+            message = f"Router {part.router_id} is disabled: no breaker hears these samples."
+            found.append(FieldWarning(ROUTER_DISABLED, "router_id", message))
+        for metric in outcome.unheard:
+            if (part.router_id, metric) in sent:
+                names = ", ".join(f'"{name}"' for name in outcome.heard)
+                have = f"its breakers have {names}" if names else "it has no breaker"
+                message = f'No breaker of router {part.router_id} has the metric "{metric}"; {have}.'
+                found.append(FieldWarning(NO_BREAKER_HEARS, "metric", message))
+    return found
 
 
 def channel_remarks(kind: ChannelKind, config: Mapping[str, Any]) -> list[FieldWarning]:

@@ -234,19 +234,27 @@ def share_of_trace(trace_id: str) -> int:
     return _signed(xxh64_intdigest(trace_id.encode())) or 1
 
 
+METRICS_SHOWN_MAX = 5
+
+
 class Splitter:
     """Who takes what of a samples record under one view (semantics.md section 7).
 
     A pure function of the view and the record, so the live router and every replay split alike.
     """
 
-    __slots__ = ("_links", "view")
+    __slots__ = ("_links", "heard", "view")
 
     def __init__(self, view: RouterView) -> None:
         self.view = view
         self._links: dict[str, list[Link]] = {}
         for link in view.links if view.enabled else ():
             self._links.setdefault(link.metric, []).append(link)
+        self.heard = tuple(self._links)[:METRICS_SHOWN_MAX]  # metrics that breakers have, some of them
+
+    def unheard(self, metrics: Sequence[str]) -> tuple[str, ...]:
+        """The metrics that no breaker has, METRICS_SHOWN_MAX at most."""
+        return tuple(metric for metric in metrics if metric not in self._links)[:METRICS_SHOWN_MAX]
 
     def split(
         self, columns: SampleColumns, router_id: str, offset: int

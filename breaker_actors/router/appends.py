@@ -93,7 +93,7 @@ class Appends:
         view = self._asides.attempt(hand_on, "log", router.id, append.payload, append.offset, router.project_id)
         if view is not None:
             router.set_view(append.offset, view)
-        return AppendResult("ok", append.offset)
+        return _heard(record)
 
     def _count(self, record: Staged) -> None:
         self._records[record.append.kind] += 1
@@ -107,3 +107,14 @@ class Appends:
             self._meters.total("breakers_log_records_total", n, kind=KINDS.get(kind, "other"))
         self._meters.total("breakers_log_bytes_total", self._bytes)
         self._meters.total("breakers_log_samples_total", self._samples)
+
+
+def _heard(record: Staged) -> AppendResult:
+    """That a record was appended, and who hears its samples."""
+    splitter, offset = record.router.splitter, record.append.offset
+    if record.columns is None:
+        return AppendResult("ok", offset)
+    if not splitter.view.enabled:
+        return AppendResult("ok", offset, disabled=True)
+    unheard = splitter.unheard(record.columns.metrics)
+    return AppendResult("ok", offset, unheard=unheard, heard=splitter.heard if unheard else ())

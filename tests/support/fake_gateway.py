@@ -68,6 +68,7 @@ class FakeGateway:
         self.store = store
         self.parts: list[Part] = []
         self.word: Any = "ok"
+        self.outcome: AppendResult | None = None
         self.views: dict[str, View] = {}
         self.stale: set[str] = set()
         self.changes: list[int] = []
@@ -91,7 +92,7 @@ class FakeGateway:
 
     async def ingest(self, parts: Sequence[Part]) -> list[AppendResult]:
         self.parts.extend(parts)
-        return [AppendResult(self.word, 1) for _ in parts]
+        return [self.outcome or AppendResult(self.word, 1) for _ in parts]
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
         self.changes.extend(change_ids)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from breaker_actors.core.log_entries import LogRecord, encode_samples, share_of_trace
 from breaker_actors.errors import Invalid
-from breaker_actors.messages import Part
+from breaker_actors.messages import AppendResult, Part
 from breaker_actors.store.rows import BreakerRow, RouterDraft, RouterRow
 from breaker_actors.wal.sqlite import SqliteLog
 from tests.support.cluster import Service, service, until
@@ -235,3 +236,28 @@ async def test_a_project_has_so_many_links(tmp_path: Path) -> None:
         changes = await s.store.unlink_breaker(s.project.id, first.id, a.id, s.clock.now_ms())
         await s.gateway.configured(s.project.id, changes)
         await router(s, a)
+
+
+async def test_an_append_says_what_nobody_hears(tmp_path: Path) -> None:
+    """Metrics without a breaker, and all of a disabled router; nothing where every metric is heard."""
+    async with service(tmp_path) as s:
+        row = await counting(s, "a")
+        now = s.clock.now_ms()
+
+        async def send(*metrics: str) -> AppendResult:
+            n = len(metrics)
+            payload = encode_samples(metrics, [1] * n, np.full(n, now), np.ones(n), np.ones(n, bool))
+            (outcome,) = await s.gateway.ingest([Part(row.router_ids[0], (os.urandom(16),), payload, n)])
+            assert outcome.status == "ok"
+            return outcome
+
+        heard = await send("latency")
+        assert (heard.disabled, heard.unheard, heard.heard) == (False, (), ())
+        many = await send("latency", *(f"m{n}" for n in range(9)))
+        assert (many.unheard, many.heard) == (("m0", "m1", "m2", "m3", "m4"), ("latency",))
+        _, changes = await s.store.update_router(
+            s.project.id, row.router_ids[0], lambda r: replace(r, enabled=False), now
+        )
+        await s.gateway.configured(s.project.id, changes)
+        off = await send("latency", "m")
+        assert (off.disabled, off.unheard) == (True, ())

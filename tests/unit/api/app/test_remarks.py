@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from breaker_actors.messages import AppendResult
 from tests.support.web_world import World, error_of
 
 RULE = {"name": "a", "metric": "m", "kind": "avg", "op": "gt", "threshold": 5}
@@ -41,6 +42,19 @@ async def test_a_repeat_that_nobody_named_is_told(world: World) -> None:
     world.gateway.word = "duplicate"
     assert await told(world, "ingest", body, headers=STAMP) == [("repeated", "")]
     assert await told(world, "ingest", body, headers=STAMP | {"Idempotency-Key": "k"}) == []
+
+
+async def test_samples_that_nobody_hears(world: World) -> None:
+    """As the router says of the record, which may hold other requests' samples."""
+    row = await world.breaker()
+    body = [{"router_id": row.router_ids[0], "metric": "latencyy", "value": 1, "ts_ms": world.clock.now_ms()}]
+    world.gateway.outcome = AppendResult("ok", 1, unheard=("latencyy", "another"), heard=("latency",))
+    answer = await (await world.call("POST", "ingest", json=body)).get_json()
+    (warning,) = answer["warnings"]
+    assert (answer["accepted"], warning["code"], warning["field"]) == (1, "no_breaker_hears", "metric")
+    assert 'has the metric "latencyy"; its breakers have "latency".' in warning["message"]
+    world.gateway.outcome = AppendResult("ok", 1, disabled=True)
+    assert await told(world, "ingest", body) == [("router_disabled", "router_id")]
 
 
 @pytest.mark.parametrize(
