@@ -75,7 +75,8 @@ LINKED = {
 ABOUT = """Circuit breakers over metric samples.
 
 Fields that a request does not have are ignored, and listed in `warnings` of the answer (at most 20); with
-`?strict=true` they are refused with 422. Samples are not looked through.
+`?strict=true` they are refused with 422. Of samples the first of a request is looked at, of a body of up to 2 KiB all;
+with `?strict=true` each that has an unknown field is named in `errors`, and not taken.
 
 Some answers say a thing twice, for clients read it under either name, and both are always the same: a single breaker or
 router flat and in its envelope, the entries of a list under their own name and as `items`, `next_cursor` and `cursor`,

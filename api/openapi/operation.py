@@ -103,6 +103,7 @@ def ok(body: Any, *headers: str, about: str = "Done.") -> dict[int, Answer]:
 GONE: dict[int, Answer] = {204: Answer(None, "Gone.")}
 
 
+STRICT_SAMPLES = Parameter("strict", "query", bool, "true refuses samples that have a field which is none of a sample.")
 STRICT = Parameter("strict", "query", bool, "true refuses fields of the body that the request does not have.")
 ONCE = Parameter(
     "Idempotency-Key",

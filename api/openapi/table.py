@@ -6,7 +6,19 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from api.openapi.operation import GONE, ONCE, Answer, Either, Operation, Parameter, creating, editing, ok, polled
+from api.openapi.operation import (
+    GONE,
+    ONCE,
+    STRICT_SAMPLES,
+    Answer,
+    Either,
+    Operation,
+    Parameter,
+    creating,
+    editing,
+    ok,
+    polled,
+)
 from api.wire import requests as r
 from api.wire import requests_accounts as ra
 from api.wire import responses as a
@@ -108,7 +120,7 @@ OPERATIONS: tuple[Operation, ...] = (
         {202: Answer(a.Accepted, "In the sample log.")},
         "signed",
         body=Samples | list[MetricSample],
-        parameters=SIGNATURE,
+        parameters=(*SIGNATURE, STRICT_SAMPLES),
     ),
     polled(B, "list_breakers", "All breakers", a.BreakerList, "manage"),
     creating(

@@ -13,11 +13,12 @@ from api.admission import inflate as inflating
 from api.admission import shares
 from api.auth import check_signature, check_signing, milliseconds
 from api.context.current import arrival, callers, count_as, open_project, proven, raw_body, remark
+from api.context.fields import strict
 from api.context.replica import replica
 from api.middleware.request_log import note_outcome
 from api.wire import samples
 from api.wire.http import json_response
-from api.wire.remarks import REPEATED, heard_remarks
+from api.wire.remarks import REPEATED, heard_remarks, sample_remarks
 from api.wire.responses import Accepted
 from breaker_actors.errors import IdempotencyKeyReused, Invalid, LogDamaged, Overloaded, Unavailable
 from breaker_actors.messages import AppendResult
@@ -50,9 +51,12 @@ async def ingest(project_id: str) -> Response:
     if project.enable_signed_ingest:
         _prove(project, raw)
     request_samples, body = await _decode(raw)
+    is_strict = strict()
+    if not is_strict:
+        remark(sample_remarks(body))
     router_ids = request_samples.router_ids()
     routers = await parts.caches.routers(project.id, router_ids)
-    result = await _validate(request_samples, routers)
+    result = await _validate(request_samples, routers, is_strict)
     for reason, n in result.reasons.items():
         parts.meters.count("breakers_samples_rejected_total", n, reason=reason)
     if result.good:
@@ -122,14 +126,16 @@ async def _decode(raw: bytes) -> tuple[samples.Request, bytes]:
         arrival().work += len(body.plain)
 
 
-async def _validate(request_samples: samples.Request, routers: Mapping[str, bool]) -> samples.Validated:
+async def _validate(
+    request_samples: samples.Request, routers: Mapping[str, bool], is_strict: bool
+) -> samples.Validated:
     """The good and the bad samples. Where more than a few have to be judged one by one, that waits for its caller's
     turn, and others are served between its steps."""
     parts = replica()
     sent_ms = milliseconds(request.headers.get("X-EB-Timestamp"))
     age_ms, ahead_ms = parts.settings.max_sample_age_ms, parts.settings.max_sample_ahead_ms
     steps = request_samples.validating(
-        samples.ValidationContext.at(parts.clock.now_ms(), age_ms, ahead_ms, routers, sent_ms)
+        samples.ValidationContext.at(parts.clock.now_ms(), age_ms, ahead_ms, routers, sent_ms, is_strict)
     )
     result = next(steps)
     if result is None:

@@ -1,12 +1,14 @@
 """Bytes of an ingest request to its samples, with work bound by SAMPLES_MAX and by the bytes, never by what they spell.
 
 Samples are counted while they are decoded: both ways below decode into structs of SAMPLES_MAX places, so the decoder
-itself ends at the first sample too many. What is no field of a sample is passed over and never built.
+itself ends at the first sample too many. What is no field of a sample is passed over and never built; a look at the
+beginning of the body (`strange_fields`) names it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from bisect import bisect_left
 from typing import Annotated, Any
@@ -64,6 +66,36 @@ class Loose(msgspec.Struct, gc=False):
     trace_id: Raw = ABSENT
 
 
+LOOKED_BYTES = 1 << 11
+"""Of a body of up to so many bytes all samples are looked at for unknown fields, of a larger one the first. All samples
+of a sender are mostly made alike, and to look at each would cost as much as to decode it."""
+UNKNOWN_MAX = 20
+"""Unknown fields of a body that are found."""
+_KNOWN = frozenset(Loose.__struct_fields__)
+_FIRST = re.compile(r"""\s*(?:\{\s*"samples"\s*:\s*)?\[\s*""")
+_NEXT = re.compile(r"\s*,\s*")
+_object_at = json.JSONDecoder().raw_decode
+
+
+def strange_fields(body: bytes) -> dict[str, tuple[int, bool]]:
+    """Fields of the first samples that no sample has: in which sample each is first, and whether that says its `ok`.
+    At most UNKNOWN_MAX; whatever can't be read ends the look."""
+    found: dict[str, tuple[int, bool]] = {}
+    text = body[:LOOKED_BYTES].decode(errors="replace")
+    place, index = _FIRST.match(text), 0
+    while place and len(found) < UNKNOWN_MAX:
+        try:
+            sample, end = _object_at(text, place.end())
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(sample, dict):
+            break
+        for name in () if sample.keys() <= _KNOWN else [name for name in sample if name not in _KNOWN]:
+            found.setdefault(name.encode(errors="replace").decode(), (index, "ok" in sample))  # halves of characters
+        place, index = _NEXT.match(text, end) if len(body) <= LOOKED_BYTES else None, index + 1
+    return dict(list(found.items())[:UNKNOWN_MAX])
+
+
 def places(element: Any, empty: Any, most: int) -> Any:
     """A kind of list of at most `most` elements: places that stay `empty` behind the last one. Decoding ends at the
     first element too many, with an error that begins with TOO_LONG."""
@@ -111,6 +143,10 @@ def _is_list(body: bytes) -> bool:
 _samples, _texts = _Lists(MetricSample, UNSET), _Lists(Raw, ABSENT)
 _sample = msgspec.json.Decoder(MetricSample)
 _loose = msgspec.json.Decoder(Loose)
+_exact = msgspec.json.Decoder(
+    msgspec.defstruct("Exact", [(n, Raw, ABSENT) for n in Loose.__struct_fields__], forbid_unknown_fields=True)
+)
+_STRANGE = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _string = msgspec.json.Decoder(str)
 _tags = msgspec.json.Decoder(Tags | None)
 
@@ -191,6 +227,15 @@ class Texts:
         except msgspec.DecodeError:
             return None
         return Loose(*map(self._revealed, msgspec.structs.astuple(fields))) if self._words else fields
+
+    def unknown(self, index: int) -> str | None:
+        """The first field of a sample that no sample has; None where there is none, or the sample is no object."""
+        try:
+            _exact.decode(self.samples[index])
+        except msgspec.DecodeError as error:
+            found = _STRANGE.match(str(error))
+            return None if found is None else bytes(self._revealed(Raw(found[1].encode()))).decode()
+        return None
 
     def _revealed(self, text: Raw) -> Raw:
         plain = bytes(text)

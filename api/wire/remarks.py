@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
+from api.wire.decoding import Loose, strange_fields
 from api.wire.samples import Columns
-from api.wire.unknown import FieldWarning
+from api.wire.unknown import NAME_SHOWN_MAX, UNKNOWN_FIELD, FieldWarning
 from breaker_actors.core.model import Rule
 from breaker_actors.messages import AppendResult, Part
 from breaker_actors.notify.channels.config import check, unknown_keys
@@ -82,6 +85,31 @@ def heard_remarks(good: Columns, parts: Sequence[Part], outcomes: Sequence[Appen
                 message = f'No breaker of router {part.router_id} has the metric "{metric}"; {have}.'
                 found.append(FieldWarning(NO_BREAKER_HEARS, "metric", message))
     return found
+
+
+_SAMPLE_FIELDS = tuple(Loose.__struct_fields__)
+_MEANT = dict.fromkeys(("success", "successful", "succeeded", "is_ok", "failed", "failure", "error", "status"), "ok")
+_MEANT |= dict.fromkeys(("timestamp", "timestamp_ms", "time", "ts", "at"), "ts_ms")
+
+
+def sample_remarks(body: bytes) -> list[FieldWarning]:
+    """On fields of a body's first samples that no sample has; see `strange_fields`."""
+    return [
+        FieldWarning(
+            UNKNOWN_FIELD, f"samples[{index}].{name[:NAME_SHOWN_MAX]}", _strange(name[:NAME_SHOWN_MAX], says_ok)
+        )
+        for name, (index, says_ok) in strange_fields(body).items()
+    ]
+
+
+@lru_cache(256)
+def _strange(name: str, says_ok: bool) -> str:
+    """What to say of an unknown field, in a sample that says its `ok` or not."""
+    known = _MEANT.get(name.lower()) or next(iter(get_close_matches(name.lower(), _SAMPLE_FIELDS, 1)), None)
+    if known is None:
+        return "is no field of a sample"
+    success = " Without ok a sample counts as a success." if known == "ok" and not says_ok else ""
+    return f"is no field of a sample; did you mean {known}?{success}"
 
 
 def channel_remarks(kind: ChannelKind, config: Mapping[str, Any]) -> list[FieldWarning]:

@@ -34,6 +34,8 @@ from breaker_actors.core.model import Int64
 from breaker_actors.messages import Part
 
 ERRORS_MAX = 100
+UNKNOWN_FIELD = "unknown_field"
+NAME_SHOWN_MAX = 64
 SLICE = 50
 """Samples judged one by one at a time: about half a millisecond."""
 SENTENCES = {
@@ -46,6 +48,7 @@ SENTENCES = {
     "invalid_ok": "ok must be true or false.",
     "invalid_tags": f"tags must be an object of at most {TAGS_MAX} strings.",
     "invalid_trace_id": f"trace_id must be text of at most {TRACE_LENGTH_MAX} characters.",
+    UNKNOWN_FIELD: "A sample has no such field, and the caller is strict.",
 }
 """What is wrong with a sample, by its code."""
 _INT64_SAFE = 1 << 62
@@ -54,19 +57,28 @@ _INTEGER = re.compile(rb"(?=.{1,400}\Z)-?[0-9]+\Z")
 
 
 class ValidationContext(msgspec.Struct, frozen=True):
-    """What decides about a sample besides itself: the project's routers, the span of good times, a missing ts_ms."""
+    """What decides about a sample besides itself: the project's routers, the span of good times, a missing ts_ms, and
+    whether unknown fields are refused."""
 
     routers: Mapping[str, bool]
     oldest_ms: int
     newest_ms: int
     default_ms: int | None = None
+    strict: bool = False
 
     @classmethod
     def at(
-        cls, now_ms: int, age_ms: int, ahead_ms: int, routers: Mapping[str, bool], default_ms: int | None
+        cls,
+        now_ms: int,
+        age_ms: int,
+        ahead_ms: int,
+        routers: Mapping[str, bool],
+        default_ms: int | None,
+        strict: bool = False,
     ) -> ValidationContext:
         """What holds at an instant, kept within what a column can hold."""
-        return cls(routers, max(now_ms - age_ms, -_INT64_SAFE), min(now_ms + ahead_ms, _INT64_SAFE), default_ms)
+        oldest_ms, newest_ms = max(now_ms - age_ms, -_INT64_SAFE), min(now_ms + ahead_ms, _INT64_SAFE)
+        return cls(routers, oldest_ms, newest_ms, default_ms, strict)
 
 
 class Columns:
@@ -130,7 +142,7 @@ class Request:
     def validating(self, bounds: ValidationContext) -> Iterator[Validated | None]:
         """The same in steps of at most SLICE samples that have to be judged one by one; None before each of several
         steps, and the result in the end."""
-        if self._typed is not None:
+        if self._typed is not None and not bounds.strict:
             if (good := _all_good(self._typed, bounds)) is not None:
                 yield Validated(good, {}, [])
                 return
@@ -176,7 +188,10 @@ def _judging(texts: Texts, bounds: ValidationContext) -> Iterator[Validated | No
         if index % SLICE == 0 and len(texts.samples) > SLICE:
             yield None
         sample = texts.typed(index)
-        wrong = _judge_typed(sample, bounds, good) if sample else _judge_loose(texts.loose(index), bounds, good)
+        if bounds.strict and (name := texts.unknown(index)) is not None:
+            wrong: tuple[str, str] | None = (name[:NAME_SHOWN_MAX], UNKNOWN_FIELD)
+        else:
+            wrong = _judge_typed(sample, bounds, good) if sample else _judge_loose(texts.loose(index), bounds, good)
         if wrong is None:
             continue
         field, code = wrong

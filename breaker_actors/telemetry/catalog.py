@@ -26,7 +26,7 @@ SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
 
 SAMPLE_FAULTS = (
     *("invalid_router_id", "invalid_metric", "invalid_ts_ms", "ts_ms_too_old", "ts_ms_in_future"),
-    *("invalid_value", "invalid_ok", "invalid_tags", "invalid_trace_id"),
+    *("invalid_value", "invalid_ok", "invalid_tags", "invalid_trace_id", "unknown_field"),
 )
 ROUTES = (
     *("admin", "audit", "breakers", "channels", "deliveries", "events", "health", "ingest", "keys", "metadata"),

@@ -159,7 +159,7 @@ def test_labels_name_what_the_code_names() -> None:
 
     assert {*ROUTES} == {blueprint.name for blueprint in BLUEPRINTS} | {"none"}
     code = Path(samples).read_text()
-    assert {*re.findall(r'"(invalid_\w+|ts_ms_\w+)"', code)} == {*SAMPLE_FAULTS}
+    assert {*re.findall(r'"(invalid_\w+|ts_ms_\w+|unknown_field)"', code)} == {*SAMPLE_FAULTS}
     assert {*CHANNELS} == {*get_args(ChannelKind)}
     for name, label, words in (
         ("breakers_streams_closed_total", "reason", get_args(Ending)),

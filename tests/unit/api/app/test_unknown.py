@@ -108,11 +108,36 @@ async def test_a_repeated_request_is_answered_with_its_warnings(world: World) ->
     assert first["warnings"]
 
 
-async def test_samples_and_deletions_are_not_looked_through(world: World) -> None:
+async def test_of_samples_the_first_ones_are_looked_at(world: World) -> None:
+    """All of a small body, the first of a large one; a misspelled `ok` says what counts without it."""
     row = await world.breaker("a")
-    sample = {"router_id": row.router_ids[0], "metric": "m", "value": 1, "ts_ms": world.clock.now_ms(), "tag": 1}
-    taken = await world.call("POST", "ingest?strict=true", None, json=[sample])
-    assert (taken.status_code, await taken.get_json()) == (202, {"accepted": 1})
+    good = {"router_id": row.router_ids[0], "metric": "m", "value": 1, "ts_ms": world.clock.now_ms()}
+    bad = good | {"success": False}
+    for body in ([good, bad, bad], {"samples": [good, bad]}):
+        answer = await (await world.call("POST", "ingest", None, json=body)).get_json()
+        (warning,) = answer["warnings"]
+        assert (warning["code"], warning["field"]) == ("unknown_field", "samples[1].success")
+        assert warning["message"].endswith("did you mean ok? Without ok a sample counts as a success.")
+    for body, told in ([bad, *[good] * 50], 1), ([*[good] * 50, bad], 0), ([good], 0):
+        answer = await (await world.call("POST", "ingest", None, json=body)).get_json()
+        assert (answer["accepted"], len(answer.get("warnings", ()))) == (len(body), told)
+
+
+async def test_the_strict_have_samples_with_unknown_fields_refused(world: World) -> None:
+    row = await world.breaker("a")
+    good = {"router_id": row.router_ids[0], "metric": "m", "value": 1, "ts_ms": world.clock.now_ms()}
+    bad = good | {"succes": False}
+    taken = await (await world.call("POST", "ingest?strict=true", None, json=[*[good] * 50, bad])).get_json()
+    assert (taken["accepted"], taken["rejected"], taken.get("warnings")) == (50, 1, None)
+    assert [(each["index"], each["field"], each["code"]) for each in taken["errors"]] == [
+        (50, "succes", "unknown_field")
+    ]
+    none = await error_of(await world.call("POST", "ingest?strict=true", None, json=[bad]), 422, "validation_failed")
+    assert none["details"]["errors"][0]["field"] == "succes"
+    assert "warnings" not in await (await world.call("POST", "ingest?strict=true", None, json=[good])).get_json()
+
+
+async def test_deletions_are_not_looked_through(world: World) -> None:
     gone = await world.call("DELETE", world.path, json={"cascade": True})
     assert gone.status_code == 204
 

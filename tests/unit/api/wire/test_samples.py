@@ -312,3 +312,28 @@ def test_a_repetition_is_known_by_signature_then_by_key_then_by_time_and_body() 
     }
     assert len(distinct) == 6
     assert all(len(found) == 16 for found in distinct)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", {}),
+        (b"[", {}),
+        (b"[1]", {}),
+        (b'{"samples": []}', {}),
+        (b'{"success": 1}', {}),
+        (b' [ {"a": 1} , {"b": 2, "ok": true, "a": 3} ]', {"a": (0, False), "b": (1, True)}),
+        (b'{"samples":[{"a":NaN},{"\\ud800":1}]}', {"a": (0, False), "?": (1, False)}),
+        (b'[{"a":1}' + b" " * 2_048 + b',{"b":2}]', {"a": (0, False)}),
+        (b'[{"a":"' + b"x" * 2_048 + b'"}]', {}),
+        (b"[" * 1_500, {}),
+        (b'[{"a":1},{"\xff":1}', {"a": (0, False), "\ufffd": (1, False)}),
+    ],
+)
+def test_a_look_at_the_first_samples(body: bytes, expected: dict[str, tuple[int, bool]]) -> None:
+    assert decoding.strange_fields(body) == expected
+
+
+def test_a_look_finds_so_many() -> None:
+    body = json.dumps([{f"a{n}": 1 for n in range(15)}, {f"b{n}": 1 for n in range(15)}]).encode()
+    assert len(decoding.strange_fields(body)) == 20
