@@ -683,6 +683,10 @@ async def test_a_signed_project_wants_a_signature_over_the_wire_bytes(world: Wor
     ]:
         refused = await world.call("POST", "ingest", None, data=data, headers=signed | wrong if wrong != GZIP else GZIP)
         await error_of(refused, 401, "unauthorized")
+    seconds = str(NOW_MS // 1_000)
+    wrong = {"X-EB-Timestamp": seconds, "X-EB-Signature": sign(world.project.ingest_secret, seconds, data)}
+    refused = await world.call("POST", "ingest", None, data=data, headers=signed | wrong)
+    assert "is it in milliseconds?" in (await error_of(refused, 401, "unauthorized"))["message"]
     secret = (await body_of(await world.call("POST", "ingest_secret/rotate?overlap_ms=0")))["ingest_secret"]
     await error_of(await world.call("POST", "ingest", None, data=data, headers=signed), 401, "unauthorized")
     signed["X-EB-Signature"] = sign(secret, stamp, data)
