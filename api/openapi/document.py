@@ -202,7 +202,13 @@ def _parameters(operation: Operation, places: dict[str, Json]) -> list[Json]:
 def _parameter_schema(parameter: Parameter, places: dict[str, Json]) -> Json:
     """An empty query parameter is as good as none."""
     schema = _schema(parameter.type, places)
-    return {"anyOf": [schema, {"const": ""}]} if parameter.place == "query" and parameter.type is not str else schema
+    if "enum" in schema:
+        schema = {"type": "string"} | schema  # of one without a type the page says that it is missing
+    return (
+        {"anyOf": [schema, {"type": "string", "const": ""}]}
+        if parameter.place == "query" and parameter.type is not str
+        else schema
+    )
 
 
 def _response(operation: Operation, status: int, places: dict[str, Json]) -> Json:

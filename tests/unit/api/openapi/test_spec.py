@@ -150,3 +150,12 @@ def test_every_kind_of_answer_is_a_described_struct() -> None:
     for operation in OPERATIONS:
         for answer in operation.answers.values():
             assert answer.body in (None, str) or issubclass(answer.body, msgspec.Struct) or get_args(answer.body)
+
+
+def test_every_parameter_says_its_type() -> None:
+    """The page shows one without as "missing-type-info"."""
+    for path, methods in document()["paths"].items():
+        for operation in methods.values():
+            for parameter in operation.get("parameters", ()):
+                schemas = parameter["schema"].get("anyOf", [parameter["schema"]])
+                assert all("type" in schema or "$ref" in schema for schema in schemas), (path, parameter)
