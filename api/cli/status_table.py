@@ -41,7 +41,7 @@ def _actors(status: dict[str, Any]) -> Table:
             _ago(status["ts_ms"], actor["since_ms"]),
             for_rich((actor["node_id"] or "-")[:8]),
             for_rich(_cell(actor["pid"])),
-            for_rich(str(actor["restarts"])),
+            for_rich(_cell(actor["restarts"])),
             for_rich(str(actor["holds"])),
             _warned(actor["behind"], actor["waiting"]),
             _warned(actor["lag"]),

@@ -329,7 +329,8 @@ PROPERTIES = {
     "ActorStatus.kind": "Role of the actor.",
     "ActorStatus.state": "up: it answers. starting: it has not said hello yet. away: it does not answer.",
     "since_ms": "Since when it is in this state, Unix milliseconds; null: not known.",
-    "restarts": "How often another process came up under its name.",
+    "restarts": "How often another process came up under its name since the Directory began; null: "
+    "the Directory does not place it.",
     "holds": "Routers or breakers placed there.",
     "incarnation": "Id of the process' life; null: not known.",
     "node_id": "Machine it runs on; null: it does not answer.",

@@ -35,7 +35,7 @@ class ActorStatus(Answer, kw_only=True):
     kind: Kind
     state: State
     since_ms: Ms | None
-    restarts: Count
+    restarts: Count | None
     holds: Count
     incarnation: str | None
     node_id: str | None

@@ -45,13 +45,14 @@ State = Literal["up", "starting", "away"]
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One actor. `since_ms`: of its state, where the Directory knows it; `node` and what follows: None when it does
-    not answer. `holds`: routers or breakers placed there."""
+    not answer. `restarts`: since the
+    Directory began, None of those it does not place. `holds`: routers or breakers placed there."""
 
     name: str
     kind: Kind
     state: State
     since_ms: int | None
-    restarts: int
+    restarts: int | None
     holds: int
     process: Process | None = None
     incarnation: str = ""
@@ -115,7 +116,7 @@ async def _single(net: Net, name: str, kind: Kind) -> ActorStatus:
     process = await soon(net.process(name))
     state: State = "away" if process is None else "up"
     since_ms = None if process is None else process.started_ms
-    return ActorStatus(name=name, kind=kind, state=state, since_ms=since_ms, restarts=0, holds=0, process=process)
+    return ActorStatus(name=name, kind=kind, state=state, since_ms=since_ms, restarts=None, holds=0, process=process)
 
 
 async def _placed(net: Net, placement: ActorPlacement) -> ActorStatus:

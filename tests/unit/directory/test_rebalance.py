@@ -596,6 +596,7 @@ async def test_the_overview_tells_who_holds_what(tmp_path: Path) -> None:
             seats = {a.name: a for a in (await s.gateway.status()).actors}
             assert (seats["router-0"].process, seats["router-0"].router) == (None, None)
             breaker = seats["breaker-0"].breaker
+            assert [a.restarts for a in seats.values() if a.kind in ("journal", "directory", "notifier")] == [None] * 3
             return seats["breaker-0"].restarts == 1 and breaker is not None and breaker.unheard == 2
 
         await until(came_back)

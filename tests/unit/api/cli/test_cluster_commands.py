@@ -58,6 +58,14 @@ STATUS: dict[str, Any] = {
 runner = CliRunner()
 
 
+def test_restarts_that_nobody_counts_are_no_zero() -> None:
+    out = io.StringIO()
+    actor = STATUS["actors"][0] | {"name": "journal-0", "restarts": None}
+    show(STATUS | {"actors": [actor]}, Console(file=out, width=120))
+    (line,) = [line.split() for line in out.getvalue().splitlines() if line.startswith("journal-0")]
+    assert line[6] == "-"
+
+
 def test_the_status_fits_on_a_screen() -> None:
     out = io.StringIO()
     show(STATUS, Console(file=out, width=120))
