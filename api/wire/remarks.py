@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
@@ -16,6 +17,7 @@ from breaker_actors.notify.channels.config import check, unknown_keys
 from breaker_actors.store.rows import ChannelKind
 
 NEVER_MOVES, SAME_NAME, SHORT_WINDOW = "never_moves", "same_name", "short_window"
+LOW_PERCENTILE = "percentile_below_1"
 CANNOT_WORK, UNKNOWN_KEY = "channel_cannot_work", "unknown_config_key"
 ROUTER_DISABLED, NO_BREAKER_HEARS = "router_disabled", "no_breaker_hears"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
@@ -32,19 +34,42 @@ NO_MAIL_SERVER = FieldWarning(
 
 def rule_remarks(rule: Rule) -> list[FieldWarning]:
     """On rules that can hardly do what was meant."""
-    return [*_rate_remarks(rule), *_absence_remarks(rule), *_window_remarks(rule)]
+    return [
+        *_range_remarks(rule),
+        *_percentile_remarks(rule),
+        *_absence_remarks(rule),
+        *_window_remarks(rule),
+    ]
 
 
-def _rate_remarks(rule: Rule) -> list[FieldWarning]:
-    """An error rate lies between 0 and 1: a threshold beyond that says always, or never."""
-    if rule.kind != "error_rate":
+_RANGES = {
+    "error_rate": (1.0, "An error rate lies between 0 and 1"),
+    "stddev": (math.inf, "A standard deviation is never below 0"),
+    "count": (math.inf, "A count is never below 0"),
+    "consecutive_failures": (math.inf, "A run of failures is never below 0"),
+}
+"""The highest value of kinds that have none below 0, and how that is said."""
+
+
+def _range_remarks(rule: Rule) -> list[FieldWarning]:
+    """A threshold beyond what a kind's values can be says always, or never."""
+    if rule.kind not in _RANGES:
         return []
-    lowest, highest = (_holds(rule.op, share, rule.threshold) for share in (0.0, 1.0))
+    top, words = _RANGES[rule.kind]
+    lowest, highest = (_holds(rule.op, value, rule.threshold) for value in (0.0, top))
     if lowest != highest:
         return []
     word = "always opens" if lowest else "never opens"
-    message = f"An error rate lies between 0 and 1: with {rule.op} {rule.threshold:g} this breaker {word}."
-    return [FieldWarning(NEVER_MOVES, "threshold", message)]
+    return [FieldWarning(NEVER_MOVES, "threshold", f"{words}: with {rule.op} {rule.threshold:g} this breaker {word}.")]
+
+
+def _percentile_remarks(rule: Rule) -> list[FieldWarning]:
+    """Percentiles are in percent; 0.99 is hardly ever another one than the minimum."""
+    p = (rule.kind_params or {}).get("percentile") if rule.kind == "percentile" else None
+    if not isinstance(p, int | float) or p >= 1:
+        return []
+    message = f"Percentiles are in percent: {p:g} is below the first; did you mean {p * 100:g}?"
+    return [FieldWarning(LOW_PERCENTILE, "kind_params.percentile", message)]
 
 
 def _absence_remarks(rule: Rule) -> list[FieldWarning]:

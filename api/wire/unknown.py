@@ -17,7 +17,7 @@ from api.wire import requests as r
 from api.wire import requests_accounts as ra
 from api.wire import responses as a
 from api.wire import responses_accounts as accounts
-from breaker_actors.core.rule_fields import FIELDS
+from breaker_actors.core.rule_fields import FIELDS, PARAMS
 
 WARNINGS_MAX = 20
 """Of one answer; what is beyond is not looked for."""
@@ -34,6 +34,13 @@ READ_BEFORE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     ra.ChannelPatch: accounts.Channel,
 }
 """Changes, and what their callers may have read and send back."""
+
+
+_LINK = "link a breaker with POST .../routers/{router_id}/breakers; it has a router of its own as well"
+ELSEWHERE = {param.name: f"did you mean kind_params.{param.name}?" for param in PARAMS} | dict.fromkeys(
+    ("router", "routers", "router_id", "router_ids"), _LINK
+)
+"""Names that are no fields of a breaker, and where what they name belongs."""
 
 
 class FieldWarning(msgspec.Struct, frozen=True):
@@ -60,10 +67,11 @@ def unknown_fields(fields: Mapping[str, Any], kind: type[msgspec.Struct], place:
     if fields.keys() <= passed:
         return []
     strange = [name for name in fields if name not in passed][:WARNINGS_MAX]
-    return [_warning(place, name[:NAME_SHOWN_MAX], known) for name in strange]
+    elsewhere = ELSEWHERE if issubclass(kind, r.BreakerCreate) else {}
+    return [_warning(place, name[:NAME_SHOWN_MAX], known, elsewhere) for name in strange]
 
 
-def _warning(place: str, name: str, known: Collection[str]) -> FieldWarning:
+def _warning(place: str, name: str, known: Collection[str], elsewhere: Mapping[str, str]) -> FieldWarning:
     meant = get_close_matches(name, known, 1)
-    message = f"is no field of this request; did you mean {meant[0]}?" if meant else "is no field of this request"
-    return FieldWarning(UNKNOWN_FIELD, place + name, message)
+    hint = elsewhere.get(name) or (f"did you mean {meant[0]}?" if meant else "")
+    return FieldWarning(UNKNOWN_FIELD, place + name, "; ".join(filter(None, ("is no field of this request", hint))))

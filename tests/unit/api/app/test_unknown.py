@@ -85,6 +85,14 @@ async def test_warnings_are_few_and_short(world: World) -> None:
     assert all(len(warning["field"]) <= NAME_SHOWN_MAX for warning in made["warnings"])
 
 
+async def test_what_belongs_elsewhere_is_told_so(world: World) -> None:
+    body = RULE | {"kind": "delta", "delta_of": "max", "router_id": "r"}
+    made = await (await world.call("POST", "breakers", json=body)).get_json()
+    told = {warning["field"]: warning["message"] for warning in made["warnings"]}
+    assert told["delta_of"].endswith("did you mean kind_params.delta_of?")
+    assert "POST .../routers/{router_id}/breakers" in told["router_id"]
+
+
 async def test_what_was_read_can_be_sent_back(world: World) -> None:
     row = await world.breaker("a")
     read = (await (await world.call("GET", f"breakers/{row.id}")).get_json())["breaker"]
