@@ -24,6 +24,9 @@ class ServiceClient:
     def __init__(self, base_url: str, key: str, insecure: bool = False) -> None:
         """`insecure`: the key may go over plain HTTP to another machine. Raises Invalid for what is no URL."""
         self._insecure = insecure
+        if not base_url.lower().startswith(("http://", "https://")):
+            plain = "" if "://" in base_url else f": did you mean http://{base_url}?"
+            raise Invalid(f"{base_url!r} does not begin with http:// or https://{plain}")
         headers, verify = {"Authorization": f"Bearer {key}"}, httpx.create_ssl_context()
         # No proxy and no ~/.netrc: the key is for the service alone. SSL_CERT_FILE and SSL_CERT_DIR count.
         try:

@@ -101,9 +101,13 @@ class BreakerClient(ServiceClient):
         """Makes a breaker; what became of it."""
         return self._single(_heeded(self._ask("POST", self.path("breakers"), fields)))
 
+    def routers(self) -> list[dict[str, Any]]:
+        """All routers of the project."""
+        return self._items("routers", self._ask("GET", self.path("routers")))
+
     def router_id(self, wanted: str) -> str:
         """The router of this name or id. Raises Invalid for none and for several."""
-        return str(self._one("router", wanted, self._items("routers", self._ask("GET", self.path("routers"))))["id"])
+        return str(self._one("router", wanted, self.routers())["id"])
 
     def link(self, router_id: str, breaker_id: str) -> None:
         """Hangs a breaker on a router as well."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,10 +14,12 @@ from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Ur
 from api.cli.errors import one_line_errors
 from api.cli.output import put, put_json, put_table
 from api.cli.store_access import AsJson, instant
+from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.errors import Invalid
 from breaker_actors.text.escaping import for_terminal
 
 TITLES = ("name", "state", "since", "value", "threshold", "samples", "allow rate", "note")
+DAY_MS = 86_400_000
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
@@ -60,11 +63,12 @@ def list_breakers(
     breaker from moving."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = sorted(with_states(client, client.breakers()), key=lambda row: (row["name"], row["id"]))
+        off = set() if json else _switched_off(client, rows)
     shown = [row for row in rows if state is None or row["status"].get("state") == state.value]
     if json:
         put_json({"breakers": shown})
     else:
-        put_table(TITLES, map(_line, shown))
+        put_table(TITLES, [_line(row, off) for row in shown])
 
 
 def get(
@@ -145,22 +149,57 @@ def _short(value: Any) -> str | None:
     return f"{value:g}" if isinstance(value, int | float) else None
 
 
-def _line(row: dict[str, Any]) -> tuple[Any, ...]:
+def _switched_off(client: BreakerClient, rows: list[dict[str, Any]]) -> set[str]:
+    """Routers that are disabled, asked for where a breaker has no samples."""
+    if all(row["status"].get("sample_count") for row in rows):
+        return set()
+    return {router["id"] for router in client.routers() if not router["enabled"]}
+
+
+def _line(row: dict[str, Any], off: Collection[str]) -> tuple[Any, ...]:
     status, sign = row["status"], SIGNS.get(row["op"], row["op"])
     if not status:
         return row["name"], *[None] * 3, f"{sign} {row['threshold']:g}", *[None] * 3
     value = _short(status["value"])
-    since = instant(status["state_since_ms"])
+    since = (
+        _since(status["state_since_ms"], SystemClock().now_ms())
+        if sys.stdout.isatty()
+        else instant(status["state_since_ms"])
+    )
     limit, rate = f"{sign} {row['threshold']:g}", f"{status['allow_rate']:g}"
-    return row["name"], status["state"], since, value, limit, status["sample_count"], rate, _note(row, status)
+    return row["name"], status["state"], since, value, limit, status["sample_count"], rate, _note(row, status, off)
 
 
-def _note(row: dict[str, Any], status: dict[str, Any]) -> str | None:
+def _since(then_ms: int, now_ms: int) -> str:
+    """A time in little room: of the last day its clock, of others the date."""
+    day, clock = rfc3339(then_ms).split("T")
+    return f"{clock[:8]}Z" if now_ms - then_ms < DAY_MS else day
+
+
+def _until(then_ms: int, since_ms: int) -> str:
+    """A time to come, without the date where it is that of `since_ms`."""
+    (day, clock), (first, _) = rfc3339(then_ms).split("T"), rfc3339(since_ms).split("T")
+    return f"{clock[:8]}Z" if day == first else f"{day} {clock[:8]}Z"
+
+
+def _note(row: dict[str, Any], status: dict[str, Any], off: Collection[str] = ()) -> str | None:
     """Why the breaker stays where it is, when its value doesn't say so."""
+    since_ms = status["state_since_ms"]
+    if status["state"] == "open":
+        due_ms = status["next_eval_ms"]
+        if due_ms is None:
+            return None
+        wait_ms = max(row["cooldown_ms"], row["min_state_duration_ms"])
+        why = "backoff" if due_ms - since_ms > max(wait_ms, row["eval_interval_ms"]) else "cooldown"
+        return f"half_open at {_until(due_ms, since_ms)} ({why})"
+    if row["router_ids"] and off and set(row["router_ids"]) <= set(off):
+        return "its router is disabled"
     if status["held_back"]:
-        return f"held back until {instant(status['state_since_ms'] + row['min_state_duration_ms'])}"
+        return f"held back until {_until(since_ms + row['min_state_duration_ms'], since_ms)}"
     if not status["sample_count"] and status["late"]:
         return f"hears only samples that are too old: {status['late']} late"
+    if status["indeterminate"] and row["min_count"] and not status["sample_count"]:
+        return f"no samples of {row['metric']} in its window"
     if status["indeterminate"] and (missing := row["min_count"] - status["sample_count"]) > 0:
         return f"judges after {missing} more sample{'s' if missing > 1 else ''}"
     return None

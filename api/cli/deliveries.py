@@ -84,7 +84,7 @@ def redrive(
 
     project_id, channel_id = _meant(project, channel, data_dir)
 
-    async def work(store: Store, now_ms: int) -> tuple[list[DeliveryRow], list[str]]:
+    async def work(store: Store, now_ms: int) -> tuple[list[DeliveryRow], list[str], dict[str, str]]:
         if bool(ids) == all_dead:
             raise Invalid("name the deliveries to send again, or all of them with --all")
         done: dict[str, DeliveryRow] = {}
@@ -99,10 +99,11 @@ def redrive(
                 if not all_dead:
                     raise
                 late.append(f"{id_} was left alone: {error}")
-        return list(done.values()), late
+        names = {row.id: row.name for row in await store.list_channels(project_id)}
+        return list(done.values()), late, names
 
-    rows, late = on_store(data_dir, work)
-    _show(rows, json, {})
+    rows, late, names = on_store(data_dir, work)
+    _show(rows, json, {project_id: "slack_webhook_url"} | names)
     for line in late:
         note(line)
 

@@ -38,26 +38,25 @@ def watch(
 
     A live table on a terminal, elsewhere one line for each change: time, breaker, state, allow rate."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
-        row = None if name is None else client.find(name)
-        wanted = None if row is None else {row["id"], row["name"]}
+        wanted = None if name is None else client.find(name)["id"]
         try:
             with _screen(json) as show:
                 there = Names(client)
                 for message in changes(client):
-                    if (wanted is None or message["breaker"] in wanted) and there.has(message):
-                        show(message)
+                    if there.has(message) and (wanted is None or there.id_of(message) == wanted):
+                        show(message | ({} if json else {"breaker": there.shown(message)}))
         except KeyboardInterrupt:
             return
 
 
 class Names:
-    """Names of the breakers that there are. The stream tells of deleted ones, too, as closed, for gates that still ask
-    for them."""
+    """Names of the breakers that there are, as the stream tells them: that of the first one of a name, the ids of
+    others. It tells of deleted ones, too, as closed, for gates that still ask for them."""
 
     def __init__(self, client: BreakerClient, clock: Clock | None = None) -> None:
         self._client = client
         self._monotonic = (clock or SystemClock()).monotonic
-        self._known: set[str] = set()
+        self._known: dict[str, dict[str, Any]] = {}
         self._asked_s = -ASKED_S
 
     def has(self, message: Message) -> bool:
@@ -65,9 +64,19 @@ class Names:
         once in ASKED_S."""
         doubtful = message["state"] == "closed" or message["breaker"] not in self._known
         if doubtful and self._monotonic() - self._asked_s >= ASKED_S:
-            self._known = {row["name"] for row in self._client.breakers()}
+            rows = self._client.breakers()
+            self._known = {row["id"]: row for row in rows} | {row["name"]: row for row in reversed(rows)}
             self._asked_s = self._monotonic()
         return message["breaker"] in self._known
+
+    def id_of(self, message: Message) -> str:
+        """The breaker of a message that `has` passed."""
+        return str(self._known[message["breaker"]]["id"])
+
+    def shown(self, message: Message) -> str:
+        """Its name, with the id where the name is an older breaker's."""
+        row = self._known[message["breaker"]]
+        return row["name"] if message["breaker"] == row["name"] else f"{row['name']} ({row['id']})"
 
 
 def changes(client: BreakerClient, sleep: Callable[[float], None] = time.sleep) -> Iterator[Message]:

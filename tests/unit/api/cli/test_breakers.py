@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +21,13 @@ import pytest
 import structlog
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
+from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
 from api.app import create_app
 from api.cli import watch
 from api.cli.breaker_client import BreakerClient, open_client
+from api.cli.breakers import _note, _since
 from api.cli.main import app
 from api.launch.bootstrap import FILE_NAME, Credentials, write
 from breaker_actors.clock import SystemClock
@@ -149,7 +153,7 @@ def test_list_and_events_tell_of_a_trip(town: Town) -> None:
 
 def test_the_list_says_what_keeps_a_breaker_from_moving(town: Town) -> None:
     held = town.wait(town.service.breaker("held", min_state_duration_ms=3_600_000))
-    few = town.wait(town.service.breaker("few", min_count=3))
+    few = town.wait(town.service.breaker("few", min_count=3, window_ms=600_000))
     for row in (held, few):
         town.wait(town.service.send(row.router_ids[0], [500.0]))
 
@@ -161,8 +165,38 @@ def test_the_list_says_what_keeps_a_breaker_from_moving(town: Town) -> None:
         return all([(await town.service.state(row.id)).view.sample_count for row in (held, few)])
 
     town.wait(until(heard))
-    assert notes()["held"].startswith("held back until 20")
+    assert re.fullmatch(r"held back until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\dZ", notes()["held"])
     assert notes()["few"] == "judges after 2 more samples"
+    silent, off = [town.wait(town.service.breaker(name, min_count=3)) for name in ("silent", "off")]
+
+    async def switch_off() -> None:
+        store, now_ms = town.service.store, town.service.clock.now_ms()
+        edit = partial(replace, enabled=False)
+        await store.update_router(town.service.project.id, off.router_ids[0], edit, now_ms)
+
+    town.wait(switch_off())
+    assert notes()["silent"] == f"no samples of {silent.rule.metric} in its window"
+    assert notes()["off"] == "its router is disabled"
+
+
+def test_the_note_of_an_open_breaker_says_when_it_is_left() -> None:
+    """Whatever else could be said of it: nothing is judged until then."""
+    row = {"cooldown_ms": 5_000, "min_state_duration_ms": 0, "eval_interval_ms": 1_000, "min_count": 9, "metric": "m"}
+    status = {"state": "open", "state_since_ms": 0, "held_back": False, "late": 0, "sample_count": 0}
+    status |= {"indeterminate": True, "next_eval_ms": 5_000}
+    assert _note(row | {"router_ids": ["r"]}, status, {"r"}) == "half_open at 00:00:05Z (cooldown)"
+    assert _note(row, status | {"next_eval_ms": 20_000}) == "half_open at 00:00:20Z (backoff)"
+    assert _note(row, status | {"next_eval_ms": 86_400_000}) == "half_open at 1970-01-02 00:00:00Z (backoff)"
+    assert _note(row, status | {"next_eval_ms": None}) is None
+
+
+def test_times_in_little_room() -> None:
+    assert _since(3_600_000, 86_400_000) == "01:00:00Z"
+    assert _since(3_600_000, 90_000_000) == "1970-01-01"
+
+
+def test_an_address_without_a_scheme(town: Town) -> None:
+    refused(town.run("list", "--url", "127.0.0.1:7117"), "did you mean http://127.0.0.1:7117?")
 
 
 def test_names_are_guessed_and_several_are_told_with_ids(town: Town) -> None:
@@ -266,12 +300,22 @@ def test_watch_ends_cleanly_at_ctrl_c(town: Town, json_lines: bool, monkeypatch:
 
     monkeypatch.setattr(watch, "changes", interrupted)
     monkeypatch.setattr(watch.Names, "has", lambda *_: True)
+    monkeypatch.setattr(watch.Names, "shown", lambda _, message: message["breaker"])
     result = town.run("watch", *(["--json"] if json_lines else []))
     assert (result.exit_code, result.stdout.count("\n"), result.stderr) == (0, 1, "")
     if json_lines:
         assert json.loads(result.stdout)["breaker"] == HOSTILE
     else:
         assert result.stdout.split("\t")[1:] == ["\\x1b[2J[red]\\tx", "half_open", "0.2\n"]
+
+
+def test_watch_tells_breakers_of_one_name_apart() -> None:
+    """The stream names the first by the name, others by their ids."""
+    client: Any = SimpleNamespace(breakers=lambda: [{"id": "1", "name": "a"}, {"id": "2", "name": "a"}])
+    there = watch.Names(client)
+    messages = [{"breaker": name, "state": "open"} for name in ("a", "2")]
+    assert all(map(there.has, messages))
+    assert [(there.id_of(m), there.shown(m)) for m in messages] == [("1", "a"), ("2", "a (2)")]
 
 
 def test_watch_leaves_deleted_breakers_out() -> None:
@@ -281,7 +325,7 @@ def test_watch_leaves_deleted_breakers_out() -> None:
 
     def breakers() -> list[dict[str, str]]:
         client.asked += 1
-        return [{"name": name} for name in client.names]
+        return [{"id": f"id of {name}", "name": name} for name in client.names]
 
     client.breakers = breakers
     there = watch.Names(client, clock)

@@ -68,6 +68,8 @@ def test_redrive(shop: dict[str, Any]) -> None:
     trip, recover = rows_of(shop)[2:4]
     done = lines(breakers(shop["folder"], "deliveries", "redrive", *shop["place"], recover.id))
     assert [line[:1] + line[4:6] for line in done] == [[trip.id, "pending", "0"], [recover.id, "pending", "0"]]
+    listed = lines(breakers(shop["folder"], "deliveries", "list", *shop["place"]))
+    assert {line[8] for line in done} <= {line[8] for line in listed}, "channels have their names here, too"
     result = breakers(shop["folder"], "deliveries", "redrive", *shop["place"], trip.id)
     assert result.exit_code == 1
     assert "pending, not dead" in result.stderr
