@@ -161,13 +161,20 @@ def _line(row: dict[str, Any], off: Collection[str]) -> tuple[Any, ...]:
     if not status:
         return row["name"], *[None] * 3, f"{sign} {row['threshold']:g}", *[None] * 3
     value = _short(status["value"])
-    since = (
-        _since(status["state_since_ms"], SystemClock().now_ms())
-        if sys.stdout.isatty()
-        else instant(status["state_since_ms"])
-    )
+    now_ms = SystemClock().now_ms()
+    since_ms = status["state_since_ms"]
+    since = _since(since_ms, now_ms) if sys.stdout.isatty() else instant(since_ms)
     limit, rate = f"{sign} {row['threshold']:g}", f"{status['allow_rate']:g}"
-    return row["name"], status["state"], since, value, limit, status["sample_count"], rate, _note(row, status, off)
+    return (
+        row["name"],
+        status["state"],
+        since,
+        value,
+        limit,
+        status["sample_count"],
+        rate,
+        _note(row, status, off, now_ms),
+    )
 
 
 def _since(then_ms: int, now_ms: int) -> str:
@@ -182,16 +189,22 @@ def _until(then_ms: int, since_ms: int) -> str:
     return f"{clock[:8]}Z" if day == first else f"{day} {clock[:8]}Z"
 
 
-def _note(row: dict[str, Any], status: dict[str, Any], off: Collection[str] = ()) -> str | None:
+def _open_note(row: dict[str, Any], status: dict[str, Any], now_ms: int) -> str | None:
+    """When open ends. How many recoveries have failed is not told, so behind the first trip a backoff may prolong it;
+    the ticks meanwhile (`next_eval_ms`) move nothing."""
+    since_ms, wait_ms = status["state_since_ms"], max(row["cooldown_ms"], row["min_state_duration_ms"])
+    backs_off = row["half_open_backoff_enabled"] and status["transition_seq"] > 1
+    due_ms = since_ms + wait_ms if wait_ms else status["next_eval_ms"]
+    if due_ms is None or (backs_off and due_ms < now_ms):
+        return "half_open after its backoff" if backs_off else None
+    return f"half_open at {_until(due_ms, since_ms)}{', or later (backoff)' if backs_off else ''}"
+
+
+def _note(row: dict[str, Any], status: dict[str, Any], off: Collection[str], now_ms: int) -> str | None:
     """Why the breaker stays where it is, when its value doesn't say so."""
     since_ms = status["state_since_ms"]
     if status["state"] == "open":
-        due_ms = status["next_eval_ms"]
-        if due_ms is None:
-            return None
-        wait_ms = max(row["cooldown_ms"], row["min_state_duration_ms"])
-        why = "backoff" if due_ms - since_ms > max(wait_ms, row["eval_interval_ms"]) else "cooldown"
-        return f"half_open at {_until(due_ms, since_ms)} ({why})"
+        return _open_note(row, status, now_ms)
     if row["router_ids"] and off and set(row["router_ids"]) <= set(off):
         return "its router is disabled"
     if status["held_back"]:

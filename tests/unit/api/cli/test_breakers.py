@@ -181,13 +181,18 @@ def test_the_list_says_what_keeps_a_breaker_from_moving(town: Town) -> None:
 
 def test_the_note_of_an_open_breaker_says_when_it_is_left() -> None:
     """Whatever else could be said of it: nothing is judged until then."""
-    row = {"cooldown_ms": 5_000, "min_state_duration_ms": 0, "eval_interval_ms": 1_000, "min_count": 9, "metric": "m"}
-    status = {"state": "open", "state_since_ms": 0, "held_back": False, "late": 0, "sample_count": 0}
-    status |= {"indeterminate": True, "next_eval_ms": 5_000}
-    assert _note(row | {"router_ids": ["r"]}, status, {"r"}) == "half_open at 00:00:05Z (cooldown)"
-    assert _note(row, status | {"next_eval_ms": 20_000}) == "half_open at 00:00:20Z (backoff)"
-    assert _note(row, status | {"next_eval_ms": 86_400_000}) == "half_open at 1970-01-02 00:00:00Z (backoff)"
-    assert _note(row, status | {"next_eval_ms": None}) is None
+    row = {"cooldown_ms": 5_000, "min_state_duration_ms": 0, "half_open_backoff_enabled": True, "router_ids": ["r"]}
+    status = {"state": "open", "state_since_ms": 0, "next_eval_ms": 1_000, "transition_seq": 1, "sample_count": 0}
+
+    def said(now_ms: int = 0, seq: int = 1, **rule: Any) -> str | None:
+        return _note(row | rule, status | {"transition_seq": seq}, {"r"}, now_ms)
+
+    assert said() == "half_open at 00:00:05Z", "a tick before it moves nothing"
+    assert said(min_state_duration_ms=86_400_000) == "half_open at 1970-01-02 00:00:00Z"
+    assert said(seq=3) == "half_open at 00:00:05Z, or later (backoff)"
+    assert said(seq=3, now_ms=6_000) == "half_open after its backoff"
+    assert said(seq=3, half_open_backoff_enabled=False) == "half_open at 00:00:05Z"
+    assert said(cooldown_ms=0) == "half_open at 00:00:01Z"
 
 
 def test_times_in_little_room() -> None:
