@@ -26,8 +26,9 @@ import polars as pl
 
 from breaker_actors.clock import moment
 from breaker_actors.core.machine import SAMPLES_MAX
+from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.errors import Invalid
-from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, variants
+from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, guess, variants
 from pipelines.frames import from_pandas, to_pandas
 from pipelines.replay import results
 from pipelines.replay.memory import BASE_MB, BYTES_PER_ROW, MEMORY_MB, beyond_base, rows_within
@@ -144,7 +145,7 @@ def backtest(
     columns: Mapping[str, str] | None = None,
     windows: Any = None,
     grace_ms: int = 0,
-    sweep: Mapping[str, Sequence[Value]] | None = None,
+    sweep: Mapping[str, Sequence[Value]] | str | None = None,
     sort: bool = False,
     time_unit: str = "ms",
     memory_mb: int = MEMORY_MB,
@@ -161,7 +162,8 @@ def backtest(
     - windows: labelled failures, [start, end] each as milliseconds, ISO 8601, datetime or Timestamp, or a JSON file of
       them; see `pipelines.replay.scoring`. A trip up to `grace_ms` behind a window still belongs to it. Windows that no
       sample reaches are told, not judged.
-    - sweep: values per field of the rule; every combination is tried.
+    - sweep: values per field of the rule, or text as of the command's --sweep ("threshold=100:500:25"); every
+      combination is tried.
     - sort: the samples are not in order of time.
     - time_unit: s, ms, us or ns: of times in the samples that are numbers.
     - memory_mb: what the process may take.
@@ -196,7 +198,17 @@ def _remarks(given: Sequence[Run], windows: list[Labelled] | None, words: Words 
     if not given:
         return []
     found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words)]
-    return [remark for remark in found if remark] + _outside(given, windows)
+    return [*_of_rules(given), *(remark for remark in found if remark), *_outside(given, windows)]
+
+
+def _of_rules(given: Sequence[Run]) -> list[str]:
+    """On fields that are none, and on rules that can hardly do what was meant."""
+    found = []
+    for one in (run.candidate for run in given):
+        for name in one.ignored:
+            found.append(f"{one.name}: ignored {name}, which is no field of a breaker; {guess(name)}")
+        found += [f"{one.name}: {remark.message}" for remark in remarks_on(one.rule)]
+    return found
 
 
 def _unnamed(given: Sequence[Run], words: Words) -> list[str]:

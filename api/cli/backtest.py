@@ -97,9 +97,6 @@ def backtest(
         else:
             options = {"sort": sort, "time_unit": time_unit, "memory_mb": memory_mb}
             source, tried, most = _from_files(samples, rule, renamed(column), **options)
-        for one in tried:
-            if one.ignored:
-                _say(f"{one.name}: ignored {', '.join(one.ignored)}")
         limits: dict[str, Any] = {"memory_mb": memory_mb, "window_samples_max": most}
         with progress(source, "reading") as tell, told_later():
             run = run_backtest(tried, source, windows=windows, grace_ms=grace_ms, sweep=grid, progress=tell, **limits)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from api.wire.unknown import FieldWarning
 from breaker_actors.core.model import Rule
+from breaker_actors.core.rule_remarks import remarks_on
 
-NEVER_MOVES, SAME_NAME, SHORT_WINDOW = "never_moves", "same_name", "short_window"
+SAME_NAME = "same_name"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
 REPEATED = FieldWarning(
     "repeated",
@@ -20,41 +21,7 @@ NO_MAIL_SERVER = FieldWarning(
 
 def rule_remarks(rule: Rule) -> list[FieldWarning]:
     """On rules that can hardly do what was meant."""
-    return [*_rate_remarks(rule), *_absence_remarks(rule), *_window_remarks(rule)]
-
-
-def _rate_remarks(rule: Rule) -> list[FieldWarning]:
-    """An error rate lies between 0 and 1: a threshold beyond that says always, or never."""
-    if rule.kind != "error_rate":
-        return []
-    lowest, highest = (_holds(rule.op, share, rule.threshold) for share in (0.0, 1.0))
-    if lowest != highest:
-        return []
-    word = "always opens" if lowest else "never opens"
-    message = f"An error rate lies between 0 and 1: with {rule.op} {rule.threshold:g} this breaker {word}."
-    return [FieldWarning(NEVER_MOVES, "threshold", message)]
-
-
-def _absence_remarks(rule: Rule) -> list[FieldWarning]:
-    """Whoever asks for too few samples means none at all, too."""
-    if rule.kind not in ("count", "sum") or rule.op not in ("lt", "lte") or rule.min_count == 0:
-        return []
-    samples = "1 sample" if rule.min_count == 1 else f"{rule.min_count} samples"
-    message = (
-        f"Below {samples} nothing is judged, so no traffic at all never opens this breaker; with min_count 0 it does."
-    )
-    return [FieldWarning(NEVER_MOVES, "min_count", message)]
-
-
-def _window_remarks(rule: Rule) -> list[FieldWarning]:
-    """Samples that leave the window before the next tick are in no evaluation of it."""
-    if rule.kind == "consecutive_failures" or rule.window_ms >= rule.eval_interval_ms:
-        return []
-    message = (
-        f"The window ({rule.window_ms} ms) is shorter than the time between ticks ({rule.eval_interval_ms} ms):"
-        " recovery sees only samples right before a tick. At least three times eval_interval_ms is advised."
-    )
-    return [FieldWarning(SHORT_WINDOW, "window_ms", message)]
+    return [FieldWarning(told.code, told.field, told.message) for told in remarks_on(rule)]
 
 
 def name_remarks(name: str, alike: int) -> list[FieldWarning]:
@@ -63,7 +30,3 @@ def name_remarks(name: str, alike: int) -> list[FieldWarning]:
         return []
     message = f"{alike} breakers of this project are named so; SDKs ask by name and see only one of them."
     return [FieldWarning(SAME_NAME, "name", message)]
-
-
-def _holds(op: str, value: float, threshold: float) -> bool:
-    return {"gt": value > threshold, "gte": value >= threshold, "lt": value < threshold, "lte": value <= threshold}[op]

@@ -96,7 +96,8 @@ def test_many_moves_and_no_move(tmp_path: Path) -> None:
     assert "more; --out writes them all" in result.stdout
     assert "\n[busy]\n" in result.stdout
     assert "calm: no transition" in result.stdout
-    assert result.stderr == "breakers: [busy]: ignored tresholds\n"
+    ignored = "[busy]: ignored tresholds, which is no field of a breaker; did you mean threshold?"
+    assert result.stderr == f"breakers: {ignored}\n"
 
 
 @pytest.mark.parametrize(

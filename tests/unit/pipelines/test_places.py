@@ -19,7 +19,8 @@ from tests.support.fileserver import serving
 
 START_MS = 1_700_000_000_000
 RULE: dict[str, Any] = {
-    "metric": "latency", "kind": "max", "op": "gt", "threshold": 5, "window_ms": 1000, "min_state_duration_ms": 0,
+    "metric": "latency", "kind": "max", "op": "gt", "threshold": 5, "window_ms": 1000, "eval_interval_ms": 1000,
+    "min_state_duration_ms": 0,
 }  # fmt: skip
 FRAME = pl.DataFrame({"ts_ms": range(START_MS, START_MS + 60_000, 1000), "value": [1.0, 9.0, 2.0] * 20})
 
