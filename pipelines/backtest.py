@@ -63,7 +63,8 @@ class Backtest:
     - `states`: breaker, state, from_ms, to_ms, duration_ms, from, to.
     - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions, trips, incidents (trips
       out of closed; the others are re-trips of theirs), recoveries, closed_ms, half_open_ms, open_ms; with labelled
-      windows also windows (those that samples reach), caught, false_trips, latency_ms (mean of those caught).
+      windows also windows (those that samples reach), caught, false_trips (incidents that belong
+      to none), latency_ms (mean of those caught).
     - `sweep`: the same per setting, the best of each rule first: most windows caught, then fewest false trips, then
       lowest latency; without windows fewest trips.
     - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).
@@ -160,8 +161,8 @@ def backtest(
       NDJSON files, a list of these, or a `Source`. `columns` says how they name ours, for example
       {"ts_ms": "timestamp"}.
     - windows: labelled failures, [start, end] each as milliseconds, ISO 8601, datetime or Timestamp, or a JSON file of
-      them; see `pipelines.replay.scoring`. A trip up to `grace_ms` behind a window still belongs to it. Windows that no
-      sample reaches are told, not judged.
+      them; see `pipelines.replay.scoring`. An incident that begins up to `grace_ms` behind a window
+      still belongs to it. Windows that no sample reaches are told, not judged.
     - sweep: values per field of the rule, or text as of the command's --sweep ("threshold=100:500:25"); every
       combination is tried.
     - sort: the samples are not in order of time.

@@ -52,7 +52,9 @@ Windows = Annotated[
     Path | None,
     typer.Option(help="Labelled failures: a JSON list of (start, end) pairs, or such a list per file name."),
 ]
-Grace = Annotated[int, typer.Option(min=0, help="How long behind a labelled failure a trip still belongs to it.")]
+Grace = Annotated[
+    int, typer.Option(min=0, help="How long behind a labelled failure an incident may begin that belongs to it.")
+]
 Sweep = Annotated[
     str | None,
     typer.Option(help="Settings to try, every combination: threshold=100:500:25,window_ms=60000,300000."),
@@ -315,7 +317,7 @@ def _show_windows(console: Console, run: Backtest) -> None:
 def _found(run: Run, number: int, window: Labelled) -> str:
     at = run.tally.first_trips.get(number)
     if at is not None:
-        return f"trip after {span(at - window.start_ms)}"
+        return "open already" if at < window.start_ms else f"trip after {span(at - window.start_ms)}"
     return "[red]missed[/]" if number in run.judged() else "[dim]no samples[/]"
 
 

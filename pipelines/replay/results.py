@@ -183,7 +183,8 @@ def _plain_run(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
     shown, judged = [], run.judged()
     for i, window in enumerate(windows):
         first = run.tally.first_trips.get(i)
-        latency_ms = None if first is None else first - window.start_ms
+        latency_ms = None if first is None else run.tally.latency_of(i)
         told = {"start_ms": window.start_ms, "end_ms": window.end_ms, "first_trip_ms": first, "latency_ms": latency_ms}
-        shown.append(told | {"has_samples": i in judged})
+        already_open = first is not None and first < window.start_ms
+        shown.append(told | {"already_open": already_open, "has_samples": i in judged})
     return row | {"windows": shown, "caught_all": row["caught"] == len(judged)}

@@ -141,7 +141,7 @@ class Stream:
             raise Invalid(seen.complaint(*self._selection))
         for run, walk in zip(self._runs, self._walks, strict=True):
             assert walk.walker is not None
-            run.tally.leave(last_ms)
+            run.tally.finish(last_ms)
             run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, last_ms
             run.late, run.truncated = walk.walker.lost
 

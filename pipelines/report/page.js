@@ -268,7 +268,8 @@ function incidents(rule, view) {
 }
 function failures(rule, view) {
   const rows = rule.windows.map(([from, to, first, viewFrom, viewTo, judged]) => [
-    [time(from), span(to - from), first === null ? judged ? "missed" : "no samples" : "after " + span(first - from)],
+    [time(from), span(to - from), first === null ? judged ? "missed" : "no samples"
+      : first < from ? `at once, open since ${time(first)}` : "after " + span(first - from)],
     judged ? viewFrom : null, viewTo, {from, trip: first, to, words: "end of the failure"}]);
   return rows.length ? [spans(["failure", "labelled from (UTC)", "lasts", "caught"], rows, view),
     leftOut(rule.windows_in_all - rows.length, "labelled failures")] : [];
@@ -279,7 +280,7 @@ function told(rule) {
   return `${rule.samples.toLocaleString("en")} samples of ${content.title}, ${time(rule.from)} to ${time(rule.to)} UTC; ` +
     ["closed", "half_open", "open"].map(share).join(", ") + `; ${several(rule.incidents_in_all, "incident")}, ` +
     `${several(rule.trips, "trip")} (${several(again, "re-trip")})` + (rule.false_trips === null ? "" :
-      `, ${rule.false_trips} false; ${rule.windows_caught} of ${rule.windows_judged} labelled failures caught`);
+      `, ${several(rule.false_trips, "false trip")}; ${rule.windows_caught} of ${rule.windows_judged} labelled failures caught`);
 }
 for (const rule of content.rules) {
   page.append(node("h2", {}, rule.name), node("p", {}, rule.rule), node("p", {class: "dim"}, told(rule)));
@@ -301,8 +302,8 @@ if (content.left_out) page.append(leftOut(content.left_out, "rules"));
 const SPENT = ["closed_ms", "half_open_ms", "open_ms", "latency_ms"];
 const shown = (name, value) => value === null ? "-" : name.endsWith("_ms") ? span(value) : String(value);
 const headed = name => SPENT.includes(name) ? name.slice(0, -3) : name;
-/** A cell's colour: grey where not all are caught, the redder the more false trips. Time until they are caught goes from
- soon to late between those that no other one beats: they tie. */
+/** A cell's colour: grey where not all are caught, the redder the more false trips beyond the fewest. Time until they are
+ caught goes from soon to late between those that no other one beats: they tie. */
 function colours(sweep, rows) {
   const bad = row => sweep.judged ? row.false_trips : row.trips;
   const most = Math.max(1, ...rows.map(bad)), full = row => !sweep.judged || row.caught === row.windows;
