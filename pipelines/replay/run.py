@@ -16,7 +16,7 @@ from pipelines.replay.downsample import Sketch
 from pipelines.replay.scoring import Tally
 from pipelines.replay.vectorized.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.sources import passed_over as passing
-from pipelines.sources.files import Born, Log, Source
+from pipelines.sources.files import Born, InForce, Log, Source
 
 Progress = Callable[[int], None]
 
@@ -121,9 +121,11 @@ class Stream:
             sketch.add(samples)
         self._engine.feed(samples)
 
-    def note(self, item: Born | Gap) -> None:
+    def note(self, item: Born | Gap | InForce) -> None:
         """What a log says between samples."""
-        if isinstance(item, Gap):
+        if isinstance(item, InForce):
+            self._engine.configure(item.rule, item.at_ms, item.longest_ms)
+        elif isinstance(item, Gap):
             self._engine.gap(item.from_ms, item.to_ms)
         elif self._first_ms is None:
             self._begin(item.at_ms)
@@ -149,8 +151,8 @@ class Stream:
 def _walk(run: Run) -> Walk:
     sketch = run.sketch
     if sketch is None:
-        return Walk(run.candidate.rule, run.tally.tell, run.tally.kept)
-    return Walk(run.candidate.rule, run.tally.tell, look=sketch.look)
+        return Walk(run.candidate.rule, run.tally.tell, run.tally.kept, follows_log=run.candidate.follows_log)
+    return Walk(run.candidate.rule, run.tally.tell, look=sketch.look, follows_log=run.candidate.follows_log)
 
 
 class Seen:

@@ -85,7 +85,7 @@ def _chart(run: Run, sketch: Sketch | None, windows: list[Labelled] | None) -> d
     made = moves(run)
     return {
         "name": for_line(run.candidate.name),
-        "rule": for_line(described(rule)),
+        "rule": for_line(described(rule) + (" (its present rule)" if run.candidate.follows_log else "")),
         "threshold": rule.threshold,
         "window_ms": 0 if rule.kind == "consecutive_failures" else rule.window_ms,
         "from": run.first_ms,

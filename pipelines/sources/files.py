@@ -25,6 +25,7 @@ import polars as pl
 
 from breaker_actors.clock import moment
 from breaker_actors.core.log_entries import Gap
+from breaker_actors.core.model import Rule
 from breaker_actors.errors import Invalid
 
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -61,11 +62,20 @@ class Born(NamedTuple):
     after_seq: int = 0
 
 
+class InForce(NamedTuple):
+    """The rule of the breaker whose samples these are, from this time on. `longest_ms`: the longest window that any of
+    its rules has."""
+
+    at_ms: int
+    rule: Rule
+    longest_ms: int = 0
+
+
 @runtime_checkable
 class Log(Source, Protocol):
     """A source that knows more than samples. The first of its batches, which may be empty, has all columns."""
 
-    def items(self) -> Iterator[pl.DataFrame | Born | Gap]:
+    def items(self) -> Iterator[pl.DataFrame | Born | Gap | InForce]:
         """The batches, with what happened between them."""
 
 

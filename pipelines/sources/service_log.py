@@ -36,13 +36,13 @@ from pipelines.candidates import Candidate
 from pipelines.sources import history_store as history
 from pipelines.sources import passed_over as passing
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import Born
+from pipelines.sources.files import Born, InForce
 from pipelines.sources.object_store import open_place
-from pipelines.sources.passed_over import passed_over
 from pipelines.sources.routing import RouterPlan, shares
+from pipelines.sources.rules_in_force import course_of, rules_in_force
 
 T = TypeVar("T")
-Item = pl.DataFrame | Born | Gap
+Item = pl.DataFrame | Born | Gap | InForce
 
 ROWS = 1 << 16
 SCHEMA = {
@@ -59,20 +59,22 @@ SCHEMA = {
 class Recorded:
     """A source: the samples of one breaker, the same ones each time it is asked.
 
-    `breaker`: its rule as it is now. `remarks`: after a pass, what keeps a backtest of that rule from doing what the
-    breaker did. `passed_over`: after a pass, which records could not be read (see `passing.py`).
+    `breaker`: the breaker itself: over this source it has the rules that were in force; `breaker.rule` is the present
+    one. `remarks`: after a pass, which rules these were, and what keeps a backtest of it from doing what the breaker
+    did. `passed_over`: after a pass, which records could not be read (see `passing.py`).
     """
 
     def __init__(
         self, row: BreakerRow, logs: Sequence[RouterRef], routers: Sequence[RouterPlan], settings: Settings
     ) -> None:
         """`logs`: what is read of which router's; `routers`: those that share history out to the breaker."""
-        self.names, self.breaker = [row.name], Candidate(row.name, row.rule)
+        self.names, self.breaker = [row.name], Candidate(row.name, row.rule, follows_log=True)
         self.window_samples_max = settings.window_samples_max
         self.remarks: list[str] = []
-        self.passed_over = passed_over()
+        self.passed_over = passing.passed_over()
         self._row, self._logs, self._settings = row, logs, settings
         self._splitters = {router.id: Splitter(router.view) for router in routers}
+        self._rules: list[InForce] | None = None
 
     def rows(self) -> int | None:
         return None
@@ -85,11 +87,14 @@ class Recorded:
         """As `sources.Log` says."""
         yield pl.DataFrame(schema=SCHEMA)
         reading = _Reading(self._row.id, self._row.rule.metric)
-        self.passed_over = passed_over(reading.asides)
+        self.passed_over = passing.passed_over(reading.asides)
         with OwnLoop() as loop:
             log = make_log(self._settings)
             entries = reading.entries(log, self._logs)
             try:
+                if self._rules is None:
+                    self._rules = loop.run(rules_in_force(log, self._logs, self._row))
+                yield reading.follow(self._rules)
                 item = loop.run(_next(entries))
                 yield from reading.counted(self._history(None if item is None else _begin_ms(item)))
                 while item is not None:
@@ -99,7 +104,7 @@ class Recorded:
                 loop.run(entries.aclose())
                 loop.run(log.close())
         self.remarks = reading.remarks()
-        self.passed_over = passed_over(reading.asides)
+        self.passed_over = passing.passed_over(reading.asides)
 
     def _history(self, until_ms: int | None) -> Iterator[pl.DataFrame]:
         """What the breaker gets of what the history store has from before the log begins, each time of receipt an
@@ -120,7 +125,7 @@ class Recorded:
 def _begin_ms(item: Item) -> int:
     if isinstance(item, pl.DataFrame):
         return int(item["received_ms"][0])
-    return item.at_ms if isinstance(item, Born) else item.from_ms
+    return item.from_ms if isinstance(item, Gap) else item.at_ms
 
 
 async def _next(entries: AsyncIterator[Item]) -> Item | None:
@@ -158,7 +163,9 @@ class _Reading:
     _rows: int = 0
     _records: int = 0
     _was_born: bool = False
-    _changes: int = 0
+    _rules: Sequence[InForce] = ()
+    _in_force: InForce | None = None
+    _version: int = 0
     _history: int = 0
     asides: Asides = field(default_factory=Asides)
 
@@ -169,9 +176,14 @@ class _Reading:
             told.append(f"{self._history:,} samples of history come first; the breaker is created with them")
         elif not self._was_born:
             told.append("the log does not go back to the breaker's creation; it starts closed, with what is left")
-        if self._changes:
-            told.append(f"the breaker's settings were changed {self._changes} times; the rule is the same throughout")
-        return [*told, *filter(None, (passing.told(passed_over(self.asides)),))]
+        if len(self._rules) > 1:
+            told.append(course_of(self._rules))
+        return [*told, *filter(None, (passing.told(passing.passed_over(self.asides)),))]
+
+    def follow(self, rules: Sequence[InForce]) -> InForce:
+        """The first of the rules that were in force, with the longest window of all."""
+        self._rules, self._in_force = rules, rules[0]
+        return rules[0]._replace(longest_ms=max(one.rule.window_ms for one in rules))
 
     def counted(self, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """Samples of history, on their way."""
@@ -204,7 +216,7 @@ class _Reading:
                 if breaker_id == self.breaker_id:
                     yield record, body, start, stop
 
-    def _other(self, kind: int, body: bytes, received_ms: int) -> Born | Gap | None:
+    def _other(self, kind: int, body: bytes, received_ms: int) -> Born | Gap | InForce | None:
         if kind in GAPS:
             return decode_gap(body)
         if kind == BREAKER:
@@ -212,7 +224,11 @@ class _Reading:
             if settings.created:
                 self._was_born = True
                 return Born(received_ms, settings.after_seq)
-            self._changes += 1
+            if settings.version <= self._version or settings.rule is None:  # it is in the log of each of its routers
+                return None
+            self._version, before = settings.version, self._in_force
+            self._in_force = InForce(received_ms, settings.rule)
+            return None if before is not None and before.rule == settings.rule else self._in_force
         return None
 
     def _frame(self) -> pl.DataFrame:

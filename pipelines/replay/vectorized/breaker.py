@@ -12,13 +12,13 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Effect, Int64, Record, Rule, Transition
-from pipelines.columns import Chunk
+from breaker_actors.core.model import Batch, Effect, Int64, RateChange, Record, Rule, Transition
+from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.breach_search import BreachSearch, Floor
 from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
 from pipelines.replay.vectorized.window_bounds import WindowBounds
@@ -79,6 +79,27 @@ class VectorizedBreaker:
     def gap(self, from_ms: int, to_ms: int) -> None:
         """No sample could come in between (semantics.md section 2)."""
         self._told(self._breaker.gap(from_ms, to_ms))
+
+    def configure(self, rule: Rule, now_ms: int, held: Samples) -> None:
+        """Puts another rule in force, as the core does. `held`: the samples before that may be in its window; they are
+        behind the last chunk."""
+        self._told(self._breaker.advance(now_ms - 1))
+        breaker = Breaker.restore(self._rule, self._breaker.record(), window_samples_max=self._samples_max)
+        breaker.evidence.trace, rate = self.evidence.trace, breaker.allow_rate
+        chunk = Chunk(held, len(held))
+        window = Batch(chunk.eff, chunk.value, chunk.ok)
+        window.trace = chunk.newest_trace(0, len(held))
+        breaker.load(window, breaker.now_ms)
+        if breaker.configure(rule, now_ms) and rule.metric == self._rule.metric:
+            breaker.unload()
+            breaker.load(window, breaker.now_ms)
+        if breaker.allow_rate != rate:
+            self._tell([RateChange(ts_ms=now_ms, allow_rate=breaker.allow_rate)])
+        self._rule, old = rule, self.evidence
+        self._chunk, self._times, self._row = chunk, chunk.times, len(held)
+        self._take_over(breaker, old)
+        if isinstance(self.evidence.window, Lookup):
+            self.evidence.window.place(chunk, None)
 
     def advance(self, until_ms: int) -> None:
         """Fires what is left up to a time."""
@@ -163,18 +184,10 @@ class VectorizedBreaker:
         for arrival, time in enumerate(self._times[start:stop].tolist(), start):
             effects = breaker.ingest(chunk.batch(arrival), time)
             if effects:
-                self._note_floors(effects, arrival)
+                self._floors += _floors_of(effects, chunk, arrival)
                 self._tell(effects)
         self._row = self._counted = int(chunk.ends[stop - 1])
         self._take_over(breaker, old)
-
-    def _note_floors(self, effects: Iterable[Effect], arrival: int) -> None:
-        """Evidence starts anew before an arrival, or with it when that is what ended the wait."""
-        for effect in effects:
-            if isinstance(effect, Transition) and effect.curr == "half_open":
-                with_it = effect.ts_ms == self._times[arrival]
-                row = int(self._chunk.ends[arrival]) if with_it else self._chunk.begin(arrival)
-                self._floors.append(Floor(effect.ts_ms, row, True))
 
     def _take_over(self, breaker: Breaker, old: ChunkEvidence) -> None:
         """Goes on where the breaker is, at the current row."""
@@ -294,3 +307,12 @@ class VectorizedBreaker:
             if bounds.truncated:
                 evidence.truncated += bounds.truncated_between(rows.start, rows.stop, floor.ms)
         self._counted = stop
+
+
+def _floors_of(effects: Iterable[Effect], chunk: Chunk, arrival: int) -> Iterator[Floor]:
+    """Evidence starts anew before an arrival, or with it when that is what ended the wait."""
+    for effect in effects:
+        if isinstance(effect, Transition) and effect.curr == "half_open":
+            with_it = effect.ts_ms == chunk.times[arrival]
+            row = int(chunk.ends[arrival]) if with_it else chunk.begin(arrival)
+            yield Floor(effect.ts_ms, row, True)

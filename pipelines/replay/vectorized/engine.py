@@ -42,12 +42,14 @@ class WindowsTooLarge(Exception):
 class Walk:
     """One rule on its way. `tell` gets its effects in order; `figures` False: events need not say value and agg.
 
-    `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`."""
+    `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`.
+    `follows_log`: its rule may change on the way."""
 
     rule: Rule
     tell: Tell
     figures: bool = True
     look: Look | None = None
+    follows_log: bool = False
     walker: VectorizedBreaker | None = None
 
 
@@ -76,9 +78,8 @@ class FastReplay:
         self._waiting: list[Samples] = []
         self._rows_waiting = 0
         self._last_ms: int | None = None
-        self._by_window = _by_window(walks)
-        self._window_ms = max(self._by_window, default=0)
-        self._cuts = _cuts_by_family([walk.rule for walk in walks])
+        self._longest_ms = 0
+        self._group()
 
     def create(self, created_ms: int, after_seq: int = 0) -> None:
         """Creates the breakers; to be called before the first sample, whose time it is otherwise. Their transitions are
@@ -97,6 +98,28 @@ class FastReplay:
         for walk in self._walks:
             assert walk.walker is not None
             walk.walker.gap(from_ms, to_ms)
+
+    def configure(self, rule: Rule, at_ms: int, longest_ms: int) -> None:
+        """From here on the walks that follow the log have this rule. `longest_ms`: the longest window they will have;
+        told before the first sample."""
+        followers = [walk for walk in self._walks if walk.follows_log]
+        if not followers:
+            return
+        self._flush(whole=True)
+        for walk in followers:
+            walk.rule = rule
+            if walk.walker is not None:
+                walk.walker.configure(rule, at_ms, self._held)
+        if self._last_ms is not None:
+            self._last_ms = max(self._last_ms, at_ms)
+        self._longest_ms = max(self._longest_ms, longest_ms)
+        self._group()
+
+    def _group(self) -> None:
+        """Puts together the walks that share what is worked out."""
+        self._by_window = _by_window(self._walks)
+        self._window_ms = max([self._longest_ms, *self._by_window])
+        self._cuts = _cuts_by_family([walk.rule for walk in self._walks])
 
     def feed(self, samples: Samples) -> None:
         """The next samples; they are walked over once there are enough of them."""
