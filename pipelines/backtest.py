@@ -17,7 +17,7 @@ many settings of each rule; `run.sweep` has one row for each, the best of a rule
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Backtest:
       windows also windows (those that samples reach), caught, false_trips (incidents that belong
       to none), latency_ms (mean of those caught).
     - `sweep`: the same per setting, the best of each rule first: most windows caught, then fewest false trips, then
-      lowest latency; without windows fewest trips.
+      lowest latency; without windows fewest trips, and behind them the settings that never trip.
     - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).
     """
 
@@ -100,7 +100,7 @@ class Backtest:
             windows,
             source,
             limits or {},
-            _remarks(given, windows, getattr(source, "words", None)),
+            _remarks(given, windows, getattr(source, "words", None), (swept[0].setting or {}) if swept else ()),
         )
 
     def __repr__(self) -> str:
@@ -118,8 +118,8 @@ class Backtest:
 
     def best(self) -> pl.DataFrame | None:
         """Of each rule the settings of the sweep that no other one beats: most labelled windows caught, of these fewest
-        false trips; without windows fewest trips. None without a sweep, never empty. Whether all windows are caught:
-        its columns `caught` and `windows`."""
+        false trips; without windows those that trip, and fewest times. None without a sweep, never empty. Whether all
+        windows are caught: its columns `caught` and `windows`."""
         return None if self.sweep is None else results.best(self.sweep, self.windows)
 
     def report(self, path: str | Path, *, progress: Progress | None = None) -> Path:
@@ -194,12 +194,20 @@ OK_KINDS = ("error_rate", "consecutive_failures")
 """Kinds that look at `ok` alone."""
 
 
-def _remarks(given: Sequence[Run], windows: list[Labelled] | None, words: Words | None) -> list[str]:
-    """What the caller should know of the input. `words`: None where times can't be in another unit."""
+def _remarks(
+    given: Sequence[Run], windows: list[Labelled] | None, words: Words | None, grid: Collection[str]
+) -> list[str]:
+    """What the caller should know of the input. `words`: None where times can't be in another unit; `grid`: fields that
+    were swept."""
     if not given:
         return []
     found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words)]
-    return [*_of_rules(given), *(remark for remark in found if remark), *_outside(given, windows)]
+    return [
+        *_of_rules(given),
+        *_of_sweep(given, grid),
+        *(remark for remark in found if remark),
+        *_outside(given, windows),
+    ]
 
 
 def _of_rules(given: Sequence[Run]) -> list[str]:
@@ -210,6 +218,17 @@ def _of_rules(given: Sequence[Run]) -> list[str]:
             found.append(f"{one.name}: ignored {name}, which is no field of a breaker; {guess(name)}")
         found += [f"{one.name}: {remark.message}" for remark in remarks_on(one.rule)]
     return found
+
+
+def _of_sweep(given: Sequence[Run], grid: Collection[str]) -> list[str]:
+    """A threshold means something else for every kind and metric."""
+    meant = list(dict.fromkeys(f"{one.kind} of {one.metric}" for one in (run.candidate.rule for run in given)))
+    if "threshold" not in grid or len(meant) < 2:
+        return []
+    return [
+        f"the sweep tries the same thresholds for {', '.join(meant[:-1])} and {meant[-1]}, which hardly mean the same; "
+        "try one rule at a time"
+    ]
 
 
 def _unnamed(given: Sequence[Run], words: Words) -> list[str]:

@@ -366,9 +366,20 @@ def verdict(run: Backtest, best: list[dict[str, Any]], fields: list[str]) -> str
     settings = [", ".join(f"{name}={_cell(name, row[name])}" for name in fields) for row in best[:SETTINGS_SHOWN]]
     more = f" and {len(best) - SETTINGS_SHOWN} more" if len(best) > SETTINGS_SHOWN else ""
     if run.windows is None:
-        return f"fewest trips ({best[0]['trips']}): {'; '.join(settings)}{more}"
+        return _without_labels(best[0]["trips"], f"{'; '.join(settings)}{more}")
     false, caught, windows = (best[0][name] for name in ("false_trips", "caught", "windows"))
+    if not windows:
+        return "no labelled failure has samples, so nothing says which setting is best"
+    if not caught:
+        return f"no setting catches any of the {windows} labelled failures"
     if caught < windows:
         told = f"no setting catches all {windows} labelled failures; most ({caught}) with fewest false trips ({false})"
         return f"{told}: {'; '.join(settings)}{more}"
     return f"all {windows} labelled failures with fewest false trips ({false}): {'; '.join(settings)}{more}"
+
+
+def _without_labels(trips: int, settings: str) -> str:
+    """Fewer trips are no better where nothing says which are right."""
+    if not trips:
+        return "no setting ever trips; --windows, labelled failures, says which setting is best"
+    return f"of those that trip, fewest times ({trips}): {settings}; --windows, labelled failures, says which is best"

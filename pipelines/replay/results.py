@@ -128,9 +128,9 @@ def sweep(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
         name = {"breaker": run.swept} if several else {}
         rows.append(name | (run.setting or {}) | _outcome(run, windows))
     frame = _frame(rows)
-    by, descending = ["trips", "open_ms"], [False, False]
+    by, descending = [pl.col("trips") == 0, pl.col("trips"), pl.col("open_ms")], [False, False, False]
     if windows is not None:
-        by, descending = ["caught", "false_trips", "latency_ms"], [True, False, False]
+        by, descending = [pl.col("caught"), pl.col("false_trips"), pl.col("latency_ms")], [True, False, False]
     ranked = frame.sort(by, descending=descending, nulls_last=True, maintain_order=True)
     return pl.concat(ranked.filter(pl.col("breaker") == name) for name in names) if several else ranked
 
@@ -144,7 +144,7 @@ def of_each(swept: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 def best(swept: pl.DataFrame, windows: list[Labelled] | None) -> pl.DataFrame:
     """Of each rule the settings that catch most labelled windows, of these those with fewest false trips; without
-    windows those with fewest trips. Never empty."""
+    windows those that trip, and fewest times. Never empty."""
     return pl.concat(_best(frame, windows) for _, frame in of_each(swept))
 
 

@@ -251,7 +251,7 @@ def test_sweep_on_real_latencies() -> None:
 
 def test_no_setting_is_good_enough() -> None:
     """Then the best are those that catch most, and of these those with fewest false trips; without labelled failures
-    those with fewest trips."""
+    those that trip, and fewest times."""
     windows = [[START_MS, START_MS + 30_000], [START_MS + 35_000, START_MS + 35_001]]
     run = backtest(RULE, recorded(), sweep={"threshold": [10, 1000, 11]}, windows=windows)
     best = run.best()
@@ -261,7 +261,10 @@ def test_no_setting_is_good_enough() -> None:
     assert set(best["caught"]) == {1} < set(run.sweep["caught"])
     assert set(best["windows"]) == {2}
     plain = backtest(RULE, recorded(), sweep={"threshold": [1000, 10, 2000]})
-    assert plain.best()["threshold"].to_list() == [1000, 2000]  # type: ignore[index]
+    assert plain.best()["threshold"].to_list() == [10]  # type: ignore[index]
+    assert plain.sweep["threshold"].to_list() == [10, 1000, 2000]  # type: ignore[index]
+    silent = backtest(RULE, recorded(), sweep={"threshold": [1000, 2000]})
+    assert silent.best()["threshold"].to_list() == [1000, 2000]  # type: ignore[index]
 
 
 def test_each_rule_has_a_ranking_of_its_own() -> None:

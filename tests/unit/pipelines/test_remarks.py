@@ -142,6 +142,15 @@ def test_a_variation_of_a_breaker() -> None:
         one.with_(threshold="high")
 
 
+def test_one_grid_for_rules_of_different_kinds() -> None:
+    """Their thresholds hardly mean the same; other fields do."""
+    rules, samples = [SLOW, SLOW | {"kind": "p95"}, SLOW | {"name": "n", "kind": "count"}], frame()
+    (remark,) = tried(rules, samples, sweep={"threshold": [1, 2]}).remarks
+    assert remark.startswith("the sweep tries the same thresholds for avg of latency, p95 of latency and count of lat")
+    assert tried(rules, samples, sweep={"min_count": [1, 2]}).remarks == []
+    assert tried([SLOW, SLOW | {"threshold": 1}], samples, sweep={"threshold": [1, 2]}).remarks == []
+
+
 def test_a_sweep_as_text() -> None:
     settings = tried(SLOW, frame(), sweep="threshold=1:3:1").sweep
     assert sorted(settings["threshold"].to_list()) == [1, 2, 3]
