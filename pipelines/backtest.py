@@ -108,8 +108,7 @@ class Backtest:
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""
-        names = [] if self.source is None else list(self.source.names)
-        return html_of(self, names, self.remarks, self.summary, self.transitions)
+        return html_of(self, self.source, self.remarks, self.summary, self.transitions)
 
     @property
     def given(self) -> list[Run]:
@@ -156,7 +155,7 @@ def backtest(
     """Moves the breakers of `rule` over `samples`. Raises Invalid, with file, row and column where there is one.
 
     - rule: a Breaker object (interface.md) as a dict, a `Rule`, a JSON or YAML file of one or several, or a list.
-    - samples: a polars or pandas frame (of one with times as its index those are `ts_ms`), a pyarrow Table (or whatever
+    - samples: a polars or pandas frame (an index of times is `ts_ms`, whatever its name), a pyarrow Table (or whatever
       else hands out Arrow streams), a path, pattern, folder or URL (s3://, gs://, az://, https://) of Parquet, CSV or
       NDJSON files, a list of these, or a `Source`. `columns` says how they name ours, for example
       {"ts_ms": "timestamp"}.
@@ -280,10 +279,14 @@ def source_of(
     if isinstance(samples, str | Path):
         samples = [samples]
     source: Source
+    if isinstance(samples, pl.Series):
+        raise Invalid("samples: a polars Series has no times; give a frame with ts_ms and value")
     if isinstance(samples, pl.DataFrame | pl.LazyFrame):
         source = Frames(samples, layout, ordered=not sort)
     elif type(samples).__module__.partition(".")[0] == "pandas":
-        source = Frames(from_pandas(samples), layout, ordered=not sort)
+        if not hasattr(samples, "columns"):
+            raise Invalid(f'samples: a pandas {type(samples).__name__} has no columns; give series.to_frame("value")')
+        source = Frames(from_pandas(samples, layout.theirs("ts_ms")), layout, ordered=not sort)
     elif hasattr(samples, "__arrow_c_stream__"):
         source = Frames(pl.DataFrame(samples), layout, ordered=not sort)
     elif isinstance(samples, Sequence) and all(isinstance(part, str | Path) for part in samples):

@@ -221,7 +221,7 @@ def _show(run: Backtest, source: Source, written: list[Path]) -> None:
     if not console.is_terminal:
         console.width = WIDTH
     first, last = min(one.first_ms for one in run.given), max(one.last_ms for one in run.given)
-    head = f"{titled(source.names)}: {time(first)} to {time(last)} UTC, {span(last - first)}"
+    head = f"{titled(source)}: {time(first)} to {time(last)} UTC, {span(last - first)}"
     console.print(for_rich(head), soft_wrap=True)
     for one in run.given[:RULES_SHOWN]:
         _show_moves(console, one)

@@ -360,5 +360,7 @@ def _instant(text: str | None, option: str, default: int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Invalid(f"{option} {text!r} is not a time") from None
+        from pipelines.sources.files import time_forms
+
+        raise Invalid(f"{option} {text!r} is not a time; {time_forms()}") from None
     return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))

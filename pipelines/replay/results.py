@@ -10,6 +10,7 @@ import polars as pl
 from breaker_actors.core.model import Transition
 from pipelines.replay.run import Run
 from pipelines.replay.scoring import Labelled
+from pipelines.sources.files import Source
 
 INSTANT = pl.Datetime("ms", "UTC")
 TRANSITIONS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -39,8 +40,9 @@ STATES: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def titled(names: Sequence[str]) -> str:
-    """The first names of many."""
+def titled(source: Source) -> str:
+    """What a source's samples are called: the first names of many."""
+    names: Sequence[str] = getattr(source, "titles", source.names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from breaker_actors.core.model import Effect, StateWord, Transition
 from breaker_actors.errors import Invalid
+from pipelines.sources.files import time_forms
 
 EFFECTS_MAX = 400_000
 """Transitions and changes of rate that are kept, unless another number is given."""
@@ -197,4 +198,4 @@ def _time(value: Any, where: str) -> int:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (TypeError, ValueError):
-        raise Invalid(f"{where}: {json.dumps(value, default=str)[:60]} is not a time") from None
+        raise Invalid(f"{where}: {json.dumps(value, default=str)[:60]} is not a time; {time_forms()}") from None

@@ -66,7 +66,7 @@ def page_of(
     again = [Run(one.candidate, Tally(kept=False), sketch=_sketch(one, run.windows)) for one in shown]
     replayed(again, source, rows_within(memory_mb), window_samples_max, progress)
     content = {
-        "title": for_line(titled(source.names)),
+        "title": for_line(titled(source)),
         "left_out": len(run.given) - len(shown),
         "rules": [_chart(one, drawn.sketch, run.windows) for one, drawn in zip(shown, again, strict=True)],
         "sweep": _sweep(run),
