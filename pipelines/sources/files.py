@@ -288,6 +288,11 @@ def expanded(pattern: str | Path) -> list[Path]:
     return found
 
 
+def local_files(pattern: str | Path) -> list[Path]:
+    """The files that a path, a pattern or a folder stands for."""
+    return [Path(one.where) for one in located(pattern)] if Path(pattern).is_dir() else expanded(pattern)
+
+
 def check_regular(path: Path) -> None:
     """Raises Invalid for a pipe or a device, which may never end. What is not there is not this check's to say."""
     if path.exists() and not path.is_file() and not path.is_dir():
