@@ -17,7 +17,7 @@ many settings of each rule; `run.sweep` has one row for each, the best of a rule
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ import polars as pl
 
 from breaker_actors.clock import moment
 from breaker_actors.core.machine import SAMPLES_MAX
+from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.errors import Invalid
-from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, variants
+from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, guess, variants
 from pipelines.frames import from_pandas, to_pandas
 from pipelines.replay import results
 from pipelines.replay.memory import BASE_MB, BYTES_PER_ROW, MEMORY_MB, beyond_base, rows_within
@@ -64,9 +65,9 @@ class Backtest:
       not, trips, incidents (trips out of closed; the others are re-trips of theirs), recoveries, closed_ms,
       half_open_ms, open_ms; where there were modes or overrides also shown_trips, shown_closed_ms, shown_half_open_ms
       and shown_open_ms, what callers saw; with labelled windows also windows (those that samples reach), caught,
-      false_trips, latency_ms (mean of those caught).
+      false_trips (incidents that belong to none), latency_ms (mean of those caught).
     - `sweep`: the same per setting, the best of each rule first: most windows caught, then fewest false trips, then
-      lowest latency; without windows fewest trips.
+      lowest latency; without windows fewest trips, and behind them the settings that never trip.
     - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).
     """
 
@@ -100,7 +101,7 @@ class Backtest:
             windows,
             source,
             limits or {},
-            _remarks(given, windows, getattr(source, "words", None)),
+            _remarks(given, windows, getattr(source, "words", None), (swept[0].setting or {}) if swept else ()),
         )
 
     def __repr__(self) -> str:
@@ -108,8 +109,7 @@ class Backtest:
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""
-        names = [] if self.source is None else list(self.source.names)
-        return html_of(self, names, self.remarks, self.summary, self.transitions)
+        return html_of(self, self.source, self.remarks, self.summary, self.transitions)
 
     @property
     def given(self) -> list[Run]:
@@ -118,8 +118,8 @@ class Backtest:
 
     def best(self) -> pl.DataFrame | None:
         """Of each rule the settings of the sweep that no other one beats: most labelled windows caught, of these fewest
-        false trips; without windows fewest trips. None without a sweep, never empty. Whether all windows are caught:
-        its columns `caught` and `windows`."""
+        false trips; without windows those that trip, and fewest times. None without a sweep, never empty. Whether all
+        windows are caught: its columns `caught` and `windows`."""
         return None if self.sweep is None else results.best(self.sweep, self.windows)
 
     def report(self, path: str | Path, *, progress: Progress | None = None) -> Path:
@@ -146,7 +146,7 @@ def backtest(
     columns: Mapping[str, str] | None = None,
     windows: Any = None,
     grace_ms: int = 0,
-    sweep: Mapping[str, Sequence[Value]] | None = None,
+    sweep: Mapping[str, Sequence[Value]] | str | None = None,
     sort: bool = False,
     time_unit: str = "ms",
     memory_mb: int = MEMORY_MB,
@@ -156,14 +156,15 @@ def backtest(
     """Moves the breakers of `rule` over `samples`. Raises Invalid, with file, row and column where there is one.
 
     - rule: a Breaker object (interface.md) as a dict, a `Rule`, a JSON or YAML file of one or several, or a list.
-    - samples: a polars or pandas frame (of one with times as its index those are `ts_ms`), a pyarrow Table (or whatever
+    - samples: a polars or pandas frame (an index of times is `ts_ms`, whatever its name), a pyarrow Table (or whatever
       else hands out Arrow streams), a path, pattern, folder or URL (s3://, gs://, az://, https://) of Parquet, CSV or
       NDJSON files, a list of these, or a `Source`. `columns` says how they name ours, for example
       {"ts_ms": "timestamp"}.
     - windows: labelled failures, [start, end] each as milliseconds, ISO 8601, datetime or Timestamp, or a JSON file of
-      them; see `pipelines.replay.scoring`. A trip up to `grace_ms` behind a window still belongs to it. Windows that no
-      sample reaches are told, not judged.
-    - sweep: values per field of the rule; every combination is tried.
+      them; see `pipelines.replay.scoring`. An incident that begins up to `grace_ms` behind a window
+      still belongs to it. Windows that no sample reaches are told, not judged.
+    - sweep: values per field of the rule, or text as of the command's --sweep ("threshold=100:500:25"); every
+      combination is tried.
     - sort: the samples are not in order of time.
     - time_unit: s, ms, us or ns: of times in the samples that are numbers.
     - memory_mb: what the process may take.
@@ -193,12 +194,41 @@ OK_KINDS = ("error_rate", "consecutive_failures")
 """Kinds that look at `ok` alone."""
 
 
-def _remarks(given: Sequence[Run], windows: list[Labelled] | None, words: Words | None) -> list[str]:
-    """What the caller should know of the input. `words`: None where times can't be in another unit."""
+def _remarks(
+    given: Sequence[Run], windows: list[Labelled] | None, words: Words | None, grid: Collection[str]
+) -> list[str]:
+    """What the caller should know of the input. `words`: None where times can't be in another unit; `grid`: fields that
+    were swept."""
     if not given:
         return []
     found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words)]
-    return [remark for remark in found if remark] + _outside(given, windows)
+    return [
+        *_of_rules(given),
+        *_of_sweep(given, grid),
+        *(remark for remark in found if remark),
+        *_outside(given, windows),
+    ]
+
+
+def _of_rules(given: Sequence[Run]) -> list[str]:
+    """On fields that are none, and on rules that can hardly do what was meant."""
+    found = []
+    for one in (run.candidate for run in given):
+        for name in one.ignored:
+            found.append(f"{one.name}: ignored {name}, which is no field of a breaker; {guess(name)}")
+        found += [f"{one.name}: {remark.message}" for remark in remarks_on(one.rule)]
+    return found
+
+
+def _of_sweep(given: Sequence[Run], grid: Collection[str]) -> list[str]:
+    """A threshold means something else for every kind and metric."""
+    meant = list(dict.fromkeys(f"{one.kind} of {one.metric}" for one in (run.candidate.rule for run in given)))
+    if "threshold" not in grid or len(meant) < 2:
+        return []
+    return [
+        f"the sweep tries the same thresholds for {', '.join(meant[:-1])} and {meant[-1]}, which hardly mean the same; "
+        "try one rule at a time"
+    ]
 
 
 def _unnamed(given: Sequence[Run], words: Words) -> list[str]:
@@ -250,10 +280,14 @@ def source_of(
     if isinstance(samples, str | Path):
         samples = [samples]
     source: Source
+    if isinstance(samples, pl.Series):
+        raise Invalid("samples: a polars Series has no times; give a frame with ts_ms and value")
     if isinstance(samples, pl.DataFrame | pl.LazyFrame):
         source = Frames(samples, layout, ordered=not sort)
     elif type(samples).__module__.partition(".")[0] == "pandas":
-        source = Frames(from_pandas(samples), layout, ordered=not sort)
+        if not hasattr(samples, "columns"):
+            raise Invalid(f'samples: a pandas {type(samples).__name__} has no columns; give series.to_frame("value")')
+        source = Frames(from_pandas(samples, layout.theirs("ts_ms")), layout, ordered=not sort)
     elif hasattr(samples, "__arrow_c_stream__"):
         source = Frames(pl.DataFrame(samples), layout, ordered=not sort)
     elif isinstance(samples, Sequence) and all(isinstance(part, str | Path) for part in samples):

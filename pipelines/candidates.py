@@ -12,6 +12,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from breaker_actors.core.model import Rule
 from breaker_actors.core.rules import DEFAULTS, REQUIRED, parse_rule
 from breaker_actors.errors import Invalid
@@ -19,8 +21,9 @@ from breaker_actors.errors import Invalid
 RULE_FIELDS = (*REQUIRED, *DEFAULTS)
 OTHER_FIELDS = (
     "id", "name", "metadata", "actions", "router_id", "router_ids", "half_open_confirmation_ms", "recovery_window_ms",
+    "breaker", "status", "warnings",
 )  # fmt: skip
-"""Of a Breaker object (interface.md), beside its rule."""
+"""Of a Breaker object (interface.md), beside its rule, and of one as `breakers get --json` and the answers show it."""
 SWEPT_PARAMS = {"percentile": "percentile", "alpha": "delta", "delta_of": "delta"}
 SWEPT_FIELDS = (*(name for name in RULE_FIELDS if name not in ("metric", "kind", "kind_params")), *SWEPT_PARAMS)
 """Keys of kind_params that a sweep may set, with the kind that has them."""
@@ -31,12 +34,22 @@ Value = float | int | str
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A breaker to be tried. `router_ids`: of which routers it takes samples, where samples name theirs; none: of all.
-    In small letters."""
+    In small letters. `ignored`: fields that are none of a breaker. `follows_log`: over a log of the breaker's own, its
+    rule is the one that was in force there."""
 
     name: str
     rule: Rule
     router_ids: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    follows_log: bool = False
+
+    def with_(self, **fields: Any) -> Candidate:
+        """The breaker with some fields of its rule, or its name, changed. Raises Invalid for a field that is none."""
+        for name in fields:
+            if name not in (*RULE_FIELDS, "name"):
+                raise Invalid(f"{name!r} is no field of a rule; {guess(name, ', '.join(RULE_FIELDS))}")
+        name = str(fields.pop("name", self.name))
+        return Candidate(name, _checked(plain(fields), name, self.rule), self.router_ids)
 
 
 RuleLike = Rule | Mapping[str, Any] | Candidate | str | Path
@@ -62,20 +75,44 @@ def _one(thing: Rule | Mapping[str, Any] | Candidate, where: str, number: int) -
         return thing
     if isinstance(thing, Rule):
         return Candidate(described(thing), thing)
-    given = thing.get("name") or thing.get("id")
+    fields: dict[str, Any] = plain(thing)
+    given = fields.get("name") or fields.get("id")
     name = str(given or f"rule {number + 1}")
+    ignored = tuple(str(key) for key in fields if key not in RULE_FIELDS and key not in OTHER_FIELDS)
     try:
-        rule = parse_rule(thing)
+        rule = _checked(fields, f"{where}{name}")
     except Invalid as error:
-        problems = "; ".join(f"{path} {problem}" for path, problem in error.details.items())
-        raise Invalid(f"{where}{name}: {problems}") from None
-    router_ids = thing.get("router_ids") or [id_ for id_ in [thing.get("router_id")] if id_]
+        raise Invalid("; ".join([str(error), *(f"{key} is no field: {guess(key)}" for key in ignored)])) from None
+    router_ids = fields.get("router_ids") or [id_ for id_ in [fields.get("router_id")] if id_]
     if not isinstance(router_ids, Sequence) or isinstance(router_ids, str):
         raise Invalid(f"{where}{name}: router_ids must be a list")
-    ignored = tuple(str(key) for key in thing if key not in RULE_FIELDS and key not in OTHER_FIELDS)
     return Candidate(
         name if given else described(rule), rule, tuple(dict.fromkeys(str(id_).lower() for id_ in router_ids)), ignored
     )
+
+
+def _checked(fields: Mapping[str, Any], where: str, base: Rule | None = None) -> Rule:
+    """The rule of the fields, or of them and those of another one. Raises Invalid, in one line."""
+    try:
+        return parse_rule(fields, base)
+    except Invalid as error:
+        problems = "; ".join(f"{path} {problem}" for path, problem in error.details.items())
+        raise Invalid(f"{where}: {problems}") from None
+
+
+def plain(value: Any) -> Any:
+    """Numbers as Python has them, for numpy's, also within objects."""
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def guess(name: str, others: str = "") -> str:
+    """Which field of a rule was probably meant, or which there are."""
+    if name in SWEPT_PARAMS:
+        return f"did you mean kind_params.{name}?"
+    near = difflib.get_close_matches(name, RULE_FIELDS, 1)
+    return f"did you mean {near[0]}?" if near else f"there is {others}" if others else "it means nothing here"
 
 
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -192,8 +229,12 @@ def _number(value: Decimal) -> float | int:
     return int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
 
 
-def checked_sweep(grid: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
-    """The same, when its fields can be swept and there are not too many settings."""
+def checked_sweep(grid: Mapping[str, Sequence[Value]] | str) -> dict[str, list[Value]]:
+    """The same, when its fields can be swept and there are not too many settings; text as `parse_sweep` takes it."""
+    if isinstance(grid, str):
+        return parse_sweep(grid)
+    if not isinstance(grid, Mapping):
+        raise Invalid(f"a sweep is an object of values per field, or text as of --sweep, not {type(grid).__name__}")
     count, found = 1, {name: _plain(values) for name, values in grid.items()}
     for name, values in found.items():
         if name not in SWEPT_FIELDS:
@@ -238,8 +279,4 @@ def _with(candidate: Candidate, setting: Mapping[str, Value], shown: str) -> Rul
     fields: dict[str, Any] = {name: value for name, value in setting.items() if name not in params}
     if params:
         fields["kind_params"] = {**(rule.kind_params or {}), **params}
-    try:
-        return parse_rule(fields, rule)
-    except Invalid as error:
-        problems = "; ".join(f"{path} {problem}" for path, problem in error.details.items())
-        raise Invalid(f"{candidate.name} ({shown}): {problems}") from None
+    return _checked(fields, f"{candidate.name} ({shown})", rule)

@@ -64,12 +64,14 @@ def _line(row: int) -> int:
     return row + 2  # lines count from 1 and the first is the header
 
 
-def from_pandas(frame: Any) -> pl.DataFrame:
-    """A pandas frame's columns, and its index where that holds times: by its name, or as `ts_ms`. Times with a zone are
-    taken to UTC, text and objects one by one."""
+def from_pandas(frame: Any, time: str = "ts_ms") -> pl.DataFrame:
+    """A pandas frame's columns, and its index where that holds times: by its name, and as the column `time` where there
+    is none. Times with a zone are taken to UTC, text and objects one by one."""
     columns = {str(name): _from_pandas(frame[name]) for name in frame.columns}
     if frame.index.dtype.kind == "M":
-        columns.setdefault(str(frame.index.name or "ts_ms"), _from_pandas(frame.index.to_series()))
+        index = _from_pandas(frame.index.to_series())
+        columns.setdefault(str(frame.index.name or time), index)
+        columns.setdefault(time, index)
     return pl.DataFrame(columns, strict=False)
 
 

@@ -6,11 +6,13 @@ before that, what the history store has, shared out as routers are now.
 
     log = recorded("checkout latency")              # by name or id; the service of ./.breakers, or of the settings
     backtest(log.breaker, log).transitions          # what it did
+    backtest(log.breaker.with_(threshold=390), log) # what it would have done with another threshold
     backtest({...}, log).transitions                # what another rule would have done
 
 The breaker is created when the service created it, or with the first sample where that is not in the log any more
-(setting log_retention_ms: a day) or history goes before it. Spans in which nothing could be received are no silence,
-and one rule is in force from the beginning to the end. Nothing is written; the service may go on meanwhile.
+(setting log_retention_ms: a day) or history goes before it. Spans in which nothing could be received are no silence.
+The breaker itself has the rules that were in force, as the log tells of them; another one has its rule throughout.
+Nothing is written; the service may go on meanwhile.
 """
 
 from __future__ import annotations

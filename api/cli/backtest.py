@@ -52,7 +52,9 @@ Windows = Annotated[
     Path | None,
     typer.Option(help="Labelled failures: a JSON list of (start, end) pairs, or such a list per file name."),
 ]
-Grace = Annotated[int, typer.Option(min=0, help="How long behind a labelled failure a trip still belongs to it.")]
+Grace = Annotated[
+    int, typer.Option(min=0, help="How long behind a labelled failure an incident may begin that belongs to it.")
+]
 Sweep = Annotated[
     str | None,
     typer.Option(help="Settings to try, every combination: threshold=100:500:25,window_ms=60000,300000."),
@@ -97,9 +99,6 @@ def backtest(
         else:
             options = {"sort": sort, "time_unit": time_unit, "memory_mb": memory_mb}
             source, tried, most = _from_files(samples, rule, renamed(column), **options)
-        for one in tried:
-            if one.ignored:
-                _say(f"{one.name}: ignored {', '.join(one.ignored)}")
         limits: dict[str, Any] = {"memory_mb": memory_mb, "window_samples_max": most}
         with progress(source, "reading") as tell, told_later():
             run = run_backtest(tried, source, windows=windows, grace_ms=grace_ms, sweep=grid, progress=tell, **limits)
@@ -222,7 +221,7 @@ def _show(run: Backtest, source: Source, written: list[Path]) -> None:
     if not console.is_terminal:
         console.width = WIDTH
     first, last = min(one.first_ms for one in run.given), max(one.last_ms for one in run.given)
-    head = f"{titled(source.names)}: {time(first)} to {time(last)} UTC, {span(last - first)}"
+    head = f"{titled(source)}: {time(first)} to {time(last)} UTC, {span(last - first)}"
     console.print(for_rich(head), soft_wrap=True)
     for one in run.given[:RULES_SHOWN]:
         _show_moves(console, one)
@@ -320,7 +319,7 @@ def _show_windows(console: Console, run: Backtest) -> None:
 def _found(run: Run, number: int, window: Labelled) -> str:
     at = run.tally.first_trips.get(number)
     if at is not None:
-        return f"trip after {span(at - window.start_ms)}"
+        return "open already" if at < window.start_ms else f"trip after {span(at - window.start_ms)}"
     return "[red]missed[/]" if number in run.judged() else "[dim]no samples[/]"
 
 
@@ -369,9 +368,20 @@ def verdict(run: Backtest, best: list[dict[str, Any]], fields: list[str]) -> str
     settings = [", ".join(f"{name}={_cell(name, row[name])}" for name in fields) for row in best[:SETTINGS_SHOWN]]
     more = f" and {len(best) - SETTINGS_SHOWN} more" if len(best) > SETTINGS_SHOWN else ""
     if run.windows is None:
-        return f"fewest trips ({best[0]['trips']}): {'; '.join(settings)}{more}"
+        return _without_labels(best[0]["trips"], f"{'; '.join(settings)}{more}")
     false, caught, windows = (best[0][name] for name in ("false_trips", "caught", "windows"))
+    if not windows:
+        return "no labelled failure has samples, so nothing says which setting is best"
+    if not caught:
+        return f"no setting catches any of the {windows} labelled failures"
     if caught < windows:
         told = f"no setting catches all {windows} labelled failures; most ({caught}) with fewest false trips ({false})"
         return f"{told}: {'; '.join(settings)}{more}"
     return f"all {windows} labelled failures with fewest false trips ({false}): {'; '.join(settings)}{more}"
+
+
+def _without_labels(trips: int, settings: str) -> str:
+    """Fewer trips are no better where nothing says which are right."""
+    if not trips:
+        return "no setting ever trips; --windows, labelled failures, says which setting is best"
+    return f"of those that trip, fewest times ({trips}): {settings}; --windows, labelled failures, says which is best"

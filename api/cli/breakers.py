@@ -12,7 +12,7 @@ import typer
 from api.cli import breaker_edit, explain, watch
 from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, WhichBreaker, open_client
 from api.cli.errors import one_line_errors
-from api.cli.output import put, put_json, put_table
+from api.cli.output import note, put, put_json, put_table
 from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.errors import Invalid
@@ -108,7 +108,11 @@ def events(
     """List events: time, breaker, state before, state after, reason, value, samples in the window, who moved it by hand
     and why, or why callers did not see it."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
-        rows = client.events(limit, None if name is None else client.find(name)["id"], source.value)
+        which = None if name is None else client.find(name)["id"]
+        rows = client.events(limit, which, source.value)
+        hidden = not rows and source is Source.live and client.events(1, which, Source.backfill.value)
+    if hidden:
+        note("breakers: there are events of a backfill alone: --source backfill shows them")
     if json:
         put_json({"events": rows})
         return

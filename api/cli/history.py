@@ -17,7 +17,7 @@ from api.cli.output import note, put, put_json
 from api.cli.sample_options import AsJson, Columns, check_folder, renamed
 from api.cli.store_access import DataDir, on_store, settings_of
 from breaker_actors.clock import rfc3339
-from breaker_actors.errors import Invalid
+from breaker_actors.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from breaker_actors.settings import Settings
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 Samples = Annotated[
-    list[str], typer.Argument(help="Parquet, CSV or NDJSON files, or patterns; in any order.", metavar="SAMPLES...")
+    list[str],
+    typer.Argument(help="Parquet, CSV or NDJSON: files, patterns, folders; in any order.", metavar="SAMPLES..."),
 ]
 Project = Annotated[str | None, typer.Option(help="Name or id of the project; default: that of credentials.json.")]
 Router = Annotated[str | None, typer.Option(help="Name or id of the router of the samples that name none.")]
@@ -98,6 +99,8 @@ def backfill(
     with one_line_errors(), bars(quiet=json) as tell:
         if dry_run or known is None:
             plan, counts = _surveyed(plan, tell, is_sure=time_unit is not None)
+            for line in _hints(plan, counts):
+                note(f"breakers: {line}")
         if dry_run:
             shown = _of_counts(plan, counts)
         else:
@@ -105,7 +108,7 @@ def backfill(
             summary = before or _carried_out(settings, place, plan, parallel, address, tell)
             shown = asdict(summary) | {"done_before": before is not None, "rejects": _write_rejects(place, plan, out)}
     _show(shown, json, dry_run)
-    if dry_run and not counts.history + counts.live:
+    if not shown["history"] + shown["live"]:
         note("breakers: no row could be used")
         raise typer.Exit(FAILED)
 
@@ -115,11 +118,11 @@ def _asked(
 ) -> Request:
     """What is asked for, with the files by their content. Raises Invalid for what there is none of."""
     from pipelines.backfill.manifest import Request, fingerprint
-    from pipelines.sources.files import expanded
+    from pipelines.sources.files import local_files
 
     asked = Request(project_id="", inputs=(), **options)
     asked.layout()
-    inputs = tuple(fingerprint(path) for pattern in samples for path in expanded(pattern))
+    inputs = tuple(fingerprint(path) for pattern in samples for path in local_files(pattern))
     project_id = project_id_of(project, data_dir)
     router_id = None if router is None else router_id_of(router, project_id, data_dir)
     return Request(project_id=project_id, inputs=inputs, router_id=router_id, **options)
@@ -167,6 +170,28 @@ def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Cou
     return msgspec.structs.replace(plan, request=asked), counts
 
 
+NAMED_MAX = 5
+"""Metrics that a hint names."""
+
+
+def _hints(plan: Manifest, counts: Counts) -> Iterator[str]:
+    """What is probably not meant of the rows."""
+    heard = dict.fromkeys(breaker.rule.metric for breaker in plan.breakers)
+    unheard = [metric for metric in counts.metrics if metric not in heard]
+    if unheard:
+        listen = f"they listen to {_some(list(heard))}" if heard else "there is none"
+        yield f"no breaker listens to {_some(unheard)}: such samples have no events; {listen}"
+    if counts.reasons.get("invalid_ts_ms") == counts.rows:
+        from pipelines.sources.files import COMMAND, time_forms
+
+        unit = plan.request.time_unit
+        yield f"no row has a time: {time_forms(unit)}; if they are numbers in another unit, {COMMAND.unit}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED_MAX]) + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+
+
 def _rows_of(path: str) -> int | None:
     from pipelines.sources.files import Files, Layout
 
@@ -184,14 +209,16 @@ def _carried_out(
     from pipelines.backfill.steps import carry_out
     from pipelines.sources.object_store import Folder
 
-    noted = prepare_join(settings.data_dir)
+    address = address or _cluster_of(settings.data_dir, prepare_join(settings.data_dir))
     # Ray tells drivers about its nodes on stdout, which is for results
-    with redirect_stdout(sys.stderr), connected(address or noted, settings.data_dir):
+    with redirect_stdout(sys.stderr), connected(address, settings.data_dir):
         import ray
 
         from api.cli.backfill_cluster import RunningService, Tasks
-        from breaker_actors.ray_runtime.rollout import connect
+        from breaker_actors.ray_runtime.rollout import connect, names
 
+        if not names():
+            raise Unavailable(f"the service is not running: {NOT_THERE.format(settings.data_dir)}")
         begin(place, plan)
         cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
         many = parallel or max(1, int(cores) // 2)
@@ -202,6 +229,23 @@ def _carried_out(
         except KeyboardInterrupt:
             note("breakers: stopped; the same command goes on")
             raise typer.Exit(INTERRUPTED) from None
+
+
+NOT_THERE = "the Ray cluster here has none that serves {}; start it with `breakers serve`, or name its --address"
+
+
+def _cluster_of(data_dir: Path, noted: str) -> str:
+    """The cluster that serves the data directory. Where none is noted, it is the only one of this user here; of several
+    it is none."""
+    from api.launch.join import address_of
+
+    try:
+        return address_of(noted)
+    except Invalid as error:
+        start = f"start it with `breakers serve`, or name its --address ({error})"
+        raise Unavailable(f"the service of {data_dir} is not running: {start}") from None
+    except OSError:  # who joins says so
+        return noted
 
 
 def _of_counts(plan: Manifest, counts: Counts) -> dict[str, Any]:
@@ -360,5 +404,7 @@ def _instant(text: str | None, option: str, default: int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Invalid(f"{option} {text!r} is not a time") from None
+        from pipelines.sources.files import time_forms
+
+        raise Invalid(f"{option} {text!r} is not a time; {time_forms()}") from None
     return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))

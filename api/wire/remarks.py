@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
@@ -12,12 +11,12 @@ from api.wire.decoding import Loose, strange_fields
 from api.wire.samples import Columns
 from api.wire.unknown import NAME_SHOWN_MAX, UNKNOWN_FIELD, FieldWarning
 from breaker_actors.core.model import Rule, StateWord
+from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.messages import AppendResult, Part
 from breaker_actors.notify.channels.config import check, unknown_keys
 from breaker_actors.store.rows import ChannelKind
 
-NEVER_MOVES, SAME_NAME, SHORT_WINDOW = "never_moves", "same_name", "short_window"
-LOW_PERCENTILE = "percentile_below_1"
+SAME_NAME = "same_name"
 CANNOT_WORK, UNKNOWN_KEY = "channel_cannot_work", "unknown_config_key"
 ROUTER_DISABLED, NO_BREAKER_HEARS = "router_disabled", "no_breaker_hears"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
@@ -40,64 +39,7 @@ def now_enforced(state: StateWord) -> FieldWarning:
 
 def rule_remarks(rule: Rule) -> list[FieldWarning]:
     """On rules that can hardly do what was meant."""
-    return [
-        *_range_remarks(rule),
-        *_percentile_remarks(rule),
-        *_absence_remarks(rule),
-        *_window_remarks(rule),
-    ]
-
-
-_RANGES = {
-    "error_rate": (1.0, "An error rate lies between 0 and 1"),
-    "stddev": (math.inf, "A standard deviation is never below 0"),
-    "count": (math.inf, "A count is never below 0"),
-    "consecutive_failures": (math.inf, "A run of failures is never below 0"),
-}
-"""The highest value of kinds that have none below 0, and how that is said."""
-
-
-def _range_remarks(rule: Rule) -> list[FieldWarning]:
-    """A threshold beyond what a kind's values can be says always, or never."""
-    if rule.kind not in _RANGES:
-        return []
-    top, words = _RANGES[rule.kind]
-    lowest, highest = (_holds(rule.op, value, rule.threshold) for value in (0.0, top))
-    if lowest != highest:
-        return []
-    word = "always opens" if lowest else "never opens"
-    return [FieldWarning(NEVER_MOVES, "threshold", f"{words}: with {rule.op} {rule.threshold:g} this breaker {word}.")]
-
-
-def _percentile_remarks(rule: Rule) -> list[FieldWarning]:
-    """Percentiles are in percent; 0.99 is hardly ever another one than the minimum."""
-    p = (rule.kind_params or {}).get("percentile") if rule.kind == "percentile" else None
-    if not isinstance(p, int | float) or p >= 1:
-        return []
-    message = f"Percentiles are in percent: {p:g} is below the first; did you mean {p * 100:g}?"
-    return [FieldWarning(LOW_PERCENTILE, "kind_params.percentile", message)]
-
-
-def _absence_remarks(rule: Rule) -> list[FieldWarning]:
-    """Whoever asks for too few samples means none at all, too."""
-    if rule.kind not in ("count", "sum") or rule.op not in ("lt", "lte") or rule.min_count == 0:
-        return []
-    samples = "1 sample" if rule.min_count == 1 else f"{rule.min_count} samples"
-    message = (
-        f"Below {samples} nothing is judged, so no traffic at all never opens this breaker; with min_count 0 it does."
-    )
-    return [FieldWarning(NEVER_MOVES, "min_count", message)]
-
-
-def _window_remarks(rule: Rule) -> list[FieldWarning]:
-    """Samples that leave the window before the next tick are in no evaluation of it."""
-    if rule.kind == "consecutive_failures" or rule.window_ms >= rule.eval_interval_ms:
-        return []
-    message = (
-        f"The window ({rule.window_ms} ms) is shorter than the time between ticks ({rule.eval_interval_ms} ms):"
-        " recovery sees only samples right before a tick. At least three times eval_interval_ms is advised."
-    )
-    return [FieldWarning(SHORT_WINDOW, "window_ms", message)]
+    return [FieldWarning(told.code, told.field, told.message) for told in remarks_on(rule)]
 
 
 def heard_remarks(good: Columns, parts: Sequence[Part], outcomes: Sequence[AppendResult]) -> list[FieldWarning]:
@@ -157,7 +99,3 @@ def name_remarks(name: str, alike: int) -> list[FieldWarning]:
         return []
     message = f"{alike} breakers of this project are named so; SDKs ask by name and see only one of them."
     return [FieldWarning(SAME_NAME, "name", message)]
-
-
-def _holds(op: str, value: float, threshold: float) -> bool:
-    return {"gt": value > threshold, "gte": value >= threshold, "lt": value < threshold, "lte": value <= threshold}[op]

@@ -73,8 +73,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return f"runs/project={self.request.project_id}/{self.run_id}"
 
     def norms(self) -> Norms:
+        named = Counter(router.name for router in self.routers)
         return Norms(
             live_from_ms={router.id: self.now_ms - router.window_ms for router in self.routers},
+            router_names={router.name: router.id for router in self.routers if router.name and named[router.name] == 1},
             newest_ms=self.newest_ms,
             router_id=self.request.router_id,
             metric=self.request.metric,
@@ -104,7 +106,7 @@ class Chunk(NamedTuple):
 
 class Counts(msgspec.Struct):
     """What became of rows: `history` and `live` samples and their span of time, rejected ones by reason, history by
-    router."""
+    router, both by metric."""
 
     rows: int = 0
     history: int = 0
@@ -113,6 +115,7 @@ class Counts(msgspec.Struct):
     routers: dict[str, int] = {}
     first_ms: int | None = None
     last_ms: int | None = None
+    metrics: dict[str, int] = {}
 
     @property
     def rejected(self) -> int:
@@ -124,6 +127,7 @@ class Counts(msgspec.Struct):
         self.live += other.live
         self.reasons = dict(Counter(self.reasons) + Counter(other.reasons))
         self.routers = dict(Counter(self.routers) + Counter(other.routers))
+        self.metrics = dict(Counter(self.metrics) + Counter(other.metrics))
         self.first_ms = min((ms for ms in (self.first_ms, other.first_ms) if ms is not None), default=None)
         self.last_ms = max((ms for ms in (self.last_ms, other.last_ms) if ms is not None), default=None)
 
@@ -136,6 +140,7 @@ class Counts(msgspec.Struct):
             live=len(found.live),
             reasons=_tally(found.rejects["reason"]),
             routers=_tally(found.history["router_id"]),
+            metrics=_tally(pl.concat([found.history["metric"], found.live["metric"]])),
             first_ms=cast(int | None, times.min()),
             last_ms=cast(int | None, times.max()),
         )

@@ -26,12 +26,14 @@ REJECTS = ("file", "row", "column", "reason", *SCHEMA)
 
 class Norms(msgspec.Struct, frozen=True, kw_only=True):
     """What decides about a sample besides itself. `live_from_ms`: per known router, from when on its samples fall into
-    a window that is live; `newest_ms`: later samples are in the future. `router_id` and `metric` fill blanks."""
+    a window that is live; `newest_ms`: later samples are in the future. `router_id` and `metric` fill blanks;
+    `router_names`: ids of routers by the names that one of them has alone."""
 
     live_from_ms: dict[str, int]
     newest_ms: int
     router_id: str | None = None
     metric: str | None = None
+    router_names: dict[str, str] = {}
 
 
 class Judged(NamedTuple):
@@ -88,7 +90,7 @@ def _completed(parsed: pl.DataFrame, norms: Norms) -> pl.DataFrame:
         pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in parsed.columns
     )
     return frame.select(
-        pl.col("router_id").fill_null(pl.lit(norms.router_id, pl.String)).str.to_lowercase(),
+        _routers(norms),
         pl.col("metric").fill_null(pl.lit(norms.metric, pl.String)),
         pl.col("ts_ms"),
         pl.col("received_ms").fill_null(pl.col("ts_ms")),
@@ -96,6 +98,14 @@ def _completed(parsed: pl.DataFrame, norms: Norms) -> pl.DataFrame:
         pl.col("ok").fill_null(True),
         pl.col("trace_id"),
     )
+
+
+def _routers(norms: Norms) -> pl.Expr:
+    """Ids of routers, in small letters, for those and for names."""
+    given = pl.col("router_id").fill_null(pl.lit(norms.router_id, pl.String))
+    ids = given.str.to_lowercase()
+    named = given.replace_strict(norms.router_names, default=None, return_dtype=pl.String)
+    return pl.when(ids.is_in(list(norms.live_from_ms))).then(ids).otherwise(pl.coalesce(named, ids)).alias("router_id")
 
 
 def _wrong_values(frame: pl.DataFrame, norms: Norms) -> list[Wrong]:

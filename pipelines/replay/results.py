@@ -10,6 +10,7 @@ import polars as pl
 from breaker_actors.core.model import Transition
 from pipelines.replay.run import Run
 from pipelines.replay.scoring import Labelled
+from pipelines.sources.files import Source
 
 INSTANT = pl.Datetime("ms", "UTC")
 TRANSITIONS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -42,8 +43,9 @@ STATES: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def titled(names: Sequence[str]) -> str:
-    """The first names of many."""
+def titled(source: Source) -> str:
+    """What a source's samples are called: the first names of many."""
+    names: Sequence[str] = getattr(source, "titles", source.names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -143,9 +145,9 @@ def sweep(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
         name = {"breaker": run.swept} if several else {}
         rows.append(name | (run.setting or {}) | _outcome(run, windows))
     frame = _frame(rows)
-    by, descending = ["trips", "open_ms"], [False, False]
+    by, descending = [pl.col("trips") == 0, pl.col("trips"), pl.col("open_ms")], [False, False, False]
     if windows is not None:
-        by, descending = ["caught", "false_trips", "latency_ms"], [True, False, False]
+        by, descending = [pl.col("caught"), pl.col("false_trips"), pl.col("latency_ms")], [True, False, False]
     ranked = frame.sort(by, descending=descending, nulls_last=True, maintain_order=True)
     return pl.concat(ranked.filter(pl.col("breaker") == name) for name in names) if several else ranked
 
@@ -159,7 +161,7 @@ def of_each(swept: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 def best(swept: pl.DataFrame, windows: list[Labelled] | None) -> pl.DataFrame:
     """Of each rule the settings that catch most labelled windows, of these those with fewest false trips; without
-    windows those with fewest trips. Never empty."""
+    windows those that trip, and fewest times. Never empty."""
     return pl.concat(_best(frame, windows) for _, frame in of_each(swept))
 
 
@@ -198,7 +200,8 @@ def _plain_run(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
     shown, judged = [], run.judged()
     for i, window in enumerate(windows):
         first = run.tally.first_trips.get(i)
-        latency_ms = None if first is None else first - window.start_ms
+        latency_ms = None if first is None else run.tally.latency_of(i)
         told = {"start_ms": window.start_ms, "end_ms": window.end_ms, "first_trip_ms": first, "latency_ms": latency_ms}
-        shown.append(told | {"has_samples": i in judged})
+        already_open = first is not None and first < window.start_ms
+        shown.append(told | {"already_open": already_open, "has_samples": i in judged})
     return row | {"windows": shown, "caught_all": row["caught"] == len(judged)}

@@ -16,7 +16,7 @@ from pipelines.replay.downsample import Sketch
 from pipelines.replay.scoring import Tally
 from pipelines.replay.vectorized.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.sources import passed_over as passing
-from pipelines.sources.files import Born, ControlSet, Log, Source
+from pipelines.sources.files import Born, ControlSet, InForce, Log, Source
 
 Progress = Callable[[int], None]
 
@@ -121,8 +121,11 @@ class Stream:
             sketch.add(samples)
         self._engine.feed(samples)
 
-    def note(self, item: Born | ControlSet | Gap) -> None:
+    def note(self, item: Born | ControlSet | Gap | InForce) -> None:
         """What a log says between samples."""
+        if isinstance(item, InForce):
+            self._engine.configure(item.rule, item.at_ms, item.longest_ms)
+            return
         if isinstance(item, Gap):
             self._engine.gap(item.from_ms, item.to_ms)
             return
@@ -146,7 +149,7 @@ class Stream:
             raise Invalid(seen.complaint(*self._selection))
         for run, walk in zip(self._runs, self._walks, strict=True):
             assert walk.walker is not None
-            run.tally.leave(last_ms)
+            run.tally.finish(last_ms)
             run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, last_ms
             run.late, run.truncated = walk.walker.lost
 
@@ -154,7 +157,7 @@ class Stream:
 def _walk(run: Run) -> Walk:
     sketch = run.sketch
     figures, look = (run.tally.kept, None) if sketch is None else (True, sketch.look)
-    return Walk(run.candidate.rule, run.tally.tell, figures, look, run.tally.steer)
+    return Walk(run.candidate.rule, run.tally.tell, figures, look, run.tally.steer, run.candidate.follows_log)
 
 
 class Seen:

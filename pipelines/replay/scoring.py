@@ -3,9 +3,18 @@
 What counts is what the machine did, so that a rule is judged by itself: its hidden moves count, and those that an
 operator made don't. `shown_in` and `shown_trips` tell what callers saw of it.
 
-A trip is every move to open, as for notifications. It belongs to each labelled window that it lies in, its two ends and
-a grace behind it included; one that belongs to none is false. A window is caught by the first trip that belongs to it;
-how long after the window's start that is, is its latency.
+A trip is every move to open, as for notifications. An incident lasts from a trip out of closed until the breaker is
+closed again; its further trips are re-trips. What is held against labelled windows is the incident, as one alarm:
+
+- It belongs to a window that it began in, or at most `grace_ms` behind.
+- It belongs to a window that began while it lasted, if it began at most the window's own length, and the grace, before:
+  whoever looked would have found the breaker open. Where it belongs to an earlier window, that one's end counts for its
+  beginning. One that goes on from long before was raised for something else; else a breaker that never closes would
+  catch everything. (Benchmarks of detection, as NAB, see alarms the same way: one near the window counts once.)
+- One that belongs to no window is a false trip, whatever its re-trips.
+
+A window is caught by the first incident that belongs to it; its latency is how long after the window's start that
+began, 0 where it was there already.
 """
 
 from __future__ import annotations
@@ -21,6 +30,7 @@ import numpy as np
 
 from breaker_actors.core.model import BY_HAND, Effect, StateWord, Transition
 from breaker_actors.errors import Invalid
+from pipelines.sources.files import time_forms
 
 EFFECTS_MAX = 400_000
 """Transitions and changes of rate that are kept, unless another number is given."""
@@ -66,12 +76,15 @@ class Tally:
     incidents: int = 0
     """First trips since it was closed; the others are re-trips of theirs."""
     false_trips: int = 0
+    """Incidents that belong to no window."""
     recoveries: int = 0
     first_trips: dict[int, int] = field(default_factory=dict)
-    """Per number of a window: when its first trip came."""
+    """Per number of a window that is caught: when the incident began; before the window, where it was open already."""
     time_in: dict[StateWord, int] = field(default_factory=no_time)
     state: StateWord = "closed"
     since_ms: int = 0
+    began_ms: int | None = None
+    """When the incident began that is not over."""
     course: list[tuple[int, StateWord]] = field(default_factory=list)
     """Where the machine went when; empty unless effects are kept."""
     controlled: bool = False
@@ -79,7 +92,6 @@ class Tally:
     shown_in: dict[StateWord, int] = field(default_factory=no_time)
     shown_trips: int = 0
     _shown: tuple[StateWord, int] = ("closed", 0)
-    _tripped: bool = False
 
     def tell(self, effects: Iterable[Effect]) -> None:
         """What the breaker did next."""
@@ -104,9 +116,12 @@ class Tally:
         self._go(move.curr, move.ts_ms)
         self.recoveries += move.curr == "closed"
         if move.curr == "open":
-            self.incidents += not self._tripped
-            self._trip(move.ts_ms)
-        self._tripped = move.curr == "open" or (self._tripped and move.curr != "closed")
+            self.trips += 1
+            if self.began_ms is None:
+                self.incidents += 1
+                self.began_ms = move.ts_ms
+        elif move.curr == "closed":
+            self._end(move.ts_ms)
 
     def _go(self, curr: StateWord, at_ms: int) -> None:
         self._spend(at_ms)
@@ -137,12 +152,20 @@ class Tally:
         self._spend(now_ms)
         self._spend_shown(now_ms)
 
-    def _trip(self, at_ms: int) -> None:
-        self.trips += 1
-        hit = [i for i, w in enumerate(self.windows) if w.start_ms <= at_ms <= w.end_ms + self.grace_ms]
+    def finish(self, last_ms: int) -> None:
+        """The samples end; what is not over is judged as far as it is known."""
+        self.leave(last_ms)
+        self._end(last_ms + 1)
+
+    def _end(self, end_ms: int) -> None:
+        """The incident was over before this time."""
+        if self.began_ms is None:
+            return
+        hit = belonging(self.windows, self.grace_ms, self.began_ms, end_ms)
         self.false_trips += not hit
         for number in hit:
-            self.first_trips.setdefault(number, at_ms)
+            self.first_trips.setdefault(number, self.began_ms)
+        self.began_ms = None
 
     def reached(self, first_ms: int, last_ms: int) -> list[int]:
         """Numbers of the windows that begin by `last_ms` and, with the grace, don't end before `first_ms`."""
@@ -151,7 +174,25 @@ class Tally:
 
     def latencies(self) -> list[int]:
         """Of the windows that were caught, in their order."""
-        return [self.first_trips[i] - w.start_ms for i, w in enumerate(self.windows) if i in self.first_trips]
+        return [self.latency_of(i) for i in range(len(self.windows)) if i in self.first_trips]
+
+    def latency_of(self, number: int) -> int:
+        """Of a window that was caught."""
+        return max(0, self.first_trips[number] - self.windows[number].start_ms)
+
+
+def belonging(windows: Sequence[Labelled], grace_ms: int, began_ms: int, end_ms: int) -> list[int]:
+    """Numbers of the windows, which are in order of their starts, that an incident belongs to. `end_ms`: it was over
+    by then, and not before."""
+    found, since_ms = [], began_ms
+    for number, window in enumerate(windows):
+        if window.start_ms >= end_ms:
+            break
+        early_ms = window.end_ms - window.start_ms + grace_ms
+        if began_ms <= window.end_ms + grace_ms and window.start_ms - since_ms <= early_ms:
+            found.append(number)
+            since_ms = max(since_ms, window.end_ms)
+    return found
 
 
 def labelled(given: Any, names: Sequence[str]) -> list[Labelled]:
@@ -203,4 +244,4 @@ def _time(value: Any, where: str) -> int:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (TypeError, ValueError):
-        raise Invalid(f"{where}: {json.dumps(value, default=str)[:60]} is not a time") from None
+        raise Invalid(f"{where}: {json.dumps(value, default=str)[:60]} is not a time; {time_forms()}") from None

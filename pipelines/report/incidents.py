@@ -8,7 +8,7 @@ from itertools import islice
 
 from pipelines.replay.downsample import FINE_SPANS
 from pipelines.replay.run import Run
-from pipelines.replay.scoring import Labelled
+from pipelines.replay.scoring import Labelled, belonging
 
 Span = tuple[int, int]
 """From and to, in milliseconds."""
@@ -50,12 +50,8 @@ def incidents_of(run: Run) -> list[Incident]:
 
 
 def caught_by(incident: Incident, windows: Sequence[Labelled], grace_ms: int) -> list[int]:
-    """Numbers of the labelled windows that a trip of the incident belongs to."""
-    return [
-        number
-        for number, window in enumerate(windows)
-        if any(window.start_ms <= trip <= window.end_ms + grace_ms for trip in incident.trips)
-    ]
+    """Numbers of the labelled windows that the incident belongs to."""
+    return belonging(windows, grace_ms, incident.start_ms, incident.end_ms + (not incident.over))
 
 
 def view_of(run: Run, start_ms: int, end_ms: int) -> Span:

@@ -7,13 +7,14 @@ import polars as pl
 from breaker_actors.text.escaping import for_html, for_line
 from pipelines.replay.results import titled
 from pipelines.report.page import Outcome
+from pipelines.sources.files import Source
 
 ROWS_MAX = 12
 
 
-def html_of(run: Outcome, names: list[str], remarks: list[str], summary: pl.DataFrame, moved: pl.DataFrame) -> str:
+def html_of(run: Outcome, source: Source | None, remarks: list[str], summary: pl.DataFrame, moved: pl.DataFrame) -> str:
     """Markup with no script and no foreign request; names in it are text."""
-    what = f"{len(run.given)} rule{'s' * (len(run.given) != 1)} on {titled(names) or 'samples'}"
+    what = f"{len(run.given)} rule{'s' * (len(run.given) != 1)} on {'samples' if source is None else titled(source)}"
     parts = [f"<p><b>Backtest</b>: {_text(what)}; <code>run.report(path)</code> writes the page with charts</p>"]
     parts += [f"<p>{_text(remark)}</p>" for remark in remarks]
     frames = [("summary", summary), ("transitions", moved), ("sweep, the best first", run.sweep)]

@@ -268,7 +268,8 @@ function incidents(rule, view) {
 }
 function failures(rule, view) {
   const rows = rule.windows.map(([from, to, first, viewFrom, viewTo, judged]) => [
-    [time(from), span(to - from), first === null ? judged ? "missed" : "no samples" : "after " + span(first - from)],
+    [time(from), span(to - from), first === null ? judged ? "missed" : "no samples"
+      : first < from ? `at once, open since ${time(first)}` : "after " + span(first - from)],
     judged ? viewFrom : null, viewTo, {from, trip: first, to, words: "end of the failure"}]);
   return rows.length ? [spans(["failure", "labelled from (UTC)", "lasts", "caught"], rows, view),
     leftOut(rule.windows_in_all - rows.length, "labelled failures")] : [];
@@ -280,7 +281,7 @@ function told(rule) {
     ["closed", "half_open", "open"].map(share).join(", ") + `; ${several(rule.incidents_in_all, "incident")}, ` +
     `${several(rule.trips, "trip")} (${several(again, "re-trip")})` +
     (rule.shown === null ? "" : `; callers saw ${several(rule.shown[0], "trip")}, open for ${span(rule.shown[1])}`) + (rule.false_trips === null ? "" :
-      `, ${rule.false_trips} false; ${rule.windows_caught} of ${rule.windows_judged} labelled failures caught`);
+      `, ${several(rule.false_trips, "false trip")}; ${rule.windows_caught} of ${rule.windows_judged} labelled failures caught`);
 }
 for (const rule of content.rules) {
   page.append(node("h2", {}, rule.name), node("p", {}, rule.rule), node("p", {class: "dim"}, told(rule)));
@@ -302,20 +303,22 @@ if (content.left_out) page.append(leftOut(content.left_out, "rules"));
 const SPENT = ["closed_ms", "half_open_ms", "open_ms", "latency_ms"];
 const shown = (name, value) => value === null ? "-" : name.endsWith("_ms") ? span(value) : String(value);
 const headed = name => SPENT.includes(name) ? name.slice(0, -3) : name;
-/** A cell's colour: grey where not all are caught, the redder the more false trips. Time until they are caught goes from
- soon to late between those that no other one beats: they tie. */
+/** A cell's colour: grey where not all are caught, the redder the more false trips beyond the fewest. Time until they are
+ caught goes from soon to late between those that no other one beats: they tie. */
 function colours(sweep, rows) {
   const bad = row => sweep.judged ? row.false_trips : row.trips;
-  const most = Math.max(1, ...rows.map(bad)), full = row => !sweep.judged || row.caught === row.windows;
+  const full = row => !sweep.judged || row.caught === row.windows;
+  const most = Math.max(0, ...rows.filter(full).map(bad));
   const timed = rows.filter(row => full(row) && Number.isFinite(row.latency_ms)), fewest = Math.min(...timed.map(bad));
   const times = timed.filter(row => bad(row) === fewest).map(row => row.latency_ms);
-  const soon = Math.min(...times), late = Math.max(...times);
+  const soon = Math.min(...times), late = Math.max(...times), least = Number.isFinite(fewest) ? fewest : Math.min(...rows.map(bad));
+  const badness = row => most > least ? Math.max(0, Math.log1p(bad(row) - least) / Math.log1p(most - least)) : 0;
   const lateness = row => !(late > soon) || !Number.isFinite(row.latency_ms) ? 0
     : Math.min(1, Math.max(0, Math.log((row.latency_ms + 1) / (soon + 1)) / Math.log((late + 1) / (soon + 1))));
   const mixed = (one, share, other) => `color-mix(in srgb, ${one} ${Math.round(share * 100)}%, ${other})`;
   const of = row => !full(row) ? "var(--miss)"
-    : mixed("var(--bad)", Math.log1p(bad(row)) / Math.log1p(most), mixed("var(--late)", lateness(row), "var(--soon)"));
-  return {of, bad, soon, late};
+    : mixed("var(--bad)", badness(row), mixed("var(--late)", lateness(row), "var(--soon)"));
+  return {of, soon, late, least, most};
 }
 function heat(sweep, rows, detail) {
   const distinct = field => [...new Set(rows.map(row => row[field]))].sort((a, b) => a > b ? 1 : a < b ? -1 : 0);
@@ -345,9 +348,9 @@ function heat(sweep, rows, detail) {
     node("tr", {}, node("th", {}, shown(down, d)), ...heads.map(a => cell(d, a)))));
   const mark = (name, words) => node("b", {}, node("span", {style: `background:var(--${name})`}), words);
   const told = !sweep.judged ? null : node("p", {class: "key dim"},
-    Number.isFinite(paint.soon) ? mark("soon", `all caught, fewest false trips, soonest (${span(paint.soon)})`) : null,
+    Number.isFinite(paint.soon) ? mark("soon", `all caught, fewest false trips (${paint.least}), soonest (${span(paint.soon)})`) : null,
     paint.late > paint.soon ? mark("late", `the same, latest (${span(paint.late)})`) : null,
-    mark("bad", "most false trips"), mark("miss", "not all caught"));
+    paint.most > paint.least ? mark("bad", `all caught, most false trips (${paint.most})`) : null, mark("miss", "not all caught"));
   return [told, node("div", {class: "scroll", style: "max-height:none"}, made)].filter(Boolean);
 }
 if (content.sweep) {

@@ -69,7 +69,7 @@ def page_of(
     again = [Run(one.candidate, Tally(kept=False), sketch=_sketch(one, run.windows)) for one in shown]
     replayed(again, source, rows_within(memory_mb), window_samples_max, progress)
     content = {
-        "title": for_line(titled(source.names)),
+        "title": for_line(titled(source)),
         "left_out": len(run.given) - len(shown),
         "rules": [_chart(one, drawn.sketch, run.windows) for one, drawn in zip(shown, again, strict=True)],
         "sweep": _sweep(run),
@@ -88,7 +88,7 @@ def _chart(run: Run, sketch: Sketch | None, windows: list[Labelled] | None) -> d
     made = moves(run)
     return {
         "name": for_line(run.candidate.name),
-        "rule": for_line(described(rule)),
+        "rule": for_line(described(rule) + (" (its present rule)" if run.candidate.follows_log else "")),
         "threshold": rule.threshold,
         "window_ms": 0 if rule.kind == "consecutive_failures" else rule.window_ms,
         "from": run.first_ms,

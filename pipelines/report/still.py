@@ -18,10 +18,10 @@ def still_of(content: dict[str, Any]) -> str:
     """Markup without a script; names in it are text."""
     parts = ["<p>Charts can be zoomed where scripts run.</p>"]
     for rule in content["rules"]:
-        trips = f"{rule['incidents_in_all']} incidents, {rule['trips']} trips"
-        false = "" if rule["false_trips"] is None else f", {rule['false_trips']} of them false"
+        false = "" if rule["false_trips"] is None else f" ({rule['false_trips']} of them false)"
+        trips = f"{rule['incidents_in_all']} incidents{false}, {rule['trips']} trips"
         parts.append(f"<h2>{for_html(rule['name'])}</h2><p>{for_html(rule['rule'])}</p>")
-        parts.append(f"<p>{_time(rule['from'])} to {_time(rule['to'])}: {trips}{false}</p>{_picture(rule)}")
+        parts.append(f"<p>{_time(rule['from'])} to {_time(rule['to'])}: {trips}</p>{_picture(rule)}")
         rows = [[_time(one[0]), _time(one[1]) if one[2] else "-", one[3], one[4]] for one in rule["incidents"]]
         parts.append(_table(["incident from", "to", "trips", "open_ms"], rows) if rows else "")
     if content["sweep"]:

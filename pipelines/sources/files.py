@@ -25,7 +25,7 @@ import polars as pl
 
 from breaker_actors.clock import moment
 from breaker_actors.core.log_entries import Gap
-from breaker_actors.core.model import Control
+from breaker_actors.core.model import Control, Rule
 from breaker_actors.errors import Invalid
 
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -39,6 +39,11 @@ TIME_FORMS = (
     "%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M%:z", "%Y-%m-%dT%H:%M", "%Y-%m-%d",
 )  # fmt: skip
 """Of ISO 8601, with T for a space between date and time, and all of an offset."""
+
+
+def time_forms(unit: str = "ms") -> str:
+    """What a time may look like, as words."""
+    return f"times are Unix {UNIT_WORDS[unit]} or ISO 8601, as 2026-01-31T12:00:00.5Z or 2026-01-31 12:00 (UTC)"
 
 
 class Source(Protocol):
@@ -70,11 +75,20 @@ class ControlSet(NamedTuple):
     control: Control
 
 
+class InForce(NamedTuple):
+    """The rule of the breaker whose samples these are, from this time on. `longest_ms`: the longest window that any of
+    its rules has."""
+
+    at_ms: int
+    rule: Rule
+    longest_ms: int = 0
+
+
 @runtime_checkable
 class Log(Source, Protocol):
     """A source that knows more than samples. The first of its batches, which may be empty, has all columns."""
 
-    def items(self) -> Iterator[pl.DataFrame | Born | ControlSet | Gap]:
+    def items(self) -> Iterator[pl.DataFrame | Born | ControlSet | Gap | InForce]:
         """The batches, with what happened between them."""
 
 
@@ -153,6 +167,8 @@ class Files:
         if not self.places:
             raise Invalid("no file of samples is given")
         self.names = [place.name for place in self.places]
+        self.titles = [place.title for place in self.places]
+        """The names, with the way to a file from the folder that was given."""
         self.words = columns.words
         self._layout, self._ordered = columns, ordered
 
@@ -183,11 +199,18 @@ def format_of(path: str | Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where samples lie: a local file, or a URL. `hive`: folders named `name=value` on the way to it are columns."""
+    """Where samples lie: a local file, or a URL. `hive`: folders named `name=value` on the way to it are columns;
+    `folder`: what was given where it is in a folder."""
 
     where: str
     is_url: bool = False
     hive: bool = False
+    folder: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name, with the way from the folder that was given."""
+        return str(Path(self.where).relative_to(self.folder)) if self.folder else self.name
 
     @property
     def path(self) -> str:
@@ -222,10 +245,14 @@ def located(pattern: str | Path) -> list[Place]:
         return [Place(str(pattern), is_url=True)]
     path = Path(pattern)
     if path.is_dir():
+        if (path / "samples").is_dir() and (path / "events").is_dir():
+            raise Invalid(
+                f"{path} has events beside samples, as `breakers export` writes them; give {path / 'samples'}"
+            )
         found = sorted(one for one in path.rglob("*") if one.is_file() and format_of(one) and not _is_hidden(one, path))
         if not found:
             raise Invalid(f"{path}: no .parquet, .csv, .ndjson or .jsonl file is in this folder")
-        return [Place(str(one), hive=True) for one in found]
+        return [Place(str(one), hive=True, folder=str(path)) for one in found]
     return [Place(str(one), hive=True) for one in expanded(pattern)]
 
 
@@ -267,6 +294,11 @@ def expanded(pattern: str | Path) -> list[Path]:
     if not found:
         raise Invalid(f"{pattern}: there is no such file")
     return found
+
+
+def local_files(pattern: str | Path) -> list[Path]:
+    """The files that a path, a pattern or a folder stands for."""
+    return [Path(one.where) for one in located(pattern)] if Path(pattern).is_dir() else expanded(pattern)
 
 
 def check_regular(path: Path) -> None:
@@ -511,10 +543,12 @@ class Rows:
             times = column.cast(pl.Datetime("ms")).dt.epoch("ms")
         else:
             raise self._wrong_type(column, "Unix milliseconds or a time")
-        self._refuse(column, times.is_null(), "is not a time")
+        unit = self._columns.time_unit
+        self._refuse(column, times.is_null(), f"is not a time; {time_forms(unit)}")
         outside = (times < 0) | (times > LATEST_MS)
         if outside.any():
-            self._refuse(column, outside, f"is not Unix {UNIT_WORDS[self._columns.time_unit]} between 1970 and 9999")
+            hint = f"; if it is in another unit, {self._columns.words.unit}"
+            self._refuse(column, outside, f"is not Unix {UNIT_WORDS[unit]} between 1970 and 9999{hint}")
         return times
 
     def _in_ms(self, column: pl.Series) -> pl.Series:

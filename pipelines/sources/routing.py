@@ -18,11 +18,13 @@ Rows = npt.NDArray[np.intp]
 
 
 class RouterPlan(msgspec.Struct, frozen=True):
-    """A router as it splits samples now, and the longest window of its breakers."""
+    """A router as it splits samples now, and the longest window of its breakers. `name`: "" in runs of earlier
+    versions."""
 
     id: str
     view: RouterView
     window_ms: int
+    name: str = ""
 
 
 class BreakerPlan(msgspec.Struct, frozen=True):
@@ -44,7 +46,7 @@ def plans(
         linked = [by_id[id_] for id_ in router.breaker_ids if id_ in by_id]
         names = [Linked(row.id, row.name, row.rule.metric) for row in linked]
         view = view_of(router.version, router.mode, router.enabled, router.metadata, names)
-        found.append(RouterPlan(router.id, view, max((row.rule.window_ms for row in linked), default=0)))
+        found.append(RouterPlan(router.id, view, max((row.rule.window_ms for row in linked), default=0), router.name))
     return tuple(found), tuple(BreakerPlan(row.id, row.name, row.rule, row.router_ids) for row in breakers)
 
 

@@ -37,13 +37,13 @@ from pipelines.candidates import Candidate
 from pipelines.sources import history_store as history
 from pipelines.sources import passed_over as passing
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import Born, ControlSet
+from pipelines.sources.files import Born, ControlSet, InForce
 from pipelines.sources.object_store import open_place
-from pipelines.sources.passed_over import passed_over
 from pipelines.sources.routing import RouterPlan, shares
+from pipelines.sources.rules_in_force import course_of, rules_in_force
 
 T = TypeVar("T")
-Item = pl.DataFrame | Born | ControlSet | Gap
+Item = pl.DataFrame | Born | ControlSet | Gap | InForce
 
 ROWS = 1 << 16
 SCHEMA = {
@@ -60,20 +60,22 @@ SCHEMA = {
 class Recorded:
     """A source: the samples of one breaker, the same ones each time it is asked.
 
-    `breaker`: its rule as it is now. `remarks`: after a pass, what keeps a backtest of that rule from doing what the
-    breaker did. `passed_over`: after a pass, which records could not be read (see `passing.py`).
+    `breaker`: the breaker itself: over this source it has the rules that were in force; `breaker.rule` is the present
+    one. `remarks`: after a pass, which rules these were, and what keeps a backtest of it from doing what the breaker
+    did. `passed_over`: after a pass, which records could not be read (see `passing.py`).
     """
 
     def __init__(
         self, row: BreakerRow, logs: Sequence[RouterRef], routers: Sequence[RouterPlan], settings: Settings
     ) -> None:
         """`logs`: what is read of which router's; `routers`: those that share history out to the breaker."""
-        self.names, self.breaker = [row.name], Candidate(row.name, row.rule)
+        self.names, self.breaker = [row.name], Candidate(row.name, row.rule, follows_log=True)
         self.window_samples_max = settings.window_samples_max
         self.remarks: list[str] = []
-        self.passed_over = passed_over()
+        self.passed_over = passing.passed_over()
         self._row, self._logs, self._settings = row, logs, settings
         self._splitters = {router.id: Splitter(router.view) for router in routers}
+        self._rules: list[InForce] | None = None
 
     def rows(self) -> int | None:
         return None
@@ -86,11 +88,14 @@ class Recorded:
         """As `sources.Log` says."""
         yield pl.DataFrame(schema=SCHEMA)
         reading = _Reading(self._row.id, self._row.rule.metric)
-        self.passed_over = passed_over(reading.asides)
+        self.passed_over = passing.passed_over(reading.asides)
         with OwnLoop() as loop:
             log = make_log(self._settings)
             entries = reading.entries(log, self._logs)
             try:
+                if self._rules is None:
+                    self._rules = loop.run(rules_in_force(log, self._logs, self._row))
+                yield reading.follow(self._rules)
                 item = loop.run(_next(entries))
                 yield from reading.counted(self._history(None if item is None else _begin_ms(item)))
                 if item is not None and self._row.control is not None and self._row.updated_ms < _begin_ms(item):
@@ -102,7 +107,7 @@ class Recorded:
                 loop.run(entries.aclose())
                 loop.run(log.close())
         self.remarks = reading.remarks()
-        self.passed_over = passed_over(reading.asides)
+        self.passed_over = passing.passed_over(reading.asides)
 
     def _history(self, until_ms: int | None) -> Iterator[pl.DataFrame]:
         """What the breaker gets of what the history store has from before the log begins, each time of receipt an
@@ -161,7 +166,8 @@ class _Reading:
     _rows: int = 0
     _records: int = 0
     _was_born: bool = False
-    _changes: int = 0
+    _rules: Sequence[InForce] = ()
+    _in_force: InForce | None = None
     _version: int = 0
     _control: Control = field(default_factory=Control)
     _history: int = 0
@@ -174,9 +180,14 @@ class _Reading:
             told.append(f"{self._history:,} samples of history come first; the breaker is created with them")
         elif not self._was_born:
             told.append("the log does not go back to the breaker's creation; it starts closed, with what is left")
-        if self._changes:
-            told.append(f"the breaker's settings were changed {self._changes} times; the rule is the same throughout")
-        return [*told, *filter(None, (passing.told(passed_over(self.asides)),))]
+        if len(self._rules) > 1:
+            told.append(course_of(self._rules))
+        return [*told, *filter(None, (passing.told(passing.passed_over(self.asides)),))]
+
+    def follow(self, rules: Sequence[InForce]) -> InForce:
+        """The first of the rules that were in force, with the longest window of all."""
+        self._rules, self._in_force = rules, rules[0]
+        return rules[0]._replace(longest_ms=max(one.rule.window_ms for one in rules))
 
     def counted(self, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """Samples of history, on their way."""
@@ -195,10 +206,10 @@ class _Reading:
                     yield self._frame()
                 continue
             other = reader.attempt(partial(self._other, record.kind, body, record.received_ms), record)
-            if other is not None:
-                if self._parts:
-                    yield self._frame()
-                yield other
+            if other and self._parts:
+                yield self._frame()
+            for item in other or ():
+                yield item
         if self._parts:
             yield self._frame()
 
@@ -209,22 +220,27 @@ class _Reading:
                 if breaker_id == self.breaker_id:
                     yield record, body, start, stop
 
-    def _other(self, kind: int, body: bytes, received_ms: int) -> Born | ControlSet | Gap | None:
+    def _other(self, kind: int, body: bytes, received_ms: int) -> list[Born | ControlSet | Gap | InForce]:
+        """What a record that is not samples says: of settings the rule first, then mode and override."""
         if kind in GAPS:
-            return decode_gap(body)
-        if kind == BREAKER:
-            settings = decode_breaker(body)
-            if settings.version <= self._version:  # each of its routers has it
-                return None
-            self._version = settings.version if settings.rule is not None else 0
-            before, self._control = self._control, settings.control or Control()
-            if settings.created:
-                self._was_born = True
-                return Born(received_ms, settings.after_seq, settings.control)
-            if self._control != before:
-                return ControlSet(received_ms, self._control)
-            self._changes += 1
-        return None
+            return [decode_gap(body)]
+        if kind != BREAKER:
+            return []
+        settings = decode_breaker(body)
+        if settings.version <= self._version:  # it is in the log of each of its routers
+            return []
+        self._version = settings.version if settings.rule is not None else 0
+        before, self._control = (self._in_force, self._control), settings.control or Control()
+        if settings.created:
+            self._was_born = True
+            return [Born(received_ms, settings.after_seq, settings.control)]
+        found: list[Born | ControlSet | Gap | InForce] = []
+        if settings.rule is not None and (before[0] is None or before[0].rule != settings.rule):
+            self._in_force = InForce(received_ms, settings.rule)
+            found.append(self._in_force)
+        if self._control != before[1]:
+            found.append(ControlSet(received_ms, self._control))
+        return found
 
     def _frame(self) -> pl.DataFrame:
         """What has been gathered, with a number per record."""

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Control, Effect, Int64, Record, Rule, Transition
-from pipelines.columns import Chunk
+from breaker_actors.core.model import Batch, Control, Effect, Int64, RateChange, Record, Rule, Transition
+from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.breach_search import BreachSearch, Floor
 from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
 from pipelines.replay.vectorized.window_bounds import WindowBounds
@@ -99,6 +99,27 @@ class VectorizedBreaker:
         """Mode and override from then on (semantics.md section 12)."""
         self.advance(at_ms - 1)
         self._told(self._breaker.control(control, at_ms))
+
+    def configure(self, rule: Rule, now_ms: int, held: Samples) -> None:
+        """Puts another rule in force, as the core does. `held`: the samples before that may be in its window; they are
+        behind the last chunk."""
+        self._told(self._breaker.advance(now_ms - 1))
+        breaker = Breaker.restore(self._rule, self._breaker.record(), window_samples_max=self._samples_max)
+        breaker.evidence.trace, rate = self.evidence.trace, breaker.allow_rate
+        chunk = Chunk(held, len(held))
+        window = Batch(chunk.eff, chunk.value, chunk.ok)
+        window.trace = chunk.newest_trace(0, len(held))
+        breaker.load(window, breaker.now_ms)
+        if breaker.configure(rule, now_ms) and rule.metric == self._rule.metric:
+            breaker.unload()
+            breaker.load(window, breaker.now_ms)
+        if breaker.allow_rate != rate:
+            self._tell([RateChange(ts_ms=now_ms, allow_rate=breaker.allow_rate)])
+        self._rule, old = rule, self.evidence
+        self._chunk, self._times, self._row = chunk, chunk.times, len(held)
+        self._take_over(breaker, old)
+        if isinstance(self.evidence.window, Lookup):
+            self.evidence.window.place(chunk, None)
 
     def advance(self, until_ms: int) -> None:
         """Fires what is left up to a time."""

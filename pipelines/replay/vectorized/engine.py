@@ -44,13 +44,14 @@ class Walk:
 
     `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`;
     `steered`, in the order of the effects, when an override that ends puts the machine into half_open, which may be
-    told by none of them."""
+    told by none of them. `follows_log`: its rule may change on the way."""
 
     rule: Rule
     tell: Tell
     figures: bool = True
     look: Look | None = None
     steered: Callable[[int], None] | None = None
+    follows_log: bool = False
     walker: VectorizedBreaker | None = None
 
 
@@ -80,9 +81,8 @@ class FastReplay:
         self._rows_waiting = 0
         self._last_ms: int | None = None
         self._control: Control | None = None
-        self._by_window = _by_window(walks)
-        self._window_ms = max(self._by_window, default=0)
-        self._cuts = _cuts_by_family([walk.rule for walk in walks])
+        self._longest_ms = 0
+        self._group()
 
     def create(self, created_ms: int, after_seq: int = 0, control: Control | None = None) -> None:
         """Creates the breakers; to be called before the first sample, whose time it is otherwise. Their transitions are
@@ -112,6 +112,28 @@ class FastReplay:
         for walk in self._walks:
             assert walk.walker is not None
             walk.walker.control(control, at_ms)
+
+    def configure(self, rule: Rule, at_ms: int, longest_ms: int) -> None:
+        """From here on the walks that follow the log have this rule. `longest_ms`: the longest window they will have;
+        told before the first sample."""
+        followers = [walk for walk in self._walks if walk.follows_log]
+        if not followers:
+            return
+        self._flush(whole=True)
+        for walk in followers:
+            walk.rule = rule
+            if walk.walker is not None:
+                walk.walker.configure(rule, at_ms, self._held)
+        if self._last_ms is not None:
+            self._last_ms = max(self._last_ms, at_ms)
+        self._longest_ms = max(self._longest_ms, longest_ms)
+        self._group()
+
+    def _group(self) -> None:
+        """Puts together the walks that share what is worked out."""
+        self._by_window = _by_window(self._walks)
+        self._window_ms = max([self._longest_ms, *self._by_window])
+        self._cuts = _cuts_by_family([walk.rule for walk in self._walks])
 
     def feed(self, samples: Samples) -> None:
         """The next samples; they are walked over once there are enough of them."""

@@ -78,13 +78,51 @@ def test_pandas_in_and_out() -> None:
     times = pd.to_datetime(frame["ts_ms"].to_numpy(), unit="ms", utc=True).tz_convert("Europe/Berlin")
     run = backtest(RULE, pd.DataFrame({"ts_ms": times, "value": frame["value"].to_list(), "trace_id": None}))
     assert run.transitions.equals(known.transitions)
-    for name in (None, "ts_ms"):
+    for name in (None, "ts_ms", "timestamp", "value's time"):
         indexed = pd.DataFrame({"value": frame["value"].to_list()}, index=pd.DatetimeIndex(times, name=name))
         assert backtest(RULE, indexed).transitions.equals(known.transitions.with_columns(trace_id=None))
     back = run.to_pandas()
     assert back["transitions"]["ts_ms"].tolist() == known.transitions["ts_ms"].to_list()
     assert set(back) == {"transitions", "states", "summary"}
     assert str(back["summary"]["trips"].dtype) == "int64"
+
+
+def test_an_index_of_another_name_can_be_named() -> None:
+    frame = pd.DataFrame({"value": [1.0, 2.0]}, index=pd.DatetimeIndex([START_MS * 10**6] * 2, name="at"))
+    assert backtest(RULE, frame, columns={"ts_ms": "at"}).summary["samples"].to_list() == [2]
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        (
+            pd.Series([1.0], index=pd.DatetimeIndex([0])),
+            r'a pandas Series has no columns; give series.to_frame\("value"\)',
+        ),
+        (pl.Series([1.0]), "a polars Series has no times; give a frame with ts_ms and value"),
+    ],
+)
+def test_a_series_is_no_frame(samples: Any, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        backtest(RULE, samples)
+
+
+@pytest.mark.parametrize("factor", [10**3, 10**6])
+def test_times_in_another_unit_are_hinted_at(factor: int) -> None:
+    frame = recorded(10).with_columns(pl.col("ts_ms") * factor)
+    words = "is not Unix milliseconds between 1970 and 9999; if it is in another unit, give time_unit='s', 'us' or 'ns'"
+    with pytest.raises(Invalid, match=words):
+        backtest(RULE, frame)
+
+
+def test_what_is_no_time_is_told_the_forms() -> None:
+    words = "row 1: ts_ms 'soon' is not a time; times are Unix milliseconds or ISO 8601, as 2026-01-31T12:00:00.5Z or"
+    with pytest.raises(Invalid, match=words):
+        backtest(RULE, pl.DataFrame({"ts_ms": ["soon"], "value": [1.0]}))
+    with pytest.raises(Invalid, match='"soon" is not a time; times are Unix milliseconds or ISO 8601'):
+        backtest(RULE, recorded(10), windows=[["soon", 5]])
+    for text in ("2026-01-31T12:00:00.5Z", "2026-01-31 12:00"):
+        assert backtest(RULE, pl.DataFrame({"ts_ms": [text], "value": [1.0]})).summary["samples"][0] == 1
 
 
 def test_json() -> None:
@@ -252,8 +290,8 @@ def test_sweep_on_real_latencies() -> None:
 
 def test_no_setting_is_good_enough() -> None:
     """Then the best are those that catch most, and of these those with fewest false trips; without labelled failures
-    those with fewest trips."""
-    windows = [[START_MS, START_MS + 30_000], [START_MS + 30_000, START_MS + 30_001]]
+    those that trip, and fewest times."""
+    windows = [[START_MS, START_MS + 30_000], [START_MS + 35_000, START_MS + 35_001]]
     run = backtest(RULE, recorded(), sweep={"threshold": [10, 1000, 11]}, windows=windows)
     best = run.best()
     assert best is not None
@@ -262,7 +300,10 @@ def test_no_setting_is_good_enough() -> None:
     assert set(best["caught"]) == {1} < set(run.sweep["caught"])
     assert set(best["windows"]) == {2}
     plain = backtest(RULE, recorded(), sweep={"threshold": [1000, 10, 2000]})
-    assert plain.best()["threshold"].to_list() == [1000, 2000]  # type: ignore[index]
+    assert plain.best()["threshold"].to_list() == [10]  # type: ignore[index]
+    assert plain.sweep["threshold"].to_list() == [10, 1000, 2000]  # type: ignore[index]
+    silent = backtest(RULE, recorded(), sweep={"threshold": [1000, 2000]})
+    assert silent.best()["threshold"].to_list() == [1000, 2000]  # type: ignore[index]
 
 
 def test_each_rule_has_a_ranking_of_its_own() -> None:

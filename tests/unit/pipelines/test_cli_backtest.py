@@ -96,7 +96,8 @@ def test_many_moves_and_no_move(tmp_path: Path) -> None:
     assert "more; --out writes them all" in result.stdout
     assert "\n[busy]\n" in result.stdout
     assert "calm: no transition" in result.stdout
-    assert result.stderr == "breakers: [busy]: ignored tresholds\n"
+    ignored = "[busy]: ignored tresholds, which is no field of a breaker; did you mean threshold?"
+    assert result.stderr == f"breakers: {ignored}\n"
 
 
 @pytest.mark.parametrize(
@@ -236,3 +237,13 @@ def test_no_setting_catches_all(rule: str, tmp_path: Path) -> None:
     last = run("--rule", rule, LATENCY, *options).stdout.splitlines()[-1]
     assert last.startswith("no setting catches all 2 labelled failures; most (1) with fewest false trips (")
     assert last.endswith("): threshold=4")
+    last = run("--rule", rule, LATENCY, *options[:-1], "threshold=400,500").stdout.splitlines()[-1]
+    assert last == "no setting catches any of the 2 labelled failures"
+
+
+def test_a_sweep_without_labels_recommends_no_rule_that_never_trips(rule: str) -> None:
+    options = ["--rule", rule, LATENCY, "--column", "ts_ms=timestamp", "--sweep"]
+    last = run(*options, "threshold=400,4,500").stdout.splitlines()[-1]
+    assert last == "of those that trip, fewest times (2): threshold=4; --windows, labelled failures, says which is best"
+    last = run(*options, "threshold=400,500").stdout.splitlines()[-1]
+    assert last == "no setting ever trips; --windows, labelled failures, says which setting is best"

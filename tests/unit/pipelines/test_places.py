@@ -19,7 +19,8 @@ from tests.support.fileserver import serving
 
 START_MS = 1_700_000_000_000
 RULE: dict[str, Any] = {
-    "metric": "latency", "kind": "max", "op": "gt", "threshold": 5, "window_ms": 1000, "min_state_duration_ms": 0,
+    "metric": "latency", "kind": "max", "op": "gt", "threshold": 5, "window_ms": 1000, "eval_interval_ms": 1000,
+    "min_state_duration_ms": 0,
 }  # fmt: skip
 FRAME = pl.DataFrame({"ts_ms": range(START_MS, START_MS + 60_000, 1000), "value": [1.0, 9.0, 2.0] * 20})
 
@@ -126,6 +127,26 @@ def test_units_that_are_none() -> None:
         backtest(RULE, FRAME, time_unit="min")
     with pytest.raises(Invalid, match="is not Unix seconds between 1970 and 9999"):
         backtest(RULE, FRAME, time_unit="s")
+
+
+def test_files_of_a_folder_are_told_apart(tmp_path: Path) -> None:
+    """By the way to them, which is not part of the name that windows are found by."""
+    for day in ("day=1", "day=2"):
+        (tmp_path / day).mkdir()
+        FRAME.write_parquet(tmp_path / day / "part.parquet")
+    run = backtest(RULE, tmp_path, sort=True)
+    assert run.source is not None
+    assert run.source.names == ["part.parquet"] * 2
+    assert "1 rule on day=1/part.parquet, day=2/part.parquet" in run._repr_html_()
+
+
+def test_the_root_of_an_export_is_told_where_its_samples_are(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "samples").mkdir()
+    FRAME.write_parquet(tmp_path / "samples" / "a.parquet")
+    with pytest.raises(Invalid, match=f"as `breakers export` writes them; give {tmp_path}/samples"):
+        backtest(RULE, tmp_path)
+    assert backtest(RULE, tmp_path / "samples").summary["samples"][0] == len(FRAME)
 
 
 def test_times_before_1990_are_told(tmp_path: Path) -> None:

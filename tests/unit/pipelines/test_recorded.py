@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from api.cli.main import app
@@ -81,7 +83,7 @@ def replayed(settings: Settings, name: str) -> tuple[Recorded, Backtest]:
     return log, backtest(log.breaker, log)
 
 
-async def assert_live_equals_backtest(s: Service, row: BreakerRow, after_seq: int = 0) -> Backtest:
+async def assert_live_equals_backtest(s: Service, row: BreakerRow, after_seq: int = 0, remarks: int = 0) -> Backtest:
     """Everything up to the last sample, to the last figure. (Stored events don't show their traces.)"""
     log, run = await asyncio.to_thread(replayed, s.cluster.settings, row.id)
     last_ms = run.summary["to_ms"][0]
@@ -92,7 +94,7 @@ async def assert_live_equals_backtest(s: Service, row: BreakerRow, after_seq: in
 
     events = await until(settled)
     assert told(run) == stored(events, last_ms)
-    assert log.remarks == []
+    assert len(log.remarks) == remarks
     return run
 
 
@@ -255,11 +257,52 @@ async def test_other_rules_over_the_same_samples(tmp_path: Path) -> None:
         fields = {**RULE, "metric": "latency", "kind": "avg", "op": "gt", "threshold": 100, "min_state_duration_ms": 0}
         run = await asyncio.to_thread(backtest, fields, log, sweep={"threshold": [100, 1e9]})
         assert told(run)[:3] == stored(await s.events(row.id), 1 << 60)[:3]
-        assert log.remarks == ["the breaker's settings were changed 1 times; the rule is the same throughout"]
+        (remark,) = log.remarks
+        words = r"the breaker's rule was changed 1 time; its own is replayed as it was in force: threshold 100 until "
+        assert re.fullmatch(words + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}; threshold 1000000000 since", remark)
         assert run.sweep is not None
         assert sorted(run.sweep["trips"]) == [0, run.summary["trips"][0]]
         with pytest.raises(Invalid, match="no sample has metric 'size'; there are metric: 'latency'"):
             await asyncio.to_thread(backtest, fields | {"metric": "size"}, log)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [{"threshold": 300}, {"threshold": 50, "op": "gte"}],
+        [{"window_ms": 1_000}, {"window_ms": 100}],
+        [{"kind": "p95"}, {"kind": "stddev", "threshold": 1}, {"kind": "avg", "threshold": 100}],
+        [{"recovery_allow_rate_ramp_steps": 1, "eval_interval_ms": 30}, {"min_state_duration_ms": 60, "min_count": 2}],
+        [{"kind": "consecutive_failures", "op": "gte", "threshold": 4}, {"kind": "max", "op": "gt", "threshold": 400}],
+    ],
+    ids=["threshold", "window", "kind", "timing", "streak"],
+)
+async def test_live_equals_backtest_of_a_breaker_that_was_edited(tmp_path: Path, edits: list[dict[str, Any]]) -> None:
+    """It has the rules that were in force, as live, to the last figure; on two routers each change is in both logs."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        await linked(s, row)
+        await feed(s, row, 3)
+        for number, fields in enumerate(edits, 1):
+            await s.edit(row.id, **fields)
+            await feed(s, row, len(await s.events(row.id)) + 3)
+            log, _ = await asyncio.to_thread(replayed, s.cluster.settings, row.id)
+            assert f"was changed {number} time" in log.remarks[0]
+        await assert_live_equals_backtest(s, row, remarks=1)
+        other = await asyncio.to_thread(backtest, log.breaker.with_(threshold=1e9, kind="avg"), log)
+        assert len(other.transitions) == 0, "another rule has nothing of the breaker's"
+
+
+async def test_names_and_links_are_no_change_of_the_rule(tmp_path: Path) -> None:
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        await linked(s, row)
+        _, changes = await s.store.update_breaker(
+            s.project.id, row.id, lambda r: replace(r, name="c"), s.clock.now_ms()
+        )
+        await s.gateway.configured(s.project.id, changes)
+        await feed(s, row, 4)
+        await assert_live_equals_backtest(s, row)
 
 
 async def test_history_comes_first(tmp_path: Path) -> None:

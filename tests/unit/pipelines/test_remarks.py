@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from api.wire.responses import BreakerSingle
 from breaker_actors.errors import Invalid
-from pipelines.backtest import Backtest, backtest
+from pipelines.backtest import Backtest, BacktestWarning, backtest
+from pipelines.candidates import OTHER_FIELDS, RULE_FIELDS, candidates
 
 T0 = 1_700_000_000_000
 FAILING = {"metric": "errors", "kind": "error_rate", "op": "gt", "threshold": 0.5, "name": "failing"}
@@ -74,3 +77,82 @@ def test_whole_numbers_stay_whole() -> None:
 def test_a_sweep_of_something_else_is_refused(values: Any) -> None:
     with pytest.raises(Invalid, match="a list of values"):
         backtest(SLOW, frame(), sweep={"threshold": values})
+
+
+@pytest.mark.parametrize(
+    ("field", "guessed"),
+    [
+        ("window", "did you mean window_ms?"),
+        ("min_counts", "did you mean min_count?"),
+        ("percentile", "did you mean kind_params.percentile?"),
+        ("colour", "it means nothing here"),
+    ],
+)
+def test_a_field_that_is_none_is_told(tmp_path: Path, field: str, guessed: str) -> None:
+    """Of a dict and of a file alike."""
+    path = tmp_path / "rule.json"
+    path.write_text(json.dumps(SLOW | {field: 7}))
+    for given in (SLOW | {field: 7}, path, [str(path)]):
+        with pytest.warns(BacktestWarning, match=f"slow: ignored {field}, which is no field of a breaker; {guessed}"):
+            backtest(given, frame())
+
+
+def test_a_slip_is_guessed_where_the_field_is_required() -> None:
+    rule = {name: value for name, value in SLOW.items() if name != "threshold"} | {"treshold": 5}
+    with pytest.raises(Invalid, match=r"threshold is required; treshold is no field: did you mean threshold\?"):
+        backtest(rule, frame())
+
+
+def test_what_the_service_shows_of_a_breaker_is_no_slip() -> None:
+    """Neither of the API nor of `breakers get --json`."""
+    shown = {*BreakerSingle.__struct_fields__, "status"}
+    assert shown <= {*RULE_FIELDS, *OTHER_FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "error_rate", "threshold": 5}, "slow: An error rate lies between 0 and 1: .* never opens"),
+        ({"window_ms": 10}, "slow: The window .* is shorter than the time between ticks"),
+        ({"kind": "count", "op": "lt"}, "slow: Below .* no traffic at all never opens this breaker"),
+    ],
+)
+def test_rules_that_can_hardly_do_what_was_meant(fields: dict[str, Any], words: str) -> None:
+    """As `breakers create` says."""
+    with pytest.warns(BacktestWarning, match=words):
+        backtest(SLOW | fields, frame(ok=[True] * 60))
+
+
+def test_numbers_of_numpy_in_a_rule() -> None:
+    given = {"window_ms": np.int64(5000), "threshold": np.float32(0.5), "half_open_backoff_enabled": np.bool_(True)}
+    percentile = {"kind": "percentile", "kind_params": {"percentile": np.int64(90)}}
+    (one,) = candidates(SLOW | given | percentile)
+    assert (one.rule.window_ms, one.rule.threshold, one.rule.kind_params) == (5000, 0.5, {"percentile": 90})
+    assert one.rule.half_open_backoff_enabled is True
+
+
+def test_a_variation_of_a_breaker() -> None:
+    """With what it is not told kept; fields that are none are refused."""
+    (one,) = candidates(SLOW | {"router_ids": ["r1"], "min_count": 3})
+    other = one.with_(threshold=np.int64(390), name="higher")
+    assert (other.name, other.rule.threshold, other.rule.min_count, other.router_ids) == ("higher", 390, 3, ("r1",))
+    with pytest.raises(Invalid, match=r"'treshold' is no field of a rule; did you mean threshold\?"):
+        one.with_(treshold=1)
+    with pytest.raises(Invalid, match="slow: threshold must be a finite number"):
+        one.with_(threshold="high")
+
+
+def test_one_grid_for_rules_of_different_kinds() -> None:
+    """Their thresholds hardly mean the same; other fields do."""
+    rules, samples = [SLOW, SLOW | {"kind": "p95"}, SLOW | {"name": "n", "kind": "count"}], frame()
+    (remark,) = tried(rules, samples, sweep={"threshold": [1, 2]}).remarks
+    assert remark.startswith("the sweep tries the same thresholds for avg of latency, p95 of latency and count of lat")
+    assert tried(rules, samples, sweep={"min_count": [1, 2]}).remarks == []
+    assert tried([SLOW, SLOW | {"threshold": 1}], samples, sweep={"threshold": [1, 2]}).remarks == []
+
+
+def test_a_sweep_as_text() -> None:
+    settings = tried(SLOW, frame(), sweep="threshold=1:3:1").sweep
+    assert sorted(settings["threshold"].to_list()) == [1, 2, 3]
+    with pytest.raises(Invalid, match="a sweep is an object of values per field, or text"):
+        backtest(SLOW, frame(), sweep=[1, 2])  # type: ignore[arg-type]

@@ -141,7 +141,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     """A page of two rules, labelled failures and a sweep."""
     path = tmp_path_factory.mktemp("page") / "r.html"
     rules = [RULE, RULE | {"name": "delta", "kind": "delta", "threshold": 0.2}]
-    return path, page_of(path, rules, recorded(30_000), windows=WINDOWS, sweep=GRID)[1]
+    with pytest.warns(BacktestWarning, match="same thresholds for avg of latency and delta of latency"):
+        return path, page_of(path, rules, recorded(30_000), windows=WINDOWS, sweep=GRID)[1]
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +264,9 @@ def test_a_cell_shows_its_setting(seen: Browser, page: tuple[Path, dict[str, Any
     tied = [{"caught": 1, "windows": 1, "false_trips": 0, "latency_ms": ms} for ms in (10, 100, 1000)]
     assert len(set(seen.ask(f"{paint}({json.dumps(tied)})"))) == 3
     assert seen.ask(f"{paint}({json.dumps([*tied, tied[0] | {'caught': 0}])})")[3] == "var(--miss)"
+    many = [tied[0] | {"false_trips": count} for count in (46, 47)]
+    share = [re.search(r"var\(--bad\) (\d+)%", colour)[1] for colour in seen.ask(f"{paint}({json.dumps(many)})")]  # type: ignore[index]
+    assert share == ["0", "100"], "as the legend says: fewest and most"
 
 
 def test_without_scripts(chromium: Browser, page: tuple[Path, dict[str, Any]]) -> None:

@@ -11,7 +11,10 @@ from msgspec.structs import replace
 
 from breaker_actors.core.model import BY_HAND, Agg, RateChange, StateWord, Transition
 from breaker_actors.errors import Invalid
+from pipelines.candidates import candidates
+from pipelines.replay.run import Run
 from pipelines.replay.scoring import EffectBudget, Labelled, Tally, labelled
+from pipelines.report.incidents import caught_by, incidents_of
 from tests.support.history import log_walked, made_up, made_up_log
 
 
@@ -32,16 +35,23 @@ COURSE = [
 ]
 
 
+def scored(windows: list[Labelled], course: list[Any] = COURSE, grace_ms: int = 0, last_ms: int = 700) -> Tally:
+    tally = Tally(windows, grace_ms)
+    tally.tell(course)
+    tally.finish(last_ms)
+    return tally
+
+
 def test_time_trips_and_windows() -> None:
-    """Every move to open is a trip; it belongs to the windows it lies in, their ends included, or it is false."""
-    tally = Tally([Labelled(90, 100), Labelled(95, 160), Labelled(400, 450), Labelled(500, 600)], since_ms=0)
-    tally.tell(COURSE)
-    tally.leave(700)
+    """Every move to open is a trip; an incident belongs to the windows it begins in, their ends included, or it is
+    false."""
+    tally = scored([Labelled(90, 100), Labelled(95, 160), Labelled(400, 450), Labelled(500, 600)])
     assert tally.time_in == {"closed": 100 + 150, "open": 50 + 130 + 200, "half_open": 20 + 50}
     assert (tally.transitions, tally.trips, tally.incidents) == (6, 3, 2)
-    assert (tally.recoveries, tally.false_trips) == (1, 1)
+    assert (tally.recoveries, tally.false_trips) == (1, 0)
     assert tally.first_trips == {0: 100, 1: 100, 3: 500}
     assert tally.latencies() == [10, 5, 0]
+    assert scored([Labelled(400, 450)]).false_trips == 2, "incidents, not trips"
 
 
 def by_hand(ts_ms: int, prev: StateWord, curr: StateWord, reason: str) -> Transition:
@@ -107,10 +117,53 @@ class CheckedTally(Tally):
 
 
 def test_grace() -> None:
-    """Right behind a window a trip still belongs to it."""
-    tally = Tally([Labelled(90, 160), Labelled(400, 450)], grace_ms=50)
-    tally.tell(COURSE)
+    """Right behind a window an incident still belongs to it."""
+    tally = scored([Labelled(90, 99), Labelled(400, 450)], grace_ms=50)
     assert (tally.false_trips, tally.first_trips) == (0, {0: 100, 1: 500})
+    assert scored([Labelled(90, 99), Labelled(400, 450)]).false_trips == 2
+
+
+@pytest.mark.parametrize(
+    ("window", "grace_ms", "caught"),
+    [
+        (Labelled(106, 200), 0, True),  # tripped 6 before, open when it begins
+        (Labelled(160, 200), 0, False),  # 60 before, for a failure of 40
+        (Labelled(160, 200), 20, True),
+        (Labelled(160, 230), 0, True),  # half_open just then
+        (Labelled(350, 499), 0, False),  # closed again when it begins
+        (Labelled(699, 1000), 0, True),  # not over when the samples end
+    ],
+)
+def test_open_already_when_a_failure_begins(window: Labelled, grace_ms: int, caught: bool) -> None:
+    """Then it is caught at once, if what opened it began at most as long before as the failure lasts."""
+    tally = scored([window], grace_ms=grace_ms)
+    assert tally.latencies() == [0] * caught
+    assert tally.false_trips == 2 - caught
+
+
+def test_re_trips_belong_to_their_incident() -> None:
+    """Right behind the failure that it caught, they are not false."""
+    assert scored([Labelled(90, 110), Labelled(500, 510)]).false_trips == 0
+
+
+def test_failures_close_together() -> None:
+    """An incident that caught one is open already for the next; one that never closes does not catch all."""
+    tally = scored([Labelled(90, 150), Labelled(200, 260), Labelled(299, 310)])
+    assert tally.first_trips == {0: 100, 1: 100}
+    forever = scored([Labelled(k, k + 100) for k in range(1000, 9000, 1000)], [move(100, "closed", "open")], 0, 10_000)
+    assert (forever.first_trips, forever.false_trips) == ({}, 1)
+    nested = scored([Labelled(90, 600), Labelled(110, 120)])
+    assert nested.first_trips == {0: 100, 1: 100}
+
+
+def test_the_page_tells_the_same() -> None:
+    """Which incidents belong to a failure."""
+    for window in (Labelled(106, 200), Labelled(160, 200), Labelled(90, 110), Labelled(350, 360), Labelled(700, 900)):
+        tally = scored([window])
+        run = Run(candidates({"metric": "m", "kind": "avg", "op": "gt", "threshold": 1})[0], tally, last_ms=700)
+        told = [bool(caught_by(one, [window], 0)) for one in incidents_of(run)]
+        assert told.count(False) == tally.false_trips
+        assert any(told) is bool(tally.first_trips)
 
 
 def test_what_is_kept_is_bounded() -> None:

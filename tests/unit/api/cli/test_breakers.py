@@ -34,6 +34,7 @@ from breaker_actors.clock import SystemClock
 from breaker_actors.core.rule_fields import FIELDS, KIND_MEANINGS
 from breaker_actors.errors import Unavailable
 from breaker_actors.telemetry import logs
+from tests.contract.store_world import event
 from tests.support.cluster import Service, service, until
 from tests.support.web_world import TIMING
 
@@ -383,6 +384,13 @@ def test_events_of_a_backfill_are_asked_for(town: Town) -> None:
     for source in ("live", "backfill", "all"):
         assert town.json("events", made["id"], "--source", source) == {"events": []}
     assert town.run("events", "--source", "elsewhere").exit_code == 2
+    assert town.run("events", "loaded").stderr == ""
+    store, project = town.service.store, town.service.project.id
+    town.wait(store.add_backfill_events(project, "run-1", [(made["id"], event(1, ts_ms=1))], 5))
+    told = town.run("events", "loaded")
+    assert (told.exit_code, told.stdout) == (0, "")
+    assert told.stderr == "breakers: there are events of a backfill alone: --source backfill shows them\n"
+    assert town.run("events", "loaded", "--source", "backfill").stderr == ""
 
 
 def test_a_mute_is_previewed_made_listed_changed_and_ended(town: Town) -> None:

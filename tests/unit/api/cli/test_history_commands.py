@@ -13,7 +13,9 @@ from typing import Any
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from api.cli.main import app
 from breaker_actors.clock import rfc3339
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
@@ -65,6 +67,75 @@ def test_a_dry_run_without_a_usable_row_fails(shop: dict[str, Any], samples: pl.
     result = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run", "--json")
     assert (result.exit_code, result.stderr) == (1, "breakers: no row could be used\n")
     assert json.loads(result.stdout)["rejected"] == 4
+
+
+def test_a_folder(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """As backtest takes one, with the columns that folders in it are named for; the root of an export is told."""
+    for metric in ("latency", "size"):
+        (tmp_path / "in" / f"metric={metric}").mkdir(parents=True)
+        samples.drop("metric").write_parquet(tmp_path / "in" / f"metric={metric}" / "part.parquet")
+    result = run(shop, "backfill", str(tmp_path / "in"), "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["rows"] == 8
+    assert result.stderr == (
+        "breakers: no breaker listens to size: such samples have no events; they listen to latency\n"
+    )
+    (tmp_path / "in" / "metric=latency").rename(tmp_path / "in" / "samples")
+    (tmp_path / "in" / "metric=size").rename(tmp_path / "in" / "events")
+    refused(run(shop, "backfill", str(tmp_path / "in")), f"`breakers export` writes them; give {tmp_path}/in/samples")
+
+
+def test_names_of_routers(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """In the column router_id, where one router alone has the name."""
+    name = asyncio.run(router_name(shop))
+    samples.with_columns(router_id=pl.lit(name)).write_parquet(tmp_path / "s.parquet")
+    found = json.loads(run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run", "--json").stdout)
+    assert (found["history"], found["reasons"]) == (3, {"invalid_value": 1})
+
+
+async def router_name(shop: dict[str, Any]) -> str:
+    store = make_store(Settings(data_dir=shop["data"]))
+    await store.open()
+    (router,) = await store.list_routers(shop["project"])
+    await store.close()
+    return router.name
+
+
+def test_times_beyond_the_calendar_are_hinted_at(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """Microseconds taken for milliseconds are no times."""
+    samples.with_columns(ts_ms=pl.col("ts_ms") * 1000).write_parquet(tmp_path / "s.parquet")
+    result = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run")
+    hint, last = result.stderr.splitlines()
+    assert hint.startswith("breakers: no row has a time: times are Unix milliseconds or ISO 8601")
+    assert hint.endswith("if they are numbers in another unit, say --time-unit s, us or ns")
+    assert (result.exit_code, last) == (1, "breakers: no row could be used")
+
+
+def test_a_run_without_a_usable_row_fails(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """Also when it is not a dry one."""
+    path = tmp_path / "s.parquet"
+    samples.write_parquet(path)
+    asked = Request(project_id=shop["project"], inputs=(fingerprint(path),))
+    plan = recorded.manifest([path], [], [], request=asked, run_id=asked.run_id())
+    place = open_place(str(shop["data"] / "history"))
+    begin(place, plan)
+    finish(place, plan, Counts(rows=4, reasons={"invalid_router_id": 4}), 0)
+    result = run(shop, "backfill", str(path), "--rejects", str(tmp_path / "r.csv"))
+    assert (result.exit_code, result.stderr) == (1, "breakers: no row could be used\n")
+
+
+def test_other_clusters_are_not_the_service(
+    shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several of them run here, none that serves the data directory: that is said."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("api.launch.processes.options_of", lambda *_: ["127.0.0.1:1", "127.0.0.1:2"])
+    samples.write_parquet(tmp_path / "s.parquet")
+    result = CliRunner().invoke(
+        app, ["backfill", str(tmp_path / "s.parquet"), "--data-dir", str(shop["data"]), "--project", shop["project"]]
+    )
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith(f"breakers: the service of {shop['data']} is not running: start it with `breakers")
 
 
 def test_a_dry_run_counts_and_writes_nothing(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Which rules a breaker had, as its routers' logs tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from breaker_actors.clock import moment
+from breaker_actors.core.log_entries import BREAKER, decode_breaker
+from breaker_actors.core.model import Rule
+from breaker_actors.messages import RouterRef
+from breaker_actors.store.rows import BreakerRow
+from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import LogReader
+from pipelines.candidates import RULE_FIELDS
+from pipelines.sources.files import InForce
+
+RULES_SHOWN = 5
+FIRST_VERSION = 1
+"""Of a breaker that was never changed."""
+
+
+async def rules_in_force(log: SampleLog, routers: Sequence[RouterRef], row: BreakerRow) -> list[InForce]:
+    """The rules of a breaker that its routers' logs tell of, in order of time; where they tell of none, its present
+    one. What changed a name or a link only is no change. What the rule was before the first that is told, is not known:
+    it is taken to be that one."""
+    if row.version == FIRST_VERSION:
+        return [InForce(row.created_ms, row.rule)]
+    told: list[tuple[int, int, Rule]] = []
+    reader = LogReader(log)
+    for router in routers:
+        async for record in reader.after(router, router.since_offset, router.until_offset or 0):
+            if record.kind != BREAKER:
+                continue
+            settings = reader.attempt(partial(decode_breaker, record.payload), record)
+            if settings is not None and settings.breaker_id == row.id and settings.rule is not None:
+                told.append((settings.version, record.received_ms, settings.rule))
+    found: list[InForce] = []
+    for _, received_ms, rule in sorted(told, key=lambda one: one[:2]):
+        if not found or found[-1].rule != rule:
+            found.append(InForce(received_ms, rule))
+    return found or [InForce(row.created_ms, row.rule)]
+
+
+def course_of(rules: Sequence[InForce]) -> str:
+    """Which rules were in force until when, in a sentence: of their fields those that changed."""
+    stays = [one.rule for one in rules]
+    fields = [name for name in RULE_FIELDS if len({str(getattr(rule, name)) for rule in stays}) > 1]
+    words = [", ".join(f"{name} {_worded(getattr(rule, name))}" for name in fields) for rule in stays]
+    until = [f"{word} until {_instant(after.at_ms)}" for word, after in zip(words, rules[1:], strict=False)]
+    left_out = "..., " if len(until) > RULES_SHOWN else ""
+    times = f"{len(until)} time{'s' * (len(until) > 1)}"
+    shown = "; ".join([*until[-RULES_SHOWN:], f"{words[-1]} since"])
+    return f"the breaker's rule was changed {times}; its own is replayed as it was in force: {left_out}{shown}"
+
+
+def _instant(ms: int) -> str:
+    return moment(ms).isoformat(" ", "milliseconds").removesuffix("+00:00")
+
+
+def _worded(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
