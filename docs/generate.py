@@ -176,7 +176,7 @@ def layers() -> str:
 
 def states() -> str:
     """The moves of a breaker, from the table of transitions."""
-    from breaker_actors.core.machine import TRANSITIONS
+    from breaker_actors.core.moves import TRANSITIONS
 
     causes = {"closed": "breach", "half_open": "breach, or fail"}
     moves = [f"    {prev} --> {curr}: {reason or causes[prev]}" for (prev, curr), reason in TRANSITIONS.items()]

@@ -21,7 +21,7 @@ from breaker_actors.errors import Invalid
 RULE_FIELDS = (*REQUIRED, *DEFAULTS)
 OTHER_FIELDS = (
     "id", "name", "metadata", "actions", "router_id", "router_ids", "half_open_confirmation_ms", "recovery_window_ms",
-    "breaker", "status", "warnings",
+    "breaker", "status", "warnings", "mode", "shadow_of",
 )  # fmt: skip
 """Of a Breaker object (interface.md), beside its rule, and of one as `breakers get --json` and the answers show it."""
 SWEPT_PARAMS = {"percentile": "percentile", "alpha": "delta", "delta_of": "delta"}

@@ -7,16 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import httpx
 import typer
 
-from api.cli.admin_client import ServiceClient
-from api.cli.named import is_id, one_of
-from api.cli.output import note
+from api.cli.project_client import ProjectClient, heeded
 from api.cli.store_access import DataDir, settings_of
-from breaker_actors.errors import BreakersError, Invalid, Unavailable
+from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.settings import secret_of_file
 
 __all__ = ["BreakerClient", "DataDir", "Insecure", "Project", "Url", "WhichBreaker", "open_client"]
@@ -24,7 +21,6 @@ __all__ = ["BreakerClient", "DataDir", "Insecure", "Project", "Url", "WhichBreak
 STATES_MAX = 5_000
 """Ids of one request for states; the service takes 10,000."""
 EVENTS_MAX = 200
-AT_FAULT = (400, 404, 409, 412, 413, 422)
 SILENCE_S = 20.0
 """A stream without even a heartbeat for so long is broken; the service sends one every 5 s."""
 
@@ -42,32 +38,8 @@ Insecure = Annotated[
 WhichBreaker = Annotated[str, typer.Argument(help="Name or id of the breaker.", metavar="NAME")]
 
 
-class BreakerClient(ServiceClient):
-    """Speaks to one service about one project. `project` is a name or an id; it is looked up at the first use."""
-
-    def __init__(self, base_url: str, key: str, project: str, insecure: bool = False) -> None:
-        super().__init__(base_url, key, insecure)
-        self._wanted, self._project_id = project, ""
-
-    def refusal(self, status: int, body: Any) -> BreakersError:
-        message = body.get("message") if isinstance(body, dict) else None
-        if status not in AT_FAULT or not isinstance(message, str):
-            return super().refusal(status, body)
-        details = body.get("details")
-        fields = details.get("fields", details) if isinstance(details, dict) else {}
-        more = [f"{name}: {text}" for name, text in fields.items() if isinstance(text, str) and text not in message]
-        return Invalid(" ".join([message, "; ".join(more)]).strip())
-
-    def path(self, rest: str) -> str:
-        """The path of something of the project."""
-        self._project_id = self._project_id or self._find_project()
-        return f"/v1/projects/{self._project_id}/{rest}"
-
-    def _find_project(self) -> str:
-        if is_id(self._wanted):
-            return self._wanted.lower()
-        rows = self._items("projects", self._ask("GET", "/v1/projects"))
-        return str(self._one("project", self._wanted, rows)["id"])
+class BreakerClient(ProjectClient):
+    """Speaks about the breakers of one project."""
 
     def breakers(self) -> list[dict[str, Any]]:
         """All breakers of the project."""
@@ -100,7 +72,7 @@ class BreakerClient(ServiceClient):
 
     def create(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Makes a breaker; what became of it."""
-        return self._single(_heeded(self._ask("POST", self.path("breakers"), fields)))
+        return self._single(heeded(self._ask("POST", self.path("breakers"), fields)))
 
     def routers(self) -> list[dict[str, Any]]:
         """All routers of the project."""
@@ -116,54 +88,10 @@ class BreakerClient(ServiceClient):
 
     def change(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Changes fields of a breaker; what became of it."""
-        return self._single(_heeded(self._ask("PATCH", self.path(f"breakers/{breaker_id}"), fields)))
+        return self._single(heeded(self._ask("PATCH", self.path(f"breakers/{breaker_id}"), fields)))
 
     def delete(self, breaker_id: str) -> None:
         self._ask("DELETE", self.path(f"breakers/{breaker_id}"))
-
-    def overrides(self) -> list[dict[str, Any]]:
-        """The overrides in force, the one that ends first first."""
-        return self._items("overrides", self._ask("GET", self.path("overrides")))
-
-    def set_override(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Puts an override in force; what became of it."""
-        return _heeded(self._ask("PUT", self.path(f"breakers/{breaker_id}/override"), fields))
-
-    def end_override(self, breaker_id: str, reason: str | None) -> None:
-        query: dict[str, Any] = {} if reason is None else {"reason": reason}
-        self._ask("DELETE", self.path(f"breakers/{breaker_id}/override"), **query)
-
-    def preview_overrides(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """How many breakers matchers match, and how many of them are open."""
-        return self._ask("POST", self.path("overrides:preview"), fields)
-
-    def set_overrides(self, fields: dict[str, Any], destructive: bool) -> dict[str, Any]:
-        """Puts one override in force for all breakers that match; how many."""
-        query: dict[str, Any] = {"allow_destructive": "true"} if destructive else {}
-        return _heeded(self._ask("POST", self.path("overrides"), fields, **query))
-
-    def end_overrides(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Ends the overrides of all breakers that match; how many."""
-        return _heeded(self._ask("POST", self.path("overrides:end"), fields))
-
-    def mutes(self) -> list[dict[str, Any]]:
-        """All mutes of the project, those that have ended included."""
-        return self._items("mutes", self._ask("GET", self.path("mutes")))
-
-    def preview_mute(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """How many breakers matchers match, and how many of them are open."""
-        return self._ask("POST", self.path("mutes:preview"), fields)
-
-    def create_mute(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Makes a mute; what became of it."""
-        return self._single(_heeded(self._ask("POST", self.path("mutes"), fields)), "mute")
-
-    def change_mute(self, mute_id: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Changes fields of a mute; what became of it."""
-        return self._single(_heeded(self._ask("PATCH", self.path(f"mutes/{quote(mute_id, '')}"), fields)), "mute")
-
-    def end_mute(self, mute_id: str) -> None:
-        self._ask("DELETE", self.path(f"mutes/{quote(mute_id, '')}"))
 
     @contextmanager
     def stream(self) -> Iterator[Iterator[str]]:
@@ -179,35 +107,6 @@ class BreakerClient(ServiceClient):
                 yield answer.iter_lines()
         except (httpx.HTTPError, ValueError) as error:
             raise Unavailable(f"{self._client.base_url}: {error or type(error).__name__}") from None
-
-    def _single(self, answer: dict[str, Any], what: str = "breaker") -> dict[str, Any]:
-        found = answer.get(what)
-        if not isinstance(found, dict):
-            raise self.odd()
-        return found
-
-    def _items(self, key: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
-        found = answer.get(key)
-        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-            raise self.odd()
-        return found
-
-    def _one(self, noun: str, wanted: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The row of this id, or else of this name."""
-        try:
-            by_id = {str(row["id"]): row for row in rows}
-            return by_id[one_of(noun, wanted, ((id_, str(row["name"])) for id_, row in by_id.items()))]
-        except KeyError:
-            raise self.odd() from None
-
-
-def _heeded(answer: dict[str, Any]) -> dict[str, Any]:
-    """The same; its warnings are said on stderr."""
-    warnings = answer.get("warnings")
-    for each in warnings if isinstance(warnings, list) else ():
-        if isinstance(each, dict):
-            note(f"breakers: {each.get('field')}: {each.get('message')}")
-    return answer
 
 
 def open_client(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> BreakerClient:

@@ -205,7 +205,20 @@ class BreakerNames(Protocol):
         """How many breakers of a project have a name."""
 
 
-class ConfigStore(BreakerNames, Protocol):
+class ControlStore(Protocol):
+    """Modes and overrides of many breakers."""
+
+    async def update_breakers(
+        self, project_id: str, breaker_ids: Sequence[str], edit: Edit, now_ms: int, by: str = SYSTEM
+    ) -> tuple[int, list[int]]:
+        """The same edit of several, some hundred in a transaction; those that are gone are left out. How many were
+        changed by it, and the change rows. Cut off in between it has done a part; the same again does the rest."""
+
+    async def controlled_breakers(self, project_id: str) -> list[BreakerRow]:
+        """Those of a project that have a mode or an override of their own, or had."""
+
+
+class ConfigStore(BreakerNames, ControlStore, Protocol):
     """Breakers, routers and channels of projects, with the audit log. Writes of breakers and routers answer the ids of
     the change rows they wrote."""
 
@@ -216,15 +229,6 @@ class ConfigStore(BreakerNames, Protocol):
         self, project_id: str, breaker_id: str, edit: Edit, now_ms: int, by: str = SYSTEM
     ) -> tuple[BreakerRow, list[int]]:
         """`edit` is a pure function from the current row to the wanted one; equal means nothing is written."""
-
-    async def update_breakers(
-        self, project_id: str, breaker_ids: Sequence[str], edit: Edit, now_ms: int, by: str = SYSTEM
-    ) -> tuple[int, list[int]]:
-        """The same edit of several, some hundred in a transaction; those that are gone are left out. How many were
-        changed by it, and the change rows. Cut off in between it has done a part; the same again does the rest."""
-
-    async def controlled_breakers(self, project_id: str) -> list[BreakerRow]:
-        """Those of a project that have a mode or an override of their own, or had."""
 
     async def delete_breaker(self, project_id: str, breaker_id: str, now_ms: int, by: str = SYSTEM) -> list[int]: ...
     async def replace_breakers(

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, Row, Select, String, exists, func, literal, select, text, type_coerce
 
-from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import BY_HAND, Record
+from breaker_actors.core.moves import TRANSITIONS
 from breaker_actors.core.overlay import shown
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import Fault, FaultKind, LogRead, MoreFaults

@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from breaker_actors.clock import moment
-from breaker_actors.core.log_entries import BREAKER, decode_breaker
-from breaker_actors.core.model import Rule
+from breaker_actors.core.log_entries import BREAKER, BreakerSet, decode_breaker
+from breaker_actors.core.model import Control, Rule
 from breaker_actors.messages import RouterRef
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader
 from pipelines.candidates import RULE_FIELDS
-from pipelines.sources.files import InForce
+from pipelines.sources.files import Born, ControlSet, InForce
 
 RULES_SHOWN = 5
 FIRST_VERSION = 1
 """Of a breaker that was never changed."""
+
+
+@dataclass(slots=True)
+class SettingsRead:
+    """Follows the settings of one breaker through the logs of its routers, each of which has them."""
+
+    was_born: bool = False
+    in_force: InForce | None = None
+    _version: int = 0
+    _control: Control = field(default_factory=Control)
+
+    def items(self, settings: BreakerSet, received_ms: int) -> list[Born | ControlSet | InForce]:
+        """What one record of settings changes: the rule first, then mode and override."""
+        if settings.version <= self._version:
+            return []
+        self._version = settings.version if settings.rule is not None else 0
+        before, self._control = self._control, settings.control or Control()
+        if settings.created:
+            self.was_born = True
+            return [Born(received_ms, settings.after_seq, settings.control)]
+        found: list[Born | ControlSet | InForce] = []
+        if settings.rule is not None and (self.in_force is None or self.in_force.rule != settings.rule):
+            self.in_force = InForce(received_ms, settings.rule)
+            found.append(self.in_force)
+        if self._control != before:
+            found.append(ControlSet(received_ms, self._control))
+        return found
 
 
 async def rules_in_force(log: SampleLog, routers: Sequence[RouterRef], row: BreakerRow) -> list[InForce]:

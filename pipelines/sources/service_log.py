@@ -25,7 +25,6 @@ from breaker_actors.core.log_entries import (
     decode_breaker,
     decode_gap,
 )
-from breaker_actors.core.model import Control
 from breaker_actors.messages import RouterRef
 from breaker_actors.persistence import make_log
 from breaker_actors.settings import Settings
@@ -40,7 +39,7 @@ from pipelines.sources.external_sort import Sorted
 from pipelines.sources.files import Born, ControlSet, InForce
 from pipelines.sources.object_store import open_place
 from pipelines.sources.routing import RouterPlan, shares
-from pipelines.sources.rules_in_force import course_of, rules_in_force
+from pipelines.sources.rules_in_force import SettingsRead, course_of, rules_in_force
 
 T = TypeVar("T")
 Item = pl.DataFrame | Born | ControlSet | Gap | InForce
@@ -165,11 +164,8 @@ class _Reading:
     _parts: list[tuple[int, SampleColumns, int, int]] = field(default_factory=list)
     _rows: int = 0
     _records: int = 0
-    _was_born: bool = False
     _rules: Sequence[InForce] = ()
-    _in_force: InForce | None = None
-    _version: int = 0
-    _control: Control = field(default_factory=Control)
+    _settings: SettingsRead = field(default_factory=SettingsRead)
     _history: int = 0
     asides: Asides = field(default_factory=Asides)
 
@@ -178,7 +174,7 @@ class _Reading:
         told = []
         if self._history:
             told.append(f"{self._history:,} samples of history come first; the breaker is created with them")
-        elif not self._was_born:
+        elif not self._settings.was_born:
             told.append("the log does not go back to the breaker's creation; it starts closed, with what is left")
         if len(self._rules) > 1:
             told.append(course_of(self._rules))
@@ -186,7 +182,7 @@ class _Reading:
 
     def follow(self, rules: Sequence[InForce]) -> InForce:
         """The first of the rules that were in force, with the longest window of all."""
-        self._rules, self._in_force = rules, rules[0]
+        self._rules, self._settings.in_force = rules, rules[0]
         return rules[0]._replace(longest_ms=max(one.rule.window_ms for one in rules))
 
     def counted(self, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -220,27 +216,11 @@ class _Reading:
                 if breaker_id == self.breaker_id:
                     yield record, body, start, stop
 
-    def _other(self, kind: int, body: bytes, received_ms: int) -> list[Born | ControlSet | Gap | InForce]:
-        """What a record that is not samples says: of settings the rule first, then mode and override."""
+    def _other(self, kind: int, body: bytes, received_ms: int) -> Sequence[Born | ControlSet | Gap | InForce]:
+        """What a record that is not samples says."""
         if kind in GAPS:
             return [decode_gap(body)]
-        if kind != BREAKER:
-            return []
-        settings = decode_breaker(body)
-        if settings.version <= self._version:  # it is in the log of each of its routers
-            return []
-        self._version = settings.version if settings.rule is not None else 0
-        before, self._control = (self._in_force, self._control), settings.control or Control()
-        if settings.created:
-            self._was_born = True
-            return [Born(received_ms, settings.after_seq, settings.control)]
-        found: list[Born | ControlSet | Gap | InForce] = []
-        if settings.rule is not None and (before[0] is None or before[0].rule != settings.rule):
-            self._in_force = InForce(received_ms, settings.rule)
-            found.append(self._in_force)
-        if self._control != before[1]:
-            found.append(ControlSet(received_ms, self._control))
-        return found
+        return self._settings.items(decode_breaker(body), received_ms) if kind == BREAKER else []
 
     def _frame(self) -> pl.DataFrame:
         """What has been gathered, with a number per record."""

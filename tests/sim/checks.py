@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from breaker_actors.core.log_entries import BREAKER, DAMAGED, GAP, SAMPLES, LogRecord, decode_breaker, decode_samples
-from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import BY_HAND
+from breaker_actors.core.moves import TRANSITIONS
 from breaker_actors.core.overlay import STATES
 from breaker_actors.messages import Commit, FeedEntry, StateReading
 from breaker_actors.store.rows import alert_of

@@ -38,7 +38,7 @@ CORE = {
         "breaker_actors.core.schedule:Schedule.open_wait", "base << min(failed,", "base << min(failed + 1,"
     ),
     "tick grid not restarted at a transition": Mutant(
-        "breaker_actors.core.machine:Breaker._move", "grid_ms=now", "grid_ms=before.grid_ms"
+        "breaker_actors.core.moves:Mover._move", "grid_ms=now", "grid_ms=before.grid_ms"
     ),
     "late samples count as on time after a restore": Mutant(
         "breaker_actors.core.evidence:Evidence.load",
@@ -60,7 +60,7 @@ CORE = {
         "n <= self.need or now < self.ready_ms",
     ),
     "ramp not announced": Mutant(
-        "breaker_actors.core.machine:Breaker._carry_out",
+        "breaker_actors.core.moves:Mover._carry_out",
         "() if rate == before else (RateChange(ts_ms=now, allow_rate=rate),)",
         "()",
     ),
@@ -148,12 +148,12 @@ HAND = {
         "breaker_actors.core.machine:Breaker.gap", "if override_end is not None and override_end <= end:", "if False:"
     ),
     "a ramp behind an override goes by old evidence": Mutant(
-        "breaker_actors.core.machine:Breaker._show",
+        "breaker_actors.core.moves:Mover._show",
         '"evidence_floor_ms": now}',
         '"evidence_floor_ms": after.evidence_floor_ms}',
     ),
     "moves by hand are not numbered": Mutant(
-        "breaker_actors.core.machine:Breaker._show", "seq, since = seq + 1, now", "seq, since = seq, now"
+        "breaker_actors.core.moves:Mover._show", "seq, since = seq + 1, now", "seq, since = seq, now"
     ),
     "the machine's state is stored as the one that callers see": Mutant(
         "breaker_actors.breaker.hosted:HostedBreaker.commit", "state=shown.state", "state=record.state"

@@ -30,8 +30,8 @@ from breaker_actors.core.log_entries import (
     decode_gap,
     decode_samples,
 )
-from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import BY_HAND, Override, Record, Transition
+from breaker_actors.core.moves import TRANSITIONS
 from breaker_actors.persistence import DATABASE
 from breaker_actors.store.rows import alert_of
 from breaker_actors.wal.base import SampleLog

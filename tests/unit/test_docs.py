@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from breaker_actors.core.machine import TRANSITIONS
 from breaker_actors.core.model import Rule
+from breaker_actors.core.moves import TRANSITIONS
 from breaker_actors.core.rule_fields import FIELDS, KINDS, OPS, PARAMS, POLICIES
 from breaker_actors.core.rules import DEFAULTS, parse_rule
 from breaker_actors.settings import CLIENT_VARIABLES, Settings, variables

@@ -278,42 +278,27 @@ class VectorizedBreaker:
         """(arrival, whether it is evaluated itself or only timers right before it, whether the one before is clear)."""
         override_end = self._breaker.schedule.override_end()
         if override_end is not None:
-            total = min(total, self._after(override_end, start))
+            total = min(total, _first_behind(self._times, override_end, start))
         schedule, evidence = self._breaker.schedule, self.evidence
         record = schedule.record
         if record.state == "open":
-            return self._end_of_open(start, total)
+            return _end_of_open(self._breaker, self._times, start, total)
         half_open, ripe_ms = record.state == "half_open", schedule.ripe_ms()
         first, stop = start, total
         if half_open or evidence.is_delta:
             tick_ms = max(schedule.next_tick, schedule.tick_from(int(self._times[start])))
-            stop = min(stop, self._after(tick_ms, start))
+            stop = min(stop, _first_behind(self._times, tick_ms, start))
         nothing_to_lose = not half_open or (record.step == 1 and not record.passes)
         is_unripe = ripe_ms >= self._times[start]
         if nothing_to_lose and is_unripe:
-            stop = min(stop, self._after(ripe_ms, start))
-            first = min(stop, self._at(ripe_ms, start))
+            stop = min(stop, _first_behind(self._times, ripe_ms, start))
+            first = min(stop, _first(self._times, ripe_ms, start))
         ticks_pass = not (half_open or evidence.is_delta or is_unripe)
         if evidence.ready_ms > self._times[start]:
             # Nothing is a breach before that; what is, shows at the next timer or arrival.
-            return min(stop, self._at(evidence.ready_ms, start)), False, True
+            return min(stop, _first(self._times, evidence.ready_ms, start)), False, True
         to, comes = self._first_breach(first, stop, ripe_ms if ticks_pass else None)
         return to, comes, to - 1 >= first
-
-    def _end_of_open(self, start: int, total: int) -> tuple[int, bool, bool]:
-        due = self._breaker.schedule.deadline()
-        if due is None:
-            return start, True, True
-        to = min(total, self._at(due, start))
-        return to, to < total and int(self._times[to]) == due, True
-
-    def _at(self, instant_ms: int, start: int) -> int:
-        """The first arrival from `start` on that is not before the instant."""
-        return start + int(np.searchsorted(self._times[start:], instant_ms, "left"))
-
-    def _after(self, instant_ms: int, start: int) -> int:
-        """The first arrival from `start` on that is after the instant."""
-        return start + int(np.searchsorted(self._times[start:], instant_ms, "right"))
 
     def _first_breach(self, start: int, stop: int, ripe_ms: int | None) -> tuple[int, bool]:
         """(the first breaching arrival in start..stop-1, True), or (`stop`, False); with `ripe_ms` also ticks from then
@@ -354,3 +339,22 @@ def _is_before(effect: Effect, override_end_ms: int) -> bool:
     """Whether it came before the end of an override. At that instant those of batches did, hidden by it."""
     hidden = isinstance(effect, Transition) and effect.hidden_by == "override"
     return effect.ts_ms < override_end_ms or (effect.ts_ms == override_end_ms and hidden)
+
+
+def _end_of_open(breaker: Breaker, times: Int64, start: int, total: int) -> tuple[int, bool, bool]:
+    """Where to go on in open; see `_next`."""
+    due = breaker.schedule.deadline()
+    if due is None:
+        return start, True, True
+    to = min(total, _first(times, due, start))
+    return to, to < total and int(times[to]) == due, True
+
+
+def _first(times: Int64, instant_ms: int, start: int) -> int:
+    """The first arrival from `start` on that is not before the instant."""
+    return start + int(np.searchsorted(times[start:], instant_ms, "left"))
+
+
+def _first_behind(times: Int64, instant_ms: int, start: int) -> int:
+    """The first arrival from `start` on that is after the instant."""
+    return start + int(np.searchsorted(times[start:], instant_ms, "right"))

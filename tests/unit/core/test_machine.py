@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from breaker_actors.core.machine import TRANSITIONS, Breaker
+from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Agg, Batch, RateChange, Record, Rule, Transition
+from breaker_actors.core.moves import TRANSITIONS
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.core.schedule import HALF_OPEN_BETWEEN, HALF_OPEN_TICK
 
