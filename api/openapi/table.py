@@ -19,7 +19,7 @@ from api.openapi.operation import (
     ok,
     polled,
 )
-from api.wire import overrides
+from api.wire import comparison, overrides
 from api.wire import requests as r
 from api.wire import requests_accounts as ra
 from api.wire import requests_mutes as rm
@@ -52,11 +52,14 @@ OV = f"{B}/{{breaker_id}}/override"
 OVS = f"{P}/overrides"
 W1, B1, R1, N1 = f"{W}/{{workspace_id}}", f"{B}/{{breaker_id}}", f"{R}/{{router_id}}", f"{N}/{{channel_id}}"
 
+Whole = Annotated[int, Meta(ge=-(10**18) + 1, le=10**18 - 1, extra_json_schema={"format": "int64"})]
 Overlap = Annotated[int, Meta(ge=0, le=600_000, extra_json_schema={"default": 600_000})]
 IF_MATCH = Parameter("If-Match", "header", str, "Replace only while the set has one of these entity tags.")
 DESTRUCTIVE = Parameter("allow_destructive", "query", bool, "true overrides the guardrail.")
 OVERRIDE_MATCH = Parameter("If-Match", "header", str, "Only while the override in force has this entity tag.")
 END_REASON = Parameter("reason", "query", Annotated[str, Meta(max_length=500)], "Why it is ended.")
+SPAN_SINCE = Parameter("since_ms", "query", Whole, "The span begins then; a day before its end unless said.")
+SPAN_UNTIL = Parameter("until_ms", "query", Whole, "The span ends then; now unless said.")
 OVERLAP = Parameter("overlap_ms", "query", Overlap, "The old secret counts so long; at most, and unsaid: 10 min.")
 WORKSPACE = Parameter("workspace_id", "query", str, "Only projects of this workspace.")
 SIGNATURE = (
@@ -64,7 +67,6 @@ SIGNATURE = (
     Parameter("Idempotency-Key", "header", str, "A request with the same key within 10 minutes is applied once."),
     Parameter("Content-Encoding", "header", Literal["gzip", "identity", ""], "gzip, or nothing."),
 )
-Whole = Annotated[int, Meta(ge=-(10**18) + 1, le=10**18 - 1, extra_json_schema={"format": "int64"})]
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, extra_json_schema={"default": LIMIT_DEFAULT})]
 EVENTS = (
     Parameter("since_ms", "query", Whole, "Events newer than this."),
@@ -155,6 +157,15 @@ OPERATIONS: tuple[Operation, ...] = (
     Op("GET", B1, "get_breaker", "One breaker", ok(a.BreakerSingle)),
     editing(B1, "update_breaker", "Change a breaker", r.BreakerPatch, a.BreakerSingle, refusals=(409,)),
     Op("DELETE", B1, "delete_breaker", "Delete a breaker", GONE),
+    Op(
+        "GET",
+        f"{B}/{{breaker_id}}/comparison",
+        "compare_shadow",
+        "A shadow beside what it watches (ours)",
+        ok(comparison.Comparison),
+        refusals=(400, 422),
+        parameters=(SPAN_SINCE, SPAN_UNTIL),
+    ),
     Op("GET", OVS, "list_overrides", "Overrides in force (ours)", ok(overrides.OverrideList)),
     Op(
         "POST",

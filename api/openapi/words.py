@@ -57,6 +57,8 @@ OPERATIONS = {
     "get_breaker": "Shows one breaker.",
     "update_breaker": "Changes the fields that are given; null sets a field back to its default. A change of metric, "
     "kind or kind_params starts the evidence anew and keeps the state.",
+    "compare_shadow": "Compares the machine of a shadow with that of the breaker it watches, whatever callers saw. "
+    "422: it is no shadow, or there were too many events.",
     "list_overrides": "Lists the overrides in force, the one that ends first first.",
     "set_overrides": "Puts one override in force for all breakers that match. 409: they are more than the guardrail "
     "allows; `allow_destructive=true` lifts it.",
@@ -243,6 +245,21 @@ PROPERTIES = {
     "OverrideSet.for_ms": "How long it lasts, milliseconds. Default: an hour.",
     "OverrideSet.until_ms": "When it ends, Unix milliseconds, instead of for_ms.",
     "OverrideSet.then": "half_open: a ramp begins where it ends. Default: callers see the machine's own state again.",
+    "Comparison.since_ms": "Begin of the span, Unix milliseconds.",
+    "Comparison.until_ms": "End of the span, Unix milliseconds.",
+    "Comparison.shadow": "What the shadow's machine did.",
+    "Comparison.watched": "What the machine of the watched breaker did.",
+    "differing_ms": "How long the two were in different states, milliseconds.",
+    "differing": "How many stretches that were.",
+    "differences": "The first 200 of these stretches.",
+    "trips": "Moves to open.",
+    "closed_ms": "Time in closed, milliseconds.",
+    "half_open_ms": "Time in half_open, milliseconds.",
+    "open_ms": "Time in open, milliseconds.",
+    "from_ms": "Begin of the stretch, Unix milliseconds.",
+    "to_ms": "End of the stretch, Unix milliseconds.",
+    "Difference.shadow": "State of the shadow.",
+    "Difference.watched": "State of the watched breaker.",
     "OverrideMatch.matchers": "All have to match; `channel` is no field here.",
     "OverrideMatch.all": "true, without matchers: all breakers of the project.",
     "OverridesEnd.reason": "Why they are ended.",
@@ -336,15 +353,17 @@ PROPERTIES = {
     "A key that is given is replaced whole, `headers` too. Another scheme, host or port asks for the secrets again.",
     "Channel.enabled": "Whether anything is sent.",
     "ChannelPatch.enabled": "Whether anything is sent. Default: true.",
-    "Channel.events": "What is told: trip (a move to open), recover (half_open to closed).",
-    "ChannelPatch.events": "What is told: trip (a move to open), recover (half_open to closed). Default: both.",
+    "Channel.events": "What is told: trip (a move to open), recover (a move to closed), observed (the same of breakers "
+    "that observe).",
+    "ChannelPatch.events": "What is told: trip (a move to open), recover (a move to closed), observed (the same of "
+    "breakers that observe). Default: trip and recover.",
     "ChannelTest.status": "sent: the receiver took it.",
     "ChannelTest.message": "The same for people.",
     "channel_id": "Id of the notification channel.",
     "Delivery.name": "Name of the breaker.",
     "event_id": "Id of the event it tells; null: the end of a deleted breaker has none.",
-    "Delivery.kind": "trip, recover, resolve (the breaker of a trip is gone), or mute_ending (a mute ends that holds "
-    "trips back).",
+    "Delivery.kind": "trip, recover, resolve (the breaker of a trip is gone), observed, or mute_ending (a mute ends "
+    "that holds trips back).",
     "Delivery.state": "pending: waits. held: waits behind a mute. sent: the receiver took it. dead: given up. "
     "cancelled: not needed any more. suppressed: the outage ended behind a mute.",
     "Delivery.breaker_id": "Id of the breaker; zeros of a mute_ending, which is about none.",

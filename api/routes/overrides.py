@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from quart import Blueprint, Response, request
 
 from api.auth import path_uuid
@@ -19,17 +20,21 @@ from api.context.fields import sent_fields
 from api.context.matched import breaker_facts, matching
 from api.context.replica import replica
 from api.wire import overrides as wire
+from api.wire.comparison import EVENTS_MAX, Course, compare, course_of
 from api.wire.http import json_response, no_content, tagged
-from api.wire.query import comment, flag
+from api.wire.query import comment, flag, span
 from api.wire.requests_bulk import refuse_many
 from api.wire.responses_mutes import previewed
-from breaker_actors.errors import NotFound
+from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.store.base import Edit
 from breaker_actors.store.mutes.matching import BreakerFacts
-from breaker_actors.store.rows import BreakerRow, ProjectRow
+from breaker_actors.store.rows import BreakerRow, EventQuery, ProjectRow
 
 blueprint = Blueprint("overrides", __name__, url_prefix="/v1/projects/<project_id>")
 ONE = "/breakers/<breaker_id>/override"
+DAY_MS = 86_400_000
+EARLIER = 50
+"""Events before a span that are looked through for where the machine was."""
 
 
 @blueprint.get("/overrides")
@@ -73,6 +78,33 @@ async def end_overrides(project_id: str) -> Response:
     found = await matching(wire.matchers_of(fields), await breaker_facts(project.id))
     edit = wire.ending(None, current_actor(), wire.end_reason(fields), now_ms)
     return await _change_all(project, found, edit, now_ms)
+
+
+@blueprint.get("/breakers/<breaker_id>/comparison")
+async def compare_shadow(project_id: str, breaker_id: str) -> Response:
+    """A shadow beside the breaker that it watches, over a span of time; the last day unless another is named."""
+    project, parts = await authorized_project(project_id, "manage"), replica()
+    row = await parts.config.get_breaker(project.id, path_uuid(breaker_id))
+    if row is None:
+        raise NotFound("There is no such breaker.")
+    if row.shadow_of is None:
+        raise Invalid("This breaker is no shadow of another one.", {"shadow_of": "is null"})
+    since_ms, until_ms = span(request.args, parts.clock.now_ms(), DAY_MS)
+    ids = (row.id, row.shadow_of)
+    shadow, watched = [await _course(project.id, id_, since_ms, until_ms) for id_ in ids]
+    return json_response(compare(ids, shadow, watched, since_ms, until_ms))
+
+
+async def _course(project_id: str, breaker_id: str, since_ms: int, until_ms: int) -> Course:
+    store = replica().events
+    query = EventQuery(project_id=project_id, breaker_id=breaker_id, since_ms=since_ms - 1, until_ms=until_ms)
+    spend_reads(project_id, 0)
+    rows = await store.events(msgspec.structs.replace(query, limit=EVENTS_MAX + 1))
+    spend_reads(project_id, len(rows))
+    if len(rows) > EVENTS_MAX:
+        raise Invalid("Too many events: ask for a shorter span.", {"since_ms": f"more than {EVENTS_MAX} events"})
+    earlier = msgspec.structs.replace(query, since_ms=None, until_ms=since_ms - 1, limit=EARLIER)
+    return course_of(reversed(rows), await store.events(earlier), since_ms)
 
 
 @blueprint.get(ONE)

@@ -1,7 +1,7 @@
 """Bodies and query strings: how requests become values and values become answers; pure. In: bytes and query strings of
 a request, and stored rows. Out: typed requests or one error that names the field, and JSON answers with their headers.
 
-Public: `decoding`, `exposition`, `http`, `overrides`, `query`, `remarks`, `requests`, `requests_accounts`,
-`requests_bulk`, `requests_mutes`, `responses`, `responses_accounts`, `responses_admin`, `responses_deliveries`,
-`responses_mutes`, `samples`, `telling`, `types`, `unknown`.
+Public: `comparison`, `decoding`, `exposition`, `http`, `overrides`, `query`, `remarks`, `requests`,
+`requests_accounts`, `requests_bulk`, `requests_mutes`, `responses`, `responses_accounts`, `responses_admin`,
+`responses_deliveries`, `responses_mutes`, `samples`, `telling`, `types`, `unknown`.
 """

@@ -150,6 +150,18 @@ def comment(field: str, args: Mapping[str, str], chars_max: int) -> str | None:
     return said or None
 
 
+def span(args: Mapping[str, str], now_ms: int, length_ms: int) -> tuple[int, int]:
+    """From `since_ms` to `until_ms`: to now, and so long before that, where nothing is said."""
+    given = _given(args)
+    until = _integer("until_ms", given)
+    until_ms = now_ms if until is None else min(until, now_ms)
+    since = _integer("since_ms", given)
+    since_ms = until_ms - length_ms if since is None else since
+    if not 0 <= since_ms < until_ms:
+        raise _bad("since_ms", "not before until_ms")
+    return since_ms, until_ms
+
+
 def overlap_ms(args: Mapping[str, str], most: int) -> int:
     """How long a rotated secret shall still count: what is asked for, at most the setting, which is the default."""
     asked = _integer("overlap_ms", _given(args))

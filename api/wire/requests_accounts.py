@@ -14,7 +14,7 @@ from breaker_actors.errors import Invalid
 from breaker_actors.notify.channels.config import stays
 from breaker_actors.notify.channels.reach import unreachable
 from breaker_actors.store.base import ChannelEdit
-from breaker_actors.store.rows import Alert, ChannelDraft, ChannelKind, ChannelRow
+from breaker_actors.store.rows import Alert, ChannelDraft, ChannelEvent, ChannelKind, ChannelRow
 from breaker_actors.text.redaction import mask, masked_paths
 
 SLUG = f"[A-Za-z0-9._~-]{{1,{NAME_LENGTH_MAX}}}"
@@ -26,7 +26,7 @@ CONFIRMATION_BYTES_MAX = 4_096
 CONFIG_BYTES_MAX, CONFIG_VALUES_MAX = 1 << 14, 200
 """Of a channel's config, in JSON: room for 32 headers of 350 characters beside an address and a secret, or for 50
 recipients. All of it is opened and masked whenever it is shown."""
-ALERTS: tuple[Alert, ...] = get_args(Alert)
+ALERTS: tuple[ChannelEvent, ...] = get_args(Alert)
 
 
 class WorkspaceCreate(msgspec.Struct):
@@ -78,7 +78,7 @@ class ChannelPatch(msgspec.Struct, kw_only=True):
     name: Name | None = None
     config: JsonObject | UnsetType | None = UNSET
     enabled: Enabled | UnsetType | None = UNSET
-    events: Annotated[list[Alert], default(list(ALERTS))] | UnsetType | None = UNSET
+    events: Annotated[list[ChannelEvent], default(list(ALERTS))] | UnsetType | None = UNSET
 
 
 class ChannelCreate(ChannelPatch, kw_only=True):
@@ -120,7 +120,7 @@ def channel_edit(fields: Mapping[str, Any], allow_private: bool) -> ChannelEdit:
     return edit
 
 
-def _alerts(events: list[Alert] | UnsetType | None) -> tuple[Alert, ...]:
+def _alerts(events: list[ChannelEvent] | UnsetType | None) -> tuple[ChannelEvent, ...]:
     """Each once; none given means all."""
     return ALERTS if events is UNSET or events is None else tuple(dict.fromkeys(events))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from api.wire.responses import Answer, list_of, shown
 from api.wire.types import Count, Instant, JsonObject, Ms, Uuid
 from breaker_actors.clock import rfc3339
-from breaker_actors.store.rows import Alert, AuditRow, ChannelKind, ChannelRow, KeyRow, WorkspaceRow
+from breaker_actors.store.rows import AuditRow, ChannelEvent, ChannelKind, ChannelRow, KeyRow, WorkspaceRow
 from breaker_actors.text.redaction import mask
 
 KEY_SHOWN_ONCE = "Keep this key: it is shown only now."
@@ -63,7 +63,7 @@ class Channel(Answer, kw_only=True):
     channel: ChannelKind
     config: JsonObject
     enabled: bool
-    events: list[Alert]
+    events: list[ChannelEvent]
     inserted_at: Instant
     created_at: Instant
     updated_at: Instant

@@ -201,7 +201,7 @@ class JournalHost:
             raise
         self._doubtful.clear()  # had it been stored, this one would have been fenced
         stored = [commit for commit, result in zip(commits, results, strict=True) if result == "ok"]
-        if any(alert_of(e.prev, e.curr) for c in stored for e in c.events if e.hidden_by is None):
+        if any(alert_of(e.prev, e.curr) for c in stored for e in c.events if e.hidden_by != "override"):
             self._nudge()
         self._count(stored, results)
         sequence = self._head.sequence

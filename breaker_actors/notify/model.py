@@ -10,17 +10,18 @@ import msgspec
 
 from breaker_actors.store.rows import ChannelKind, MutedBy
 
-MessageKind = Literal["trip", "recover", "resolve", "test", "mute_ending"]
+MessageKind = Literal["trip", "recover", "resolve", "test", "observed", "mute_ending"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a renderer needs.
 
-    `kind`: a trip is every move to open, a recover is half_open -> closed, a resolve says that an open breaker was
-    deleted, a test comes from the /test operation, a mute_ending says that a mute ends behind which something waits
-    (`name` is its comment). `rule` and `agg` are those of the event (semantics.md section 5);
-    a rule may also have op, min_count and kind_params, and is worded the better for it. `outage_ms`: of a recover, how
-    long the breaker was away from closed. `muted_by`: of a trip that was held behind a mute, and of a warning.
+    `kind`: a trip is every move to open, a recover every one to closed; observed is either of a breaker that observes;
+    a resolve says that an open breaker was deleted, a test comes from the /test operation, a mute_ending says that a
+    mute ends behind which something waits (`name` is its comment). `rule` and `agg` are those of the event
+    (semantics.md section 5); a rule may also have op, min_count and kind_params, and is worded the better for it.
+    `outage_ms`: of a recover, how long the breaker was away from closed. `muted_by`: of a trip that was held behind a
+    mute, and of a warning. `by` and `comment`: who moved the breaker by hand, and why.
     `delivery_id` stays the same over retries: it becomes the Idempotency-Key and the Message-ID.
     """
 
@@ -41,6 +42,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     outage_ms: int | None
     delivery_id: str
     muted_by: MutedBy | None = None
+    by: str | None = None
+    comment: str | None = None
 
 
 NOBODY = "00000000-0000-0000-0000-000000000000"

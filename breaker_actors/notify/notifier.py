@@ -422,5 +422,7 @@ def message_of(row: DeliveryRow, project_name: str | None) -> Message:
         trace_url=told.trace_url,
         outage_ms=told.outage_ms,
         muted_by=told.muted_by,
+        by=told.by,
+        comment=told.comment,
         delivery_id=row.id,
     )

@@ -48,6 +48,8 @@ class ChannelSender:
                 return await self._post(to, to.config["webhook_url"], {}, body)
             case "pagerduty" if message.kind == "mute_ending":
                 return Attempt(result="refused", error="PagerDuty is not warned of the end of a mute")
+            case "pagerduty" if message.kind == "observed":
+                return Attempt(result="refused", error="PagerDuty is not told of what callers don't see")
             case "pagerduty":
                 body = msgspec.json.encode(pagerduty.render(message, to.config))
                 return await self._post(to, to.config.get("events_url") or pagerduty.EVENTS_URL, {}, body)

@@ -57,7 +57,7 @@ def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
     """One row for each channel that takes it, of event rows that are being stored, in order. Call before they are
     inserted, with those of projects that are heard (`is_heard`). Costs nothing for events that are no alerts."""
     seen = [event for event in events if event["hidden_by"] is None]
-    alerts = [event for event in seen if alert_of(event["prev"], event["curr"])]
+    alerts = [event for event in (*seen, *_observed(events)) if alert_of(event["prev"], event["curr"])]
     if not alerts:
         return
     receivers = _receivers(c, sorted({event["project_id"] for event in alerts}))
@@ -78,10 +78,20 @@ def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
                 # a channel that takes recoveries only asks for no trip before them
                 incident = outage.sequence if outage is not None and "trip" in wanted else None
                 rows.append(_row(event, channel_id, kind, told, incident))
+    for event in (event for event in alerts if event["hidden_by"] is not None):
+        mine = receivers[event["project_id"]]
+        told = _told(event, rules.get(event["breaker_id"]), None, link_of(mine.trace_template, event["trace_id"]))
+        takers = (channel_id for channel_id, wanted in mine.channels if "observed" in wanted)
+        rows += (_row(event, channel_id, "observed", told, None) for channel_id in takers)
     quiet = {project_id for project_id, mine in receivers.items() if mine.quiet}
     superseded = hold_back(c, [row for row in rows if row["project_id"] in quiet]) if quiet else []
     kept = {row["id"] for row in _write(c, rows)}
     suppress_held(c, [one for one in superseded if one.by in kept])
+
+
+def _observed(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Moves of breakers that observe. Those behind an override are nobody's to hear."""
+    return [event for event in events if event["hidden_by"] == "observe"]
 
 
 def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:

@@ -280,6 +280,7 @@ def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
         e.prev,
         e.curr,
         e.transition_seq.label("event_seq"),
+        e.hidden_by,
     )
     query = query.outerjoin(t.events, (e.shard == o.shard) & (e.sequence == o.sequence))
     query = query.order_by(o.channel_id, o.breaker_id, o.number)
@@ -293,12 +294,18 @@ def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
             before = row if row.sequence is not None else before
 
 
+def _kind_of(event: Row[Any]) -> str | None:
+    """The kind of the deliveries of an event."""
+    alert = alert_of(event.prev, event.curr)
+    return alert if event.hidden_by is None else "observed" if alert and event.hidden_by == "observe" else None
+
+
 def _delivery_words(row: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterator[str]:
     if row.sequence is not None:
         if row.event_seq is None:
             if row.created_ms > kept.events_ms:
                 yield "tells of an event that is not there"
-        elif (row.kind, row.transition_seq) != (alert_of(row.prev, row.curr), row.event_seq):
+        elif (row.kind, row.transition_seq) != (_kind_of(row), row.event_seq):
             yield f"tells of a {row.kind} with transition {row.transition_seq}, its event is another one"
         if before is not None and before.transition_seq >= row.transition_seq:
             yield f"comes behind that of transition {before.transition_seq}"

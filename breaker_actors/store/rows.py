@@ -313,6 +313,8 @@ class StreamSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 ChannelKind = Literal["slack", "pagerduty", "email", "webhook"]
 Alert = Literal["trip", "recover"]
+ChannelEvent = Alert | Literal["observed"]
+"""What a channel takes; observed: trips and recoveries of breakers that observe, which callers don't see."""
 
 
 def alert_of(prev: str, curr: str) -> Alert | None:
@@ -328,7 +330,7 @@ class ChannelDraft(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     name: str | None = None
     enabled: bool = True
-    events: tuple[Alert, ...] = ("trip", "recover")
+    events: tuple[ChannelEvent, ...] = ("trip", "recover")
 
 
 class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,7 +342,7 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
     channel: ChannelKind
     config: dict[str, Any]
     enabled: bool
-    events: tuple[Alert, ...]
+    events: tuple[ChannelEvent, ...]
     inserted_ms: int
     updated_ms: int
 
@@ -348,7 +350,7 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"ChannelRow(id={self.id!r})"
 
 
-AlertKind = Literal["trip", "recover", "resolve", "mute_ending"]
+AlertKind = Literal["trip", "recover", "resolve", "observed", "mute_ending"]
 DeliveryState = Literal["pending", "held", "sent", "dead", "cancelled", "suppressed"]
 
 
@@ -369,7 +371,8 @@ class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
 
     `rule` is that of the event and, where the breaker's settings are still the same, op, min_count and kind_params.
     `outage_ms`: since the breaker left closed; None for the move that began it, or where that is not known any more.
-    `muted_by`: of a trip that was held behind a mute, and of the warning that a mute ends.
+    `muted_by`: of a trip that was held behind a mute, and of the warning that a mute ends. `by` and `comment`: who made
+    the move by hand, and why.
     """
 
     name: str
@@ -383,6 +386,8 @@ class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
     outage_ms: int | None = None
     trace_url: str | None = None
     muted_by: MutedBy | None = None
+    by: str | None = None
+    comment: str | None = None
 
 
 UNREADABLE_ALERT = AlertPayload(

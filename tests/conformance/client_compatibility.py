@@ -103,6 +103,10 @@ SHAPES: dict[str, str] = {
         transition_seq:int kind:string state:string attempts:int last_status:int? last_error:string?
         next_attempt_at:time? created_at:time sent_at:time? ended_at:time?""",
     "DeliveryList": "deliveries:[Delivery] items:[Delivery] returned:int " + PAGES,
+    "Machine": "breaker_id:string trips:int closed_ms:int half_open_ms:int open_ms:int",
+    "Difference": "from_ms:int to_ms:int shadow:string watched:string",
+    "Comparison": """since_ms:int until_ms:int shadow:Machine watched:Machine differing_ms:int differing:int
+        differences:[Difference]""",
     "Override": OVERRIDE,
     "BreakerOverride": "breaker_id:string override:Override?",
     "OverrideItem": OVERRIDE + " breaker_id:string name:string",
@@ -162,6 +166,7 @@ ANSWERS: dict[str, str] = {
     "POST P/notification-channels/{channel_id}/test": "Sent",
     "GET P/notification-channels/{channel_id}/deliveries": "DeliveryList",
     "POST P/notification-channels/{channel_id}/deliveries/{delivery_id}/redrive": "DeliveryList",
+    "GET P/breakers/{breaker_id}/comparison": "Comparison",
     "GET P/overrides": "OverrideList",
     "POST P/overrides": "OverridesChanged",
     "POST P/overrides:preview": "MutePreviewed",

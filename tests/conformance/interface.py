@@ -60,6 +60,7 @@ DELETE P/routers/{router_id}/breakers/{breaker_id}  manage  204 404
 GET    P/notification-channels/{channel_id}  manage   200 404
 GET    P/notification-channels/{channel_id}/deliveries  manage  200 400
 POST   P/notification-channels/{channel_id}/deliveries/{delivery_id}/redrive  manage  202 409
+GET    P/breakers/{breaker_id}/comparison    manage   200 400 404 422
 GET    P/overrides                           manage   200
 POST   P/overrides                           manage   200 409 422
 POST   P/overrides:preview                   manage   200 422

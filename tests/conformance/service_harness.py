@@ -142,6 +142,7 @@ OBSERVING = RULE | {
 _MAKERS: dict[str, tuple[str, Any, str]] = {
     "breaker_id": ("POST P/breakers", RULE, "breaker.id"),
     "second_breaker_id": ("POST P/breakers", RULE, "breaker.id"),
+    "shadow_id": ("POST P/breakers", RULE | {"shadow_of": "{breaker_id}"}, "breaker.id"),
     "observing_id": ("POST P/breakers", OBSERVING, "breaker.id"),
     "router_id": ("POST P/routers", {"name": "r"}, "router.id"),
     "channel_id": ("POST P/notification-channels", {"channel": "webhook", "config": {"url": "{hook}"}}, "channel.id"),

@@ -81,6 +81,31 @@ async def test_an_outage_may_begin_half_open(told: OutboxWorld) -> None:
     assert [end.incident for end in (await told.rows(channel.id))[-1:]] == [8]
 
 
+async def test_what_a_breaker_observes_is_told_to_who_asks_for_it(told: OutboxWorld) -> None:
+    """A channel that takes `observed` hears of trips and recoveries that callers don't see, no other one does; what an
+    override hides is told to nobody."""
+    asks, others, row = await told.channel("trip", "observed"), await told.channel(), await told.breaker()
+    hidden = [
+        msgspec.structs.replace(draft_, hidden_by="observe")
+        for draft_ in (event(1), event(2, "open", "half_open"), event(3, "half_open", "closed"))
+    ]
+    under = msgspec.structs.replace(event(4), hidden_by="override")
+    commit = told.world.commit(row.id, told.epochs[row.id], *hidden, under)
+    assert await told.world.write(commit) == ["ok"]
+    assert await told.words(asks.id) == ["observed pending", "observed pending"]
+    assert await told.words(others.id) == []
+    assert [one.told.curr for one in await told.rows(asks.id)] == ["open", "closed"]
+
+
+async def test_who_moved_a_breaker_by_hand_is_told(told: OutboxWorld) -> None:
+    """And why."""
+    channel, row = await told.channel(), await told.breaker()
+    forced = msgspec.structs.replace(event(1), reason="forced_open", by="sam", comment="drill", value=None)
+    assert await told.world.write(told.world.commit(row.id, told.epochs[row.id], forced)) == ["ok"]
+    (trip,) = await told.rows(channel.id)
+    assert (trip.told.reason, trip.told.by, trip.told.comment) == ("forced_open", "sam", "drill")
+
+
 async def test_an_outage_is_known_over_many_commits(told: OutboxWorld) -> None:
     """All rows of one outage have the sequence of the event it began with, whatever came in which commit."""
     channel, row, other = await told.channel(), await told.breaker(), await told.breaker("b")

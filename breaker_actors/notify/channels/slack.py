@@ -14,7 +14,7 @@ from breaker_actors.notify.model import Message
 from breaker_actors.text.escaping import cut, for_slack, link
 
 HEADER_MAX, FIELD_MAX, FIELDS_MAX = 150, 2000, 10
-MARKS = {"trip": "🔴", "recover": "🟢", "resolve": "⚪", "test": "🔵", "mute_ending": "🔔"}
+MARKS = {"trip": "🔴", "recover": "🟢", "resolve": "⚪", "test": "🔵", "observed": "👁", "mute_ending": "🔔"}
 
 Block = dict[str, Any]
 

@@ -43,6 +43,8 @@ def render(message: Message) -> bytes:
     }
     if message.kind == "resolve":
         body["reason"] = message.reason
+    if message.by is not None:
+        body |= {"by": message.by, "comment": message.comment, "reason": message.reason}
     if message.muted_by is not None:
         body["muted_by"] = {k: v for k, v in msgspec.to_builtins(message.muted_by).items() if v is not None}
     return msgspec.json.encode(body)

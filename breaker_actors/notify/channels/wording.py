@@ -31,6 +31,13 @@ REASONS = {
     "recovered": "the recovery was confirmed",
     "cooldown_elapsed": "the cooldown is over",
     "deleted": "the breaker was deleted",
+    "forced_open": "forced open",
+    "forced_closed": "forced closed",
+    "throttled": "throttled",
+    "override_ended": "the override was ended",
+    "override_expired": "the override is over",
+    "mode_observe": "it observes from now on",
+    "mode_enforce": "it is enforced from now on",
 }
 STATES = {"half_open": "half open"}
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
@@ -205,6 +212,8 @@ def headline(message: Message) -> str:
             return f"{name} is open again" if is_again(message) else f"{name} is open"
         case "recover":
             return f"{name} has recovered"
+        case "observed":
+            return f"{name} would be {_state(message.curr)}"
         case "resolve":
             return f"{name} was deleted while {_state(message.prev)}"
         case "test":
@@ -216,6 +225,10 @@ def headline(message: Message) -> str:
 def summary(message: Message) -> str:
     """One sentence that stands alone: a mail's subject, an alert's title, what a phone shows of a Slack message."""
     match message.kind:
+        case "trip" if message.by is not None:
+            return f"{headline(message)}: {_reason(message)} by {hand_words(message)}{_late_words(message)}"
+        case "observed" if message.curr == "open":
+            return f"{headline(message)}: {_trip_cause(message)}"
         case "trip":
             return f"{headline(message)}: {_trip_cause(message)}{_late_words(message)}"
         case "recover" if message.outage_ms is not None:
@@ -226,6 +239,11 @@ def summary(message: Message) -> str:
             return f"{headline(message)}, {_waiting_words(message)} behind it"
         case _:
             return headline(message)
+
+
+def hand_words(message: Message) -> str:
+    """Who moved the breaker by hand, and why."""
+    return ": ".join(for_line(words, 500) for words in (message.by, message.comment) if words)
 
 
 def _trip_cause(message: Message) -> str:
@@ -245,6 +263,8 @@ def explanation(message: Message) -> str:
             return f"All calls are let through again. The outage lasted {duration(message.outage_ms)}."
         case "recover":
             return "All calls are let through again."
+        case "observed":
+            return "It observes: callers see it closed."
         case "resolve":
             return "Nobody watches its calls any more; what was opened for it can be closed."
         case "mute_ending":
@@ -265,6 +285,8 @@ def facts(message: Message) -> dict[str, str]:
         shown["Samples"] = samples_words(message)
     shown["State"] = f"{_state(message.prev)} → {_state(message.curr)}"
     shown["Reason"] = _reason(message)
+    if message.by is not None:
+        shown["By"] = hand_words(message)
     if message.outage_ms is not None:
         shown["Outage"] = duration(message.outage_ms)
     if message.muted_by is not None:

@@ -106,9 +106,8 @@ def _commit(c: Connection, head: JournalHead, commits: Sequence[Commit]) -> tupl
     # at least one number, for checkpoints alone, too: one that was given up and comes late must not undo a newer one
     new = msgspec.structs.replace(head, sequence=head.sequence + max(1, sum(map(numbers_taken, commits))))
     _advance(c, head, new)
-    alerting = any(
-        alert_of(event.prev, event.curr) for commit in commits for event in commit.events if event.hidden_by is None
-    )
+    heard_of = [event for commit in commits for event in commit.events if event.hidden_by != "override"]
+    alerting = any(alert_of(event.prev, event.curr) for event in heard_of)
     fences, heard = _fences(c, sorted({commit.breaker_id for commit in commits}), alerting)
     results: list[CommitResult] = []
     kept: list[dict[str, Any]] = []

@@ -155,6 +155,10 @@ def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]
         key, outage = (row["channel_id"], row["breaker_id"]), (row["channel_id"], row["incident"])
         breaker, channel = breakers.get(row["breaker_id"]), channels[row["channel_id"]]
         found = breaker and last_to_end(mutes.get(row["project_id"], ()), breaker, channel, row["created_ms"])
+        if row["kind"] == "observed":
+            if found:
+                _suppress(row, found[0].id)
+            continue
         before = held.pop(key, None)
         if row["kind"] == "trip":
             if found:

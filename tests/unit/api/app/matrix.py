@@ -101,6 +101,7 @@ ROWS: dict[str, Row] = {
     "get_breaker": Row("manage"),
     "update_breaker": Row("manage", 200, {"threshold": 7}),
     "delete_breaker": Row("manage", 204),
+    "compare_shadow": Row("manage", 422),
     "list_overrides": Row("manage"),
     "set_overrides": Row("manage", 200, {"kind": "force_open", "reason": "why", "all": True}),
     "preview_overrides": Row("manage", 200, {"all": True}),
