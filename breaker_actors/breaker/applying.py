@@ -160,6 +160,6 @@ class Applying:
 
     def look(self, breakers: Collection[HostedBreaker]) -> None:
         """Tells what was applied, and to what (see Meters.watch)."""
-        look(self._meters, breakers)
+        look(self._meters, breakers, self._clock.now_ms())
         self._meters.total("breakers_records_applied_total", self._applied)
         self._meters.total("breakers_samples_applied_total", self._samples_applied)

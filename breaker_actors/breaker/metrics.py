@@ -42,11 +42,20 @@ def count_losses(meters: Meters, hosted: HostedBreaker) -> None:
         hosted.losses_reported = losses
 
 
-def look(meters: Meters, hosted: Collection[HostedBreaker]) -> None:
-    """How many breakers are held, by the state that readers see."""
+def look(meters: Meters, hosted: Collection[HostedBreaker], now_ms: int) -> None:
+    """How many breakers are held, by the state that readers see; overrides in force, and breakers that observe."""
+    begun: list[int] = []
+    observing = 0
     states = Counter({"closed": 0, "open": 0, "half_open": 0, "starting": 0})
     for each in hosted:
-        states["starting" if each.committed is None else each.committed.state] += 1
+        seen = each.committed
+        states["starting" if seen is None else seen.state] += 1
+        if seen is not None:
+            observing += seen.mode == "observe"
+            begun += [] if seen.override is None else [seen.override.since_ms]
         count_losses(meters, each)
     for state, n in states.items():
         meters.gauge("breakers_held", n, state=state)
+    meters.gauge("breakers_observing", observing)
+    meters.gauge("breakers_overrides_active", len(begun))
+    meters.gauge("breakers_overrides_age_seconds", max(0, now_ms - min(begun, default=now_ms)) / 1000)

@@ -371,6 +371,9 @@ _METERS = [
         ("notifier",),
         "notifications of outages that outlasted their mutes",
     ),
+    Meter("breakers_overrides_active", "breakers", ("breaker",), "breakers whose callers see an override"),
+    Meter("breakers_overrides_age_seconds", "seconds", ("breaker",), "since the oldest of these overrides was set"),
+    Meter("breakers_observing", "breakers", ("breaker",), "breakers in mode observe"),
     Meter("breakers_mutes_active", "mutes", ("notifier",), "mutes between their start and their end"),
     Meter("breakers_mutes_age_seconds", "seconds", ("notifier",), "since the oldest of these mutes started"),
     Meter(
