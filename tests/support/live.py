@@ -228,10 +228,11 @@ def serving(data_dir: Path, *options: str, cwd: Path | None = None, **environ: s
 
 
 class StreamReader:
-    """Follows the state stream in a thread; `messages` grows."""
+    """Follows the state stream in a thread; `messages` grows, and `times` (time.perf_counter) with it."""
 
     def __init__(self, service: LiveService, key: str) -> None:
         self.messages: list[dict[str, Any]] = []
+        self.times: list[float] = []
         self.heartbeats = 0
         self.opened = threading.Event()
         self._closing = False
@@ -250,6 +251,7 @@ class StreamReader:
                 self.opened.set()
                 for line in answer.iter_lines():
                     if line.startswith("data: "):
+                        self.times.append(time.perf_counter())
                         self.messages.append(json.loads(line[6:]))
                     elif line.startswith(": heartbeat"):
                         self.heartbeats += 1
