@@ -117,6 +117,21 @@ def test_the_mute_walk(beside: Path) -> None:
     assert nights.startswith("ended ")
 
 
+def test_the_override_walk(live: LiveService, beside: Path) -> None:
+    """With a breaker of another name: several walks make one that is called search."""
+    live.breaker(name="walked")
+    over, many, modes = blocks(GUIDES / "overrides.md", "bash")
+    done = shell("set -e\n" + "\n".join((over, many, modes)).replace("search", "walked"), beside)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("force_open until ")
+    assert "the index is being moved" in lines[1]
+    assert lines[2].startswith("throttle until ")
+    assert lines[3] == "ended"
+    assert "matches 1 breakers, 0 open now" in lines
+    assert lines[-2:] == ["walked observes", "walked is enforced"]
+
+
 def test_the_backfill_walk(beside: Path) -> None:
     (script,) = blocks(GUIDES / "backfill-and-export.md", "sh")
     done = shell(script, beside, 240)
