@@ -31,11 +31,13 @@ class DuplicateKeys:
         return now_ms - self._lives_ms
 
     def adopt(self, router: OwnedRouter, old: OwnedRouter | None, now_ms: int) -> None:
-        """A router came with the keys in its log; those that `old` had are known with their times."""
+        """A router came with the keys in its log; those that `old` had are known with their times. The others count as
+        of its last stamp at least: a clock that was behind just then must not end them once it is right again."""
         noted = old.keys if old is not None else {}
+        since_ms = max(now_ms, router.last_ms)
         for key in router.keys:
             if key not in noted:
-                self._ages.add(router.project_id, now_ms, router.id, key)
+                self._ages.add(router.project_id, since_ms, router.id, key)
 
     def note(self, router: OwnedRouter, append: Append) -> None:
         """A record is in the log."""
