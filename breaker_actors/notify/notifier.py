@@ -82,7 +82,7 @@ class Queue:
 
 class NotifierHost:
     """Everything the Notifier does, without Ray. `start()` fences its predecessor. `chance` spreads retries; `idle` is
-    how it waits (tests let time leap there)."""
+    how it waits (tests let time leap there). `superseded` is called when a newer one has taken over."""
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class NotifierHost:
         pace: Pace | None = None,
         chance: random.Random | None = None,
         idle: Idle = rest,
+        superseded: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._sender = sender
@@ -103,6 +104,7 @@ class NotifierHost:
         self._pace = pace or Pace()
         self._chance = chance or random.Random()  # nosec B311 # jitter of retries
         self._idle = idle
+        self._superseded = superseded
         self.meters = Meters("notifier", "notifier")
         self.meters.watch_asides(store.asides)
         self._mutes = MuteKeeper(store, settings, self.meters)
@@ -187,6 +189,7 @@ class NotifierHost:
         except Fenced:
             self._holding = False
             log.warning("notifier_replaced")
+            self._superseded()
         except BreakersError as error:
             log.warning("outbox_not_reached", error=str(error))
 

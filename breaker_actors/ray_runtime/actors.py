@@ -265,7 +265,7 @@ class NotifierActor(_Wrapped):
 
         store, clock = make_store(settings), steady_clock(settings)
         await _until_up(store.open)
-        self._part = NotifierHost(store, open_sender(settings, clock), clock, settings)
+        self._part = NotifierHost(store, open_sender(settings, clock), clock, settings, superseded=_end_process)
         await self._open(settings)
         await _until_up(self._part.start)
 

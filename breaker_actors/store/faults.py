@@ -217,7 +217,7 @@ def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterat
     if {"closed": 1.0, "open": 0.0}.get(event.curr, event.allow_rate) != event.allow_rate:
         yield f"event {seq} has allow_rate {event.allow_rate} while {event.curr}"
     if before is None:
-        if seq == 1 and event.prev != "closed":
+        if seq == 1 and event.prev != "closed" and event.hidden_by is None:  # a ramp may begin without a move
             yield f"event 1 moves from {event.prev}: a breaker begins closed"
         return
     if seq != before.transition_seq + 1:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from breaker_actors.core.model import Agg, StateWord, Transition
+from breaker_actors.core.model import Agg, HiddenBy, StateWord, Transition
 from breaker_actors.messages import EventDraft, MoreFaults
 from breaker_actors.store import checksums, migrations
 from breaker_actors.store.faults import TOLD_MAX, Found, faults
@@ -72,6 +72,21 @@ def test_a_move_at_minus_zero_is_told_as_zero(value: float) -> None:
         prev="closed", curr="open", ts_ms=1, transition_seq=1, reason="r", allow_rate=0.0, value=value, agg=Agg()
     )
     assert str(EventDraft.of("a", RULE, move).value) == "0.0"
+
+
+@pytest.mark.parametrize(
+    ("hidden_by", "told"), [("observe", []), (None, ["event 1 moves from half_open: a breaker begins closed"])]
+)
+async def test_the_first_move_that_callers_see_is_one_from_closed(
+    world: World, breaker_id: str, backend: Backend, hidden_by: HiddenBy | None, told: list[str]
+) -> None:
+    """One that observes and was to begin a ramp behind an override came to half_open without a move."""
+    draft = msgspec.structs.replace(event(1, "half_open", "open"), hidden_by=hidden_by)
+    state: StateWord = "closed" if hidden_by else "open"
+    assert await world.write(world.commit(breaker_id, 1, draft, state=state, allow_rate=float(state == "closed"))) == [
+        "ok"
+    ]
+    assert words(look(backend)) == told
 
 
 async def test_a_project_with_many_faults_hides_no_other(world: World, breaker_id: str, backend: Backend) -> None:

@@ -23,6 +23,7 @@ import pytest
 from api.cli.verify import verified
 from breaker_actors.settings import Settings
 from tests.support.campaign import Caller, Edits, Follower, Hook, Load, Project, Watch, make_project
+from tests.support.campaign_mutes import Muter, assert_muted_rightly
 from tests.support.cluster import until
 from tests.support.invariants import (
     Evidence,
@@ -57,6 +58,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(SECONDS + 6
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[LiveService]:
     environ = {"REPLICAS": "2", "ROUTER_ACTORS": "2", "ALLOW_PRIVATE_DESTINATIONS": "true"}
+    environ["MUTE_WARNING_MS"] = "3000"
     with serving(tmp_path / "data", **{f"BREAKERS_{name}": value for name, value in environ.items()}) as live:
         yield live
 
@@ -119,11 +121,13 @@ class Campaign:
     evidence: Evidence
     load: Load
     edits: Edits
+    muter: Muter
     followers: list[Follower]
     watch: Watch
     killer: Killer
     hook: Witness
     callers: list[Caller]
+    suppressed: int = 0
 
     @property
     def routers(self) -> list[str]:
@@ -142,6 +146,7 @@ async def prepare(live: LiveService, seed: str, hook: Witness) -> Campaign:
         evidence=Evidence(live.data_dir),
         load=Load(sending, seed),
         edits=Edits(editing, random.Random(f"{seed}:edits")),
+        muter=Muter(editing, random.Random(f"{seed}:mutes")),
         followers=[Follower(live, project) for project in projects for _ in range(FOLLOWERS)],
         watch=Watch(watching, projects[0]),
         killer=Killer(live, random.Random(f"{seed}:kills")),
@@ -157,6 +162,7 @@ async def fight(campaign: Campaign, seed: str) -> None:
     async with asyncio.TaskGroup() as group:
         for project in campaign.projects:
             group.create_task(campaign.edits.run(project, stop))
+            group.create_task(campaign.muter.run(project, stop))
             for i in range(CLIENTS):
                 group.create_task(campaign.load.run(project, stop, random.Random(f"{seed}:{project.secret}:{i}")))
         group.create_task(campaign.watch.run(stop))
@@ -167,6 +173,7 @@ async def fight(campaign: Campaign, seed: str) -> None:
 
 async def settle(campaign: Campaign) -> None:
     for project in campaign.projects:
+        await campaign.muter.end_all(project)
         await until(Watch(campaign.watch.caller, project).all_fresh, SETTLED_S)
 
 
@@ -220,16 +227,23 @@ async def check_replays(campaign: Campaign, until_ms: int) -> None:
 
 
 async def check_notifications(campaign: Campaign) -> None:
-    """Every delivery arrived; one that was taken came again only if the Notifier died before it could note that, or had
-    waited for the answer as long as it ever does."""
+    """Every delivery arrived, unless it was muted, and none that was. One that was taken came again only if the
+    Notifier died before it could note that, or had waited for the answer as long as it ever does."""
     await until(partial(all_ended, campaign.evidence), SETTLED_S)
     deaths = [kill.at for kill in campaign.killer.kills if "Notifier" in kill.victims]
     unseen = []
+    assert set(campaign.muter.done) >= {"make", "edit", "end"}
+    offset_s = time.time() - time.monotonic()
+    arrived = {id_: [round((at + offset_s) * 1000) for at, _ in got] for id_, got in campaign.hook.got.items()}
     for project in campaign.projects:
         for delivery_id in assert_told_once(campaign.evidence, project.id, project.channels):
             taken = [at for at, reply in campaign.hook.got[delivery_id] if reply == Reply()]
             assert taken, f"delivery {delivery_id} never arrived"
             unseen += [delivery_id] * unexplained(campaign.hook, delivery_id, taken, deaths)
+        mutes = campaign.muter.mutes.values()
+        campaign.suppressed += assert_muted_rightly(campaign.evidence, project, mutes, arrived)
+    print(f"suppressed {campaign.suppressed}")
+    assert campaign.suppressed
     assert len(unseen) <= UNSEEN_MAX, f"deliveries came again and nobody died or hung up: {unseen}"
 
 
@@ -246,7 +260,7 @@ def unexplained(hook: Witness, delivery_id: str, taken: Sequence[float], deaths:
 
 
 async def all_ended(evidence: Evidence) -> bool:
-    return not evidence.rows("SELECT 1 FROM outbox WHERE state = 'pending' LIMIT 1")
+    return not evidence.rows("SELECT 1 FROM outbox WHERE state IN ('pending', 'held') LIMIT 1")
 
 
 # -- what is told
@@ -267,9 +281,15 @@ def summary(campaign: Campaign) -> str:
             f"samples {len(campaign.load.accepted)} in {len(campaign.load.caller.answered)} requests",
             f"events {sum(map(len, histories.values()))} of {len(histories)} breakers",
             f"edits {dict(campaign.edits.done)}",
+            f"mutes {dict(campaign.muter.done)}, sure for {sure_s(campaign):.0f} s",
+            f"deliveries {dict(campaign.evidence.rows('SELECT state, count(*) FROM outbox GROUP BY state'))}",
             f"requests sent again: {dict(retries)}",
             f"stream connections {[f.connections for f in campaign.followers]}",
             f"webhooks {len(campaign.hook.requests)} for {len(campaign.hook.got)} deliveries",
             table(kills, columns),
         )
     )
+
+
+def sure_s(campaign: Campaign) -> float:
+    return sum(to - begin for mute in campaign.muter.mutes.values() for begin, to in mute.sure) / 1000

@@ -38,6 +38,7 @@ class Final:
         self._checks.all_records()
         self._checks.whole_log()
         self._checks.outbox()
+        world.judge(world.mutes.at_rest())
         self._samples()
         self._configuration()
         world.trace("events", sum(map(len, self._checks.events.values())))

@@ -56,7 +56,14 @@ TIMED: dict[str, tuple[int, int]] = {
 STANDING = ("skew", "reorder")
 """Kinds that are there all the time: clocks apart, and calls that overtake each other."""
 
-LATER: dict[str, tuple[int, int]] = {"clock_hours": (1, 2), "clock_wrong": (1, 1)}
+LATER: dict[str, tuple[int, int]] = {
+    "clock_hours": (1, 2),
+    "clock_wrong": (1, 1),
+    "crash_notifier": (1, 3),
+    "zombie_notifier": (1, 2),
+    "stop_notifier": (1, 2),
+    "clock_notifier": (1, 2),
+}
 """Timed kinds that came later: drawn behind all others, so that seeds that were there stay what they were."""
 TIMED |= LATER
 

@@ -166,6 +166,38 @@ HAND = {
 }
 """Bugs in what operators make of breakers."""
 
+MUTES = {
+    "what is held is released by the machine's clock": Mutant(
+        "breaker_actors.notify.notifier:NotifierHost._survey",
+        "self._mutes.work(self._epoch, now)",
+        f"self._mutes.work(self._epoch, {_OWN_CLOCK})",
+    ),
+    "a muted trip is sent": Mutant(
+        "breaker_actors.store.alerts:hold_back", "            if found:", "            if False:"
+    ),
+    "a recover of a sent trip is held back": Mutant(
+        "breaker_actors.store.alerts:hold_back",
+        'elif found and row["incident"] is None and before is None:',
+        "elif found:",
+    ),
+    "a recover behind a second trip that is held is not told": Mutant(
+        "breaker_actors.store.alerts:hold_back",
+        "elif before is not None and outage not in told:",
+        "elif before is not None:",
+    ),
+    "what is held is released whoever else mutes it": Mutant(
+        "breaker_actors.store.outbox.held:look",
+        "last_to_end(mutes.get(row.project_id, ()), breaker,",
+        "last_to_end([one for one in mutes.get(row.project_id, ()) if one.id == row.mute_id], breaker,",
+    ),
+    "an end of a mute is not looked at": Mutant(
+        "breaker_actors.notify.mute_keeper:MuteKeeper.work",
+        "whole = changes != self._changes or now >= self._look_ms",
+        "whole = self._changes < 0",
+    ),
+}
+"""Bugs in what people are told, and what is kept back."""
+
 ALERTED = {
     "hidden moves are alerted": (
         Mutant("breaker_actors.store.operational.journal:write_alerts", ' if event["hidden_by"] is None]', "]"),
@@ -183,10 +215,16 @@ SYMPTOMS = {
     "the machine's state is stored as the one that callers see": r"the record says",
     "streams are told of hidden moves": r"the feed tells .*, which callers see nothing of",
     "hidden moves are alerted": r"outbox: ",
+    "what is held is released by the machine's clock": r"by a clock that is ahead",
+    "a muted trip is sent": r"is not held, muted by",
+    "a recover of a sent trip is held back": r"ends an outage that was told",
+    "a recover behind a second trip that is held is not told": r"ends an outage that was told",
+    "what is held is released whoever else mutes it": r"is released at \d+, muted by",
+    "an end of a mute is not looked at": r"deliveries wait, \d+ are held",
 }
 """What each of them is found by."""
 
-_SINGLE = {**CORE, **CLOCK, **DISK, **HAND}
+_SINGLE = {**CORE, **CLOCK, **DISK, **HAND, **MUTES}
 ALL: dict[str, tuple[Mutant, ...]] = {**{name: (mutant,) for name, mutant in _SINGLE.items()}, **SHELL, **ALERTED}
 
 

@@ -1,4 +1,5 @@
-"""Who lays hand on breakers in a run: sets overrides, replaces and lifts them, lets breakers observe and enforce."""
+"""Who lays hand on breakers in a run: sets overrides, replaces and lifts them, lets breakers observe and enforce; and
+who mutes what people hear of them."""
 
 from __future__ import annotations
 
@@ -64,3 +65,45 @@ class OperatorClient:
     async def _send(self, change: str, row: BreakerRow, **more: Any) -> None:
         fields = {"breaker_id": row.id, "by": self._draws.choice(WHO), **more}
         await configure(self._world, self._client, self._draws, change, fields)
+
+
+MUTED_MS = ((1, 100), (300, 2_000), (1_000, 5_000), (3_000, 9_000))
+
+
+class MutingClient:
+    """Makes mutes, puts their end off or forward, ends some; of most of them it hears nothing any more."""
+
+    def __init__(self, world: World, client: Process) -> None:
+        self._world = world
+        self._client = client
+        self._draws = world.faults.stream("mutes")
+
+    async def run(self, until_s: float) -> None:
+        pause_s = self._draws.choice([0.8, 2.0, 2.0, 5.0, 1_000.0])
+        while self._world.loop.time() < until_s:
+            await pause(self._draws.expovariate(1 / pause_s), until_s)
+            rows = self._world.breaker_rows()
+            if rows and self._world.loop.time() < until_s:
+                await self._act(rows)
+
+    async def _act(self, rows: list[BreakerRow]) -> None:
+        draws, now = self._draws, self._world.now_ms()
+        live = [row for row in self._world.mute_rows() if row.state(now) != "expired"]
+        ends_ms = now + draws.randint(*draws.choice(MUTED_MS))
+        what = draws.choices(["mute", "remute", "unmute"], [4, 2 if live else 0, 2 if live else 0])[0]
+        if what == "mute":
+            fields = {"matchers": self._matchers(draws.choice(rows)), "ends_ms": ends_ms, "by": draws.choice(WHO)}
+        elif what == "remute":
+            fields = {"mute_id": draws.choice(live).id, "ends_ms": ends_ms}
+        else:
+            fields = {"mute_id": draws.choice(live).id}
+        await configure(self._world, self._client, draws, what, fields)
+
+    def _matchers(self, row: BreakerRow) -> list[tuple[str, str, str]]:
+        draws = self._draws
+        found = draws.choice(
+            [[], [("id", "=", row.id)], [("name", "=", row.name or "")], [("id", "glob", f"{row.id[:1]}*")]]
+        )
+        if draws.random() < 0.25:
+            found.append(("channel", "=", draws.choice(self._world.channel_ids())))
+        return found

@@ -12,8 +12,11 @@ REACHED = frozenset(
     a breaker is restarted or moved under an override
     a breaker that observed is to enforce while it is open
     a breaker that observes trips
+    a held trip is released
     a ramp begins where an override ends
+    a recover of a told trip goes out inside a mute
     a rule is changed under an override
+    a trip is held
     an override expires
     an override expires inside an outage
     an override is ended by hand
@@ -50,6 +53,12 @@ REACHED = frozenset(
     directory says upkeep_put_off
     journal journal_commits failed
     journal journal_commits fenced
+    notifier notifications_released
+    notifier notifications webhook delivered
+    notifier notifications webhook retry
+    notifier says mute_ended
+    notifier says notifier_replaced
+    notifier says outbox_not_reached
     reader gets a stale state
     reader gets a state
     replica board_loads failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,11 +14,12 @@ from api.stream.feed import Feed
 from api.stream.sse import StateMessage
 from breaker_actors.core.model import BreakerMode, Override
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.errors import BreakerExists, NotFound, RouterHasBreakers
+from breaker_actors.errors import BreakerExists, Invalid, NotFound, RouterHasBreakers
 from breaker_actors.gateway.gateway import ActorGateway
 from breaker_actors.messages import AppendResult, FeedPage, Part, StateReading
 from breaker_actors.store.base import Store
-from breaker_actors.store.rows import BreakerDraft, BreakerRow, RouterDraft, RouterRow, with_mode
+from breaker_actors.store.mutes.matching import Matcher
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, MuteDraft, RouterDraft, RouterRow, with_mode
 from breaker_actors.telemetry.meters import Meters
 from tests.sim.net import SimNet, Wire
 from tests.sim.process import Process
@@ -167,3 +169,23 @@ class Replica:
 
     async def _unlink(self, router_id: str, breaker_id: str) -> list[int]:
         return await self._store.unlink_breaker(self._project, router_id, breaker_id, self._clock.now_ms())
+
+    async def _mute(self, matchers: Sequence[Any], ends_ms: int, by: str) -> list[int]:
+        """A mute whose end has passed by this replica's clock is refused."""
+        now = self._clock.now_ms()
+        if ends_ms > now:
+            of = tuple(Matcher(field=field, op=op, value=value) for field, op, value in matchers)
+            draft = MuteDraft(starts_ms=now, ends_ms=ends_ms, comment="why", matchers=of, all=not of)
+            await self._store.create_mute(self._project, draft, now, by, by)
+        return []
+
+    async def _remute(self, mute_id: str, ends_ms: int) -> list[int]:
+        now = self._clock.now_ms()
+        with contextlib.suppress(Invalid):  # it has ended
+            if ends_ms > now:
+                await self._store.update_mute(self._project, mute_id, lambda row: replace(row, ends_ms=ends_ms), now)
+        return []
+
+    async def _unmute(self, mute_id: str) -> list[int]:
+        await self._store.end_mute(self._project, mute_id, self._clock.now_ms())
+        return []

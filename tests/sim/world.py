@@ -15,10 +15,11 @@ from typing import Any
 
 from breaker_actors.directory.retention import Retention
 from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.notify.notifier import NotifierHost
 from breaker_actors.persistence import DATABASE, make_log, make_store
 from breaker_actors.settings import Settings
-from breaker_actors.store.rows import BreakerRow, ChannelDraft, RouterRow, StoredState
-from breaker_actors.transport.peers import DIRECTORY, journal_name
+from breaker_actors.store.rows import BreakerRow, ChannelDraft, MuteRow, RouterRow, StoredState
+from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, journal_name
 from tests.sim.checks import Checks, Violation
 from tests.sim.clients import ConfigurationClient, Reader, SampleClients
 from tests.sim.damage import Damage
@@ -26,8 +27,9 @@ from tests.sim.end_state_checks import Final
 from tests.sim.faults import Faults
 from tests.sim.hand import Hand
 from tests.sim.loop import VirtualLoop
+from tests.sim.mutes import MuteChecks, Receiver
 from tests.sim.net import SimNet, Wire
-from tests.sim.operators import OperatorClient
+from tests.sim.operators import MutingClient, OperatorClient
 from tests.sim.process import EPOCH_MS, OUTSIDE, ActorClock, Process
 from tests.sim.replica import Replica
 from tests.sim.storage import Door, drive
@@ -81,6 +83,7 @@ class World:
         self.project_id: str = self._truth.execute("SELECT id FROM projects").fetchone()[0]
         self.reached: Counter[str] = Counter()
         self.checks = Checks(directory / DATABASE, directory / "log", Hand(self.reach, self._is_served))
+        self.mutes = MuteChecks(directory / DATABASE, self.reach, self.skew_ms)
         self._numbers: dict[str, int] = {}
         self._wrong_ms: dict[str, int] = {}
         """By how much the clock is ahead of the next process of a name, which starts before it is set right."""
@@ -90,11 +93,12 @@ class World:
         """How often everything was stopped: nothing of before lands later."""
         self.damage = Damage(self)
         self.replicas = [f"replica-{i}" for i in range(draws.randint(1, 2))]
-        self._clients = [self._process("client", f"client-{i}") for i in range(4)]
+        self._clients = [self._process("client", f"client-{i}") for i in range(5)]
         self.samples = SampleClients(self, self._clients[0])
         self.configuration = ConfigurationClient(self, self._clients[1])
         self.reader = Reader(self, self._clients[2])
         self.operator = OperatorClient(self, self._clients[3])
+        self.muter = MutingClient(self, self._clients[4])
 
     # what everybody tells
 
@@ -138,6 +142,10 @@ class World:
         except Violation as violation:
             self.fail(str(violation))
 
+    def judge(self, wrong: str) -> None:
+        if wrong:
+            self.fail(wrong)
+
     def observe(self, process: Process, name: str, args: tuple[Any, ...], result: Any) -> None:
         """After an operation on the store or the log was carried out, whatever its caller hears of it."""
         if name == "commit":
@@ -147,6 +155,14 @@ class World:
             self.check(self.checks.stamped, args[1], process.believed.highest_ms + self.settings.clock_step_max_ms)
         elif name == "create_breaker":
             self.check(self.checks.born, result[0].id, result[0].router_ids)
+        elif name == "look_at_held":
+            self.judge(self.mutes.looked(args[1], self.now_ms()))
+        elif name == "tend_mutes":
+            self.judge(self.mutes.tended(self.now_ms()))
+        elif name == "lease_deliveries":
+            self.judge(self.mutes.claimed(result))
+        if name in ("commit", "delete_breaker"):
+            self.judge(self.mutes.written())
 
     def zombie_acts(self, process: Process) -> None:
         self.faults.hit(f"zombie_{process.kind}")
@@ -171,6 +187,13 @@ class World:
     def breaker_rows(self) -> list[BreakerRow]:
         rows: list[BreakerRow] = drive(self.store.list_breakers(self.project_id))[0]
         return rows
+
+    def mute_rows(self) -> list[MuteRow]:
+        rows: list[MuteRow] = drive(self.store.list_mutes(self.project_id))
+        return rows
+
+    def channel_ids(self) -> list[str]:
+        return [r[0] for r in self._truth.execute("SELECT id FROM channels ORDER BY number")]
 
     def router_rows(self) -> list[RouterRow]:
         rows: list[RouterRow] = drive(self.store.list_routers(self.project_id))
@@ -227,8 +250,8 @@ class World:
         await say_hello(wire, kind, process.name, host.incarnation)
 
     async def _boot_journal(self, process: Process) -> None:
-        store, _, _ = self._doors(process)
-        journal = make_journal(store, self.settings, superseded=lambda: self._superseded(process))
+        store, _, wire = self._doors(process)
+        journal = make_journal(store, self.settings, wire, superseded=lambda: self._superseded(process))
         while True:
             try:
                 await journal.start()
@@ -236,6 +259,26 @@ class World:
             except BreakersError:
                 await asyncio.sleep(0.2)
         process.set_up(journal)
+
+    async def _boot_notifier(self, process: Process) -> None:
+        store, _, _ = self._doors(process)
+        chance = self.faults.stream(f"retries of {process.label}")
+        end = self._superseded
+        notifier = NotifierHost(
+            store,
+            Receiver(self, process),
+            process.believed,
+            self.settings,
+            chance=chance,
+            superseded=lambda: end(process),
+        )
+        while True:
+            try:
+                await notifier.start()
+                break
+            except BreakersError:
+                await asyncio.sleep(0.2)
+        process.set_up(notifier)
 
     async def _boot_directory(self, process: Process) -> None:
         """The upkeep runs beside it, as in the cluster."""
@@ -278,6 +321,7 @@ class World:
     async def _story(self) -> None:
         self.net.spawn("journal", journal_name(0))
         self.net.spawn("directory", DIRECTORY)
+        self.net.spawn("notifier", NOTIFIER)
         for name in self.replicas:
             self.net.spawn("replica", name)
         await self._until_ready()
@@ -302,7 +346,7 @@ class World:
         self.faults.active = True
         for at, kind in self.faults.schedule(begin + 0.5, end):
             self.loop.call_at(at, self._strike, kind, end)
-        users = (self.samples, self.configuration, self.reader, self.operator)
+        users = (self.samples, self.configuration, self.reader, self.operator, self.muter)
         tasks = [client.run(user.run(end)) for client, user in zip(self._clients, users, strict=True)]
         while self.loop.time() < end:
             await asyncio.sleep(2.0)
@@ -334,12 +378,14 @@ class World:
         """What is not as it should be yet."""
         if self.samples.open or not all(task.done() for task in self._users):
             return f"{len(self.samples.open)} requests have no answer, or a client is still at work"
-        names = [DIRECTORY, journal_name(0), *self.replicas]
+        names = [DIRECTORY, NOTIFIER, journal_name(0), *self.replicas]
         down = [n for n in names if n not in self.net.actors or not self.net.actors[n].up.is_set()]
         if down:
             return f"{down} are not up"
         if waiting := self.changes_waiting():
             return f"{waiting} changes are not applied"
+        if any(waiting := self.mutes.waiting()):
+            return f"{waiting[0]} deliveries wait, {waiting[1]} are held"
         ids = self.breaker_ids()
         try:
             readings = await self.ask_replica(self._clients[2], "states", ids) if ids else []
@@ -394,6 +440,9 @@ class World:
         step_ms = int(1000 * self.faults.span(kind, 0.5, 7.0))
         if whom == "wrong":
             self._start_wrong(kind)
+        elif whom == "notifier":
+            if (victim := self._victim(kind, whom)) is not None:
+                self._jump_for_a_while(kind, victim)
         elif names:
             process = self.net.actors[self.faults.pick(kind, names)]
             if whom == "hours":
@@ -468,6 +517,7 @@ class World:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         self.checks.close()
+        self.mutes.close()
         self._truth.close()
         drive(self.log.close())
         drive(self.store.close())

@@ -32,11 +32,12 @@ from breaker_actors.store.outbox.muting import (
     last_to_end,
     live_mutes,
     mute_of,
+    mutes_named,
     stands,
     told_late,
 )
 from breaker_actors.store.rows import SYSTEM, AlertPayload, HeldLook, MutedBy, MuteEnd, MuteRow, MutesTended
-from breaker_actors.store.section import IDS, bump, by_ids
+from breaker_actors.store.section import bump
 
 LOOK_MAX, ENDED_MAX, MATCHED_MAX = 500, 500, 20
 """Held deliveries, mutes that are over, and mutes that are held against their project, of one transaction."""
@@ -77,7 +78,6 @@ def _page_statement() -> Select[Any]:
 
 
 _PAGE = _page_statement()
-_NAMED = select(*MUTE_COLUMNS).where(t.mutes.c.id.in_(IDS))
 
 
 def look(c: Connection, epoch: int, now_ms: int, after: int) -> HeldLook:
@@ -90,7 +90,7 @@ def look(c: Connection, epoch: int, now_ms: int, after: int) -> HeldLook:
     there, channels = channels_of(c, channel_ids), channel_facts(c, channel_ids)
     mutes = live_mutes(c, sorted({row.project_id for row in rows}))
     breakers = breaker_facts(c, sorted({row.breaker_id for row in rows}))
-    named = {row.id: mute_of(row) for row in by_ids(c, _NAMED, sorted({row.mute_id for row in rows}))}
+    named = mutes_named(c, (row.mute_id for row in rows))
     states: Counter[str] = Counter()
     released, times = set[str](), set[int]()
     for row in rows:

@@ -8,7 +8,7 @@ calls them, `held.py`, which releases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -44,6 +44,7 @@ FACTS = _facts_statement()
 """What `facts_of` reads; to be narrowed."""
 _BREAKERS, _ROUTERS = FACTS.where(t.breakers.c.id.in_(IDS)), _routers_statement()
 _CHANNELS = select(t.channels.c.id, t.channels.c.name, t.channels.c.channel).where(t.channels.c.id.in_(IDS))
+_NAMED = select(*MUTE_COLUMNS).where(t.mutes.c.id.in_(IDS))
 _MUTES = select(*MUTE_COLUMNS).where(LIVE, t.mutes.c.project_id.in_(IDS)).order_by(t.mutes.c.number)
 
 
@@ -86,6 +87,11 @@ def live_mutes(c: Connection, project_ids: Sequence[str]) -> dict[str, list[Mute
     for row in by_ids(c, _MUTES, project_ids):
         found.setdefault(row.project_id, []).append(mute_of(row))
     return found
+
+
+def mutes_named(c: Connection, mute_ids: Iterable[str]) -> dict[str, MuteRow]:
+    """Mutes by their ids, those that have ended included."""
+    return {row.id: mute_of(row) for row in by_ids(c, _NAMED, sorted(set(mute_ids)))}
 
 
 def mute_of(row: Any) -> MuteRow:
@@ -165,7 +171,7 @@ def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]
                 row |= {"state": "held", "mute_id": found[0].id}
                 held[key] = _Held(found[0].id, row["incident"], row, 0)
             else:
-                _own_up(row, before, mutes)
+                _own_up(c, row, before)
                 told.add(outage)
         elif before is not None and outage not in told:
             _suppress(row, before.mute_id)
@@ -180,13 +186,12 @@ def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]
     return superseded
 
 
-def _own_up(row: dict[str, Any], before: _Held | None, mutes: Mapping[str, Sequence[MuteRow]]) -> None:
+def _own_up(c: Connection, row: dict[str, Any], before: _Held | None) -> None:
     """A trip that nobody mutes and that takes the place of a held one of its outage says what its receiver did not
-    hear."""
+    hear; the mute may have ended since."""
     if before is None or before.incident != row["incident"]:
         return
-    mute = next((one for one in mutes.get(row["project_id"], ()) if one.id == before.mute_id), None)
-    if mute is not None:
+    if mute := mutes_named(c, [before.mute_id]).get(before.mute_id):
         row["told"] = told_late(row["told"], mute)
 
 

@@ -17,7 +17,7 @@ from breaker_actors.errors import Unavailable
 from breaker_actors.notify import notifier
 from breaker_actors.notify.limits import FAILURES_MAX
 from breaker_actors.notify.model import Attempt, Destination, Message
-from breaker_actors.notify.notifier import rest
+from breaker_actors.notify.notifier import NotifierHost, rest
 from breaker_actors.settings import Settings
 from breaker_actors.store.migrations import upgrade
 from breaker_actors.store.secrets import SecretBox
@@ -516,6 +516,20 @@ async def test_a_store_that_is_away_for_a_moment_repeats_nothing(shop: Shop) -> 
     got = [m.delivery_id for m in shop.sender.got(channel.id)]
     assert len(got) == len(set(got)) == 6
     assert set(await shop.words_of(channel.id)) == {"sent"}
+
+
+async def test_a_replaced_notifier_says_so(shop: Shop) -> None:
+    """An opening that was given up and lands late replaces the one that it was of: somebody has to begin anew."""
+    ended = asyncio.Event()
+    store, settings = shop.store, shop.notifier.settings
+    host = NotifierHost(store, shop.sender, shop.clock, settings, superseded=ended.set)
+    await host.start()
+    await store.open_notifier()
+    shop.clock.ms += 2 * MINUTE
+    await host.nudge()
+    async with asyncio.timeout(10):
+        await ended.wait()
+    await host.stop()
 
 
 async def test_a_replaced_notifier_takes_nothing_more(shop: Shop) -> None:
