@@ -151,9 +151,7 @@ class HostedBreaker:
         }
         # links that have ended: read no further, but refilled from as long as the window reaches them
         self.ended_links: dict[str, RouterRef] = {}
-        for router in list(self.routers.values()):
-            if router.until_offset is not None and self.applied_offsets[router.router_id] >= router.until_offset:
-                self.ended_links[router.router_id] = self.routers.pop(router.router_id)
+        leave_ended(self)
         self.settings: BreakerSet | None = decode_breaker(assignment.settings) if assignment.settings else None
         self.stored_version = self.settings.version if self.settings else 0
         self.breaker: Breaker | None = None
@@ -283,7 +281,8 @@ class HostedBreaker:
         self.applied_offsets[item.router_id] = item.offset
         self.dirty = True
         if item.kind == VIEW:
-            self.leave(item.router_id, item.offset)
+            if self.breaker is not None:  # else its creation was lost before, and may be told again behind this
+                self.leave(item.router_id, item.offset)
             return ()
         if item.kind == BREAKER:
             assert isinstance(item.body, bytes)
@@ -415,6 +414,13 @@ class HostedBreaker:
         assert self.breaker is not None
         name, rule = self.settings.name, self.breaker.rule
         return tuple(EventDraft.of(name, rule, effect) for effect in effects if isinstance(effect, Transition))
+
+
+def leave_ended(hosted: HostedBreaker) -> None:
+    """A breaker leaves the links that have ended, as the store knows, and were read to their ends."""
+    for router in list(hosted.routers.values()):
+        if router.until_offset is not None and hosted.applied_offsets[router.router_id] >= router.until_offset:
+            hosted.ended_links[router.router_id] = hosted.routers.pop(router.router_id)
 
 
 def set_back(breaker: Breaker, at_ms: int, window_samples_max: int) -> Breaker:

@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item
+from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item, leave_ended
 from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, decode_breaker
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Control, Record
@@ -138,6 +138,9 @@ class Recovery:
             for router_id, listeners in by_router.items():
                 async for entry in self.read(router_id, listeners, END_OF_LOG):
                     yield entry
+        for hosted in group:
+            if hosted.breaker is not None:
+                leave_ended(hosted)  # the view that ended a link may be lost, or come before what brought it to life
 
     async def _birthplace(self, hosted: HostedBreaker) -> str:
         """The router whose log holds the creation of a breaker: the first record of the link that it was made with."""

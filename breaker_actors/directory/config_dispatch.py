@@ -258,12 +258,12 @@ class ConfigDispatch:
                 await RouterPeer(self._net, owner).release(gone)
 
     def _forget_created(self, changes: Sequence[ChangeRow]) -> set[str]:
-        """A created breaker is new, even if its predecessor of the same id has not been read away yet. Answers those
-        that were deleted."""
+        """A created breaker is new, even if its predecessor of the same id has not been read away yet; not so one that
+        is only brought to life again: who has it keeps it. Answers those that were deleted."""
         decoded = [self._settings_in(c, payload) for c in changes for kind, payload in c.entries if kind == BREAKER]
         readable = [settings for settings in decoded if settings is not None]
         for settings in readable:
-            if settings.created:
+            if settings.created and not settings.again:
                 self._placer.assignments["breaker"].forget(settings.breaker_id)
         return {settings.breaker_id for settings in readable if settings.rule is None}
 

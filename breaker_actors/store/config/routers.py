@@ -15,6 +15,7 @@ from breaker_actors.store.base import RouterEdit
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.change_rows import (
     Change,
+    Entry,
     add_changes,
     add_links,
     birth_entry,
@@ -173,7 +174,6 @@ def _create(c: Connection, place: Place, project_id: str, draft: RouterDraft) ->
         inserted_ms=place.now_ms,
         breaker_ids=tuple(breaker.id for breaker in linked),
     )
-    lost = _never_to_live(c, row.breaker_ids)
     with within_share(c, project_id):
         with reweighed(c, project_id, t.routers, [router_id]):
             c.execute(insert(t.routers).values({x.name: getattr(row, x.name) for x in _COLUMNS} | {"epoch": 0}))
@@ -183,14 +183,12 @@ def _create(c: Connection, place: Place, project_id: str, draft: RouterDraft) ->
     if not linked:
         return row, add_changes(c, [Change(router, [view_entry(current_views(c, [router])[router_id])])])
     touch_breakers(c, project_id, place.now_ms)
-    return row, _tell_linked(c, router, linked, lost, current_views(c, [router])[router_id])
+    return row, _tell_linked(c, router, linked, current_views(c, [router])[router_id])
 
 
-def _tell_linked(
-    c: Connection, router: Row[Any], linked: Sequence[BreakerRow], lost: Mapping[str, int], view: RouterView
-) -> list[int]:
+def _tell_linked(c: Connection, router: Row[Any], linked: Sequence[BreakerRow], view: RouterView) -> list[int]:
     """Settings first: a breaker that starts to read here must find them in this log before its first sample."""
-    entries = [*_settings(linked, lost), view_entry(view)]
+    entries = [*map(breaker_entry, linked), view_entry(view)]
     return add_changes(c, [Change(router, entries, tuple(breaker.id for breaker in linked))])
 
 
@@ -203,9 +201,9 @@ def _tell_view(c: Connection, router_id: str) -> list[int]:
 def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, bytes]]:
     view = current_views(c, [_stored(c, row.id)])[row.id]  # of its own version: changes that are on the way come behind
     write_down(c, place, [Note("router.recover", row.id)])
-    _bring_back(c, row)
+    homeless = _bring_back(c, row)
     breakers = _breakers(c, row.project_id, row.breaker_ids)
-    return [*_settings(breakers, _unborn(c, row)), view_entry(view)]
+    return [*_settings(breakers, _unborn(c, row)), *homeless, view_entry(view)]
 
 
 def _settings(breakers: Sequence[BreakerRow], unborn: Mapping[str, int]) -> list[tuple[int, bytes]]:
@@ -230,31 +228,25 @@ def _unborn(c: Connection, router: RouterRow) -> dict[str, int]:
     return dict(by_ids(c, query, router.breaker_ids))
 
 
-def _bring_back(c: Connection, router: RouterRow) -> None:
+def _bring_back(c: Connection, router: RouterRow) -> list[Entry]:
     """Breakers of which nothing is stored, that were made with a router and have left it, may have lost their creation
-    with its log: the first router that they are linked to now brings them to life, or else the next one."""
+    with its log: the first router that they are linked to now brings them to life. Those without one still read the
+    log that they left, to its end: answers the entries for it that bring them to life."""
     if router.created_by != "system":
-        return
+        return []
     e, b, r = t.ended_links.c, t.breakers.c, t.records.c
     query = select(b.id, r.transition_seq).join_from(t.ended_links, t.breakers, b.id == e.breaker_id)
     query = query.join(t.records, r.breaker_id == b.id).where(e.router_id == router.id, r.record.is_(None))
     query = query.where(b.created_ms == router.inserted_ms, b.id.not_in(router.breaker_ids))
     lost = {id_: seq for id_, seq in c.execute(query)}
-    for some in chunks(sorted(lost)):
-        c.execute(delete(t.ended_links).where(e.breaker_id.in_(some)))
     homes = {id_: router_ids[0] for id_, router_ids in links_of(c, sorted(lost)).items() if router_ids}
+    for some in chunks(sorted(homes)):
+        c.execute(delete(t.ended_links).where(e.breaker_id.in_(some)))
     routers = load_routers(c, sorted(set(homes.values())))
-    rows = load_breakers(c, router.project_id, sorted(homes))
-    add_changes(c, [Change(routers[homes[row.id]], _settings([row], lost)) for row in rows])
-
-
-def _never_to_live(c: Connection, breaker_ids: Sequence[str]) -> dict[str, int]:
-    """Breakers of which nothing is stored, and that no log tells of: see _bring_back."""
-    r, e, links = t.records.c, t.ended_links.c, t.links.c
-    query = select(r.breaker_id, r.transition_seq).where(r.breaker_id.in_(IDS), r.record.is_(None))
-    for link in (links, e):
-        query = query.where(~exists().where(link.breaker_id == r.breaker_id))
-    return dict(by_ids(c, query, breaker_ids))
+    rows = load_breakers(c, router.project_id, sorted(lost))
+    at_home = [row for row in rows if row.id in homes]
+    add_changes(c, [Change(routers[homes[row.id]], _settings([row], lost)) for row in at_home])
+    return _settings([row for row in rows if row.id not in homes], lost)
 
 
 def _update(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:
@@ -305,11 +297,10 @@ def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str
     refuse_many_links(c, row.project_id, len(new))
     if row.mode not in MODES:
         raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
-    lost = _never_to_live(c, [breaker.id for breaker in new])
     with within_share(c, row.project_id):
         add_links(c, row.project_id, [(row.id, breaker.id) for breaker in new])
     router = _stored(c, row.id)
-    change_ids = _tell_linked(c, router, new, lost, raise_views(c, [router])[row.id])
+    change_ids = _tell_linked(c, router, new, raise_views(c, [router])[row.id])
     linked = msgspec.structs.replace(
         row, version=row.version + 1, breaker_ids=row.breaker_ids + tuple(breaker.id for breaker in new)
     )

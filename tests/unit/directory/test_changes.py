@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.directory import config_dispatch
 from breaker_actors.messages import ChangeRow
-from breaker_actors.store.rows import BreakerDraft
+from breaker_actors.store.rows import BreakerDraft, RouterDraft
+from breaker_actors.transport.peers import DirectoryPeer
 from tests.support.cluster import FAST_RULE, Service, service
 
 MANY = 200
@@ -74,3 +76,21 @@ async def test_a_change_that_a_round_settled_before_anybody_asked(
         assert await s.store.count_pending(2 * MANY) >= MANY - 30
         goes_on.set()
         await rounds
+
+
+async def test_a_breaker_that_is_brought_to_life_again_keeps_its_owner(tmp_path: Path) -> None:
+    """It has left the router that it was made with, whose log was recovered: another one tells of its creation."""
+    async with service(tmp_path) as s:
+        change_ids = await write(s, s.project.id, 1)
+        (row,) = (await s.store.list_breakers(s.project.id))[0]
+        (made_with,) = row.router_ids
+        draft = RouterDraft(name="r", breaker_ids=(row.id,))
+        change_ids += (await s.store.create_router(s.project.id, draft, s.clock.now_ms()))[1]
+        change_ids += await s.store.unlink_breaker(s.project.id, made_with, row.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, change_ids)
+        await s.store.router_entries(s.project.id, made_with, s.clock.now_ms())
+        again = [change for change in await s.store.pending_changes(10) if change.project_id == s.project.id]
+        assert [decode_breaker(payload).again for change in again for _, payload in change.entries] == [True]
+        await s.gateway.configured(s.project.id, [change.id for change in again])
+        assert not (await s.gateway.states(s.project.id, [row.id]))[row.id].stale
+        assert list(await DirectoryPeer(s.net).locate("breaker", [row.id])) == [row.id]
