@@ -197,7 +197,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return asyncio.run(make())
 
 
-@pytest.mark.parametrize(("command", "columns"), [("orgs", 2), ("keys", 6), ("projects", 3), ("deliveries", 9)])
+@pytest.mark.parametrize(("command", "columns"), [("orgs", 2), ("keys", 6), ("projects", 3), ("deliveries", 10)])
 def test_lists_on_a_terminal(named: dict[str, Any], command: str, columns: int) -> None:
     """One row each, whose cells are the names with what can't be seen made visible."""
     more = named["place"] + ["--limit", "200"] if command == "deliveries" else []

@@ -46,6 +46,7 @@ NEWER = {
     "routers": ("reached_offset",),
     "events": ("before", "checksum", "hidden_by", '"by"', "comment"),
     "records": ("event_checksum", "checksum"),
+    "outbox": ("mute_id",),
 }
 """Columns that came since c930192."""
 
@@ -223,9 +224,10 @@ async def make_c930192(directory: Path) -> tuple[Tenant, Tenant, list[str], str]
         await run.store.delete_router(attacker.project_id, gone, 1)
     with closing(sqlite3.connect(directory / DATABASE)) as c:
         c.execute("UPDATE workspaces SET slug = ? WHERE id = ?", ("ok\n", attacker.workspace_id))
-        for table in ("set_aside", "idempotency_keys", "identity", "stored"):  # what came since
+        for table in ("set_aside", "idempotency_keys", "identity", "stored", "mutes"):  # what came since
             c.execute(f"DROP TABLE {table}")
-        c.execute("DROP INDEX ix_outbox_project_number")
+        for index in ("ix_outbox_project_number", "ix_outbox_held", "ix_outbox_held_number"):
+            c.execute(f"DROP INDEX {index}")
         c.execute("DROP INDEX ix_breakers_shadow_of")
         for table, columns in NEWER.items():
             for column in columns:

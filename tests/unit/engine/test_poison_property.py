@@ -64,7 +64,26 @@ SANE: dict[str, Any] = {
     "ok": True,
     "tags": {"a": "b"},
     "trace_id": "t",
+    "reason": "r",
+    "comment": "c",
+    "all": True,
+    "matchers": [{"field": "name", "op": "glob", "value": "n*"}],
+    "ends_ms": "{later}",
+    "windows": [{"weekdays": ["mon"], "from": "22:00", "to": "06:00"}],
+    "zone": "Europe/Berlin",
+    "allow_rate": 0.5,
+    "for_ms": 60_000,
+    "then": "half_open",
+    "shadow_of": "{breaker}",
 }
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "OverrideSet": {"kind": "force_open"},
+    "OverridesSet": {"kind": "throttle"},
+    "BreakerCreate": {"mode": "observe"},
+    "BreakerPatch": {"mode": "observe"},
+    "BreakerItem": {"mode": "observe"},
+}
+"""Fields that mean something else in a body than in the others."""
 REQUIRED = (
     "metric",
     "kind",
@@ -77,6 +96,10 @@ REQUIRED = (
     "workspace_id",
     "router_id",
     "value",
+    "reason",
+    "comment",
+    "all",
+    "ends_ms",
 )
 BODIES: dict[tuple[str, str], str] = {
     ("POST", "routers"): "RouterCreate",
@@ -95,9 +118,15 @@ BODIES: dict[tuple[str, str], str] = {
     ("PATCH", "/v1/workspaces/{workspace}"): "WorkspacePatch",
     ("POST", "/v1/projects/{project}/keys"): "ProjectKeyCreate",
     ("POST", "breakers/state:batch"): "StateBatch",
+    ("PUT", "breakers/{breaker}/override"): "OverrideSet",
+    ("POST", "overrides"): "OverridesSet",
+    ("POST", "overrides:end"): "OverridesEnd",
+    ("POST", "mutes"): "MuteCreate",
+    ("PATCH", "mutes/{mute}"): "MutePatch",
     ("POST", "ingest"): "MetricSample",
 }
-NOTHING_STAYS = {"Samples", "BreakersReplace", "ProjectDelete", "Rebalance", "SlackConfig"}
+NOTHING_STAYS = {"Samples", "BreakersReplace", "ProjectDelete", "Rebalance", "SlackConfig", "Matcher", "Window"}
+NOTHING_STAYS |= {"OverrideMatch", "MutePreview"}
 """Parts of others, and bodies of which nothing is stored."""
 
 
@@ -112,9 +141,10 @@ def requests(draw: st.DrawFn) -> Request:
     names = fields(BODIES[method, path])
     given_names = {name for name in names if name in REQUIRED and method != "PATCH"}
     given_names |= set(draw(st.lists(st.sampled_from(names), max_size=3)))
-    body = {name: SANE[name] for name in names if name in given_names and name in SANE}
+    sane_ones = SANE | OTHERWISE.get(BODIES[method, path], {})
+    body = {name: sane_ones[name] for name in names if name in given_names and name in sane_ones}
     for name in draw(st.lists(st.sampled_from(names), max_size=2)):
-        sane = SANE.get(name)
+        sane = sane_ones.get(name)
         if isinstance(sane, dict) and draw(st.booleans()):
             key = draw(st.one_of(st.sampled_from([*sane, "canary:x", "url", "to"]), odd_text))
             body[name] = {**sane, key: draw(st.one_of(odd, odd_text))}
@@ -122,22 +152,23 @@ def requests(draw: st.DrawFn) -> Request:
             body[name] = sane + draw(st.sampled_from(["\n", "\r", "\x85", "\u2028", " ", "\x00"]))
         else:
             body[name] = draw(odd)
-    if method == "PUT":
+    if path == "breakers" and method == "PUT":
         return method, path, {"breakers": [body]}
     return method, path, {"samples": [body]} if path == "ingest" else body
 
 
-async def send(run: Running, who: Tenant, channel_id: str, request: Request) -> int:
+async def send(run: Running, who: Tenant, made: dict[str, str], request: Request) -> int:
     """Carries one out; whatever it is, it gets an answer."""
     method, path, body = request
-    known = {"breaker": who.breaker_id, "router": who.router_id, "channel": channel_id}
+    known = {"breaker": who.breaker_id, "router": who.router_id, **made}
     known |= {"project": who.project_id, "workspace": who.workspace_id}
 
     def filled(text: str) -> str:
-        return re.sub(r"\{(breaker|router|channel|project|workspace)\}", lambda m: known[m[1]], text)
+        return re.sub(r"\{(breaker|router|channel|mute|project|workspace)\}", lambda m: known[m[1]], text)
 
     full = filled(path if path.startswith("/") else f"/v1/projects/{who.project_id}/{path}")
-    text = filled(json.dumps(body)).replace('"{now}"', str(run.cluster.gateway._clock.now_ms()))
+    now_ms = run.cluster.gateway._clock.now_ms()
+    text = filled(json.dumps(body)).replace('"{now}"', str(now_ms)).replace('"{later}"', str(now_ms + 3_600_000))
     key = "admin" if path.startswith("/") or "metadata" in path else "user"
     headers = {"Authorization": f"Bearer {who.keys[key]}", "Content-Type": "application/json"}
     answer = await run.app.test_client().open(full, method=method, headers=headers, data=text.encode())
@@ -150,14 +181,17 @@ async def try_all(directory: Path, wanted: list[Request]) -> None:
         victim, attacker = await bystander(run), await bystander(run, "attacker")
         channel = {"channel": "email", "config": {"to": ["a@x.example"]}}
         _, made = await run.call(attacker, "POST", "notification-channels", channel)
+        ends_ms = run.cluster.gateway._clock.now_ms() + 3_600_000
+        _, mute = await run.call(attacker, "POST", "mutes", {"all": True, "ends_ms": ends_ms, "comment": "c"})
+        known = {"channel": made["channel"]["id"], "mute": mute["mute"]["id"]}
         for request in wanted:
-            await send(run, attacker, made["channel"]["id"], request)
+            await send(run, attacker, known, request)
         await run.serves(victim, "before")
     async with running(directory) as run:
         await run.serves(victim, "after a restart")
         status, listed = await run.call(attacker, "GET", "breakers")
         assert status == 200
-        for path in ("routers", "notification-channels", "status", "events", "audit"):
+        for path in ("routers", "notification-channels", "mutes", "overrides", "status", "events", "audit"):
             assert (await run.call(attacker, "GET", path, key="admin"))[0] in (200, 404), path
         for breaker in listed["breakers"]:
             await run.state(attacker, breaker["id"])

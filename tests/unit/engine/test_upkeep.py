@@ -174,6 +174,7 @@ async def test_history_is_pruned(tmp_path: Path) -> None:
             "audit": 0,
             "backfill_events": 0,
             "ended_links": 0,
+            "mutes": 0,
         }
         assert (await s.store.prune(s.clock.now_ms() + 1))["events"] == 0, "what stands has a beginning"
         assert len(await s.events(row.id)) == 1

@@ -247,6 +247,8 @@ async def test_a_breaker_answers_in_an_envelope_and_flat(world: World) -> None:
         "kind_params": None,
         "actions": None,
         "metadata": {},
+        "mode": "enforce",
+        "shadow_of": None,
         "router_id": flat["router_id"],
         "router_ids": flat["router_ids"],
     }

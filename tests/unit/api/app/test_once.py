@@ -26,6 +26,7 @@ def creates(world: World) -> dict[str, Any]:
         "create_router": ("routers", {"name": "r"}),
         "create_channel": ("notification-channels", HOOK),
         "create_key": ("keys", {"name": "k"}),
+        "create_mute": ("mutes", {"all": True, "ends_ms": world.clock.now_ms() + 3_600_000, "comment": "c"}),
         "rotate_secret": ("ingest_secret/rotate", None),
     }
 

@@ -169,6 +169,10 @@ def is_closed(schema: Any) -> bool:
     return closed or any(is_closed(schema.get(word)) for word in ("anyOf", "items", "additionalProperties"))
 
 
+OVERRIDE = {"kind": "force_open", "reason": "r"}
+MATCHER = {"field": "name", "op": "glob", "value": "a*"}
+WINDOW = {"weekdays": ["mon"], "from": "22:00", "to": "06:00"}
+MUTE = {"all": True, "comment": "c"}
 CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
     ("ProjectCreate", "workspace_id"): ("POST", "/v1/projects", {"workspace_id": "{workspace}"}),
     ("BreakerCreate", "kind"): ("POST", "breakers", {**RULE, "kind": "{avg}"}),
@@ -220,6 +224,19 @@ CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
     ),
     ("WorkspaceCreate", "slug"): ("POST", "/v1/workspaces", {"name": "n", "slug": "{ok}"}),
     ("WorkspacePatch", "slug"): ("PATCH", "/v1/workspaces/{workspace}", {"slug": "{ok}"}),
+    ("BreakerCreate", "mode"): ("POST", "breakers", {**RULE, "mode": "{observe}"}),
+    ("BreakerCreate", "shadow_of"): ("POST", "breakers", {**RULE, "shadow_of": "{breaker}"}),
+    ("BreakerPatch", "mode"): ("PATCH", "breakers/{breaker}", {"mode": "{observe}"}),
+    ("BreakerItem", "mode"): ("PUT", "breakers", {"breakers": [{**RULE, "name": "n", "mode": "{observe}"}]}),
+    ("OverrideSet", "kind"): ("PUT", "breakers/{breaker}/override", {**OVERRIDE, "kind": "{force_open}"}),
+    ("OverrideSet", "then"): ("PUT", "breakers/{breaker}/override", {**OVERRIDE, "then": "{half_open}"}),
+    ("OverridesSet", "kind"): ("POST", "overrides", {**OVERRIDE, "all": True, "kind": "{force_open}"}),
+    ("OverridesSet", "then"): ("POST", "overrides", {**OVERRIDE, "all": True, "then": "{half_open}"}),
+    ("Matcher", "field"): ("POST", "mutes:preview", {"matchers": [{**MATCHER, "field": "{name}"}]}),
+    ("Matcher", "op"): ("POST", "mutes:preview", {"matchers": [{**MATCHER, "op": "{glob}"}]}),
+    ("Window", "weekdays"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "weekdays": ["{mon}"]}]}),
+    ("Window", "from"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "from": "{22:00}"}]}),
+    ("Window", "to"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "to": "{06:00}"}]}),
     ("MetricSample", "router_id"): (
         "POST",
         "ingest",

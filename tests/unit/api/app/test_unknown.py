@@ -9,8 +9,11 @@ import pytest
 from api.context.replica import EXTENSION
 from api.openapi.table import OPERATIONS
 from api.wire.unknown import NAME_SHOWN_MAX, WARNINGS_MAX
+from tests.support.fake_gateway import NOW_MS
 from tests.support.web_world import RULE, World, error_of
 
+OVERRIDE = {"kind": "force_open", "reason": "r"}
+MUTE = {"all": True, "ends_ms": NOW_MS + 3_600_000, "comment": "c"}
 HOOK = {"channel": "webhook", "config": {"url": "https://hooks.example/"}}
 CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "create_workspace": ("POST", "/v1/workspaces", {"name": "n", "slug": "s"}, "nam"),
@@ -29,6 +32,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "create_channel": ("POST", "notification-channels", HOOK, "event"),
     "update_channel": ("PATCH", "notification-channels/{channel}", {}, "event"),
     "create_key": ("POST", "keys", {"name": "n"}, "nme"),
+    "set_override": ("PUT", "breakers/{breaker}/override", OVERRIDE, "reasons"),
+    "set_overrides": ("POST", "overrides", {**OVERRIDE, "all": True}, "matcher"),
+    "preview_overrides": ("POST", "overrides:preview", {"all": True}, "matcher"),
+    "end_overrides": ("POST", "overrides:end", {"all": True}, "matcher"),
+    "create_mute": ("POST", "mutes", MUTE, "start_ms"),
+    "preview_mute": ("POST", "mutes:preview", {"all": True}, "matcher"),
+    "update_mute": ("PATCH", "mutes/{mute}", {"comment": "d"}, "end_ms"),
     "rebalance": ("POST", "/v1/admin/rebalance", {}, "maxi"),
 }
 
@@ -41,11 +51,13 @@ async def ids(world: World) -> dict[str, str]:
     row = await world.breaker("a")
     made = await (await world.call("POST", "notification-channels", json=HOOK)).get_json()
     router = await world.router()
+    mute = await (await world.call("POST", "mutes", json=MUTE)).get_json()
     return {
         "workspace": world.workspace_id,
         "breaker": row.id,
         "router": router.id,
         "channel": made["channel"]["id"],
+        "mute": mute["mute"]["id"],
     }
 
 
