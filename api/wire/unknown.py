@@ -55,7 +55,7 @@ class FieldWarning(msgspec.Struct, frozen=True):
 def _known(kind: type[msgspec.Struct]) -> tuple[frozenset[str], frozenset[str]]:
     """The fields that a body of this kind has, and those that pass without a word."""
     fields = frozenset(kind.__struct_fields__)
-    if issubclass(kind, r.BreakerCreate):
+    if issubclass(kind, r.BreakerFields):
         fields |= RULE_FIELDS
     read = READ_BEFORE.get(kind)
     return fields, fields | frozenset(read.__struct_fields__ if read else ())
@@ -67,7 +67,7 @@ def unknown_fields(fields: Mapping[str, Any], kind: type[msgspec.Struct], place:
     if fields.keys() <= passed:
         return []
     strange = [name for name in fields if name not in passed][:WARNINGS_MAX]
-    elsewhere = ELSEWHERE if issubclass(kind, r.BreakerCreate) else {}
+    elsewhere = ELSEWHERE if issubclass(kind, r.BreakerFields) else {}
     return [_warning(place, name[:NAME_SHOWN_MAX], known, elsewhere) for name in strange]
 
 

@@ -6,9 +6,13 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from breaker_actors.core.log_entries import RouterView
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.router.duplicates import KeyAges
+from breaker_actors.messages import RouterAssignment
+from breaker_actors.router.duplicates import DuplicateKeys, KeyAges
+from breaker_actors.router.group import OwnedRouter
 from breaker_actors.store.rows import BreakerDraft
+from breaker_actors.wal.base import RouterHead
 from tests.support.cluster import FAST_RULE, service, until
 
 KEYS_MAX = 50
@@ -63,3 +67,27 @@ def test_keys_go_when_their_time_is_over_and_of_the_largest_at_the_bound() -> No
         assert len(ages) == len(naive) <= KEYS_MAX
     assert set(ages.expired(now + 1)) == {entry[1:] for entry in naive}
     assert (len(ages), ages._held, ages._by_count, ages._oldest) == (0, {}, {}, [])
+
+
+def test_keys_that_came_with_a_log_outlive_a_clock_that_was_behind() -> None:
+    """The log's last stamp says more of their age than the clock at that moment."""
+    keys, last_ms = DuplicateKeys(KEYS_MAX, window_ms=60_000), 10_000_000
+    assignment = RouterAssignment(router_id="r", project_id="p", epoch=2, log_slot="s")
+    head = RouterHead(
+        router_id="r",
+        epoch=2,
+        offset=2,
+        last_received_ms=last_ms,
+        alive_ms=last_ms,
+        view_offset=0,
+        view=None,
+        generation=1,
+        keys=((b"known", 1),),
+    )
+    owned = OwnedRouter(assignment, head, RouterView(version=0))
+    keys.adopt(owned, None, last_ms - 3_600_000)
+    routers = {"r": owned}
+    assert keys.forget(routers, last_ms + 59_999) == 0
+    assert set(owned.keys) == {b"known"}
+    assert keys.forget(routers, last_ms + 60_001) == 0
+    assert owned.keys == {}
