@@ -173,7 +173,9 @@ MUTES = {
         f"self._mutes.work(self._epoch, {_OWN_CLOCK})",
     ),
     "a muted trip is sent": Mutant(
-        "breaker_actors.store.alerts:hold_back", "            if found:", "            if False:"
+        "breaker_actors.store.alerts:hold_back",
+        "if found:\n                row |=",
+        "if False:\n                row |=",
     ),
     "a recover of a sent trip is held back": Mutant(
         "breaker_actors.store.alerts:hold_back",
@@ -201,7 +203,7 @@ MUTES = {
 ALERTED = {
     "hidden moves are alerted": (
         Mutant("breaker_actors.store.operational.journal:write_alerts", ' if event["hidden_by"] is None]', "]"),
-        Mutant("breaker_actors.store.operational.journal:_commit", " if event.hidden_by is None", ""),
+        Mutant("breaker_actors.store.operational.journal:_commit", ' if event.hidden_by != "override"', ""),
     )
 }
 
