@@ -36,7 +36,7 @@ async def test_a_word_that_is_none_is_answered_with_those_that_are(
 async def test_alerts_of_a_channel_are_told_as_well(world: World) -> None:
     body = {"channel": "webhook", "config": {"url": "https://hooks.example/"}, "events": ["trip", "fall"]}
     error = await error_of(await world.call("POST", "notification-channels", json=body), 422, "validation_failed")
-    assert error["details"] == {"events[1]": "must be one of trip, recover"}
+    assert error["details"] == {"events[1]": "must be one of trip, recover, observed"}
 
 
 PLACES = [
