@@ -107,11 +107,11 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def guess(name: str, others: str = "") -> str:
-    """Which field of a rule was probably meant, or which there are."""
+def guess(name: str, others: str = "", known: Sequence[str] = RULE_FIELDS) -> str:
+    """Which of the known fields was probably meant, or which there are."""
     if name in SWEPT_PARAMS:
         return f"did you mean kind_params.{name}?"
-    near = difflib.get_close_matches(name, RULE_FIELDS, 1)
+    near = difflib.get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else f"there is {others}" if others else "it means nothing here"
 
 
@@ -238,9 +238,7 @@ def checked_sweep(grid: Mapping[str, Sequence[Value]] | str) -> dict[str, list[V
     count, found = 1, {name: _plain(values) for name, values in grid.items()}
     for name, values in found.items():
         if name not in SWEPT_FIELDS:
-            near = difflib.get_close_matches(name, SWEPT_FIELDS, 1)
-            guess = f"did you mean {near[0]}?" if near else f"there is {', '.join(SWEPT_FIELDS)}"
-            raise Invalid(f"{name!r} can't be swept; {guess}")
+            raise Invalid(f"{name!r} can't be swept; {guess(name, ', '.join(SWEPT_FIELDS), SWEPT_FIELDS)}")
         if not values:
             raise Invalid(f"the sweep has no value for {name}")
         count *= len(values)

@@ -14,6 +14,7 @@ from api.wire.requests_mutes import Matchers, check_matchers
 from api.wire.responses import Answer, OverrideShown, list_of, override_fields, shown_override
 from api.wire.types import Count, Ms, Rate, Uuid, default
 from breaker_actors.core.model import Control, Override, OverrideKind
+from breaker_actors.core.overlay import in_force
 from breaker_actors.errors import PreconditionFailed
 from breaker_actors.store.base import Edit
 from breaker_actors.store.mutes.matching import Matcher
@@ -93,8 +94,7 @@ def breaker_override(row: BreakerRow, now_ms: int) -> BreakerOverride:
 
 def active(row: BreakerRow, now_ms: int) -> Override | None:
     """The override of a breaker, unless it is over."""
-    override = row.controls.override
-    return override if override is not None and now_ms < override.until_ms else None
+    return in_force(row.controls, now_ms)
 
 
 def override_tag(override: Override | None) -> str:

@@ -31,7 +31,7 @@ from api.wire.types import (
 )
 from breaker_actors.clock import rfc3339
 from breaker_actors.core.model import BreakerMode, HiddenBy, Kind, Op, Override, OverrideKind, Policy, StateWord, View
-from breaker_actors.core.overlay import RATES, STATES
+from breaker_actors.core.overlay import shown_under
 from breaker_actors.core.rules import derived
 from breaker_actors.messages import StateReading
 from breaker_actors.store.rows import (
@@ -329,7 +329,7 @@ class OverrideShown(Answer, kw_only=True):
 def override_fields(override: Override) -> dict[str, Any]:
     """All that is shown of an override."""
     return msgspec.structs.asdict(override) | {
-        "allow_rate": RATES.get(STATES[override.kind], override.allow_rate or 0.0),
+        "allow_rate": shown_under(override).allow_rate,
         "since": rfc3339(override.since_ms),
         "until": rfc3339(override.until_ms),
     }

@@ -34,12 +34,17 @@ class Shown(NamedTuple):
 
 def shown(record: Record, machine_rate: float) -> Shown:
     """What callers see of a record whose machine lets through `machine_rate`. An override comes before the mode."""
-    if (override := record.override) is not None:
-        state = STATES[override.kind]
-        return Shown(state, RATES.get(state, override.allow_rate or 0.0))
+    if record.override is not None:
+        return shown_under(record.override)
     if record.mode == "observe":
         return Shown("closed", 1.0)
     return Shown(record.state, machine_rate)
+
+
+def shown_under(override: Override) -> Shown:
+    """What callers see while an override is in force."""
+    state = STATES[override.kind]
+    return Shown(state, RATES.get(state, override.allow_rate or 0.0))
 
 
 def hidden_by(record: Record) -> HiddenBy | None:

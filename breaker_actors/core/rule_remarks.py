@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from breaker_actors.core.accumulators import COMPARE
 from breaker_actors.core.model import Rule
 
 NEVER_MOVES, SHORT_WINDOW, LOW_PERCENTILE = "never_moves", "short_window", "percentile_below_1"
@@ -42,7 +43,7 @@ def _range_remarks(rule: Rule) -> list[RuleRemark]:
     if rule.kind not in _RANGES:
         return []
     top, words = _RANGES[rule.kind]
-    lowest, highest = (_holds(rule.op, value, rule.threshold) for value in (0.0, top))
+    lowest, highest = (COMPARE[rule.op](value, rule.threshold) for value in (0.0, top))
     if lowest != highest:
         return []
     word = "always opens" if lowest else "never opens"
@@ -78,7 +79,3 @@ def _window_remarks(rule: Rule) -> list[RuleRemark]:
         " recovery sees only samples right before a tick. At least three times eval_interval_ms is advised."
     )
     return [RuleRemark(SHORT_WINDOW, "window_ms", message)]
-
-
-def _holds(op: str, value: float, threshold: float) -> bool:
-    return {"gt": value > threshold, "gte": value >= threshold, "lt": value < threshold, "lte": value <= threshold}[op]

@@ -88,12 +88,11 @@ class Retention:
         process began, and from then on PACE times as fast as real time at most. So a clock that is wrong by a year
         removes little, and after a long rest what is too old goes a while later."""
         if self._aging is None:
-            known_ms = await self._store.history_ms()
-            upto_ms = now if known_ms is None else known_ms + DAY_MS
+            stored_ms = await self._store.history_ms()
+            known_ms, upto_ms = (now, now) if stored_ms is None else (stored_ms, stored_ms + DAY_MS)
         else:
             known_ms, known_s = self._aging
             upto_ms = known_ms + round(PACE * (at_s - known_s) * 1000)
-        known_ms = upto_ms if known_ms is None else known_ms
         aged_ms = max(known_ms, min(now, upto_ms))
         await self._store.note_history_ms(aged_ms)
         self._aging = aged_ms, at_s

@@ -92,10 +92,10 @@ class Circuit:
 
     def _set_back(self, now_ms: int) -> None:
         """After a clock that was ahead: all times go back by as much, and what was left of a pause is left of it."""
-        record = self._record()
-        ahead_ms = record.now_ms - 1 - now_ms
+        ahead_ms = self._breaker.now_ms - 1 - now_ms
         if ahead_ms <= AHEAD_MAX_MS:
             return
+        record = self._record()
         times = {name: getattr(record, name) - ahead_ms for name in _TIMES}
         self._breaker = Breaker.restore(self._breaker.rule, replace(record, **times))
         self._not_before_ms -= ahead_ms

@@ -45,6 +45,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     comment: str | None = None
 
+    @property
+    def tells_of_a_breaker(self) -> bool:
+        """Whether a breaker is what it is about, and not its channel or a mute."""
+        return self.kind not in ("test", "mute_ending")
+
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 """The breaker of a test notification, and of the warning that a mute ends."""

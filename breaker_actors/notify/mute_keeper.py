@@ -6,7 +6,7 @@ was changed, when new ones came, when the activity of a mute ends, and every min
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -40,7 +40,7 @@ class MuteKeeper:
         """When it is to be asked again at the latest."""
         return now if self._after is not None or self._matched is not None else self._look_ms
 
-    async def work(self, epoch: int, now: int) -> Sequence[str]:
+    async def work(self, epoch: int, now: int) -> Collection[str]:
         """Does a bounded part of what is due; the channels that have something to send since. Raises Fenced."""
         self._look_ms = min(self._look_ms, now + LOOK_EVERY_MS)  # a clock that was set back must not put it off
         self._match_ms = min(self._match_ms, now + MATCH_EVERY_MS)
@@ -48,16 +48,16 @@ class MuteKeeper:
         changes, newest = await self._store.held_news()
         whole = changes != self._changes or now >= self._look_ms
         if whole or newest > self._newest:
-            channels |= set(await self._tend(epoch, now, whole))
+            channels.update(await self._tend(epoch, now, whole))
             if whole or self._after is None:
                 self._after = 0 if whole else self._newest
             self._changes, self._newest = changes, newest
         for _ in range(PAGES_MAX):
             if self._after is None:
                 break
-            channels |= set(await self._look(epoch, now, self._after))
+            channels.update(await self._look(epoch, now, self._after))
         await self._match(epoch, now)
-        return sorted(channels)
+        return channels
 
     async def set_gauge(self) -> None:
         self._meters.gauge("breakers_notifications_held", await self._store.held_count())

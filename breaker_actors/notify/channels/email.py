@@ -71,7 +71,7 @@ def thread_of(message: Message) -> str | None:
 
     Nobody ever sends the message of that name: each mail can be worded without a look at the earlier ones.
     """
-    if message.kind in ("test", "mute_ending"):
+    if not message.tells_of_a_breaker:
         return None
     if message.outage_ms is not None:
         return f"outage.{for_token(message.breaker_id)}.{message.ts_ms - message.outage_ms}"
@@ -86,7 +86,7 @@ def _subject(message: Message) -> str:
 
 def _rows(message: Message) -> list[tuple[str, str]]:
     rows = [*facts(message).items(), ("Time", rfc3339(message.ts_ms))]
-    if message.kind not in ("test", "mute_ending"):
+    if message.tells_of_a_breaker:
         rows += [("Breaker", for_line(message.breaker_id, 64)), ("Transition", str(message.transition_seq))]
     return rows
 

@@ -40,7 +40,7 @@ def _fields(message: Message) -> list[Block]:
 def _footer(message: Message) -> str:
     """When it was, in the reader's time zone, and which breaker."""
     when = f"<!date^{message.ts_ms // 1_000}^{{date_short_pretty}} {{time_secs}}|{rfc3339(message.ts_ms)}>"
-    if message.kind in ("test", "mute_ending"):
+    if not message.tells_of_a_breaker:
         return when
     return f"{when} · `{for_slack(message.breaker_id, 100)}` · no. {message.transition_seq}"
 
