@@ -300,8 +300,9 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """What a BreakerActor asks its Journal to make durable for one breaker: events, the record and its applied offsets.
 
-    With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate
-    (`announce`) or a mere checkpoint. `state` and `allow_rate` are what callers see from then on.
+    With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate or a mere
+    checkpoint. `announce`: callers see another allow_rate, and no move. `state` and `allow_rate` are what callers see
+    from then on.
     """
 
     breaker_id: str

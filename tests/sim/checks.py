@@ -73,6 +73,8 @@ class Checks:
         self._announced: set[tuple[str, int, str, float]] = set()
         """What streams may be told: commits that callers see something of."""
         self.births: list[tuple[str, str]] = []
+        self.made_anew: set[tuple[str, int]] = set()
+        """Breakers that were made again, and the number of the last event of before."""
 
     def close(self) -> None:
         for connection in (self._store, *self._files.values()):
@@ -84,6 +86,8 @@ class Checks:
         """A breaker was created: it is closed, whatever one of its id was before."""
         self.births.extend((breaker_id, router_id) for router_id in router_ids)
         events = self.events.setdefault(breaker_id, [])
+        if events:
+            self.made_anew.add((breaker_id, len(events)))
         self._state[breaker_id] = self._machine[breaker_id] = "closed"
         self.committed.setdefault(breaker_id, set()).add((len(events), "closed"))
 

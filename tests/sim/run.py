@@ -110,10 +110,16 @@ def _play(seed: int, directory: Path, without: frozenset[str], calls: bool, naiv
 
 
 def _verify(world: World, directory: Path) -> None:
-    """What `breakers verify` says of the data directory that a run leaves."""
+    """What `breakers verify` says of the data directory that a run leaves. A breaker that is made again while clocks are
+    set back lives in a log that knows nothing of its former life: its first event may be stamped before the last one."""
+    checks, set_back = world.checks, any(kind.startswith("clock_") for kind in world.faults.hits)
+    back = {
+        (breaker_id, f"event {seq + 1} happened before event {seq}")
+        for breaker_id, seq in (checks.made_anew if set_back else ())
+    }
     clock: Any = SimpleNamespace(now_ms=world.now_ms)
     for fault in asyncio.run(verified(Settings(data_dir=directory), clock=clock)).faults:
-        if fault.kind != "event" or fault.of not in world.checks.forgotten:
+        if fault.kind != "event" or (fault.of not in checks.forgotten and (fault.of, fault.words) not in back):
             world.fail(f"verify finds {fault}")
 
 
