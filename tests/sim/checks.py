@@ -49,6 +49,13 @@ class Event(msgspec.Struct, frozen=True):
 _EVENT_COLUMNS = ", ".join(f'"{name}"' for name in Event.__struct_fields__)
 
 
+def watermark_given(upto_ms: int, latest_ms: int) -> str:
+    """Nothing is stamped at or before a watermark, so one that is far ahead of its owner's clock shuts the log."""
+    if upto_ms <= latest_ms:
+        return ""
+    return f"a watermark was given {(upto_ms - latest_ms) / 1000:.1f} s further ahead than it may be"
+
+
 class Checks:
     """Reads store and log files by connections of its own."""
 

@@ -63,6 +63,7 @@ LATER: dict[str, tuple[int, int]] = {
     "zombie_notifier": (1, 2),
     "stop_notifier": (1, 2),
     "clock_notifier": (1, 2),
+    "clock_ahead": (1, 1),
 }
 """Timed kinds that came later: drawn behind all others, so that seeds that were there stay what they were."""
 TIMED |= LATER

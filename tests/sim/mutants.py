@@ -208,6 +208,9 @@ ALERTED = {
 }
 
 SYMPTOMS = {
+    "a step of the clock is believed at once": r"a step of .* is believed after",
+    "samples are taken into a log that is ahead of the clock": r"took samples .* further ahead",
+    "a watermark is given whatever the clock says": r"a watermark was given .* further ahead",
     "an override comes back after a restart": r"ends an override at \d+ that was to end at",
     "an override ends by the clock of its breaker's owner": r"begins an override .*, the logs tell of|that was to end at",
     "a change of settings drops the override": r"its log says",

@@ -17,6 +17,8 @@ EPOCH_MS = 1_800_000_000_000
 """Wall-clock time at which every simulation begins."""
 
 RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("RUNS_IN", default=None)
+STEP_LASTS_S = 60.0
+"""A step ahead is believed once it has been there for so long (docs/operations/log.md)."""
 OUTSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("OUTSIDE", default=False)
 """True for what a process has handed on: calls under way, operations of a database. They go on while it is stopped."""
 
@@ -27,6 +29,8 @@ class ProcessClock:
     def __init__(self, loop: asyncio.AbstractEventLoop, offset_ms: int) -> None:
         self._loop = loop
         self.offset_ms = offset_ms
+        self.stepped_s = -STEP_LASTS_S
+        """When it was last set ahead by hand."""
         self._noticed: Callable[[], None] | None = None
         self._stands_at: float | None = None
 
@@ -34,6 +38,8 @@ class ProcessClock:
         """Sets the clock by so much; `noticed` is called when somebody reads it next."""
         self.offset_ms += step_ms
         self._noticed = noticed
+        if step_ms > 0:
+            self.stepped_s = self._loop.time()
 
     def stand_still(self, noticed: Callable[[], None]) -> None:
         """Shows the same time until it goes on."""
@@ -59,15 +65,26 @@ class ActorClock(SteadyClock):
 
     latest_ms = 0
     """The same of all actors of a run: nobody may act earlier than that again."""
+    hasty = ""
+    """Of all actors of a run, too: that one believed a step before it had lasted."""
 
     def __init__(self, clock: ProcessClock, step_max_ms: int) -> None:
         super().__init__(clock, step_max_ms)
+        self._own, self._bound_ms = clock, step_max_ms
+        self._furthest_ms: float | None = None
         self.highest_ms = 0
 
     def now_ms(self) -> int:
         now_ms = super().now_ms()
         self.highest_ms = max(self.highest_ms, now_ms)
         ActorClock.latest_ms = max(ActorClock.latest_ms, now_ms)
+        at_s = self._own.monotonic()
+        offset_ms = now_ms - 1000 * at_s
+        furthest_ms = offset_ms if self._furthest_ms is None else self._furthest_ms
+        if offset_ms > furthest_ms + self._bound_ms + 1 and at_s - self._own.stepped_s < STEP_LASTS_S:
+            ahead_s, since_s = (offset_ms - furthest_ms) / 1000, at_s - self._own.stepped_s
+            ActorClock.hasty = f"a step of {ahead_s:.1f} s is believed after {since_s:.1f} s"
+        self._furthest_ms = max(furthest_ms, offset_ms)
         return now_ms
 
 

@@ -20,7 +20,7 @@ from breaker_actors.persistence import DATABASE, make_log, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerRow, ChannelDraft, MuteRow, RouterRow, StoredState
 from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, journal_name
-from tests.sim.checks import Checks, Violation
+from tests.sim.checks import Checks, Violation, watermark_given
 from tests.sim.clients import ConfigurationClient, Reader, SampleClients
 from tests.sim.damage import Damage
 from tests.sim.end_state_checks import Final
@@ -61,7 +61,7 @@ class World:
         self._broken: asyncio.Future[None] = loop.create_future()
         self.down: Counter[str] = Counter()
         """Outages by what is out: store, log, or the writes of one of them."""
-        ActorClock.latest_ms = 0
+        ActorClock.latest_ms, ActorClock.hasty = 0, ""
         self.settings = Settings(
             data_dir=directory,
             breaker_actors=draws.randint(1, 4),
@@ -148,11 +148,15 @@ class World:
 
     def observe(self, process: Process, name: str, args: tuple[Any, ...], result: Any) -> None:
         """After an operation on the store or the log was carried out, whatever its caller hears of it."""
+        self.judge(ActorClock.hasty)
+        latest_ms = process.believed.highest_ms + self.settings.clock_step_max_ms
         if name == "commit":
             self.check(self.checks.commits, args[1])
         elif name == "append":
             self.check(self.checks.appended, args[0], [record.router_id for record in args[1]])
-            self.check(self.checks.stamped, args[1], process.believed.highest_ms + self.settings.clock_step_max_ms)
+            self.check(self.checks.stamped, args[1], latest_ms)
+        elif name == "advance_watermark":
+            self.judge(watermark_given(args[3], latest_ms))
         elif name == "create_breaker":
             self.check(self.checks.born, result[0].id, result[0].router_ids)
         elif name == "look_at_held":
@@ -438,8 +442,8 @@ class World:
     def _jump(self, kind: str, whom: str) -> None:
         names = sorted(name for name, p in self.net.actors.items() if p.kind in ("router", "breaker", "replica"))
         step_ms = int(1000 * self.faults.span(kind, 0.5, 7.0))
-        if whom == "wrong":
-            self._start_wrong(kind)
+        if whom in ("wrong", "ahead"):
+            self._start_wrong(kind, "router" if whom == "wrong" else "breaker")
         elif whom == "notifier":
             if (victim := self._victim(kind, whom)) is not None:
                 self._jump_for_a_while(kind, victim)
@@ -467,10 +471,10 @@ class World:
 
         self.loop.call_later(self.faults.span(kind, 0.5, 20.0), set_right)
 
-    def _start_wrong(self, kind: str) -> None:
-        """A RouterActor starts with a clock that is ahead, and again once it was set right: what it stamped is ahead of
-        everybody's clock."""
-        if victim := self._victim(kind, "router"):
+    def _start_wrong(self, kind: str, whom: str) -> None:
+        """An actor starts with a clock that is ahead, and again once it was set right: what a RouterActor stamped is
+        ahead of everybody's clock; a BreakerActor asks for watermarks of times to come."""
+        if victim := self._victim(kind, whom):
             name, ahead_ms = victim.name, int(1000 * self.faults.span(kind, 10.0, 60.0))
             self._wrong_ms[name] = ahead_ms
             self.net.kill(victim, 0.1)
