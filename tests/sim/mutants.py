@@ -212,7 +212,7 @@ SYMPTOMS = {
     "samples are taken into a log that is ahead of the clock": r"took samples .* further ahead",
     "a watermark is given whatever the clock says": r"a watermark was given .* further ahead",
     "an override comes back after a restart": r"ends an override at \d+ that was to end at",
-    "an override ends by the clock of its breaker's owner": r"begins an override .*, the logs tell of|that was to end at",
+    "an override ends by the clock of its breaker's owner": r"begins an override .*, the logs tell|that was to end at",
     "a change of settings drops the override": r"its log says",
     "an override that ends inside an outage ends behind it": r"ends an override at|when none was in force",
     "a ramp behind an override goes by old evidence": r"NaiveModel: ",

@@ -110,8 +110,8 @@ def _play(seed: int, directory: Path, without: frozenset[str], calls: bool, naiv
 
 
 def _verify(world: World, directory: Path) -> None:
-    """What `breakers verify` says of the data directory that a run leaves. A breaker that is made again while clocks are
-    set back lives in a log that knows nothing of its former life: its first event may be stamped before the last one."""
+    """What `breakers verify` says of the data directory that a run leaves. A breaker that is made again while clocks
+    are set back lives in a log that knows nothing of its former life: its first event may come before the last one."""
     checks, set_back = world.checks, any(kind.startswith("clock_") for kind in world.faults.hits)
     back = {
         (breaker_id, f"event {seq + 1} happened before event {seq}")
