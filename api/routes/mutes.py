@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from quart import Blueprint, Response, request
 
@@ -22,7 +23,16 @@ from api.middleware.idempotency import noted, once
 from api.wire import responses_mutes as bodies
 from api.wire.http import json_response, no_content
 from api.wire.query import mute_state
-from api.wire.requests_mutes import Bounds, MuteCreate, MutePatch, MutePreview, mute_draft, mute_edit, preview_of
+from api.wire.requests_mutes import (
+    Bounds,
+    MuteCreate,
+    MutePatch,
+    MutePreview,
+    check_end,
+    mute_draft,
+    mute_edit,
+    preview_of,
+)
 from breaker_actors.errors import NotFound
 from breaker_actors.store.rows import MuteRow
 
@@ -48,12 +58,13 @@ async def create_mute(project_id: str) -> Response:
     project, parts = await authorized_project(project_id, "manage"), replica()
     now = parts.clock.now_ms()
     draft = mute_draft(await sent_fields(MuteCreate), _bounds(now))
+    check = partial(check_end, draft, _bounds(now))
 
     def answer(row: MuteRow) -> bodies.MuteSingle:
         return bodies.MuteSingle(mute=bodies.mute(row, now))
 
     asked = await once(project.org_id, answer, project.id)
-    row = await parts.mutes.create_mute(project.id, draft, now, current_key_id(), current_actor(), asked)
+    row = await parts.mutes.create_mute(project.id, draft, now, current_key_id(), current_actor(), asked, check)
     noted(asked)
     return json_response(answer(row), 201)
 

@@ -59,7 +59,8 @@ def preview_of(fields: Mapping[str, Any]) -> tuple[Matcher, ...]:
 
 
 def mute_draft(fields: Mapping[str, Any], bounds: Bounds) -> MuteDraft:
-    """What a create asks for; null is the same as absent, a start in the past is now. Raises Invalid."""
+    """What a create asks for; null is the same as absent, a start in the past is now. Raises Invalid. Its end is for
+    `check_end`."""
     plain = shape(fields, MuteCreate)
     starts_ms = plain.starts_ms if isinstance(plain.starts_ms, int) else bounds.now_ms
     draft = MuteDraft(
@@ -71,7 +72,7 @@ def mute_draft(fields: Mapping[str, Any], bounds: Bounds) -> MuteDraft:
         zone=plain.zone or "UTC",
         comment=plain.comment,
     )
-    _check(draft, bounds)
+    _check(draft)
     return draft
 
 
@@ -90,7 +91,8 @@ def mute_edit(fields: Mapping[str, Any], bounds: Bounds) -> MuteEdit:
             wanted["starts_ms"] = _start(row, wanted["starts_ms"], bounds.now_ms)
         new = msgspec.structs.replace(row, **wanted)
         if new != row:
-            _check(new, bounds)
+            _check(new)
+            check_end(new, bounds)
         return new
 
     return edit
@@ -105,17 +107,22 @@ def _start(row: MuteRow, wanted_ms: int, now_ms: int) -> int:
     return wanted_ms
 
 
-def _check(draft: MuteDraft, bounds: Bounds) -> None:
+def _check(draft: MuteDraft) -> None:
     check_matchers(draft.matchers, draft.all)
     for field, message in problems(draft.windows, draft.zone).items():
         raise invalid(field, message)
+    if draft.ends_ms is None and not draft.windows:
+        raise invalid("ends_ms", "is required, unless there are windows")
+
+
+def check_end(draft: MuteDraft, bounds: Bounds) -> None:
+    """Raises Invalid for a mute that would be over already, or would last too long."""
     begin_ms = max(draft.starts_ms, bounds.now_ms)
     if draft.ends_ms is None:
-        if not draft.windows:
-            raise invalid("ends_ms", "is required, unless there are windows")
-    elif draft.ends_ms <= begin_ms:
+        return
+    if draft.ends_ms <= begin_ms:
         raise invalid("ends_ms", "must be later than now and than starts_ms")
-    elif not draft.windows and draft.ends_ms - begin_ms > bounds.most_ms:
+    if not draft.windows and draft.ends_ms - begin_ms > bounds.most_ms:
         raise invalid("ends_ms", f"must be at most {bounds.most_ms} ms away (BREAKERS_MUTE_MAX_MS)")
 
 

@@ -318,8 +318,10 @@ class MuteStore(Protocol):
         by: str = SYSTEM,
         by_name: str = SYSTEM,
         once: Once | None = None,
+        check: Callable[[], None] | None = None,
     ) -> MuteRow:
-        """`by_name`: how notifications name who made it. Raises Invalid where the project has as many as it may."""
+        """`by_name`: how notifications name who made it. `check` raises Invalid for what can't be made now; it is not
+        asked when the request is one that was done before. Raises Invalid where the project has as many as it may."""
 
     async def list_mutes(self, project_id: str) -> list[MuteRow]:
         """Oldest first, those that have ended included as long as they are kept."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -30,12 +32,15 @@ class Mutes(Onces):
         by: str = SYSTEM,
         by_name: str = SYSTEM,
         once: Once | None = None,
+        check: Callable[[], None] | None = None,
     ) -> MuteRow:
         values = {field: getattr(draft, field) for field in MuteDraft.__struct_fields__}
         values |= {"id": new_id(), "project_id": project_id, "created_by": by, "created_name": by_name}
         values |= {"inserted_ms": now_ms, "updated_ms": now_ms}
 
         def work(c: Connection) -> MuteRow:
+            if check is not None:
+                check()
             lock_project(c, project_id)
             refuse_many_mutes(c, project_id, now_ms)
             number = c.execute(insert(t.mutes).values(values).returning(t.mutes.c.number)).scalar_one()

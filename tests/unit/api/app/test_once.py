@@ -61,6 +61,16 @@ async def test_another_request_under_the_key_is_refused(world: World, name: str)
     await error_of(await world.call("POST", path, json=body, headers=KEY), 422, "idempotency_key_reused")
 
 
+async def test_a_mute_that_has_ended_is_answered_again(world: World) -> None:
+    """The request comes again after the time it names: what it asked for was done."""
+    path, body = creates(world)["create_mute"]
+    first = await world.call("POST", path, json=body, headers=KEY)
+    world.clock.ms += 3_600_001
+    again = await world.call("POST", path, json=body, headers=KEY)
+    assert (again.status_code, await again.get_data()) == (201, await first.get_data())
+    await error_of(await world.call("POST", path, json=body), 422, "validation_failed")
+
+
 async def test_every_create_has_one(world: World) -> None:
     """What answers 201 is a create."""
     made = {one.id for one in OPERATIONS if 201 in one.answers}
