@@ -51,7 +51,7 @@ _PATH = re.compile(r"`\$\.?([^`]*)`")
 def decode_object(body: bytes, otherwise: type[Invalid] | type[BadRequest] = Invalid) -> dict[str, Any]:
     """The JSON object of a request body; no body at all is an empty object, another kind of value is `otherwise`.
     Raises PayloadTooLarge for one that costs too much to read, unread."""
-    if not body.strip():
+    if not body:
         return {}
     weigh(body)
     try:

@@ -71,7 +71,7 @@ def bulk_texts(body: bytes, breakers_max: int) -> list[bytes]:
         raise too_many()
     try:
         body.decode()
-        given = _bodies(breakers_max).decode(body).breakers if body.strip() else UNSET
+        given = _bodies(breakers_max).decode(body).breakers if body else UNSET
     except msgspec.ValidationError as error:
         if str(error).startswith(TOO_LONG):
             raise too_many_breakers(breakers_max) from None

@@ -41,6 +41,8 @@ async def test_alerts_of_a_channel_are_told_as_well(world: World) -> None:
 
 PLACES = [
     (b'{"name": "a",\n "metric": ?}', {"line": 2, "column": 12, "offset": 25}),
+    (b" ", {"line": 1, "column": 2, "offset": 1}),
+    (b"\x0b", {"line": 1, "column": 1, "offset": 0}),
     (b'{"name": "a"', {"line": 1, "column": 13, "offset": 12}),
     (b'{"name": "\xff"}', {"line": 1, "column": 11, "offset": 10}),
     (b'{"samples": [{"value": 1},\n\n}', {"line": 3, "column": 1, "offset": 28}),
