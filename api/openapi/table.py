@@ -52,14 +52,17 @@ OV = f"{B}/{{breaker_id}}/override"
 OVS = f"{P}/overrides"
 W1, B1, R1, N1 = f"{W}/{{workspace_id}}", f"{B}/{{breaker_id}}", f"{R}/{{router_id}}", f"{N}/{{channel_id}}"
 
-Whole = Annotated[int, Meta(ge=-(10**18) + 1, le=10**18 - 1, extra_json_schema={"format": "int64"})]
+WHOLE_MAX = 10**18 - 1
+Whole = Annotated[int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX, extra_json_schema={"format": "int64"})]
+Since = Annotated[int, Meta(ge=0, le=WHOLE_MAX, extra_json_schema={"format": "int64"})]
+Until = Annotated[int, Meta(ge=1, le=WHOLE_MAX, extra_json_schema={"format": "int64"})]
 Overlap = Annotated[int, Meta(ge=0, le=600_000, extra_json_schema={"default": 600_000})]
 IF_MATCH = Parameter("If-Match", "header", str, "Replace only while the set has one of these entity tags.")
 DESTRUCTIVE = Parameter("allow_destructive", "query", bool, "true overrides the guardrail.")
 OVERRIDE_MATCH = Parameter("If-Match", "header", str, "Only while the override in force has this entity tag.")
 END_REASON = Parameter("reason", "query", Annotated[str, Meta(max_length=500)], "Why it is ended.")
-SPAN_SINCE = Parameter("since_ms", "query", Whole, "The span begins then; a day before its end unless said.")
-SPAN_UNTIL = Parameter("until_ms", "query", Whole, "The span ends then; now unless said.")
+SPAN_SINCE = Parameter("since_ms", "query", Since, "The span begins then; a day before its end unless said.")
+SPAN_UNTIL = Parameter("until_ms", "query", Until, "The span ends then; now unless said.")
 OVERLAP = Parameter("overlap_ms", "query", Overlap, "The old secret counts so long; at most, and unsaid: 10 min.")
 WORKSPACE = Parameter("workspace_id", "query", str, "Only projects of this workspace.")
 SIGNATURE = (

@@ -151,12 +151,12 @@ def comment(field: str, args: Mapping[str, str], chars_max: int) -> str | None:
 
 
 def span(args: Mapping[str, str], now_ms: int, length_ms: int) -> tuple[int, int]:
-    """From `since_ms` to `until_ms`: to now, and so long before that, where nothing is said."""
+    """From `since_ms` to `until_ms`: to now, and so long before that, where nothing is said; not before 1970."""
     given = _given(args)
     until = _integer("until_ms", given)
     until_ms = now_ms if until is None else min(until, now_ms)
     since = _integer("since_ms", given)
-    since_ms = until_ms - length_ms if since is None else since
+    since_ms = max(0, until_ms - length_ms) if since is None else since
     if not 0 <= since_ms < until_ms:
         raise _bad("since_ms", "not before until_ms")
     return since_ms, until_ms
