@@ -21,6 +21,7 @@ from breaker_actors.core.rule_fields import (
     RuleField,
     described,
 )
+from breaker_actors.store.mutes.matching import STARS_MAX
 
 INTERVAL_MAX_MS = MS_MAX // (RAMP_STEPS_MAX + 1)
 """What every number of ramp steps allows; fewer steps allow more."""
@@ -82,7 +83,7 @@ BY_STEPS: list[dict[str, Any]] = [
 
 def fill(components: dict[str, dict[str, Any]]) -> None:
     """Adds all this to the components."""
-    components["SlackConfig"] = SLACK_CONFIG
+    components |= {"SlackConfig": SLACK_CONFIG, "ShadowMode": SHADOW_MODE}
     for name, field in SENT_WITH_DEFAULT:
         del components[name]["properties"][field]["default"]
     for name in ("BreakerCreate", "BreakerItem", "BreakerPatch"):
@@ -125,14 +126,82 @@ SENT_WITH_DEFAULT = (("MetricSample", "ok"), ("Rebalance", "max"))
 """Generators take a field with a default for one that is always there, and ask senders for it. Its description tells
 the default."""
 _BREAKER: dict[str, Any] = {"allOf": [{"anyOf": BY_KIND}, {"anyOf": BY_STEPS}]}
+SHADOW_MODE: dict[str, Any] = {
+    "title": "ShadowMode",
+    "description": "A shadow observes.",
+    "type": "object",
+    "allOf": [{"anyOf": [{"properties": {"shadow_of": NULL}}, {"properties": {"mode": {"enum": ["observe", None]}}}]}],
+}
+"""By name: who makes up bodies takes no product of all branches of a breaker then, which would be too large."""
+_GLOB: dict[str, Any] = {
+    "anyOf": [
+        {"properties": {"op": {"enum": ["=", "!="]}}},
+        {"properties": {"value": {"type": "string", "pattern": rf"^[^*]*(\*[^*]*){{0,{STARS_MAX}}}$"}}},
+    ]
+}
+
+
+def _list(component: str) -> dict[str, Any]:
+    """A list that holds something."""
+    return {"type": "array", "minItems": 1, "items": {"$ref": f"#/components/schemas/{component}"}}
+
+
+def _whom(matcher: str) -> list[dict[str, Any]]:
+    """Some matchers, or `all` and none of them; what is not sent does not contradict."""
+    none = _list(matcher) | {"type": ["array", "null"], "minItems": 0, "maxItems": 0}
+    return [
+        {"properties": {"matchers": _list(matcher), "all": {"enum": [False, None]}}},
+        {"properties": {"matchers": none, "all": {"const": True}}},
+    ]
+
+
+_END: list[dict[str, Any]] = [
+    {"properties": {"ends_ms": {"type": "integer"}}},
+    {"properties": {"windows": _list("Window")}},
+]
+"""A mute ends, or recurs."""
+
+
+def _with(branches: list[dict[str, Any]], *fields: str) -> dict[str, Any]:
+    """One of the branches, where the first field of each must be there."""
+    return {"anyOf": [branch | {"required": [name]} for branch, name in zip(branches, fields, strict=True)]}
+
+
+_ASKED: dict[str, Any] = {"anyOf": _whom("Matcher")}
+_MATCHED = _with(_whom("Matcher"), "matchers", "all")
+_OVERRIDDEN = _with(_whom("OverrideMatcher"), "matchers", "all")
+_OVERRIDE: list[dict[str, Any]] = [
+    {
+        "anyOf": [
+            {
+                "properties": {"kind": {"const": "throttle"}, "allow_rate": {"type": "number"}},
+                "required": ["allow_rate"],
+            },
+            {"properties": {"kind": {"enum": ["force_open", "force_closed"]}, "allow_rate": NULL}},
+        ]
+    },
+    {"anyOf": [{"properties": {"for_ms": NULL}}, {"properties": {"until_ms": NULL}}]},
+]
 NEVER_NULL = {"RouterLink": ["breaker_ids", "breaker_id"]}
 """Fields that callers leave out instead, beside those that are required."""
 RULES: dict[str, dict[str, Any]] = {
     "ProjectCreate": {"required": ["workspace_id"]},
-    "BreakerCreate": _BREAKER | {"required": RULE_REQUIRED},
+    "BreakerCreate": {
+        "allOf": [*_BREAKER["allOf"], {"$ref": "#/components/schemas/ShadowMode"}],
+        "required": RULE_REQUIRED,
+    },
     "BreakerPatch": _BREAKER,
     "BreakerItem": {"allOf": [{"anyOf": BY_KIND}, _any_of("id", "name")], "required": RULE_REQUIRED},
     "StateBatch": _any_of("breaker_ids", "router_ids", "router_id"),
     "RouterLink": {"anyOf": [{"required": [name]} for name in NEVER_NULL["RouterLink"]]},
     "ChannelCreate": {"anyOf": [{"properties": {"channel": {"enum": ["pagerduty", "email", "webhook"]}}}, _SLACK]},
+    "Matcher": {"allOf": [_GLOB]},
+    "OverrideMatcher": {"allOf": [_GLOB]},
+    "MutePreview": {"allOf": [_MATCHED]},
+    "MuteCreate": {"allOf": [_MATCHED, _with(_END, "ends_ms", "windows")]},
+    "MutePatch": {"allOf": [_ASKED, {"anyOf": _END}]},
+    "OverrideMatch": {"allOf": [_OVERRIDDEN]},
+    "OverrideSet": {"allOf": _OVERRIDE},
+    "OverridesSet": {"allOf": [_OVERRIDDEN, *_OVERRIDE]},
+    "OverridesEnd": {"allOf": [_OVERRIDDEN]},
 }

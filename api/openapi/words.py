@@ -262,6 +262,10 @@ PROPERTIES = {
     "Difference.watched": "State of the watched breaker.",
     "OverrideMatch.matchers": "All have to match; `channel` is no field here.",
     "OverrideMatch.all": "true, without matchers: all breakers of the project.",
+    "OverridesSet.matchers": "All have to match; `channel` is no field here.",
+    "OverridesSet.all": "true, without matchers: all breakers of the project.",
+    "OverrideMatcher.field": "name, id, metric or kind of the breaker, metadata.KEY, or router.KEY (metadata of any "
+    "router it hangs on).",
     "OverridesEnd.reason": "Why they are ended.",
     "OverridesChanged.changed": "Breakers that were not so already.",
     "OverridesChanged.matches": "Breakers that match.",
@@ -381,7 +385,7 @@ PROPERTIES = {
     "matchers": "What the mute matches: all of them have to.",
     "Matcher.field": "name, id, metric or kind of the breaker, metadata.KEY, router.KEY (metadata of any router it "
     "hangs on), or channel (id, name or kind of the channel).",
-    "Matcher.op": "= and != compare with case; glob knows * (any characters) and ? (one).",
+    "Matcher.op": "= and != compare with case; glob knows * (any characters; at most 8 of them) and ? (one).",
     "Matcher.value": "What is compared.",
     "all": "true: everything of the project, without matchers. Default: false.",
     "starts_ms": "When it begins, Unix milliseconds. Default, and at the earliest: now.",
@@ -498,6 +502,7 @@ LIKE = {
     "OverrideItem": "OverrideShown",
     "OverridesSet": "OverrideSet",
     "OverridesEnd": "OverrideMatch",
+    "OverrideMatcher": "Matcher",
 }
 """Components whose properties mean what those of another one do, unless they have words of their own."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,14 +11,14 @@ from msgspec import Meta
 
 from api.wire.http import matches
 from api.wire.requests import invalid, shape
-from api.wire.requests_mutes import Matchers, check_matchers
+from api.wire.requests_mutes import check_matchers
 from api.wire.responses import Answer, OverrideShown, list_of, override_fields, shown_override
 from api.wire.types import Count, Ms, Rate, Uuid, default
 from breaker_actors.core.model import Control, Override, OverrideKind
 from breaker_actors.core.overlay import in_force
 from breaker_actors.errors import PreconditionFailed
 from breaker_actors.store.base import Edit
-from breaker_actors.store.mutes.matching import Matcher
+from breaker_actors.store.mutes.matching import MATCHERS_MAX, OF_BREAKER, Matcher
 from breaker_actors.store.rows import BreakerRow
 
 FOR_MS = 3_600_000
@@ -26,10 +27,24 @@ FOR_MS_MIN = 1_000
 SAME_MS = 10_000
 """An override that was asked for again within so long of the first time is the same one."""
 REASON_CHARS_MAX = 500
+FIELDS = "Expected name, id, metric, kind, metadata.KEY or router.KEY; callers see an override: it knows no channels"
+_OF_BREAKER = re.compile(OF_BREAKER)
 NONE_TAG = "0"
 """What a breaker without an override is known by."""
 
 Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX, examples=["dependency is being moved"])]
+Said = Annotated[Reason, Meta(extra_json_schema={"pattern": r"\S"})]
+"""A reason that is more than blanks."""
+
+
+class OverrideMatcher(Matcher, frozen=True, kw_only=True):
+    """`field`: name, id, metric, kind, metadata.KEY or router.KEY. A glob knows * and ? alone."""
+
+    # Described here, checked by matchers_of: `channel` is refused in words of its own.
+    field: Annotated[str, Meta(examples=["metadata.team"], extra_json_schema={"pattern": rf"\A({OF_BREAKER})\Z"})]
+
+
+OverrideMatchers = Annotated[list[OverrideMatcher], Meta(max_length=MATCHERS_MAX)]
 
 
 class OverrideSet(msgspec.Struct):
@@ -37,7 +52,7 @@ class OverrideSet(msgspec.Struct):
     neither is given. `then` half_open: a ramp begins where it ends."""
 
     kind: OverrideKind
-    reason: Reason
+    reason: Said
     allow_rate: Rate | None = None
     for_ms: Annotated[int, Meta(ge=FOR_MS_MIN)] | None = None
     until_ms: Ms | None = None
@@ -47,14 +62,14 @@ class OverrideSet(msgspec.Struct):
 class OverrideMatch(msgspec.Struct, kw_only=True):
     """Breakers that all matchers match; `all` true and no matchers: all of the project. `channel` is no field here."""
 
-    matchers: Matchers | None = None
+    matchers: OverrideMatchers | None = None
     all: Annotated[bool, default(False)] | None = None
 
 
 class OverridesSet(OverrideSet, kw_only=True):
     """An override, and the matchers of OverrideMatch."""
 
-    matchers: Matchers | None = None
+    matchers: OverrideMatchers | None = None
     all: Annotated[bool, default(False)] | None = None
 
 
@@ -108,8 +123,8 @@ def matchers_of(fields: Mapping[str, Any]) -> tuple[Matcher, ...]:
     matchers = tuple(plain.matchers or ())
     check_matchers(matchers, plain.all is True)
     for place, matcher in enumerate(matchers):
-        if matcher.field == "channel":
-            raise invalid(f"matchers[{place}].field", "An override is seen by callers: it knows no channels")
+        if not _OF_BREAKER.fullmatch(matcher.field):
+            raise invalid(f"matchers[{place}].field", FIELDS)
     return matchers
 
 

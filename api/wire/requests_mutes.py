@@ -12,7 +12,7 @@ from api.wire.requests import invalid, shape
 from api.wire.types import default
 from breaker_actors.store.base import MuteEdit
 from breaker_actors.store.mutes.matching import MATCHERS_MAX, Matcher, problem
-from breaker_actors.store.mutes.schedule import WINDOWS_MAX, ZONE_CHARS_MAX, Window, problems
+from breaker_actors.store.mutes.schedule import WINDOWS_MAX, ZONE, ZONE_CHARS_MAX, Window, problems
 from breaker_actors.store.rows import MuteDraft, MuteRow
 
 COMMENT_CHARS_MAX = 500
@@ -22,7 +22,12 @@ LAST_MS = 4_102_444_800_000
 Matchers = Annotated[list[Matcher], msgspec.Meta(max_length=MATCHERS_MAX)]
 Windows = Annotated[list[Window], msgspec.Meta(max_length=WINDOWS_MAX)]
 Comment = Annotated[str, msgspec.Meta(min_length=1, max_length=COMMENT_CHARS_MAX)]
-Zone = Annotated[str, msgspec.Meta(max_length=ZONE_CHARS_MAX, examples=["Europe/Berlin"]), default("UTC")]
+Zone = Annotated[
+    str,
+    msgspec.Meta(max_length=ZONE_CHARS_MAX, examples=["Europe/Berlin"]),
+    msgspec.Meta(extra_json_schema={"default": "UTC", "format": "time-zone", "pattern": rf"\A({ZONE})?\Z"}),
+]
+"""Its form is described here; what decides is whether the zone is known. "" is the default, as null."""
 Instant = Annotated[int, msgspec.Meta(ge=0, le=LAST_MS, extra_json_schema={"format": "int64"})]
 
 
@@ -77,7 +82,7 @@ def mute_draft(fields: Mapping[str, Any], bounds: Bounds) -> MuteDraft:
 
 
 def mute_edit(fields: Mapping[str, Any], bounds: Bounds) -> MuteEdit:
-    """The row as a PATCH wants it: null takes a default, or takes the end away."""
+    """The row as a PATCH wants it: null takes a default, or takes the end away; no zone is the default, too."""
     plain = shape(fields, MutePatch)
     empty: dict[str, Any] = {"matchers": (), "all": False, "ends_ms": None, "windows": (), "zone": "UTC"}
 
@@ -86,7 +91,7 @@ def mute_edit(fields: Mapping[str, Any], bounds: Bounds) -> MuteEdit:
         for field in MutePatch.__struct_fields__:
             sent = getattr(plain, field)
             if sent is not UNSET and (sent is not None or field in empty):
-                wanted[field] = empty[field] if sent is None else tuple(sent) if isinstance(sent, list) else sent
+                wanted[field] = empty[field] if sent in (None, "") else tuple(sent) if isinstance(sent, list) else sent
         if "starts_ms" in wanted:
             wanted["starts_ms"] = _start(row, wanted["starts_ms"], bounds.now_ms)
         new = msgspec.structs.replace(row, **wanted)
@@ -130,7 +135,7 @@ def check_matchers(matchers: tuple[Matcher, ...], everything: bool) -> None:
     if everything and matchers:
         raise invalid("all", "true goes with no matchers")
     if not everything and not matchers:
-        raise invalid("matchers", 'is required; a mute of the whole project says "all": true')
+        raise invalid("matchers", 'is required; "all": true means everything of the project')
     for place, matcher in enumerate(matchers):
         if words := problem(matcher):
             raise invalid(f"matchers[{place}].value", words)

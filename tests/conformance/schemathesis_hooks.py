@@ -1,4 +1,4 @@
-"""What schemathesis can't know: how a cursor looks, that 1.0 is no integer here, and which things there are."""
+"""What schemathesis can't know: how a cursor looks, that 1.0 is no integer, which things there are, and the time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import base64
 import itertools
 import os
 import re
+import time
 from typing import Any
+from zoneinfo import available_timezones
 
 import schemathesis
 from hypothesis import strategies as st
 
+from api.wire.overrides import FOR_MS_MIN
+from api.wire.requests_mutes import LAST_MS
+
 UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-THERE_IS = {name: os.environ.get(f"CONFORMANCE_{name.upper()}", "") for name in ("workspace_id", "router_id")}
+NAMES = ("workspace_id", "router_id", "shadow_of")
+THERE_IS = {name: os.environ.get(f"CONFORMANCE_{name.upper()}", "") for name in NAMES}
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 def _cursor(place: str) -> str:
@@ -22,6 +29,7 @@ def _cursor(place: str) -> str:
 PLACES = st.tuples(st.integers(0, 10**15), st.integers(0, 10**9)).map(lambda place: f"d.{place[0]}.{place[1]}")
 schemathesis.openapi.format("cursor", PLACES.map(_cursor))
 schemathesis.openapi.format("number-cursor", st.integers(0, 10**9).map(lambda number: _cursor(f"l.{number}")))
+schemathesis.openapi.format("time-zone", st.sampled_from(["", *sorted(available_timezones())]))
 
 
 def _whole(value: Any) -> Any:
@@ -46,17 +54,42 @@ def _named(value: Any) -> Any:
     return {key: _named(item) for key, item in value.items()} | known
 
 
+def _is_within(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _timely(body: Any) -> Any:
+    """Times that lie ahead, and lengths that a project allows, in place of those made up: what is over, or lasts for
+    years, is refused, as it should be."""
+    if not isinstance(body, dict):
+        return body
+    now_ms, timely = int(time.time() * 1000), dict(body)
+    if _is_within(body.get("starts_ms"), now_ms, LAST_MS):
+        timely["starts_ms"] = now_ms + body["starts_ms"] % DAY_MS
+    if _is_within(body.get("ends_ms"), 0, LAST_MS):
+        timely["ends_ms"] = now_ms + 2 * DAY_MS + body["ends_ms"] % DAY_MS
+    if _is_within(body.get("until_ms"), 0, (1 << 63) - 1):
+        timely["until_ms"] = now_ms + HOUR_MS + body["until_ms"] % HOUR_MS
+    if _is_within(body.get("for_ms"), FOR_MS_MIN, (1 << 63) - 1):
+        timely["for_ms"] = min(body["for_ms"], DAY_MS)
+    return timely
+
+
 COUNTER = itertools.count()
 
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
-    """An Idempotency-Key of its own for every request: with another body a key is refused, as it should be."""
+    """An Idempotency-Key of its own for every request: with another body a key is refused, as it should be. What the
+    body names is there, and lies ahead: here and not in map_body, for examples and limits don't pass through that."""
     name = next((name for name in case.headers or () if name.lower() == "idempotency-key"), None)
     if name is not None and 1 <= len(str(case.headers[name])) <= 255:
         case.headers[name] = f"key-{next(COUNTER)}"
+    meant = _timely(_named(case.body))
+    if meant != case.body:
+        case.body = meant
 
 
 @schemathesis.hook
 def map_body(context: Any, body: Any) -> Any:
-    return _named(_whole(body))
+    return _whole(body)

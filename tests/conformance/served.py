@@ -24,6 +24,7 @@ class Served:
     project_id: str = ""
     workspace_id: str = ""
     router_id: str = ""
+    breaker_id: str = ""
     changed_id: str = ""
     deleted_id: str = ""
     keys: dict[str, str] = field(default_factory=dict)
@@ -46,12 +47,14 @@ def served(directory: Path) -> Iterator[Served]:
 
 
 async def _serve(directory: Path, made: Served, ready: threading.Event, stop: asyncio.Event) -> None:
-    async with service(directory, rate_events_per_s=0, rate_requests_per_s=0, rate_tests_per_minute=0) as s:
+    unlimited: dict[str, int] = {"rate_events_per_s": 0, "rate_requests_per_s": 0, "rate_tests_per_minute": 0}
+    async with service(directory, **unlimited, mutes_per_project_max=100_000) as s:
         now = s.clock.now_ms()
         for kind in ("user", "admin"):
             made.keys[kind] = (await s.store.create_key(s.project.org_id, kind, kind, now))[1]
         made.project_id, made.workspace_id = s.project.id, s.project.workspace_id
-        made.router_id = (await s.breaker("there")).router_ids[0]
+        there = await s.breaker("there")
+        made.breaker_id, made.router_id = there.id, there.router_ids[0]
         org = s.project.org_id
         made.changed_id = (await s.store.create_project(org, s.project.workspace_id, "changed", now)).id
         made.deleted_id = (await s.store.create_project(org, s.project.workspace_id, "deleted", now)).id

@@ -1,9 +1,12 @@
 """The app against its own description, by a program that makes up requests: valid, invalid, and chains of them.
 
 All checks; "what was made is there" not where its 404s say nothing: routers and links name breakers besides, and delete
-is given a project of its own. Streams are left out, for they don't end. CONFIG lists which valid requests may be
-refused for what is stored: a condition that doesn't hold, a masked value, a notification that can't be sent, a cursor
-of other events. `strict` refuses what the description allows: fields that no request has.
+is given a project of its own. "What was deleted is gone" is asked neither of a mute, which is kept when it has ended,
+nor of an override, which reads null. The whole set of breakers is replaced in another project, too: what hooks name as
+watched by shadows stays. Streams are left out, for they don't end. CONFIG lists which valid requests may be refused for
+what is stored: a condition that doesn't hold, a masked value, a notification that can't be sent, a cursor of other
+events, a breaker that is no shadow, a mute that has begun or ended; and for which of two times of a span comes first.
+`strict` refuses what the description allows: fields that no request has.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ include-operation-id = "delete_project"
 expected-statuses = ["2xx", 404, 422]
 [[operations]]
 include-operation-id = "replace_breakers"
+[operations.parameters]
+"path.project_id" = "{changed_id}"
 [operations.checks.positive_data_acceptance]
 expected-statuses = ["2xx", 409, 412, 422]
 [[operations]]
@@ -59,6 +64,22 @@ expected-statuses = ["2xx", 400, 422]
 include-operation-id = "list_events"
 [operations.checks.positive_data_acceptance]
 expected-statuses = ["2xx", 400]
+[[operations]]
+include-operation-id = "compare_shadow"
+[operations.checks.positive_data_acceptance]
+expected-statuses = ["2xx", 400, 404, 422]
+[[operations]]
+include-operation-id = ["set_override", "end_override"]
+[operations.checks.positive_data_acceptance]
+expected-statuses = ["2xx", 404, 412]
+[[operations]]
+include-operation-id = ["get_mute", "get_override"]
+[operations.checks.use_after_free]
+enabled = false
+[[operations]]
+include-operation-id = "update_mute"
+[operations.checks.positive_data_acceptance]
+expected-statuses = ["2xx", 404, 422]
 [[operations]]
 include-operation-id = ["update_breaker_metadata", "update_router_metadata"]
 [operations.checks.positive_data_acceptance]
@@ -84,6 +105,7 @@ def test_the_app_is_as_described(tmp_path: Path) -> None:
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
         environ |= {"CONFORMANCE_WORKSPACE_ID": app.workspace_id, "CONFORMANCE_ROUTER_ID": app.router_id}
+        environ |= {"CONFORMANCE_SHADOW_OF": app.breaker_id}
         done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=850, cwd=tmp_path)
     (tmp_path / "output.txt").write_text(done.stdout + done.stderr)
     assert done.returncode == 0, f"{done.stdout[-3_000:]}\nall of it: {tmp_path / 'output.txt'}"

@@ -21,7 +21,8 @@ CHARS_MAX, STARS_MAX = 255, 8
 OF_METADATA, OF_ROUTER = "metadata.", "router."
 KEY_CHARS_MAX = 64
 PLAIN = ("name", "id", "metric", "kind")
-FIELD = rf"(name|id|metric|kind|channel|(metadata|router)\.[\s\S]{{1,{KEY_CHARS_MAX}}})"
+OF_BREAKER = rf"{'|'.join(PLAIN)}|(metadata|router)\.[\s\S]{{1,{KEY_CHARS_MAX}}}"
+FIELD = rf"({OF_BREAKER}|channel)"
 
 
 class Matcher(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,8 @@ HORIZON_DAYS = 15
 """So far ahead a change is looked for: a weekly window comes again within it, even where a whole day is skipped."""
 BEGIN, END = r"([01][0-9]|2[0-3]):[0-5][0-9]", r"(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)"
 ZONE_CHARS_MAX = 64
-_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+ZONE = r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*"
+_ZONE = re.compile(ZONE)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 

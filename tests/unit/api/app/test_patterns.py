@@ -165,10 +165,12 @@ def is_closed(schema: Any) -> bool:
         return any(map(is_closed, schema))
     if not isinstance(schema, dict):
         return False
-    closed = "enum" in schema or "pattern" in schema or schema.get("format") == "uuid"
+    closed = "enum" in schema or schema.get("pattern", NO_BLANK) != NO_BLANK or schema.get("format") == "uuid"
     return closed or any(is_closed(schema.get(word)) for word in ("anyOf", "items", "additionalProperties"))
 
 
+NO_BLANK = r"\S"
+"""Free text that must say something has this as its form."""
 OVERRIDE = {"kind": "force_open", "reason": "r"}
 MATCHER = {"field": "name", "op": "glob", "value": "a*"}
 WINDOW = {"weekdays": ["mon"], "from": "22:00", "to": "06:00"}
@@ -234,6 +236,10 @@ CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
     ("OverridesSet", "then"): ("POST", "overrides", {**OVERRIDE, "all": True, "then": "{half_open}"}),
     ("Matcher", "field"): ("POST", "mutes:preview", {"matchers": [{**MATCHER, "field": "{name}"}]}),
     ("Matcher", "op"): ("POST", "mutes:preview", {"matchers": [{**MATCHER, "op": "{glob}"}]}),
+    ("OverrideMatcher", "field"): ("POST", "overrides:preview", {"matchers": [{**MATCHER, "field": "{name}"}]}),
+    ("OverrideMatcher", "op"): ("POST", "overrides:preview", {"matchers": [{**MATCHER, "op": "{glob}"}]}),
+    ("MuteCreate", "zone"): ("POST", "mutes", {**MUTE, "windows": [WINDOW], "zone": "{Europe/Berlin}"}),
+    ("MutePatch", "zone"): ("PATCH", "mutes/{mute}", {"zone": "{Europe/Berlin}"}),
     ("Window", "weekdays"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "weekdays": ["{mon}"]}]}),
     ("Window", "from"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "from": "{22:00}"}]}),
     ("Window", "to"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "to": "{06:00}"}]}),
@@ -254,10 +260,12 @@ async def ids(world: World) -> dict[str, str]:
     breaker = await world.breaker("a")
     channel = {"channel": "email", "config": {"to": ["a@x.example"]}}
     made = await (await world.call("POST", "notification-channels", json=channel)).get_json()
+    mute = await (await world.call("POST", "mutes", json={**MUTE, "windows": [WINDOW]})).get_json()
     return {
         "breaker": breaker.id,
         "router": (await world.router(breaker.id)).id,
         "channel": made.get("channel", made).get("id") or made["id"] if isinstance(made, dict) else "",
+        "mute": mute["mute"]["id"],
         "workspace": world.workspace_id,
         "new": "0b8f0e1c-6a52-4c0e-9d4b-2f9f1f7a3c11",
     }
