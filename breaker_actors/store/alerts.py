@@ -97,6 +97,8 @@ def _observed(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
     """Breakers that are deleted while they are open: who got their trip, or will get it, is told of the end
     (semantics.md section 3). What a mute held of them is never sent. Call before they are gone."""
+    if not removed:
+        return
     states = _states(c, [row.id for row in removed])
     ended = [row for row in removed if states[row.id].state != "closed"]
     outages = _outages(c, [row.id for row in ended])

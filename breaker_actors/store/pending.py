@@ -15,24 +15,27 @@ LOOKED_FROM = 50
 """Where all organisations together can have no more than so many, nobody counts."""
 
 _CHANGES = t.changes.c
+_FIRST, _LAST = (select(edge(_CHANGES.id)).scalar_subquery() for edge in (func.min, func.max))
+_SPAN = select(_LAST - _FIRST)
 
 
 def refuse_more(c: Connection, project_id: str) -> None:
     """Raises Overloaded where the project's organisation has as many on their way as it may."""
-    if _share(c, org_of(project_id).scalar_subquery()) >= 1:
+    if not _are_few(c) and _share(c, org_of(project_id).scalar_subquery()) >= 1:
         message = "Too many changes of this organisation are on their way into the routers' logs: try again later."
         raise Overloaded(message, {"limit": f"{PENDING_MAX} changes, {PENDING_BYTES_MAX} bytes", "retry_after_s": 5})
 
 
 def is_half_full(c: Connection, org_id: str) -> bool:
     """Whether large changes of an organisation have to wait."""
-    return _share(c, org_id) >= 0.5
+    return not _are_few(c) and _share(c, org_id) >= 0.5
+
+
+def _are_few(c: Connection) -> bool:
+    return (c.execute(_SPAN).scalar() or 0) < LOOKED_FROM
 
 
 def _share(c: Connection, org_id: str | ScalarSelect[str]) -> float:
-    first, last = (select(edge(_CHANGES.id)).scalar_subquery() for edge in (func.min, func.max))
-    if (c.execute(select(last - first)).scalar() or 0) < LOOKED_FROM:
-        return 0.0
     count, size = c.execute(select(func.count(), func.sum(func.length(_CHANGES.entries))).where(_of(org_id))).one()
     return max(float(count) / PENDING_MAX, float(size or 0) / PENDING_BYTES_MAX)
 

@@ -20,7 +20,9 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Select,
     Table,
+    bindparam,
     cast,
     delete,
     exists,
@@ -36,7 +38,7 @@ from breaker_actors.errors import Invalid
 from breaker_actors.messages import ProjectShare, ShareLimit
 from breaker_actors.store import tables as t
 from breaker_actors.store.rows import BreakerRow, StoredFigures
-from breaker_actors.store.section import StorePart, chunks, raise_sum
+from breaker_actors.store.section import IDS, StorePart, by_ids, raise_sum
 
 Counted = Literal["projects", "workspaces", "keys"]
 OfProject = Literal["configuration", "audit", "events", "deliveries"]
@@ -105,6 +107,15 @@ _WEIGHTS: dict[Table, ColumnElement[int]] = {
     t.channels: weight(_C.name, _C.config),
     t.api_keys: weight(t.api_keys.c.name),
 }
+
+
+def _sum_of(table: Table) -> Select[Any]:
+    query = select(cast(func.coalesce(func.sum(_WEIGHTS[table]), 0), BigInteger)).where(table.c.id.in_(IDS))
+    return query.where(table.c.deleted_ms.is_(None)) if "deleted_ms" in table.c else query
+
+
+_SUMS = {table: _sum_of(table) for table in _WEIGHTS}
+_USED = select(_S.used).where(_S.of_id == bindparam("of"), _S.what == bindparam("which"))
 AUDIT_WEIGHT = weight(t.audit.c.before, t.audit.c.after)
 
 
@@ -123,7 +134,7 @@ def shares(c: Connection) -> Shares:
 
 
 def used(c: Connection, of_id: str, what: What) -> int:
-    return max(0, c.execute(select(_S.used).where(_S.of_id == of_id, _S.what == what)).scalar() or 0)
+    return max(0, c.execute(_USED, {"of": of_id, "which": what}).scalar() or 0)
 
 
 def add(c: Connection, of_id: str, what: What, count: int) -> None:
@@ -198,10 +209,7 @@ def weight_of(table: Table) -> ColumnElement[int]:
 
 def weigh(c: Connection, table: Table, ids: Sequence[str]) -> int:
     """What rows of the configuration count now; those marked as deleted nothing."""
-    query = select(cast(func.coalesce(func.sum(_WEIGHTS[table]), 0), BigInteger))
-    if "deleted_ms" in table.c:
-        query = query.where(table.c.deleted_ms.is_(None))
-    return sum(c.execute(query.where(table.c.id.in_(some))).scalar_one() for some in chunks(ids))
+    return sum(weight for (weight,) in by_ids(c, _SUMS[table], ids))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Row,
     Select,
     Table,
+    Update,
     bindparam,
     select,
     update,
@@ -65,10 +67,10 @@ def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def by_ids(
-    c: Connection, query: Select[Any] | CompoundSelect[Any], ids: Sequence[str] | Sequence[int]
+    c: Connection, query: Select[Any] | CompoundSelect[Any], ids: Sequence[str] | Sequence[int], **values: Any
 ) -> list[Row[*tuple[Any, ...]]]:
-    """The rows of a statement with IDS."""
-    return [row for some in chunks(ids) for row in c.execute(query, {"ids": some})]
+    """The rows of a statement with IDS; `values`: its other parameters."""
+    return [row for some in chunks(ids) for row in c.execute(query, {"ids": some} | values)]
 
 
 def belongs(column: Column[Any], project_id: str) -> ColumnElement[bool]:
@@ -77,21 +79,28 @@ def belongs(column: Column[Any], project_id: str) -> ColumnElement[bool]:
     return column.concat("") == project_id
 
 
+_THIS = t.projects.c.id == bindparam("project")
+_LOCK = select(t.projects.c.id).where(_THIS, t.projects.c.deleted_ms.is_(None)).with_for_update()
+_TOUCH = (
+    update(t.projects)
+    .where(_THIS)
+    .values(breakers_updated_ms=bindparam("now"), breakers_version=t.projects.c.breakers_version + 1)
+)
+
+
 def lock_project(c: Connection, project_id: str) -> None:
     """Makes configuration writes of one project serial (SQLite's write lock does it anyway). Raises NotFound."""
-    mine = (t.projects.c.id == project_id) & t.projects.c.deleted_ms.is_(None)
-    must_exist(c, select(t.projects.c.id).where(mine).with_for_update(), "project")
+    must_exist(c, _LOCK, "project", project=project_id)
 
 
 def touch_breakers(c: Connection, project_id: str, now_ms: int) -> None:
     """Notes the time of a configuration change of the project's breakers."""
-    values = {"breakers_updated_ms": now_ms, "breakers_version": t.projects.c.breakers_version + 1}
-    c.execute(update(t.projects).where(t.projects.c.id == project_id).values(values))
+    c.execute(_TOUCH, {"project": project_id, "now": now_ms})
 
 
-def must_exist(c: Connection, query: Select[Any], what: str) -> None:
-    """Raises NotFound when the query finds nothing."""
-    if c.execute(query).first() is None:
+def must_exist(c: Connection, query: Select[Any], what: str, **values: Any) -> None:
+    """Raises NotFound when the query finds nothing with these parameters."""
+    if c.execute(query, values).first() is None:
         raise NotFound(f"There is no such {what}.")
 
 
@@ -102,11 +111,16 @@ def bump(c: Connection, counter: str, by: int = 1) -> None:
 
 def raise_sum(c: Connection, column: Column[int], by: int, key: Mapping[str, str]) -> None:
     """Adds to a sum; its row is made with 0 where there is none. Several may do it at once."""
-    table = column.table
-    adding = update(table).filter_by(**key).values({column: column + by})
-    if c.execute(adding).rowcount == 0:
-        insert_new(c, table, {**key, column.name: 0})
-        c.execute(adding)
+    adding, values = _adding(column, tuple(key)), {**{f"of_{name}": value for name, value in key.items()}, "by": by}
+    if c.execute(adding, values).rowcount == 0:
+        insert_new(c, column.table, {**key, column.name: 0})
+        c.execute(adding, values)
+
+
+@cache
+def _adding(column: Column[int], key: tuple[str, ...]) -> Update:
+    mine = (column.table.c[name] == bindparam(f"of_{name}") for name in key)
+    return update(column.table).where(*mine).values({column: column + bindparam("by")})
 
 
 def insert_new(c: Connection, table: Table, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:

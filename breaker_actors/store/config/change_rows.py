@@ -24,6 +24,17 @@ Entry = tuple[int, bytes]
 _entries = msgspec.msgpack.Encoder()
 
 BREAKER_COLUMNS = [t.breakers.c[f] for f in BreakerRow.__struct_fields__ if f != "router_ids"]
+_B, _L = t.breakers.c, t.links.c
+_LINKS = select(_L.breaker_id, _L.router_id).where(_L.breaker_id.in_(IDS)).order_by(_L.number)
+_LINKED = (
+    select(_L.router_id, _B.id, _B.name, _B.rule)
+    .join(t.links, _L.breaker_id == _B.id)
+    .where(_L.router_id.in_(IDS))
+    .order_by(_L.number)
+)
+_ROUTERS = select(t.routers).where(t.routers.c.id.in_(IDS))
+_NAMED = select(_B.created_ms, _B.number, _B.id, _B.name).where(_B.project_id == bindparam("project"), _B.name.in_(IDS))
+_ADD_CHANGES = insert(t.changes).returning(t.changes.c.id, sort_by_parameter_order=True)
 
 
 def breaker_entry(row: BreakerRow) -> Entry:
@@ -67,16 +78,13 @@ def add_changes(c: Connection, changes: Sequence[Change]) -> list[int]:
         }
         for change in changes
     ]
-    statement = insert(t.changes).returning(t.changes.c.id, sort_by_parameter_order=True)
-    return [int(id_) for id_ in c.execute(statement, rows).scalars()]
+    return [int(id_) for id_ in c.execute(_ADD_CHANGES, rows).scalars()]
 
 
 def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked]]:
     """The breakers of each router, in link order."""
     found: dict[str, list[Linked]] = {router_id: [] for router_id in router_ids}
-    b, links = t.breakers.c, t.links.c
-    query = select(links.router_id, b.id, b.name, b.rule).join(t.links, links.breaker_id == b.id)
-    for row in by_ids(c, query.where(links.router_id.in_(IDS)).order_by(links.number), router_ids):
+    for row in by_ids(c, _LINKED, router_ids):
         found[row.router_id].append(Linked(row.id, row.name, row.rule.metric))
     return found
 
@@ -124,14 +132,13 @@ def raise_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterV
 def links_of(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[str]]:
     """The ids of the routers each breaker hangs on, in link order."""
     found: dict[str, list[str]] = {breaker_id: [] for breaker_id in breaker_ids}
-    query = select(t.links.c.breaker_id, t.links.c.router_id).where(t.links.c.breaker_id.in_(IDS))
-    for breaker_id, router_id in by_ids(c, query.order_by(t.links.c.number), breaker_ids):
+    for breaker_id, router_id in by_ids(c, _LINKS, breaker_ids):
         found[breaker_id].append(router_id)
     return found
 
 
 def load_routers(c: Connection, router_ids: Sequence[str]) -> dict[str, Row[Any]]:
-    return {row.id: row for row in by_ids(c, select(t.routers).where(t.routers.c.id.in_(IDS)), router_ids)}
+    return {row.id: row for row in by_ids(c, _ROUTERS, router_ids)}
 
 
 def add_links(c: Connection, project_id: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -159,10 +166,8 @@ def end_routers(c: Connection, project_id: str, now_ms: int, most: int) -> list[
 
 def stream_names(c: Connection, project_id: str, names: Sequence[str]) -> dict[str, str]:
     """The stream names of all breakers called one of `names`, with whose they are."""
-    b = t.breakers.c
+    rows = [tuple(row) for row in by_ids(c, _NAMED, names, project=project_id)]
     # Sorted here: asked for the order, SQLite takes the index on creation and walks through the whole project.
-    query = select(b.created_ms, b.number, b.id, b.name).where(b.project_id == project_id)
-    rows = [tuple(row) for some in chunks(names) for row in c.execute(query.where(b.name.in_(some)))]
     return name_streams((id_, name) for _, _, id_, name in sorted(rows))
 
 

@@ -44,6 +44,11 @@ from breaker_actors.store.section import IDS, by_ids, chunks, touch_breakers
 
 EDITABLE = ("name", "rule", "actions", "metadata", "control")
 """What of a breaker its owner can change."""
+_CHANGEABLE = (*EDITABLE, "version", "updated_ms")
+_OF_PROJECT = select(*BREAKER_COLUMNS, t.breakers.c.number).where(t.breakers.c.project_id == bindparam("project"))
+_SOME_OF_PROJECT = _OF_PROJECT.where(t.breakers.c.id.in_(IDS))
+_UPDATE = update(t.breakers).where(t.breakers.c.id == bindparam("which"))
+_UPDATE = _UPDATE.values({name: bindparam(f"new_{name}") for name in _CHANGEABLE})
 
 
 class Plan(NamedTuple):
@@ -57,8 +62,9 @@ class Plan(NamedTuple):
         return [row.id for row in (*self.created, *self.removed, *(old for old, _ in self.edited))]
 
     def names(self) -> list[str]:
-        rows = [*self.created, *self.removed, *(row for pair in self.edited for row in pair)]
-        return sorted({row.name for row in rows})
+        """Those that somebody gets or loses."""
+        renamed = (row for old, new in self.edited if old.name != new.name for row in (old, new))
+        return sorted({row.name for row in (*self.created, *self.removed, *renamed)})
 
     def notes(self) -> list[Note]:
         made = [Note("breaker.create", row.id, after=row) for row in self.created]
@@ -76,13 +82,11 @@ def _action_of(old: BreakerRow, new: BreakerRow) -> str:
 
 def load_breakers(c: Connection, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[BreakerRow]:
     """The breakers of a project, or those of them with the ids, in creation order."""
-    b = t.breakers.c
-    query = select(*BREAKER_COLUMNS, b.number).where(b.project_id == project_id)
     rows: list[Row[*tuple[Any, ...]]]
     if breaker_ids is None:
-        rows = list(c.execute(query))
+        rows = list(c.execute(_OF_PROJECT, {"project": project_id}))
     else:
-        rows = by_ids(c, query.where(b.id.in_(IDS)), breaker_ids)
+        rows = by_ids(c, _SOME_OF_PROJECT, breaker_ids, project=project_id)
     rows.sort(key=lambda row: (row.created_ms, row.number))
     links = links_of(c, [row.id for row in rows])
     names = [column.name for column in BREAKER_COLUMNS]
@@ -234,11 +238,8 @@ def _system_router(row: BreakerRow) -> dict[str, Any]:
 def _update(c: Connection, pairs: Sequence[tuple[BreakerRow, BreakerRow]]) -> None:
     if not pairs:
         return
-    changeable = (*EDITABLE, "version", "updated_ms")
-    statement = update(t.breakers).where(t.breakers.c.id == bindparam("which"))
-    statement = statement.values({name: bindparam(f"new_{name}") for name in changeable})
-    rows = [{f"new_{n}": getattr(new, n) for n in changeable} | {"which": new.id} for _, new in pairs]
-    c.execute(statement, sorted(rows, key=lambda row: str(row["which"])))
+    rows = [{f"new_{n}": getattr(new, n) for n in _CHANGEABLE} | {"which": new.id} for _, new in pairs]
+    c.execute(_UPDATE, sorted(rows, key=lambda row: str(row["which"])))
 
 
 def _remove(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> set[str]:

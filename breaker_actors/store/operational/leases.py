@@ -7,7 +7,7 @@ from itertools import accumulate, zip_longest
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, exists, func, or_, select, update
 
 from breaker_actors.core.log_entries import UNREADABLE
 from breaker_actors.messages import ENDING, BreakerAssignment, ChangeRow, RouterAssignment, RouterRef
@@ -24,6 +24,43 @@ _TABLES = {"breaker": t.breakers, "router": t.routers}
 PENDING_BYTES = 4 << 20
 """What the changes of one round take together, though there is one of them at least."""
 _decode_entries = msgspec.msgpack.Decoder(tuple[tuple[int, bytes], ...]).decode
+
+_C, _R = t.changes.c, t.routers.c
+_CHANGES = select(t.changes).where(_C.id.in_(IDS))
+_CHANGED = select(_C.id, _C.router_id, _C.links).where(_C.id.in_(IDS)).order_by(_C.id)
+_FORGET_CHANGES = delete(t.changes).where(_C.id.in_(IDS))
+_OLDEST = (
+    select(_C.id, func.length(_C.entries).label("size"))
+    .where(_C.project_id == bindparam("project"))
+    .order_by(_C.id)
+    .limit(bindparam("most"))
+)
+_OLDEST_ABLE = _OLDEST.join(t.routers, _R.id == _C.router_id).where(
+    _R.owner.is_(None) | _R.owner.in_(bindparam("owners", expanding=True))
+)
+_END_LINKS = (
+    update(t.ended_links)
+    .where(t.ended_links.c.change_id == bindparam("change"))
+    .values(
+        until_offset=bindparam("until"),
+        log_slot=select(_R.log_slot).where(_R.id == t.ended_links.c.router_id).scalar_subquery(),
+    )
+)
+_GONE = _R.id.in_(IDS) & _R.deleted_ms.is_not(None) & ~exists().where(_C.router_id == _R.id)
+_PROJECTS_OF_GONE = select(_R.project_id).where(_GONE).distinct()
+_FORGET_ROUTERS = delete(t.routers).where(_GONE)
+
+
+def _waiting_statement() -> Select[Any]:
+    """Projects that have changes, with their organisations. The index is walked from one project to the next."""
+    first = select(func.min(_C.project_id).label("id")).cte(recursive=True)
+    following = select(func.min(_C.project_id)).where(_C.project_id > first.c.id).scalar_subquery()
+    each = first.union_all(select(following).where(first.c.id.is_not(None)))
+    query = select(each.c.id, t.workspaces.c.org_id).join(t.projects, t.projects.c.id == each.c.id)
+    return query.join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+
+
+_WAITING = _waiting_statement()
 
 
 class Placements(StorePart):
@@ -99,22 +136,16 @@ def _pending(c: Connection, limit: int, owners: Sequence[str] | None, served: Ma
         sums = accumulate(row.size for row in turns)
         some = [row.id for row, size in zip(turns, sums, strict=True) if row is turns[0] or size <= PENDING_BYTES]
         if some:
-            found = {row.id: row for row in by_ids(c, select(t.changes).where(t.changes.c.id.in_(IDS)), some)}
+            found = {row.id: row for row in by_ids(c, _CHANGES, some)}
             return [found[id_] for id_ in some]
     return []
 
 
 def _waiting_projects(c: Connection, most: int, served: Mapping[str, int]) -> Iterator[Sequence[str]]:
     """The projects that have changes, `most` at a time: organisations in turn, and of each its projects, those first
-    that were `served` longest ago. The index is walked from one project to the next, however many changes each has."""
-    which = t.changes.c.project_id
-    first = select(func.min(which).label("id")).cte(recursive=True)
-    following = select(func.min(which)).where(which > first.c.id).scalar_subquery()
-    each = first.union_all(select(following).where(first.c.id.is_not(None)))
-    query = select(each.c.id, t.workspaces.c.org_id).join(t.projects, t.projects.c.id == each.c.id)
-    query = query.join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+    that were `served` longest ago."""
     by_org: dict[str, list[str]] = {}
-    for project_id, org_id in sorted(c.execute(query), key=lambda row: (served.get(row.id, 0), row.id)):
+    for project_id, org_id in sorted(c.execute(_WAITING), key=lambda row: (served.get(row.id, 0), row.id)):
         by_org.setdefault(org_id, []).append(project_id)
     orgs = sorted(by_org.values(), key=lambda projects: served.get(projects[-1], 0))
     projects = [id_ for turn in zip_longest(*orgs) for id_ in turn if id_ is not None]
@@ -124,16 +155,14 @@ def _waiting_projects(c: Connection, most: int, served: Mapping[str, int]) -> It
 
 def _oldest(c: Connection, project_id: str, owners: Sequence[str] | None, most: int) -> list[Row[Any]]:
     """The first changes of a project; of all, or of the routers that these owners have, or nobody."""
-    query = select(t.changes.c.id, func.length(t.changes.c.entries).label("size"))
-    if owners is not None:
-        able = t.routers.c.owner.is_(None) | t.routers.c.owner.in_(owners)
-        query = query.join(t.routers, t.routers.c.id == t.changes.c.router_id).where(able)
-    return list(c.execute(query.where(t.changes.c.project_id == project_id).order_by(t.changes.c.id).limit(most)))
+    values = {"project": project_id, "most": most}
+    if owners is None:
+        return list(c.execute(_OLDEST, values))
+    return list(c.execute(_OLDEST_ABLE, values | {"owners": owners}))
 
 
 def _unsettled(c: Connection, change_ids: Sequence[int]) -> list[str]:
-    query = select(t.changes.c.router_id).where(t.changes.c.id.in_(IDS))
-    return sorted({router_id for (router_id,) in by_ids(c, query, change_ids)})
+    return sorted({row.router_id for row in by_ids(c, _CHANGED, change_ids)})
 
 
 def _change(row: Row[Any], asides: Asides) -> ChangeRow:
@@ -155,34 +184,28 @@ def _settle(c: Connection, directory_epoch: int, offsets: Mapping[int, int]) -> 
     DIRECTORY.check(c, directory_epoch)
     starts: list[dict[str, Any]] = []
     reached: dict[str, int] = {}
+    for row in by_ids(c, _CHANGED, sorted(offsets)):
+        since = offsets[row.id] - 1
+        starts += [{"router": row.router_id, "breaker": breaker, "since": since} for breaker in row.links]
+        reached[row.router_id] = max(reached.get(row.router_id, 0), offsets[row.id])
     for some in chunks(sorted(offsets)):
-        query = select(t.changes.c.id, t.changes.c.router_id, t.changes.c.links).where(t.changes.c.id.in_(some))
-        for row in c.execute(query.order_by(t.changes.c.id)):
-            since = offsets[row.id] - 1
-            starts += [{"router": row.router_id, "breaker": breaker, "since": since} for breaker in row.links]
-            reached[row.router_id] = max(reached.get(row.router_id, 0), offsets[row.id])
-        c.execute(delete(t.changes).where(t.changes.c.id.in_(some)))
+        c.execute(_FORGET_CHANGES, {"ids": some})
     if starts:
         for table in (t.links, t.ended_links):  # a link may have ended before it was in the log
             mine = (table.c.router_id == bindparam("router")) & (table.c.breaker_id == bindparam("breaker"))
             unknown = table.c.since_offset.is_(None)
             c.execute(update(table).where(mine, unknown).values(since_offset=bindparam("since")), starts)
-    ends = update(t.ended_links).where(t.ended_links.c.change_id == bindparam("change"))
-    slot = select(t.routers.c.log_slot).where(t.routers.c.id == t.ended_links.c.router_id).scalar_subquery()
-    ends = ends.values(until_offset=bindparam("until"), log_slot=slot)
-    c.execute(ends, [{"change": change_id, "until": offset} for change_id, offset in offsets.items()])
+    c.execute(_END_LINKS, [{"change": change_id, "until": offset} for change_id, offset in offsets.items()])
     note_reached(c, reached)
     _remove_deleted(c, sorted(reached))
 
 
 def _remove_deleted(c: Connection, router_ids: Sequence[str]) -> None:
     """Routers that were marked as deleted go with their last change."""
-    waiting = exists().where(t.changes.c.router_id == t.routers.c.id)
     for some in chunks(router_ids):
-        gone = t.routers.c.id.in_(some) & t.routers.c.deleted_ms.is_not(None) & ~waiting
-        project_ids = c.execute(select(t.routers.c.project_id).where(gone).distinct()).scalars().all()
-        c.execute(delete(t.routers).where(gone))
-        remove_deleted_projects(c, project_ids)
+        if project_ids := c.execute(_PROJECTS_OF_GONE, {"ids": some}).scalars().all():
+            c.execute(_FORGET_ROUTERS, {"ids": some})
+            remove_deleted_projects(c, project_ids)
 
 
 def remove_deleted_projects(c: Connection, project_ids: Sequence[str]) -> None:
