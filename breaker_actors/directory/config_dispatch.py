@@ -24,8 +24,8 @@ CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
 
 SECOND_S = 0.004
-"""A small round settles so long after its appends. On SQLite one writes at a time, and what a breaker makes of a change,
-an override above all, is to be stored first: settling only tidies up."""
+"""A small round settles so long after its appends. On SQLite one writes at a time, and what a breaker makes of a
+change, an override above all, is to be stored first: settling only tidies up."""
 ROUTERS_NAMED_MAX = 500
 LATELY_MAX, SERVED_MAX = 50_000, 10_000
 
