@@ -123,6 +123,14 @@ class Subscribers(msgspec.Struct, frozen=True, array_like=True):
     epoch_sum: int
 
 
+class FoundDamage(msgspec.Struct, frozen=True, array_like=True):
+    """A breaker could not read a router's log on: what is wrong with it, in words, and from which offset on."""
+
+    router_id: str
+    words: str
+    offset: int
+
+
 class SubscriptionCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A RouterActor's answer to `check_subscriptions`. `not_owned`: routers that are not its own. `mismatched`: routers
     to which others than the named breakers are subscribed."""

@@ -7,12 +7,12 @@ log is not as it was written, the breakers that need it stand still, and its own
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 
 import msgspec
 
+from breaker_actors.breaker.damages import DamagedLogs
 from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item, leave_ended
 from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, decode_breaker
 from breaker_actors.core.machine import Breaker
@@ -21,7 +21,6 @@ from breaker_actors.core.overlay import in_force
 from breaker_actors.errors import BreakersError, LogDamaged
 from breaker_actors.messages import BreakerAssignment, RouterRef
 from breaker_actors.telemetry.set_aside import Asides
-from breaker_actors.transport.peers import Net, RouterPeer
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import Concern, LogReader
 
@@ -85,9 +84,9 @@ def restore_record(
 class Recovery:
     """Yields (breaker, entry): the next one is asked for once an entry was applied and its effects are durable."""
 
-    def __init__(self, log: SampleLog, net: Net, asides: Asides) -> None:
+    def __init__(self, log: SampleLog, damages: DamagedLogs, asides: Asides) -> None:
         self._reader = LogReader(log, asides)
-        self._net = net
+        self._damages = damages
         self._asides = asides
 
     async def refill(self, group: list[HostedBreaker]) -> None:
@@ -96,7 +95,7 @@ class Recovery:
             try:
                 return await self._refill([hosted for hosted in group if not hosted.dropped])
             except LogDamaged as error:
-                await self._stand_still(group, error)
+                self._stand_still(group, error)
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
@@ -108,24 +107,19 @@ class Recovery:
                     yield entry
                 return
             except LogDamaged as error:
-                await self._stand_still(group, error)
+                self._stand_still(group, error)
                 return
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
-    async def _stand_still(self, group: Sequence[HostedBreaker], error: LogDamaged) -> None:
-        """Sets those aside that read a damaged log, and tells who owns it."""
-        router_id, offset = str(error.details["router_id"]), int(error.details["offset"])
-        owners = set[str]()
+    def _stand_still(self, group: Sequence[HostedBreaker], error: LogDamaged) -> None:
+        """Sets those aside that read a damaged log; who owns it is told soon."""
+        found = self._damages.note(error)
+        router_id, offset = found.router_id, found.offset
         for hosted in group:
-            router = hosted.routers.get(router_id) or hosted.ended_links.get(router_id)
-            if router is not None and not hosted.dropped:
-                owners.add(router.owner)
+            if not hosted.dropped and router_id in hosted.routers.keys() | hosted.ended_links.keys():
                 self._asides.note("log", router_id, error, b"", offset, hosted.project_id)
                 hosted.set_aside()
-        for owner in owners - {""}:
-            with contextlib.suppress(BreakersError):
-                await RouterPeer(self._net, owner).note_damage(router_id, str(error), offset)
 
     async def read_all(self, group: list[HostedBreaker]) -> Entries:
         """All logs of blocked breakers to their ends. What brings a breaker to life is read first."""
@@ -150,7 +144,7 @@ class Recovery:
                     record = await self._reader.at(router, router.since_offset + 1)
                     break
                 except LogDamaged as error:
-                    await self._stand_still([hosted], error)
+                    self._stand_still([hosted], error)
                     return ""
                 except BreakersError:
                     await asyncio.sleep(RETRY_S)

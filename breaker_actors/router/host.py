@@ -22,6 +22,7 @@ from breaker_actors.messages import (
     ActorReport,
     AppendResult,
     ChangeRow,
+    FoundDamage,
     LogFloor,
     Part,
     RouterAssignment,
@@ -218,13 +219,17 @@ class RouterHost:
         [(slot, router_id)] that are gone for good; answers how many records went."""
         return await self._owned.retention.run(floors, gone, self._clock.now_ms())
 
-    async def note_damage(self, router_id: str, words: str, offset: int) -> None:
-        """A reader found the log of a router damaged: nothing is taken into it any more, if it is owned here."""
+    async def note_damage(self, found: Sequence[FoundDamage]) -> list[str]:
+        """Readers found logs damaged: nothing is taken into those any more that are owned here; answers which."""
 
-        async def note(_: int) -> None:
-            self._owned.note_damage(router_id, words, offset)
+        async def note(_: int) -> list[str]:
+            mine = [one for one in found if one.router_id in self._owned.by_id]
+            for one in mine:
+                if not self._owned.by_id[one.router_id].damage:  # else it is known
+                    self._owned.note_damage(one.router_id, one.words, one.offset)
+            return [one.router_id for one in mine]
 
-        await self._in_turn("note_damage", note)
+        return await self._in_turn("note_damage", note)
 
     async def check_subscriptions(self, owner: str, subscribers: Mapping[str, Subscribers]) -> SubscriptionCheck:
         """Compares the subscriptions of an owner's breakers with what it believes, by router."""

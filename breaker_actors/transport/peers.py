@@ -24,6 +24,7 @@ from breaker_actors.messages import (
     Counted,
     Delivery,
     FeedPage,
+    FoundDamage,
     JournalFigures,
     LogFloor,
     Overview,
@@ -107,8 +108,8 @@ class RouterPeer(_Peer):
     async def check_subscriptions(self, owner: str, subscribers: Mapping[str, Subscribers]) -> SubscriptionCheck:
         return cast(SubscriptionCheck, await self.net.call(self.name, "check_subscriptions", owner, subscribers))
 
-    async def note_damage(self, router_id: str, words: str, offset: int) -> None:
-        await self.net.call(self.name, "note_damage", router_id, words, offset)
+    async def note_damage(self, found: Sequence[FoundDamage]) -> list[str]:
+        return cast(list[str], await self.net.call(self.name, "note_damage", found))
 
     async def status(self) -> RouterFigures:
         return cast(RouterFigures, await self.net.call(self.name, "status"))

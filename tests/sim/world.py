@@ -475,7 +475,7 @@ class World:
         """An actor starts with a clock that is ahead, and again once it was set right: what a RouterActor stamped is
         ahead of everybody's clock; a BreakerActor asks for watermarks of times to come."""
         if victim := self._victim(kind, whom):
-            name, ahead_ms = victim.name, int(1000 * self.faults.span(kind, 10.0, 60.0))
+            name, ahead_ms = victim.name, int(1000 * self.faults.span(kind, 10.0, 60.0 if whom == "router" else 15.0))
             self._wrong_ms[name] = ahead_ms
             self.net.kill(victim, 0.1)
 

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -16,6 +16,8 @@ import pytest
 
 from breaker_actors.core.log_entries import VIEW
 from breaker_actors.errors import BreakersError
+from breaker_actors.messages import FoundDamage
+from breaker_actors.router.host import RouterHost
 from tests.support.cluster import until
 from tests.support.virtual_time import clock_of_loop
 from tests.unit.engine.test_poison import Running, Tenant, bystander, running
@@ -150,6 +152,45 @@ async def test_one_record_that_is_not_what_was_written(tmp_path: Path, column: s
         assert (await run.state(victim, victim.breaker_id))["state"] == "closed"
         await serves(run, other)
     await recovers(tmp_path, victim)
+
+
+@pytest.mark.parametrize("when", ["at first", "later"])
+async def test_an_owner_that_was_away_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It had not begun yet when a breaker read its log, or has started anew since: it does not take samples that no
+    breaker can count."""
+    is_away = when == "at first"
+    note_damage = RouterHost.note_damage
+
+    async def hear(self: RouterHost, found: Sequence[FoundDamage]) -> list[str]:
+        return [] if is_away else await note_damage(self, found)
+
+    monkeypatch.setattr(RouterHost, "note_damage", hear)
+
+    def change(victim: Tenant) -> None:
+        with closing(sqlite3.connect(file_of(tmp_path, victim.router_id))) as file, file:
+            middle = "SELECT max(offset) - 5 FROM records WHERE router_id = ?1"
+            statement = f"UPDATE records SET payload = x'00' WHERE router_id = ?1 AND offset = ({middle})"
+            file.execute(statement, (victim.router_id,))
+
+    async with lived(tmp_path, change) as (run, victim, other):
+
+        async def is_taken() -> bool:
+            return await run.send(victim, victim.router_id) == 202
+
+        if is_away:
+            await until(is_taken, 20)
+            is_away = False
+        else:
+            await refused(run, victim)
+            await run.cluster.net.kill("router-0")
+            run.cluster.net.revive("router", "router-0")
+
+            async def is_back() -> bool:
+                return await run.send(other, other.router_id) == 202
+
+            await until(is_back, 20)
+        await refused(run, victim)
+        await serves(run, other)
 
 
 async def test_a_routing_table_that_is_not_what_was_written(tmp_path: Path) -> None:
