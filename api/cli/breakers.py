@@ -218,6 +218,8 @@ def _open_note(row: dict[str, Any], status: dict[str, Any], now_ms: int) -> str 
 def _note(row: dict[str, Any], status: dict[str, Any], off: Collection[str], now_ms: int) -> str | None:
     """Why the breaker stays where it is, when its value doesn't say so."""
     since_ms = status["state_since_ms"]
+    if status.get("stale"):
+        return "stands still, its owner does not answer for it: breakers status, breakers aside list"
     if (override := status.get("override")) is not None:
         until = _until(override["until_ms"], override["since_ms"])
         return f"{override['kind']} until {until} by {override['by']}: {override['reason']}"

@@ -168,6 +168,13 @@ def test_the_list_says_what_keeps_a_breaker_from_moving(town: Town) -> None:
     town.wait(until(heard))
     assert re.fullmatch(r"held back until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\dZ", notes()["held"])
     assert notes()["few"] == "judges after 2 more samples"
+
+    async def set_aside() -> None:
+        owner = town.service.net.actors[await town.service.owner(held.id)]
+        owner._hosted[held.id].set_aside()
+
+    town.wait(set_aside())
+    assert notes()["held"].startswith("stands still, its owner does not answer for it")
     silent, off = [town.wait(town.service.breaker(name, min_count=3)) for name in ("silent", "off")]
 
     async def switch_off() -> None:
