@@ -116,6 +116,7 @@ class DirectoryHost:
         self.meters.total("breakers_events_dropped_total", stored.dropped)
         self.meters.total("breakers_deliveries_dropped_total", stored.deliveries_dropped)
         self.meters.total("breakers_alerts_unsent_total", stored.unsent)
+        self.meters.total("breakers_alerts_unmuted_total", stored.unmuted)
 
     def _look(self) -> None:
         """How things stand (see Meters.watch)."""

@@ -2,6 +2,8 @@
 
 What was decided is in the store; what is remembered here only saves looks. Held deliveries are looked at when a mute
 was changed, when new ones came, when the activity of a mute ends, and every minute, as names and metadata change, too.
+Organisations take turns, and a look that is under way is never begun anew (`rota.py`): whoever has many held
+deliveries, or changes mutes all the time, keeps nobody else's.
 """
 
 from __future__ import annotations
@@ -10,13 +12,17 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
+from breaker_actors.notify.rota import Rota
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import OutboxStore
+from breaker_actors.store.rows import HeldLook
 from breaker_actors.telemetry.meters import Meters
 
 LOOK_EVERY_MS, MATCH_EVERY_MS = 60_000, 3_600_000
 PAGES_MAX = 4
-"""Transactions of a look in one turn; others are sent to in between."""
+"""Looks in one turn; others are sent to in between."""
+PROJECTS_MAX = 20
+"""Projects that have their turn in one look."""
 
 log = structlog.get_logger()
 
@@ -33,12 +39,13 @@ class MuteKeeper:
         self._newest = 0
         self._look_ms = 0
         self._match_ms = 0
-        self._after: int | None = None  # of a look under way: up to where it came
+        self._rota = Rota()
+        self._after: int | None = None  # of a look at new ones under way: up to where it came
         self._matched: int | None = None
 
     def due_ms(self, now: int) -> int:
         """When it is to be asked again at the latest."""
-        return now if self._after is not None or self._matched is not None else self._look_ms
+        return now if self._rota or self._after is not None or self._matched is not None else self._look_ms
 
     async def work(self, epoch: int, now: int) -> Collection[str]:
         """Does a bounded part of what is due; the channels that have something to send since. Raises Fenced."""
@@ -48,14 +55,22 @@ class MuteKeeper:
         changes, newest = await self._store.held_news()
         whole = changes != self._changes or now >= self._look_ms
         if whole or newest > self._newest:
+            projects = await self._store.held_projects() if whole else ()
             channels.update(await self._tend(epoch, now, whole))
-            if whole or self._after is None:
-                self._after = 0 if whole else self._newest
+            self._rota.add(projects)
+            if not whole and self._after is None:
+                self._after = self._newest
             self._changes, self._newest = changes, newest
-        for _ in range(PAGES_MAX):
-            if self._after is None:
+        for number in range(PAGES_MAX):
+            if self._after is not None and (number % 2 == 0 or not self._rota):
+                looked = await self._store.look_at_held(epoch, now, self._after)
+                self._after = looked.last
+            elif self._rota:
+                looked = await self._store.look_at_held(epoch, now, 0, self._rota.next(PROJECTS_MAX))
+                self._rota.note(looked.turns)
+            else:
                 break
-            channels.update(await self._look(epoch, now, self._after))
+            channels.update(self._looked(looked, now))
         await self._match(epoch, now)
         return channels
 
@@ -77,9 +92,7 @@ class MuteKeeper:
             log.info("mute_ending", channels=len(tended.warned))
         return tended.warned
 
-    async def _look(self, epoch: int, now: int, after: int) -> Sequence[str]:
-        looked = await self._store.look_at_held(epoch, now, after)
-        self._after = looked.last
+    def _looked(self, looked: HeldLook, now: int) -> Sequence[str]:
         if looked.next_ms is not None:
             self._look_ms = min(self._look_ms, max(now + 1, looked.next_ms))
         for state, count in looked.states.items():

@@ -416,9 +416,15 @@ class OutboxStore(AsideNotes, Protocol):
     async def held_count(self) -> int:
         """How many deliveries are held."""
 
-    async def look_at_held(self, epoch: int, now_ms: int, after: int = 0) -> HeldLook:
+    async def held_projects(self) -> list[tuple[str, str]]:
+        """(organisation, project) of those with held deliveries."""
+
+    async def look_at_held(
+        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None
+    ) -> HeldLook:
         """Decides about a bounded part of the held deliveries behind a number: what stands and is muted no more becomes
-        pending, what is over is suppressed, what lost its channel is cancelled, the rest stays. Raises Fenced."""
+        pending, what is over is suppressed, what lost its channel is cancelled, the rest stays. `turns`: only those of
+        these projects, in this order, each behind a number of its own. Raises Fenced."""
 
     async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
         """Ends mutes that are over, and writes the warning of each that ends within `ahead_ms` while something waits

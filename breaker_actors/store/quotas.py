@@ -50,9 +50,10 @@ FULL = 0.95
 """From so much of a share on `limits` shows the project."""
 LIMITS_MAX = 100
 SHORTENED, DROPPED = "audit_shortened", "events_dropped"
-DELIVERIES_DROPPED, UNSENT = "deliveries_dropped", "alerts_unsent"
+DELIVERIES_DROPPED, UNSENT, UNMUTED = "deliveries_dropped", "alerts_unsent", "alerts_unmuted"
 """Counters: audit entries written without before and after; events and ended deliveries that went before their time;
-alerts that were given up, or never written, since too many waited."""
+alerts that were given up, or never written, since too many waited; alerts that went out since it would have taken too
+long to find out whether they are muted."""
 GONE_TIMES = 16
 """So many times the bound of one audit log those of an organisation's deleted projects may take together."""
 
@@ -326,4 +327,5 @@ def _figures(c: Connection) -> StoredFigures:
         dropped=counts.get(DROPPED, 0),
         deliveries_dropped=counts.get(DELIVERIES_DROPPED, 0),
         unsent=counts.get(UNSENT, 0),
+        unmuted=counts.get(UNMUTED, 0),
     )

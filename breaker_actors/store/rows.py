@@ -554,12 +554,14 @@ class MutesTended(msgspec.Struct, frozen=True, kw_only=True):
 class HeldLook(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a part of the held deliveries. `last`: the number of the last one that was looked at, None when
     there was none. `released`: the channels of those that are pending now. `states`: how many left, by state.
-    `next_ms`: when the next of those that stay is to be looked at."""
+    `next_ms`: when the next of those that stay is to be looked at. `turns`: of projects that had their turn, the
+    number of the last one that was looked at, None at the end of a project's."""
 
     last: int | None
     released: tuple[str, ...] = ()
     states: dict[str, int] = {}
     next_ms: int | None = None
+    turns: dict[str, int | None] = {}
 
 
 class AsideRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -582,13 +584,15 @@ class AsideRow(msgspec.Struct, frozen=True, kw_only=True):
 class StoredFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What projects and organisations keep. `shares`: those near a bound or beyond it. `shortened`: audit entries that
     were written without before and after; `dropped`, `deliveries_dropped`: events and ended deliveries that went before
-    their time; `unsent`: alerts that were given up, or never written, since too many waited."""
+    their time; `unsent`: alerts that were given up, or never written, since too many waited; `unmuted`: alerts that
+    went out since matching them with mutes took too long."""
 
     shares: tuple[ProjectShare, ...] = ()
     shortened: int = 0
     dropped: int = 0
     deliveries_dropped: int = 0
     unsent: int = 0
+    unmuted: int = 0
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -439,6 +439,13 @@ _METERS = [
         ("directory",),
         "notifications given up, or never written, since too many of their project waited (BREAKERS_DELIVERIES_MAX)",
     ),
+    Meter(
+        "breakers_alerts_unmuted_total",
+        "notifications",
+        ("directory",),
+        "notifications that went out as if nothing muted them, since matching the mutes of their project took too long"
+        " (see Limits)",
+    ),
     # every process
     Meter(
         "breakers_wires_refused_total",

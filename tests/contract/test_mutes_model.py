@@ -251,7 +251,8 @@ class Play:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_exactly_what_the_model_says_goes_out(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "_PAGE", held._PAGE.limit(2))
+    monkeypatch.setattr(held, "LOOK_MAX", 2)
+    monkeypatch.setattr(held, "SHARE_MIN", 2)
     told = MuteWorld(world)
     await told.open()
     play = Play(told, seed)

@@ -346,7 +346,8 @@ async def test_an_older_notifier_releases_and_warns_of_nothing(told: MuteWorld) 
 async def test_a_look_is_bounded_and_goes_on(told: MuteWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     from breaker_actors.store.outbox import held
 
-    monkeypatch.setattr(held, "_PAGE", held._PAGE.limit(2))
+    monkeypatch.setattr(held, "LOOK_MAX", 2)
+    monkeypatch.setattr(held, "SHARE_MIN", 2)
     channel = await told.channel()
     rows = [await told.breaker(name) for name in "abcde"]
     await told.mute()

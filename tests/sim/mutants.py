@@ -188,9 +188,10 @@ MUTES = {
         "elif before is not None:",
     ),
     "what is held is released whoever else mutes it": Mutant(
-        "breaker_actors.store.outbox.held:look",
-        "last_to_end(mutes.get(row.project_id, ()), breaker,",
-        "last_to_end([one for one in mutes.get(row.project_id, ()) if one.id == row.mute_id], breaker,",
+        "breaker_actors.store.outbox.held:_Look.judge",
+        "self._judge_of(row).last_to_end(",
+        "Judge([one for one in live_mutes(self._c, [row.project_id]).get(row.project_id, ()) if one.id == row.mute_id],"
+        " self._routers.of, self._effort).last_to_end(",
     ),
     "an end of a mute is not looked at": Mutant(
         "breaker_actors.notify.mute_keeper:MuteKeeper.work",

@@ -75,7 +75,8 @@ class Mutes(Onces):
                 changed["matched_ms"] = now_ms  # its limit for matching nothing begins anew
             new = msgspec.structs.replace(row, **changed)
             c.execute(update(t.mutes).where(t.mutes.c.id == row.id).values(changed))
-            bump(c, MUTES)
+            if msgspec.structs.replace(wanted, comment=row.comment) != row:
+                bump(c, MUTES)  # a comment lets nothing go
             write_down(c, Place(by, now_ms, project_id), [Note("mute.update", row.id, row, new)])
             return new
 

@@ -8,7 +8,7 @@ a channel) `=` and `glob` ask for any, `!=` for none.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -20,6 +20,11 @@ CHARS_MAX, STARS_MAX = 255, 8
 """Characters of a value; and stars of a glob, each of which is looked for once."""
 OF_METADATA, OF_ROUTER = "metadata.", "router."
 KEY_CHARS_MAX = 64
+ROUTERS_MAX = 100
+"""Routers of a breaker that are looked at: the first that were linked."""
+COMPARISON = 200
+"""What a comparison takes beside its characters, in units of Effort. A glob takes up to 1.5 for each pair of characters
+of both sides."""
 PLAIN = ("name", "id", "metric", "kind")
 OF_BREAKER = rf"{'|'.join(PLAIN)}|(metadata|router)\.[\s\S]{{1,{KEY_CHARS_MAX}}}"
 FIELD = rf"({OF_BREAKER}|channel)"
@@ -34,7 +39,8 @@ class Matcher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What matchers may look at of a breaker. `routers`: the metadata of those it hangs on. `open`: whether it is."""
+    """What matchers may look at of a breaker. `routers`: the metadata of those it hangs on, of ROUTERS_MAX at most.
+    `open`: whether it is."""
 
     id: str
     name: str
@@ -53,15 +59,44 @@ class ChannelFacts(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
 
 
-def matches_breaker(matchers: Sequence[Matcher], breaker: BreakerFacts) -> bool:
-    """Whether all matchers but those of channels match."""
-    return all(_holds(one, _values(one.field, breaker)) for one in matchers if one.field != "channel")
+class Spent(Exception):
+    """There is no effort left."""
 
 
-def matches_channel(matchers: Sequence[Matcher], channel: ChannelFacts) -> bool:
-    """Whether all matchers of channels match."""
+class Effort:
+    """What may be spent on matching: about nanoseconds, counted by lengths of texts, so the same everywhere."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, units: int) -> None:
+        """Raises Spent once there is not so much left."""
+        self.left -= units
+        if self.left < 0:
+            raise Spent
+
+
+def matches_breaker(matchers: Iterable[Matcher], breaker: BreakerFacts, effort: Effort | None = None) -> bool:
+    """Whether all matchers but those of channels match. Raises Spent."""
+    return all(_holds(one, _values(one.field, breaker), effort) for one in matchers if one.field != "channel")
+
+
+def matches_channel(matchers: Iterable[Matcher], channel: ChannelFacts, effort: Effort | None = None) -> bool:
+    """Whether all matchers of channels match. Raises Spent."""
     known = (channel.id, channel.name, channel.kind)
-    return all(_holds(one, known) for one in matchers if one.field == "channel")
+    return all(_holds(one, known, effort) for one in matchers if one.field == "channel")
+
+
+def asks_routers(matchers: Iterable[Matcher]) -> bool:
+    """Whether they look at routers."""
+    return any(one.field.startswith(OF_ROUTER) for one in matchers)
+
+
+def cost(matcher: Matcher, value: str) -> int:
+    """What a comparison takes at most, in units of Effort."""
+    return COMPARISON + (3 * len(matcher.value) * len(value) // 2 if matcher.op == "glob" else 0)
 
 
 def problem(matcher: Matcher) -> str:
@@ -76,10 +111,12 @@ def _values(field: str, breaker: BreakerFacts) -> Sequence[str]:
         return (str(getattr(breaker, field)),)
     kind, _, key = field.partition(".")
     sources = breaker.routers if kind == "router" else (breaker.metadata,)
-    return [source[key] for source in sources if key in source]
+    return list(dict.fromkeys(source[key] for source in sources if key in source))
 
 
-def _holds(matcher: Matcher, values: Sequence[str]) -> bool:
+def _holds(matcher: Matcher, values: Sequence[str], effort: Effort | None) -> bool:
+    if effort is not None:
+        effort.spend(COMPARISON)
     match matcher.op:
         case "=":
             return matcher.value in values
@@ -87,7 +124,12 @@ def _holds(matcher: Matcher, values: Sequence[str]) -> bool:
             return matcher.value not in values
         case "glob":
             pattern = _pattern(matcher.value)
-            return any(pattern.fullmatch(value) for value in values)
+            for value in values:
+                if effort is not None:
+                    effort.spend(cost(matcher, value))
+                if pattern.fullmatch(value):
+                    return True
+            return False
 
 
 @lru_cache(maxsize=1024)

@@ -29,7 +29,7 @@ ZONE = r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*"
 _ZONE = re.compile(ZONE)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_FIRST_WALL, _FIRST_WEEKDAY = datetime(1970, 1, 1), 3
+_FIRST_WALL, _FIRST_WEEKDAY = _EPOCH.replace(tzinfo=None), 3
 """The wall's first minute, and which of WEEKDAYS that was."""
 DAY_MINUTES, DAY_MS = 1_440, 86_400_000
 FOREVER = 1 << 62
@@ -128,8 +128,8 @@ def next_change(schedule: Schedule, after_ms: int) -> int | None:
 
 
 def _spans(schedule: Schedule, at_ms: int) -> Iterator[tuple[int, int]]:
-    """The spans that end after an instant, those that meet as one, within the schedule's own bounds; from the one around
-    it on, one after the other as they are asked for."""
+    """The spans that end after an instant, those that meet as one, within the schedule's own bounds; made one after the
+    other as they are asked for."""
     zone = zone_of(schedule.zone)
     if zone is None:
         return
@@ -167,7 +167,7 @@ def _walls_from(windows: tuple[Window, ...], zone: ZoneInfo, at_ms: int) -> Iter
 
 
 def _walls(windows: tuple[Window, ...], today: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of all windows of the days around one, in minutes of the wall since 1970, those that meet as one."""
+    """Begin and end of the windows of the days around one, in minutes of the wall since 1970, joined where they meet."""
     week = _week(windows)
     now: tuple[int, int] | None = None
     for day in range(today - 2, today + HORIZON_DAYS + 1):

@@ -1,46 +1,73 @@
 """What mutes hold back, as the Notifier looks after it under its epoch: the release of what stands when nothing mutes
 it any more, the end of what is over, warnings before a mute ends, and mutes that match nothing.
 
-Every look goes by what is stored now, so one that is lost, or done twice, changes nothing. Sync functions over a
-`Connection`, each inside one transaction.
+Every look goes by what is stored now, so one that is lost, or done twice, changes nothing. What takes long is decided
+in a transaction that reads (`look`, `match`); a second one writes what is to change, and looks again whether it may.
+Sync functions over a `Connection`, each inside one transaction.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Connection, Select, String, exists, func, or_, select, type_coerce, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 
+from breaker_actors.errors import Fenced
 from breaker_actors.store import tables as t
 from breaker_actors.store.alerts import warning, write_warnings
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.fencing import NOTIFIER
-from breaker_actors.store.mutes.matching import BreakerFacts, matches_breaker
+from breaker_actors.store.mutes.matching import (
+    ROUTERS_MAX,
+    BreakerFacts,
+    Effort,
+    Spent,
+    asks_routers,
+    matches_breaker,
+)
 from breaker_actors.store.outbox.channel_queue import channels_of
 from breaker_actors.store.outbox.claims import GONE
+from breaker_actors.store.outbox.judging import EFFORT_MAX, Judge
 from breaker_actors.store.outbox.muting import (
     FACTS,
     HELD,
     LIVE,
     MUTE_COLUMNS,
+    Routers,
     breaker_facts,
     channel_facts,
     facts_of,
-    last_to_end,
     live_mutes,
     mute_of,
     mutes_named,
     stands,
     told_late,
 )
+from breaker_actors.store.quotas import UNMUTED
 from breaker_actors.store.rows import SYSTEM, AlertPayload, HeldLook, MutedBy, MuteEnd, MuteRow, MutesTended
-from breaker_actors.store.section import bump
+from breaker_actors.store.section import IDS, bump, by_ids, chunks
 
 LOOK_MAX, ENDED_MAX, MATCHED_MAX = 500, 500, 20
 """Held deliveries, mutes that are over, and mutes that are held against their project, of one transaction."""
+SHARE_MIN = 20
+"""Held deliveries of a project in its turn, at least: LOOK_MAX by the number of projects."""
+LOADED, FACTS_COST, MATCH_EFFORT_MAX = 20_000, 5_000, 200_000_000
+"""In units of Effort: to load a mute; a breaker or one of its routers; and what one transaction, which writes nothing,
+spends on mutes that are held against their projects."""
 MUTES = "mutes"
 """The counter of changes of mutes."""
 _IS_PLAIN = type_coerce(t.mutes.c.windows, String) == "[]"
@@ -74,50 +101,197 @@ def _page_statement() -> Select[Any]:
     o = t.outbox.c
     columns = (o.number, o.project_id, o.channel_id, o.breaker_id, o.told, o.mute_id)
     query = select(*columns, stands().label("stands"), _newer_trip().label("superseded"))
-    return query.where(HELD).order_by(o.number).limit(LOOK_MAX).with_for_update(of=t.outbox)
+    return query.where(HELD).order_by(o.number)
 
 
-_PAGE = _page_statement()
+def _now_statement() -> Select[Any]:
+    o = t.outbox.c
+    query = select(o.number, (stands() & ~_newer_trip()).label("stands")).where(HELD, o.number.in_(IDS))
+    return query.order_by(o.number).with_for_update(of=t.outbox)
 
 
-def look(c: Connection, epoch: int, now_ms: int, after: int) -> HeldLook:
-    """Decides about the first held deliveries behind a number; each of them by itself."""
+def _projects_statement() -> Select[Any]:
+    """From one project with held deliveries to the next, by the index on them: however many each has."""
+    held, p, w = t.outbox.c, t.projects.c, t.workspaces.c
+    first = select(func.min(held.project_id).label("id")).where(HELD).cte("found", recursive=True)
+    more = select(func.min(held.project_id)).where(HELD, held.project_id > first.c.id).scalar_subquery()
+    found = first.union_all(select(more).where(first.c.id.is_not(None)))
+    query = select(func.coalesce(w.org_id, found.c.id), found.c.id).select_from(found)
+    query = query.outerjoin(t.projects, p.id == found.c.id).outerjoin(t.workspaces, w.id == p.workspace_id)
+    return query.where(found.c.id.is_not(None)).order_by(found.c.id)
+
+
+_PAGE, _NOW, _PROJECTS = _page_statement(), _now_statement(), _projects_statement()
+_VERSION = (
+    select(t.mutes.c.project_id, func.count(), func.sum(t.mutes.c.number), func.sum(t.mutes.c.updated_ms))
+    .where(LIVE, t.mutes.c.project_id.in_(IDS))
+    .group_by(t.mutes.c.project_id)
+)
+
+
+class Fate(NamedTuple):
+    """What is to become of a held delivery: its new state, or None and another mute. `judged`: not so where all the
+    effort was spent on it."""
+
+    row: Any
+    state: str | None
+    mute_id: str | None = None
+    judged: bool = True
+
+
+class Plan(NamedTuple):
+    """What a look has decided. `versions`: of the mutes that the released ones were held against, by project."""
+
+    looked: HeldLook
+    fates: tuple[Fate, ...] = ()
+    named: Mapping[str, MuteRow] = {}
+    versions: Mapping[str, tuple[int, ...]] = {}
+
+
+def projects(c: Connection) -> list[tuple[str, str]]:
+    """(organisation, project) of those with held deliveries."""
+    return [(org_id, project_id) for org_id, project_id in c.execute(_PROJECTS)]
+
+
+def look(c: Connection, epoch: int, now_ms: int, after: int, turns: Mapping[str, int]) -> Plan:
+    """Decides about the first held deliveries behind a number, each of them by itself; with `turns` about a share of
+    each of these projects behind its own. Reads only. Ends early where the effort is spent, and goes on there the next
+    time; a delivery on which all of it was spent is heard."""
+    _refuse_old(c, epoch)
+    share = max(SHARE_MIN, LOOK_MAX // max(1, len(turns)))
+    o = t.outbox.c
+    if turns:
+        pages = [(id_, share, _PAGE.where(o.project_id == id_, o.number > last)) for id_, last in turns.items()]
+    else:
+        pages = [("", LOOK_MAX, _PAGE.where(o.number > after))]
+    looking, ends, last = _Look(c, now_ms), dict[str, int | None](), None
+    for project_id, most, query in pages:
+        rows = c.execute(query.limit(most)).all()
+        seen = looking.judge(rows)
+        last = rows[seen - 1].number if seen else last
+        if seen or not rows:
+            ends[project_id] = None if seen == len(rows) < most else last
+        if seen < len(rows) or looking.count >= LOOK_MAX:
+            break
+    looked = HeldLook(last=last, next_ms=min(looking.times, default=None), turns=ends if turns else {})
+    released = sorted({fate.row.project_id for fate in looking.fates if fate.state == "pending"})
+    named = mutes_named(c, (fate.row.mute_id for fate in looking.fates if fate.state == "pending"))
+    return Plan(looked, tuple(looking.fates), named, _versions(c, released))
+
+
+class _Look:
+    """The rows of one look, judged one after the other; all projects of it share the effort."""
+
+    def __init__(self, c: Connection, now_ms: int) -> None:
+        self._c = c
+        self._now_ms = now_ms
+        self._effort = Effort(EFFORT_MAX)
+        self._routers = Routers(c)
+        self._judges: dict[str, Judge] = {}
+        self.count = 0
+        self.fates: list[Fate] = []
+        self.times: set[int] = set()
+
+    def judge(self, rows: Sequence[Any]) -> int:
+        """How many of the rows were judged before the effort was spent; of all of them the first one always is."""
+        channel_ids = sorted({row.channel_id for row in rows})
+        there, channels = channels_of(self._c, channel_ids), channel_facts(self._c, channel_ids)
+        breakers = breaker_facts(self._c, sorted({row.breaker_id for row in rows}))
+        for seen, row in enumerate(rows):
+            breaker = breakers.get(row.breaker_id)
+            if row.channel_id not in there:
+                self.fates.append(Fate(row, "cancelled"))
+            elif breaker is None or not row.stands or row.superseded:
+                self.fates.append(Fate(row, "suppressed"))
+            else:
+                try:
+                    found = self._judge_of(row).last_to_end(breaker, channels[row.channel_id], self._now_ms)
+                except Spent:
+                    if self.count:
+                        return seen
+                    self.fates.append(Fate(row, "pending", judged=False))
+                else:
+                    self._note(row, found)
+            self.count += 1
+        return len(rows)
+
+    def _note(self, row: Any, found: tuple[MuteRow, int] | None) -> None:
+        if found is None:
+            self.fates.append(Fate(row, "pending"))
+            return
+        self.times.add(found[1])
+        if found[0].id != row.mute_id:
+            self.fates.append(Fate(row, None, found[0].id))
+
+    def _judge_of(self, row: Any) -> Judge:
+        judge = self._judges.get(row.project_id)
+        if judge is None:
+            mutes = live_mutes(self._c, [row.project_id]).get(row.project_id, ())
+            judge = self._judges[row.project_id] = Judge(mutes, self._routers.of, self._effort)
+            self._effort.spend(LOADED * len(mutes))
+        return judge
+
+
+def _versions(c: Connection, project_ids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """What is another one whenever the mutes of a project have changed."""
+    found = dict.fromkeys(project_ids, (0, 0, 0))
+    return found | {id_: (n, int(numbers), int(times)) for id_, n, numbers, times in by_ids(c, _VERSION, project_ids)}
+
+
+def _refuse_old(c: Connection, epoch: int) -> None:
+    """Raises Fenced; the write that follows looks again, under a lock."""
+    stored = NOTIFIER.stored(c)
+    if stored is None or stored.epoch != epoch:
+        raise Fenced("a newer notifier has taken over")
+
+
+def carry_out(c: Connection, epoch: int, now_ms: int, plan: Plan) -> HeldLook:
+    """Writes what a look has decided, of what is still held. What is over by now is not released, and nothing is whose
+    mutes were changed meanwhile: it is looked at again for that."""
     NOTIFIER.check(c, epoch)
-    rows = c.execute(_PAGE.where(t.outbox.c.number > after)).all()
-    if not rows:
-        return HeldLook(last=None)
-    channel_ids = sorted({row.channel_id for row in rows})
-    there, channels = channels_of(c, channel_ids), channel_facts(c, channel_ids)
-    mutes = live_mutes(c, sorted({row.project_id for row in rows}))
-    breakers = breaker_facts(c, sorted({row.breaker_id for row in rows}))
-    named = mutes_named(c, (row.mute_id for row in rows))
-    states: Counter[str] = Counter()
-    released, times = set[str](), set[int]()
-    for row in rows:
-        breaker = breakers.get(row.breaker_id)
-        if row.channel_id not in there:
-            _end(c, row, {"state": "cancelled", "ended_ms": now_ms, "last_error": GONE}, states)
-        elif breaker is None or not row.stands or row.superseded:
-            _end(c, row, {"state": "suppressed", "ended_ms": now_ms}, states)
-        elif found := last_to_end(mutes.get(row.project_id, ()), breaker, channels[row.channel_id], now_ms):
-            times.add(found[1])
-            if found[0].id != row.mute_id:
-                _end(c, row, {"mute_id": found[0].id}, Counter())
-        else:
-            mute = named.get(row.mute_id)
+    stands_now = {row.number: row.stands for row in by_ids(c, _NOW, [fate.row.number for fate in plan.fates])}
+    changed = {id_ for id_, version in _versions(c, sorted(plan.versions)).items() if version != plan.versions[id_]}
+    ends: dict[str, list[int]] = {}
+    mutes: dict[str, list[int]] = {}
+    released: list[dict[str, Any]] = []
+    channels, unjudged = set[str](), 0
+    for row, state, mute_id, judged in plan.fates:
+        if row.number not in stands_now:
+            continue
+        if state is None:
+            mutes.setdefault(mute_id or "", []).append(row.number)
+        elif state != "pending" or not stands_now[row.number]:
+            ends.setdefault("suppressed" if state == "pending" else state, []).append(row.number)
+        elif row.project_id not in changed:
+            mute = plan.named.get(row.mute_id)
             told = row.told if mute is None else told_late(row.told, mute)
-            _end(c, row, {"state": "pending", "next_ms": 0, "told": told}, states)
-            released.add(row.channel_id)
-    return HeldLook(
-        last=rows[-1].number, released=tuple(released), states=dict(states), next_ms=min(times, default=None)
-    )
+            released.append({"its": row.number, "what": told})
+            channels.add(row.channel_id)
+            unjudged += not judged
+    if released:
+        c.execute(_RELEASE, released)
+    if unjudged:
+        bump(c, UNMUTED, unjudged)
+    for state, numbers in sorted(ends.items()):
+        error = {"last_error": GONE} if state == "cancelled" else {}
+        _change(c, numbers, {"state": state, "ended_ms": now_ms} | error)
+    for mute_id, numbers in sorted(mutes.items()):
+        _change(c, numbers, {"mute_id": mute_id})
+    states = {state: len(numbers) for state, numbers in ends.items()}
+    states |= {"pending": len(released)} if released else {}
+    return replace(plan.looked, released=tuple(channels), states=states)
 
 
-def _end(c: Connection, row: Any, values: Mapping[str, Any], states: Counter[str]) -> None:
-    """Writes what becomes of a held delivery."""
-    c.execute(update(t.outbox).where(t.outbox.c.number == row.number, HELD).values(dict(values)))
-    if "state" in values:
-        states[values["state"]] += 1
+_RELEASE = (
+    update(t.outbox)
+    .where(t.outbox.c.number == bindparam("its"), HELD)
+    .values(state="pending", next_ms=0, told=bindparam("what", type_=t.outbox.c.told.type))
+)
+
+
+def _change(c: Connection, numbers: Sequence[int], values: Mapping[str, Any]) -> None:
+    for some in chunks(numbers):
+        c.execute(update(t.outbox).where(t.outbox.c.number.in_(some), HELD).values(dict(values)))
 
 
 def tend(c: Connection, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
@@ -178,35 +352,73 @@ def _warn(c: Connection, mute: MuteRow, now_ms: int) -> set[str]:
     return write_warnings(c, rows)
 
 
-def end_unmatched(c: Connection, epoch: int, now_ms: int, limit_ms: int, after: int) -> tuple[int | None, list[str]]:
-    """Holds some mutes with an end against the breakers of their projects: notes which match, and ends those that
-    matched none for `limit_ms` since they started. The number of the last one, None at the end; ids of ended ones."""
-    NOTIFIER.check(c, epoch)
+class Matched(NamedTuple):
+    """What was found of some mutes. `last`: the number of the last one, None at the end; `ids`: of those that match a
+    breaker; `lost`: those that matched none for too long."""
+
+    last: int | None
+    ids: list[str]
+    lost: list[MuteRow]
+
+
+def match(c: Connection, epoch: int, now_ms: int, limit_ms: int, after: int) -> Matched:
+    """Holds some mutes with an end against the breakers of their projects. Reads only. Ends early where the effort is
+    spent; a mute on which all of it was spent is left alone."""
+    _refuse_old(c, epoch)
     m = t.mutes.c
     query = select(*MUTE_COLUMNS).where(LIVE, m.number > after, m.starts_ms <= now_ms, _IS_PLAIN)
-    mutes = [mute_of(row) for row in c.execute(query.order_by(m.number).limit(MATCHED_MAX).with_for_update())]
+    mutes = [mute_of(row) for row in c.execute(query.order_by(m.number).limit(MATCHED_MAX))]
+    routed = {mute.project_id for mute in mutes if asks_routers(mute.matchers)}
     breakers: dict[str, list[BreakerFacts]] = {}
-    ended: list[str] = []
+    effort = Effort(MATCH_EFFORT_MAX)
+    found = Matched(None, [], [])
     for mute in mutes:
-        if mute.project_id not in breakers:
-            breakers[mute.project_id] = project_facts(c, mute.project_id)
-        if any(matches_breaker(mute.matchers, breaker) for breaker in breakers[mute.project_id]):
-            c.execute(update(t.mutes).where(m.id == mute.id).values(matched_ms=now_ms))
-        elif now_ms - max(mute.starts_ms, mute.matched_ms or 0) >= limit_ms:
-            done = end_mute(c, mute, "matched_nothing", now_ms)
-            write_down(c, Place(SYSTEM, now_ms, mute.project_id), [Note("mute.end", mute.id, mute, done)])
-            ended.append(mute.id)
-    return (mutes[-1].number if mutes else None), ended
+        if effort.left < 0:
+            break
+        spent = found.last is not None
+        try:
+            if mute.project_id not in breakers:
+                mine = breakers[mute.project_id] = project_facts(c, mute.project_id, mute.project_id in routed)
+                effort.spend(FACTS_COST * sum(1 + len(one.routers) for one in mine))
+            if any(matches_breaker(mute.matchers, breaker, effort) for breaker in breakers[mute.project_id]):
+                found.ids.append(mute.id)
+            elif now_ms - max(mute.starts_ms, mute.matched_ms or 0) >= limit_ms:
+                found.lost.append(mute)
+        except Spent:
+            if spent:
+                break
+        found = found._replace(last=mute.number)
+    return found
 
 
-def project_facts(c: Connection, project_id: str) -> list[BreakerFacts]:
-    """What matchers may look at of all breakers of a project, in order of creation."""
+def end_unmatched(c: Connection, epoch: int, now_ms: int, found: Matched) -> list[str]:
+    """Notes which mutes match, and ends those that matched none, unless they were changed meanwhile; their ids."""
+    NOTIFIER.check(c, epoch)
+    m = t.mutes.c
+    if found.ids:
+        c.execute(update(t.mutes).where(m.id.in_(found.ids), LIVE).values(matched_ms=now_ms))
+    ended: list[str] = []
+    for mute in found.lost:
+        query = select(*MUTE_COLUMNS).where(m.id == mute.id, LIVE).with_for_update()
+        if (row := c.execute(query).first()) is None or mute_of(row) != mute:
+            continue
+        done = end_mute(c, mute, "matched_nothing", now_ms)
+        write_down(c, Place(SYSTEM, now_ms, mute.project_id), [Note("mute.end", mute.id, mute, done)])
+        ended.append(mute.id)
+    return ended
+
+
+def project_facts(c: Connection, project_id: str, routers: bool = True) -> list[BreakerFacts]:
+    """What matchers may look at of all breakers of a project, in order of creation; `routers`: and of routers."""
     b, r, links = t.breakers.c, t.routers.c, t.links.c
-    metadata = {id_: of for id_, of in c.execute(select(r.id, r.metadata).where(r.project_id == project_id))}
-    linked = select(links.breaker_id, links.router_id).join_from(t.links, t.routers, r.id == links.router_id)
     hangs: dict[str, list[dict[str, str]]] = {}
-    for breaker_id, router_id in c.execute(linked.where(r.project_id == project_id, r.deleted_ms.is_(None))):
-        hangs.setdefault(breaker_id, []).append(metadata[router_id])
+    if routers:
+        metadata = {id_: of for id_, of in c.execute(select(r.id, r.metadata).where(r.project_id == project_id))}
+        linked = select(links.breaker_id, links.router_id).join_from(t.links, t.routers, r.id == links.router_id)
+        linked = linked.where(r.project_id == project_id, r.deleted_ms.is_(None)).order_by(links.number)
+        for breaker_id, router_id in c.execute(linked):
+            if len(mine := hangs.setdefault(breaker_id, [])) < ROUTERS_MAX:
+                mine.append(metadata[router_id])
     query = FACTS.where(b.project_id == project_id).order_by(b.created_ms, b.number)
     return [facts_of(row, hangs.get(row.id, ())) for row in c.execute(query)]
 

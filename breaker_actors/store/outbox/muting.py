@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
-from sqlalchemy import Column, ColumnElement, Connection, Select, exists, literal, select, tuple_, update
+from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, exists, literal, select, tuple_, update
 
 from breaker_actors.store import tables as t
-from breaker_actors.store.mutes.matching import BreakerFacts, ChannelFacts, matches_breaker, matches_channel
-from breaker_actors.store.mutes.schedule import active_until
+from breaker_actors.store.mutes.matching import ROUTERS_MAX, BreakerFacts, ChannelFacts, Effort, Spent
+from breaker_actors.store.outbox.judging import EFFORT_MAX, Judge
+from breaker_actors.store.quotas import UNMUTED
 from breaker_actors.store.rows import AlertPayload, MutedBy, MuteRow
-from breaker_actors.store.section import IDS, by_ids, chunks
+from breaker_actors.store.section import IDS, bump, by_ids, chunks
 
 # Written out, not as a parameter: the planner must see that the partial index serves.
 HELD = t.outbox.c.state == literal("held", literal_execute=True)
@@ -34,15 +35,17 @@ def _facts_statement() -> Select[Any]:
     return query.outerjoin(t.records, t.records.c.breaker_id == b.id)
 
 
-def _routers_statement() -> Select[Any]:
+def _linked_statement() -> Select[Any]:
     r, links = t.routers.c, t.links.c
-    query = select(links.breaker_id, r.metadata).join_from(t.links, t.routers, r.id == links.router_id)
-    return query.where(links.breaker_id.in_(IDS), r.deleted_ms.is_(None)).order_by(links.number)
+    query = select(links.router_id).join_from(t.links, t.routers, r.id == links.router_id)
+    mine = links.breaker_id == bindparam("breaker")
+    return query.where(mine, r.deleted_ms.is_(None)).order_by(links.number).limit(ROUTERS_MAX)
 
 
 FACTS = _facts_statement()
 """What `facts_of` reads; to be narrowed."""
-_BREAKERS, _ROUTERS = FACTS.where(t.breakers.c.id.in_(IDS)), _routers_statement()
+_BREAKERS, _LINKED = FACTS.where(t.breakers.c.id.in_(IDS)), _linked_statement()
+_METADATA = select(t.routers.c.id, t.routers.c.metadata).where(t.routers.c.id.in_(IDS))
 _CHANNELS = select(t.channels.c.id, t.channels.c.name, t.channels.c.channel).where(t.channels.c.id.in_(IDS))
 _NAMED = select(*MUTE_COLUMNS).where(t.mutes.c.id.in_(IDS))
 _MUTES = select(*MUTE_COLUMNS).where(LIVE, t.mutes.c.project_id.in_(IDS)).order_by(t.mutes.c.number)
@@ -98,12 +101,24 @@ def mute_of(row: Any) -> MuteRow:
     return MuteRow(**row._mapping)
 
 
+class Routers:
+    """The metadata of breakers' routers, read when they are asked for; each router once."""
+
+    def __init__(self, c: Connection) -> None:
+        self._c = c
+        self._metadata: dict[str, dict[str, str]] = {}
+
+    def of(self, breaker_id: str) -> list[dict[str, str]]:
+        """Of the first ROUTERS_MAX that a breaker was linked to."""
+        ids = list(self._c.execute(_LINKED, {"breaker": breaker_id}).scalars())
+        new = [id_ for id_ in ids if id_ not in self._metadata]
+        self._metadata |= {row.id: row.metadata for row in by_ids(self._c, _METADATA, new)}
+        return [self._metadata[id_] for id_ in ids if id_ in self._metadata]
+
+
 def breaker_facts(c: Connection, breaker_ids: Sequence[str]) -> dict[str, BreakerFacts]:
-    """What matchers may look at of breakers that are there."""
-    routers: dict[str, list[dict[str, str]]] = {}
-    for breaker_id, metadata in by_ids(c, _ROUTERS, breaker_ids):
-        routers.setdefault(breaker_id, []).append(metadata)
-    return {row.id: facts_of(row, routers.get(row.id, ())) for row in by_ids(c, _BREAKERS, breaker_ids)}
+    """What matchers may look at of breakers that are there, but for their routers."""
+    return {row.id: facts_of(row, ()) for row in by_ids(c, _BREAKERS, breaker_ids)}
 
 
 def facts_of(row: Any, routers: Iterable[dict[str, str]]) -> BreakerFacts:
@@ -126,19 +141,6 @@ def channel_facts(c: Connection, channel_ids: Sequence[str]) -> dict[str, Channe
     return found
 
 
-def last_to_end(
-    mutes: Iterable[MuteRow], breaker: BreakerFacts, channel: ChannelFacts, at_ms: int
-) -> tuple[MuteRow, int] | None:
-    """Of the mutes that match and are active at an instant the one that stays so for longest, and until when."""
-    best: tuple[MuteRow, int] | None = None
-    for mute in mutes:
-        if matches_channel(mute.matchers, channel) and matches_breaker(mute.matchers, breaker):
-            until_ms = active_until(mute.schedule, at_ms)
-            if until_ms is not None and (best is None or until_ms > best[1]):
-                best = mute, until_ms
-    return best
-
-
 def told_late(told: AlertPayload, mute: MuteRow) -> AlertPayload:
     """A trip with the mute behind which it waited, and when its outage began."""
     since_ms = told.ts_ms - (told.outage_ms or 0)
@@ -148,19 +150,24 @@ def told_late(told: AlertPayload, mute: MuteRow) -> AlertPayload:
 
 def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]:
     """Judges new rows in order, before they are stored: mutes that match at the time of their event hold trips and
-    suppress recoveries. Answers what of the store ends with them."""
+    suppress recoveries. Answers what of the store ends with them. Beyond EFFORT_MAX of a project its rows go out as if
+    nothing muted them, counted."""
     if not rows:
         return []
-    mutes = live_mutes(c, sorted({row["project_id"] for row in rows}))
+    judges = _judges(c, sorted({row["project_id"] for row in rows}))
     breakers = breaker_facts(c, sorted({row["breaker_id"] for row in rows}))
     channels = channel_facts(c, sorted({row["channel_id"] for row in rows}))
     held = _held_of(c, rows)
     told = told_outages(c, rows)  # after the held ones are locked: what is released meanwhile counts as told
     superseded: list[Superseded] = []
+    unjudged = 0
     for row in rows:
         key, outage = (row["channel_id"], row["breaker_id"]), (row["channel_id"], row["incident"])
         breaker, channel = breakers.get(row["breaker_id"]), channels[row["channel_id"]]
-        found = breaker and last_to_end(mutes.get(row["project_id"], ()), breaker, channel, row["created_ms"])
+        try:
+            found = breaker and judges[row["project_id"]].last_to_end(breaker, channel, row["created_ms"])
+        except Spent:  # better heard than lost
+            found, unjudged = None, unjudged + 1
         if row["kind"] == "observed":
             if found:
                 _suppress(row, found[0].id)
@@ -183,7 +190,15 @@ def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]
             _suppress(before.row, before.mute_id, row["created_ms"])
         else:
             superseded.append(Superseded(before.number, row["created_ms"], row["id"]))
+    if unjudged:
+        bump(c, UNMUTED, unjudged)
     return superseded
+
+
+def _judges(c: Connection, project_ids: Sequence[str]) -> dict[str, Judge]:
+    """One for each project, with a budget of its own."""
+    mutes, routers = live_mutes(c, project_ids), Routers(c)
+    return {id_: Judge(mutes.get(id_, ()), routers.of, Effort(EFFORT_MAX)) for id_ in project_ids}
 
 
 def _own_up(c: Connection, row: dict[str, Any], before: _Held | None) -> None:

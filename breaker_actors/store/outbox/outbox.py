@@ -85,8 +85,16 @@ class Outbox(StorePart):
     async def held_count(self) -> int:
         return await self._db.read(held_back.count)
 
-    async def look_at_held(self, epoch: int, now_ms: int, after: int = 0) -> HeldLook:
-        return await self._db.write(lambda c: held_back.look(c, epoch, now_ms, after))
+    async def held_projects(self) -> list[tuple[str, str]]:
+        return await self._db.read(held_back.projects)
+
+    async def look_at_held(
+        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None
+    ) -> HeldLook:
+        plan = await self._db.read(lambda c: held_back.look(c, epoch, now_ms, after, turns or {}))
+        if not plan.fates:
+            return plan.looked
+        return await self._db.write(lambda c: held_back.carry_out(c, epoch, now_ms, plan))
 
     async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
         return await self._db.write(lambda c: held_back.tend(c, epoch, now_ms, ahead_ms))
@@ -94,7 +102,10 @@ class Outbox(StorePart):
     async def end_unmatched(
         self, epoch: int, now_ms: int, limit_ms: int, after: int = 0
     ) -> tuple[int | None, list[str]]:
-        return await self._db.write(lambda c: held_back.end_unmatched(c, epoch, now_ms, limit_ms, after))
+        found = await self._db.read(lambda c: held_back.match(c, epoch, now_ms, limit_ms, after))
+        if not (found.ids or found.lost):
+            return found.last, []
+        return found.last, await self._db.write(lambda c: held_back.end_unmatched(c, epoch, now_ms, found))
 
     async def outbox_depth(self) -> tuple[int, int | None]:
         return await self._db.read(_depth)

@@ -176,9 +176,9 @@ async def test_new_rows_are_looked_at_from_the_newest_on(shop: Shop, monkeypatch
     asked: list[int] = []
     real = shop.store.look_at_held
 
-    async def look(epoch: int, now_ms: int, after: int = 0) -> Any:
+    async def look(epoch: int, now_ms: int, after: int = 0, turns: Any = None) -> Any:
         asked.append(after)
-        return await real(epoch, now_ms, after)
+        return await real(epoch, now_ms, after, turns)
 
     monkeypatch.setattr(shop.store, "look_at_held", look)
     channel, rows = await shop.channel(), [await shop.breaker(name) for name in "abc"]
@@ -195,7 +195,8 @@ async def test_new_rows_are_looked_at_from_the_newest_on(shop: Shop, monkeypatch
 async def test_many_held_rows_take_several_turns(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     from breaker_actors.store.outbox import held
 
-    monkeypatch.setattr(held, "_PAGE", held._PAGE.limit(2))
+    monkeypatch.setattr(held, "LOOK_MAX", 2)
+    monkeypatch.setattr(held, "SHARE_MIN", 2)
     channel = await shop.channel()
     await mute(shop, ms=20_000)
     for i in range(21):
