@@ -167,7 +167,7 @@ def _walls_from(windows: tuple[Window, ...], zone: ZoneInfo, at_ms: int) -> Iter
 
 
 def _walls(windows: tuple[Window, ...], today: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of the windows of the days around one, in minutes of the wall since 1970, joined where they meet."""
+    """Begin and end of the windows of the days around one, in minutes of the wall since 1970, merged."""
     week = _week(windows)
     now: tuple[int, int] | None = None
     for day in range(today - 2, today + HORIZON_DAYS + 1):

@@ -284,7 +284,7 @@ def carry_out(c: Connection, epoch: int, now_ms: int, plan: Plan) -> HeldLook:
 
 _RELEASE = (
     update(t.outbox)
-    .where(t.outbox.c.number == bindparam("its"), HELD)
+    .where(t.outbox.c.number == bindparam("its"), t.outbox.c.state == "held")
     .values(state="pending", next_ms=0, told=bindparam("what", type_=t.outbox.c.told.type))
 )
 

@@ -223,3 +223,34 @@ async def test_an_edit_of_the_end_holds_on(shop: Shop) -> None:
         ("mute_ending", start + 50 * MINUTE),
         ("trip", start + HOUR),
     ]
+
+
+async def test_changes_of_others_keep_nobody_waiting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An organisation changes its mutes all the time, and has many held deliveries before those of another one."""
+    from breaker_actors.store.outbox import held
+
+    monkeypatch.setattr(held, "LOOK_MAX", 2)
+    monkeypatch.setattr(held, "SHARE_MIN", 1)
+    other = await shop.neighbour("other")
+    await other.channel()
+    draft = MuteDraft(starts_ms=0, ends_ms=shop.clock.ms + HOUR, comment="x", all=True)
+    theirs = await shop.store.create_mute(other.world.project_id, draft, shop.clock.ms)
+    for i in range(30):
+        await other.moves((await other.breaker(f"b{i}")).id, "open", ts_ms=shop.clock.ms)
+    channel, row = await shop.channel(), await shop.breaker()
+    await mute(shop, ms=20_000)
+    await shop.move(row.id, "open")
+    start = shop.clock.ms
+
+    async def change() -> None:
+        at = shop.clock.ms
+        await shop.store.update_mute(
+            other.world.project_id, theirs.id, lambda one: msgspec.structs.replace(one, ends_ms=at + HOUR), at
+        )
+
+    for at in range(start + 18_000, start + 23_000, 50):
+        shop.notifier.at(at, change)
+    await shop.notifier.run_until(start + 22_000)
+    trips = [at for kind, at in kinds(shop, channel.id) if kind == "trip"]
+    assert len(trips) == 1
+    assert trips[0] <= start + 21_100
