@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-from api.launch.bootstrap import FILE_NAME, read
+from api.launch.bootstrap import FILE_NAME, Credentials, read
 from api.launch.listening import check_listener
 from breaker_actors.errors import BreakersError, Invalid, Unavailable
-from breaker_actors.settings import Settings
+from breaker_actors.settings import Settings, secret_of_file
 
 TIMEOUT_S = 60.0
 STATUS = "/v1/admin/status"
 REBALANCE = "/v1/admin/rebalance"
+
+
+def key_given() -> str | None:
+    """The key of BREAKERS_KEY, or of the file that BREAKERS_KEY_FILE names."""
+    return secret_of_file("BREAKERS_KEY") or os.environ.get("BREAKERS_KEY")
+
+
+def read_or_ask(settings: Settings, given: Mapping[str, str | None]) -> Credentials:
+    """credentials.json of the data directory. Raises Invalid, which names what else would do, when it is not there."""
+    path = settings.data_dir / FILE_NAME
+    known = read(path)
+    if known is None:
+        missing = " and ".join(name for name, value in given.items() if not value)
+        raise Invalid(f"there is no {path}: name the data directory of the service with --data-dir, or set {missing}")
+    return known
 
 
 class ServiceClient:
@@ -80,14 +96,26 @@ class ServiceClient:
 class Operator(ServiceClient):
     """Speaks to one service with an admin key."""
 
+    given = False
+    """Whether the key is that of BREAKERS_KEY."""
+
     @classmethod
     def of(cls, settings: Settings, base_url: str | None = None, insecure: bool = False) -> Operator:
-        """With what credentials.json of the data dir says. Raises Invalid when there is none."""
-        path = settings.data_dir / FILE_NAME
-        known = read(path)
-        if known is None:
-            raise Invalid(f"there is no {path}: name the data directory of the service with --data-dir")
-        return cls(base_url or known.base_url, known.admin_key, insecure)
+        """With what is given, BREAKERS_KEY included, and for the rest with credentials.json of the data dir. Raises
+        Invalid."""
+        key = key_given()
+        if base_url and key:
+            operator = cls(base_url, key, insecure)
+        else:
+            known = read_or_ask(settings, {"BREAKERS_URL": base_url, "BREAKERS_KEY": key})
+            operator = cls(base_url or known.base_url, key or known.admin_key, insecure)
+        operator.given = bool(key)
+        return operator
+
+    def refusal(self, status: int, body: Any) -> BreakersError:
+        if status == 403 and self.given:
+            return Invalid(f"{self._client.base_url} answers 403: this needs an admin key, and BREAKERS_KEY is another")
+        return super().refusal(status, body)
 
     def status(self) -> dict[str, Any]:
         return self._ask("GET", STATUS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Annotated, Any
 import httpx
 import typer
 
+from api.cli.admin_client import key_given, read_or_ask
 from api.cli.project_client import ProjectClient, heeded
 from api.cli.store_access import DataDir, settings_of
-from breaker_actors.errors import Invalid, Unavailable
-from breaker_actors.settings import secret_of_file
+from breaker_actors.errors import Unavailable
 
 __all__ = ["BreakerClient", "DataDir", "Insecure", "Project", "Url", "WhichBreaker", "open_client"]
 
@@ -111,15 +110,8 @@ class BreakerClient(ProjectClient):
 
 def open_client(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> BreakerClient:
     """With what is given, and for the rest with credentials.json of the data directory. Raises Invalid."""
-    from api.launch.bootstrap import FILE_NAME, read
-
-    settings, key = settings_of(data_dir), secret_of_file("BREAKERS_KEY") or os.environ.get("BREAKERS_KEY")
+    settings, key = settings_of(data_dir), key_given()
     if url and key and project:
         return BreakerClient(url, key, project, insecure)
-    path = settings.data_dir / FILE_NAME
-    known = read(path)
-    if known is None:
-        given = {"BREAKERS_URL": url, "BREAKERS_KEY": key, "BREAKERS_PROJECT": project}
-        missing = " and ".join(name for name, value in given.items() if not value)
-        raise Invalid(f"there is no {path}: name the data directory of the service with --data-dir, or set {missing}")
+    known = read_or_ask(settings, {"BREAKERS_URL": url, "BREAKERS_KEY": key, "BREAKERS_PROJECT": project})
     return BreakerClient(url or known.base_url, key or known.user_key, project or known.project_id, insecure)

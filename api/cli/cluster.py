@@ -1,7 +1,7 @@
 """`breakers deploy`, `status`, `rebalance`, `node-env`: the service on a cluster, and how a running one is doing.
 
-`status` and `rebalance` ask over HTTP, with the admin key of credentials.json: that works for `serve` and `deploy`
-alike, from any machine, without becoming a part of the Ray cluster.
+`status` and `rebalance` ask over HTTP, with an admin key, that of BREAKERS_KEY or of credentials.json: that works for
+`serve` and `deploy` alike, from any machine, without becoming a part of the Ray cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ ALL = 1_000_000
 DataDir = Annotated[
     Path | None, typer.Option(help="Where credentials.json is (BREAKERS_DATA_DIR; default ./.breakers).")
 ]
-Address = Annotated[str | None, typer.Option(help="Base URL of the service; default: what credentials.json says.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        "--url",
+        envvar="BREAKERS_URL",
+        help="Base URL of the service; default: what credentials.json says. BREAKERS_KEY: an admin key, likewise.",
+    ),
+]
 InsecureHttp = Annotated[
     bool,
     typer.Option("--insecure-http", help="The admin key may go to another machine in the clear: on a trusted network."),
@@ -75,7 +83,7 @@ def deploy(
         scale = Scale(least, replicas_max or least)
         deployment = Deployment(settings, scale, tell=put, warn=note, replaces=replace_database)
         deployment.run(address)
-        put(f"credentials {deployment.credentials}")
+        put(deployment.credentials)
         put(deployment.survives)
         put(f"ready {deployment.base_url}")
 

@@ -130,10 +130,10 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbos
 
 
 def _serve(service: Service, stopped: Stopped) -> None:
-    from api.launch.bootstrap import FILE_NAME
+    from api.launch.bootstrap import whereabouts
     from api.launch.ray_environment import LOGS_LINK
 
-    put(f"credentials {service.data_dir / FILE_NAME}")
+    put(whereabouts(service.data_dir))
     put(service.survives)
     put(f"docs {service.base_url}/docs")
     put(f"ready {service.base_url}")

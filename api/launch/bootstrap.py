@@ -29,6 +29,11 @@ MISSING = (
     "Make new ones with: breakers keys create"
 )
 
+WITHOUT = (
+    "no credentials in {folder}: put the credentials.json of before there, or make a key with `breakers keys create`"
+    " (`breakers keys --help`)"
+)
+
 NOT_MADE = "BREAKERS_BOOTSTRAP_ADMIN_KEY is no key of this database: only the first start on an empty one makes it"
 
 UNSIGNED = "{unsigned} of {count} projects take unsigned samples: who knows their ids can send some"
@@ -141,6 +146,12 @@ async def _found(store: ReplicaStore, base_url: str, now_ms: int, admin_key: str
         ingest_secret=project.ingest_secret,
         database_id=await store.database_id(),
     )
+
+
+def whereabouts(folder: Path) -> str:
+    """Where an operator finds the keys, in one line; the file may not be there, on a database that was in use."""
+    path = folder / FILE_NAME
+    return f"credentials {path}" if path.is_file() else WITHOUT.format(folder=folder)
 
 
 def read(path: Path) -> Credentials | None:

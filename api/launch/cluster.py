@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from api.launch import deployed, processes, tls
 from api.launch import haproxy as ingress
-from api.launch.bootstrap import FILE_NAME, prepare
+from api.launch.bootstrap import prepare, whereabouts
 from api.launch.join import address_of, check_token
 from api.launch.ray_environment import NotStarted, prepare_driver, take_data_dir
 from api.launch.ray_token import MODE, use_of_cluster
@@ -107,8 +107,9 @@ class Deployment:
         self.survives = ""
 
     @property
-    def credentials(self) -> Path:
-        return self._settings.data_dir / FILE_NAME
+    def credentials(self) -> str:
+        """Where the keys are, for the operator."""
+        return whereabouts(self._settings.data_dir)
 
     @property
     def base_url(self) -> str:

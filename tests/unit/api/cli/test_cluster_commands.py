@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from api.cli import cluster as cli_cluster
+from api.cli.admin_client import Operator
 from api.cli.main import app
 from api.cli.status_table import show
 from api.launch import ray_token as raytoken
@@ -125,6 +127,60 @@ def test_without_credentials_it_is_one_line(tmp_path: Path) -> None:
         result = runner.invoke(app, [command, "--data-dir", str(tmp_path)])
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
         assert "credentials.json" in result.stderr
+        assert result.stderr.rstrip().endswith("or set BREAKERS_URL and BREAKERS_KEY")
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> list[httpx.Request]:
+    """What is asked of a service that has no rights for the key "user"."""
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if request.headers["Authorization"] == "Bearer user":
+            return httpx.Response(403, json={"message": "no"})
+        return httpx.Response(200, json=STATUS)
+
+    monkeypatch.setattr(httpx.Client, "request", _over(httpx.MockTransport(answer)))
+    monkeypatch.setattr(Operator, "check", lambda self: None)
+    return asked
+
+
+def _over(transport: httpx.MockTransport) -> Any:
+    def request(client: httpx.Client, method: str, path: str, **options: Any) -> httpx.Response:
+        with httpx.Client(transport=transport, base_url=client.base_url, headers=client.headers) as other:
+            return other.send(other.build_request(method, path, **options))
+
+    return request
+
+
+def test_the_status_takes_the_variables_that_list_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: list[httpx.Request]
+) -> None:
+    """Without any credentials.json, and before it."""
+    monkeypatch.setenv("BREAKERS_URL", "http://127.0.0.1:7999")
+    monkeypatch.setenv("BREAKERS_KEY", "admin")
+    asked = ["status", "--json", "--data-dir", str(tmp_path)]
+    assert runner.invoke(app, asked).exit_code == 0
+    assert str(service[0].url) == "http://127.0.0.1:7999/v1/admin/status"
+    assert service[0].headers["Authorization"] == "Bearer admin"
+    assert runner.invoke(app, [*asked, "--url", "http://127.0.0.1:7998"]).exit_code == 0
+    assert service[1].url.port == 7998
+    monkeypatch.delenv("BREAKERS_KEY")
+    (tmp_path / "key").write_text("filed\n")
+    monkeypatch.setenv("BREAKERS_KEY_FILE", str(tmp_path / "key"))
+    assert runner.invoke(app, asked).exit_code == 0
+    assert service[2].headers["Authorization"] == "Bearer filed"
+
+
+def test_a_key_that_is_no_admin_key_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: list[httpx.Request]
+) -> None:
+    monkeypatch.setenv("BREAKERS_URL", "http://127.0.0.1:7999")
+    monkeypatch.setenv("BREAKERS_KEY", "user")
+    result = runner.invoke(app, ["status", "--data-dir", str(tmp_path)])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "needs an admin key, and BREAKERS_KEY is another" in result.stderr
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from api.cli import main
+from api.launch.cluster import Deployment, Scale
 from api.launch.supervisor import Service
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
@@ -43,14 +44,31 @@ def test_a_start_tells_its_phases_one_by_one(tmp_path: Path, monkeypatch: pytest
 
 
 def test_ready_comes_last_after_a_link_to_the_docs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(main.cli_logs, "tell_on_stdout", lambda *_: None)
-    service: Any = SimpleNamespace(data_dir=Path("/data"), base_url="http://127.0.0.1:7117", survives="all")
-    main._serve(service, lambda within_s: True)
-    assert capsys.readouterr().out.splitlines() == [
-        "credentials /data/credentials.json",
+    (tmp_path / "credentials.json").touch()
+    assert _said(tmp_path, monkeypatch, capsys) == [
+        f"credentials {tmp_path}/credentials.json",
         "all",
         "docs http://127.0.0.1:7117/docs",
         "ready http://127.0.0.1:7117",
     ]
+
+
+def test_a_file_that_is_not_there_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new data directory on a database that has an organisation: the line says what to do instead."""
+    line = _said(tmp_path, monkeypatch, capsys)[0]
+    assert line.startswith(f"no credentials in {tmp_path}: ")
+    assert "breakers keys" in line
+    assert Deployment(Settings(data_dir=tmp_path), Scale()).credentials == line
+    (tmp_path / "credentials.json").touch()
+    assert Deployment(Settings(data_dir=tmp_path), Scale()).credentials == f"credentials {tmp_path}/credentials.json"
+
+
+def _said(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    monkeypatch.setattr(main.cli_logs, "tell_on_stdout", lambda *_: None)
+    service: Any = SimpleNamespace(data_dir=folder, base_url="http://127.0.0.1:7117", survives="all")
+    main._serve(service, lambda within_s: True)
+    return capsys.readouterr().out.splitlines()
