@@ -69,6 +69,20 @@ class BreakerClient(ProjectClient):
             query["cursor"] = page["next_cursor"]
         return rows
 
+    def audit(self, organisation: bool, since_ms: int | None, **only: str) -> Iterator[dict[str, Any]]:
+        """Entries of the audit log of the project, or of the organisation, newest first, page by page."""
+        path = "/v1/audit" if organisation else self.path("audit")
+        query: dict[str, Any] = dict(only)
+        while True:
+            page = self._ask("GET", path, **query, limit=EVENTS_MAX)
+            for entry in self._items("entries", page):
+                if since_ms is not None and entry["ts_ms"] < since_ms:
+                    return
+                yield entry
+            if not page.get("next_cursor"):
+                return
+            query["cursor"] = page["next_cursor"]
+
     def create(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Makes a breaker; what became of it."""
         return self._single(heeded(self._ask("POST", self.path("breakers"), fields)))

@@ -13,6 +13,7 @@ import typer
 
 from api.cli import admin as cli_admin
 from api.cli import aside as cli_aside
+from api.cli import audit as cli_audit
 from api.cli import backfills as cli_backfills
 from api.cli import backtest as cli_backtest
 from api.cli import breakers as cli_breakers
@@ -56,6 +57,7 @@ cli_breakers.install(app)
 cli_mutes.install(app)
 cli_overrides.install(app)
 cli_cluster.install(app)
+app.command("audit")(cli_audit.audit)
 app.command("backtest")(cli_backtest.backtest)
 app.command("backfill")(cli_history.backfill)
 app.command("export")(cli_history.export)

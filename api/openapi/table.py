@@ -29,7 +29,7 @@ from api.wire import responses_admin as admin
 from api.wire import responses_deliveries as deliveries
 from api.wire import responses_mutes as mutes
 from api.wire.decoding import MetricSample, Samples
-from api.wire.query import LIMIT_DEFAULT, LIMIT_MAX
+from api.wire.query import ACTION_PATTERN, LIMIT_DEFAULT, LIMIT_MAX
 from api.wire.types import Cursor, Moment, NumberCursor, Uuid
 from breaker_actors.store.rows import DeliveryState, MuteState
 
@@ -82,7 +82,10 @@ EVENTS = (
     Parameter("source", "query", Literal["live", "backfill", "all"], "live: what happened (the default)."),
     Parameter("observed", "query", bool, "true: only moves that callers did not see; false: only those they saw."),
 )
+Action = Annotated[str, Meta(pattern=f"^{ACTION_PATTERN}$")]
 AUDIT = (
+    Parameter("action", "query", Action, "Only actions that begin so: breaker. or breaker.update, say."),
+    Parameter("target_id", "query", Uuid, "Only what was done to this one."),
     Parameter("cursor", "query", NumberCursor, "next_cursor of a previous answer."),
     Parameter("limit", "query", Limit, "Entries in one answer."),
 )
@@ -252,6 +255,15 @@ OPERATIONS: tuple[Operation, ...] = (
         f"{P}/audit",
         "list_audit",
         "Changes of configuration, newest first",
+        ok(accounts.AuditList),
+        refusals=(400,),
+        parameters=AUDIT,
+    ),
+    Op(
+        "GET",
+        f"{V1}/audit",
+        "list_org_audit",
+        "Changes of the organisation itself, newest first (ours)",
         ok(accounts.AuditList),
         refusals=(400,),
         parameters=AUDIT,

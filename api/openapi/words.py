@@ -82,6 +82,7 @@ OPERATIONS = {
     "list_events": "Lists state changes, newest first, page by page; from `after_sequence` oldest first. Kept 90 days "
     "unless set otherwise; they outlive their breaker.",
     "list_audit": "Lists changes of configuration, newest first, page by page.",
+    "list_org_audit": "Lists changes of what the organisation has beside projects: workspaces, user and admin keys.",
     "list_routers": "Lists all routers of the project.",
     "create_router": "Makes a router, linked to the breakers named.",
     "get_router": "Shows one router with its breakers in full.",
@@ -419,6 +420,7 @@ PROPERTIES = {
     # audit
     "AuditEntry.id": "Number of the entry.",
     "AuditEntry.project_id": "Id of the project; null: it concerned the organisation.",
+    "AuditEntry.who": "Name of that key, also of a revoked one while its end is in the log; else as key_id.",
     "key_id": "Id of the key that did it, or a word where none was used.",
     "action": "What was done.",
     "target_id": "Id of what it was done to.",

@@ -14,15 +14,25 @@ import msgspec
 from api.auth import uuid_or_none
 from breaker_actors.clock import unix_ms
 from breaker_actors.errors import BadRequest
-from breaker_actors.store.rows import DeliveryQuery, DeliveryState, EventQuery, EventRow, EventSource, MuteState
+from breaker_actors.store.rows import (
+    AuditFilter,
+    DeliveryQuery,
+    DeliveryState,
+    EventQuery,
+    EventRow,
+    EventSource,
+    MuteState,
+)
 
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
 EVENT_SOURCES: tuple[EventSource | Literal["all"], ...] = ("live", "backfill", "all")
 DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 MUTE_STATES: tuple[MuteState, ...] = get_args(MuteState)
+ACTION_PATTERN = r"[a-z_]{1,32}(\.[a-z_]{0,32})?"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _CURSOR = re.compile(r"(?:([db])\.(-?[0-9]{1,18})\.([0-9]{1,18})|a\.([0-9]{1,18}))")
 _NUMBER_CURSOR = re.compile(r"l\.([0-9]{1,18})")
+_ACTION = re.compile(ACTION_PATTERN)
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)")
 
 
@@ -57,10 +67,15 @@ def _given(args: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in args.items() if value != ""}
 
 
-def audit_query(args: Mapping[str, str]) -> tuple[int, int | None]:
-    """How many entries of the audit log are asked for, and before which one."""
+def audit_query(args: Mapping[str, str]) -> tuple[int, int | None, AuditFilter]:
+    """How many entries of the audit log are asked for, before which one, and which."""
     given = _given(args)
-    return _limit(given), _before_number(given)
+    action, target = given.get("action"), given.get("target_id")
+    if action is not None and not _ACTION.fullmatch(action):
+        raise _bad("action", "not the begin of an action, as breaker. or key.revoke")
+    if target is not None and (target := uuid_or_none(target)) is None:
+        raise _bad("target_id", "not a uuid")
+    return _limit(given), _before_number(given), AuditFilter(action=action, target_id=target)
 
 
 def deliveries_query(project_id: str, channel_id: str, args: Mapping[str, str]) -> DeliveryQuery:

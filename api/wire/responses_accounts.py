@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from api.wire.responses import Answer, list_of, shown
 from api.wire.types import Count, Instant, JsonObject, Ms, Uuid
 from breaker_actors.clock import rfc3339
@@ -98,13 +101,14 @@ def channel_single(row: ChannelRow) -> ChannelSingle:
 
 
 class AuditEntry(Answer, kw_only=True):
-    """`key_id`: who did it, or a word where no key was used. Secrets are masked."""
+    """`key_id`: whose key did it, or a word where no key was used; `who`: its name. Secrets are masked."""
 
     id: str
     project_id: Uuid | None
     ts_ms: Ms
     timestamp: Instant
     key_id: str
+    who: str
     action: str
     target_id: str
     before: JsonObject | None
@@ -114,6 +118,8 @@ class AuditEntry(Answer, kw_only=True):
 AuditList = list_of("AuditList", "entries", AuditEntry, returned=Count)
 
 
-def audit_entry(row: AuditRow) -> AuditEntry:
-    """Words where no key was used: system, command line."""
-    return shown(AuditEntry, row, id=str(row.number), ts_ms=row.at_ms, timestamp=rfc3339(row.at_ms), key_id=row.who)
+def audit_entry(row: AuditRow, names: Mapping[str, str]) -> AuditEntry:
+    """Words where no key was used: system, command line. `names`: of keys, by id."""
+    who = names.get(row.who, row.who)
+    at: dict[str, Any] = {"ts_ms": row.at_ms, "timestamp": rfc3339(row.at_ms)}
+    return shown(AuditEntry, row, id=str(row.number), **at, key_id=row.who, who=who)

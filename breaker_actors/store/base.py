@@ -26,8 +26,10 @@ from breaker_actors.messages import (
 )
 from breaker_actors.store.mutes.matching import BreakerFacts
 from breaker_actors.store.rows import (
+    EVERY_ENTRY,
     SYSTEM,
     AsideRow,
+    AuditFilter,
     AuditRow,
     BreakerBrief,
     BreakerDraft,
@@ -302,9 +304,19 @@ class ConfigStore(BreakerNames, ControlStore, Protocol):
         self, project_id: str, channel_id: str, edit: ChannelEdit, now_ms: int, by: str = SYSTEM
     ) -> ChannelRow: ...
     async def delete_channel(self, project_id: str, channel_id: str, now_ms: int, by: str = SYSTEM) -> None: ...
-    async def audit(self, project_id: str, limit: int, before: int | None = None) -> list[AuditRow]:
+    async def audit(
+        self, project_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
+    ) -> list[AuditRow]:
         """Newest first; `before`: the number of the last row already given. Fewer than `limit` also where entries are
         large, but one at least while there are any."""
+
+    async def org_audit(
+        self, org_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
+    ) -> list[AuditRow]:
+        """The same of an organisation: what it has beside the logs of its projects."""
+
+    async def names_of_keys(self, org_id: str, key_ids: Sequence[str]) -> dict[str, str]:
+        """Names of an organisation's keys, by id; of revoked ones as long as its audit log tells of their end."""
 
 
 class MuteStore(Protocol):

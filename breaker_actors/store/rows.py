@@ -595,6 +595,16 @@ class StoredFigures(msgspec.Struct, frozen=True, kw_only=True):
     unmuted: int = 0
 
 
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries of the audit log: those whose action begins so, and those of one thing; None: all."""
+
+    action: str | None = None
+    target_id: str | None = None
+
+
+EVERY_ENTRY = AuditFilter()
+
+
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     """One change of configuration: who (the id of a key) did what to which thing. Secrets are masked."""
 

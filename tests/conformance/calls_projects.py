@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.conformance.rows import Row
 
 NEW = {"project_id": "{new_project_id}"}
 EMPTY = {"workspace_id": "{new_workspace_id}"}
 TOKEN = {"Authorization": "Bearer health-token"}
 SCRAPER = {"Authorization": "Bearer metrics-token"}
+
+
+def _actions(body: dict[str, Any]) -> set[str]:
+    return {entry["action"] for entry in body["entries"]}
+
 
 PROJECTS = (
     Row("GET /v1/projects 200", "all", check=lambda r, b: b["count"] == len(b["projects"]) > 0),
@@ -113,6 +120,14 @@ AUDIT = (
     Row("GET P/audit 200", "a page", query="limit=1", check=lambda r, b: isinstance(b["next_cursor"], str)),
     Row("GET P/audit 400", "limit", query="limit=0", field="limit"),
     Row("GET P/audit 400", "cursor", query="cursor=x", field="cursor"),
+    Row("GET P/audit 200", "an action", query="action=project.", check=lambda r, b: _actions(b) <= {"project.create"}),
+    Row("GET P/audit 200", "a thing", query="target_id={nil}", check=lambda r, b: b["entries"] == []),
+    Row("GET P/audit 400", "action", query="action=A", field="action"),
+    Row("GET P/audit 400", "target", query="target_id=x", field="target_id"),
+    Row("GET /v1/audit 200", "", check=lambda r, b: "key.create" in _actions(b)),
+    Row("GET /v1/audit 200", "nothing of projects", query="action=project.", check=lambda r, b: b["returned"] == 0),
+    Row("GET /v1/audit 400", "limit", query="limit=0", field="limit"),
+    Row("GET /v1/audit 400", "action", query="action=breaker..", field="action"),
 )
 
 ADMIN = (

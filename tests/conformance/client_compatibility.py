@@ -122,7 +122,7 @@ SHAPES: dict[str, str] = {
     "NewKey": KEY + " key:string message:string",
     "KeyList": "keys:[Key] items:[Key] count:int " + PAGE,
     "Accepted": "accepted:int",
-    "AuditEntry": "id:string ts_ms:int timestamp:time key_id:string action:string target_id:string",
+    "AuditEntry": "id:string ts_ms:int timestamp:time key_id:string who:string action:string target_id:string",
     "AuditList": "entries:[AuditEntry] items:[AuditEntry] returned:int " + PAGES,
     "Health": "status:string",
     "ClusterStatus": "ts_ms:int timestamp:time nodes:list replicas:int budgets:object log_bytes:int actors:list "
@@ -180,6 +180,7 @@ ANSWERS: dict[str, str] = {
     "PATCH P/mutes/{mute_id}": "MuteSingle",
     "GET P/keys": "KeyList",
     "GET P/audit": "AuditList",
+    "GET /v1/audit": "AuditList",
     "POST P/keys": "NewKey",
     "GET /v1/admin/status": "ClusterStatus",
     "POST /v1/admin/rebalance": "Rebalanced",

@@ -75,6 +75,7 @@ GET    P/mutes/{mute_id}                     manage   200 404
 PATCH  P/mutes/{mute_id}                     manage   200 404 422
 DELETE P/mutes/{mute_id}                     manage   204 404
 GET    P/audit                               manage   200 400
+GET    /v1/audit                             manage   200 400
 GET    P/keys                                manage   200
 POST   P/keys                                manage   201 422
 DELETE P/keys/{key_id}                       manage   204 404

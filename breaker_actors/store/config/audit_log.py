@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import structlog
-from sqlalchemy import Column, Connection, Row, case, func, insert, null, select, type_coerce
+from sqlalchemy import Column, ColumnElement, Connection, Row, case, func, insert, null, select, type_coerce
 
 from breaker_actors.errors import Invalid
 from breaker_actors.store import tables as t
 from breaker_actors.store.quotas import ROW_BYTES, SHORTENED, add, shares, used
-from breaker_actors.store.rows import AuditRow, BreakerRow
-from breaker_actors.store.section import StorePart, bump
+from breaker_actors.store.rows import EVERY_ENTRY, AuditFilter, AuditRow, BreakerRow
+from breaker_actors.store.section import IDS, StorePart, bump, by_ids
 from breaker_actors.telemetry.after_commit import after_commit
 from breaker_actors.text.redaction import mask
 
@@ -86,13 +86,47 @@ class _Log(NamedTuple):
 
 
 class Audits(StorePart):
-    async def audit(self, project_id: str, limit: int, before: int | None = None) -> list[AuditRow]:
-        mine = t.audit.c.project_id == project_id
+    async def audit(
+        self, project_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
+    ) -> list[AuditRow]:
+        return await self._audit(t.audit.c.project_id == project_id, limit, before, only)
+
+    async def org_audit(
+        self, org_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
+    ) -> list[AuditRow]:
+        return await self._audit(_of_org(org_id), limit, before, only)
+
+    async def names_of_keys(self, org_id: str, key_ids: Sequence[str]) -> dict[str, str]:
+        return await self._db.read(lambda c: _names_of_keys(c, org_id, key_ids))
+
+    async def _audit(
+        self, mine: ColumnElement[bool], limit: int, before: int | None, only: AuditFilter
+    ) -> list[AuditRow]:
+        if only.action is not None:
+            mine &= t.audit.c.action.startswith(only.action, autoescape=True)
+        if only.target_id is not None:
+            mine &= t.audit.c.target_id == only.target_id
         if before is not None:
             mine &= t.audit.c.number < before
         sizes = select(t.audit.c.number, _BEFORE_SIZE, _AFTER_SIZE).where(mine)
         sizes = sizes.order_by(t.audit.c.number.desc()).limit(limit)
         return await self._db.read(lambda c: _page(c, c.execute(sizes).all()))
+
+
+def _of_org(org_id: str) -> ColumnElement[bool]:
+    return t.audit.c.project_id.is_(None) & (t.audit.c.org_id == org_id)
+
+
+def _names_of_keys(c: Connection, org_id: str, key_ids: Sequence[str]) -> dict[str, str]:
+    k, a = t.api_keys.c, t.audit.c
+    there = select(k.id, k.name, k.key_prefix).where(k.org_id == org_id, k.id.in_(IDS))
+    found = {row.id: row.name or row.key_prefix for row in by_ids(c, there, key_ids)}
+    # Whoever may change something has a key of the organisation, so the end of the key is in the organisation's log.
+    ended = select(a.target_id, a.before).where(_of_org(org_id), a.action == "key.revoke", a.target_id.in_(IDS))
+    for row in by_ids(c, ended, [key_id for key_id in key_ids if key_id not in found]):
+        if name := (row.before or {}).get("name") or (row.before or {}).get("prefix"):
+            found[row.target_id] = name
+    return found
 
 
 def _page(c: Connection, sizes: Sequence[Row[Any]]) -> list[AuditRow]:

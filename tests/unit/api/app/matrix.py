@@ -117,6 +117,7 @@ ROWS: dict[str, Row] = {
     "update_breaker_metadata": Row("metadata", 200, {"metadata": {"a": "b"}}),
     "list_events": Row("manage"),
     "list_audit": Row("manage"),
+    "list_org_audit": Row("organisation"),
     "list_routers": Row("manage"),
     "create_router": Row("manage", 201, {}),
     "get_router": Row("manage"),

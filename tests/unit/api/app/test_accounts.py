@@ -329,6 +329,47 @@ async def test_the_audit_log_says_who_did_what_page_by_page(world: World) -> Non
     assert entries[1]["timestamp"] == "2026-11-21T06:30:00.000Z"
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "cursor=x", "cursor=ZC4xLjE"])
+async def test_entries_of_the_audit_log_are_chosen(world: World) -> None:
+    """By the begin of the action and by the target; a page goes on among those."""
+    made = [await body_of(await world.call("POST", "breakers", json=RULE | {"name": name}), 201) for name in "ab"]
+    await world.call("PATCH", f"breakers/{made[0]['id']}", json={"threshold": 7})
+    first = await body_of(await world.call("GET", "audit?action=breaker.&limit=2"))
+    rest = await body_of(await world.call("GET", f"audit?action=breaker.&cursor={first['next_cursor']}"))
+    told = [(e["action"], e["target_id"]) for e in first["entries"] + rest["entries"]]
+    a, b = (one["id"] for one in made)
+    assert told == [("breaker.update", a), ("breaker.create", b), ("breaker.create", a)]
+    assert rest["next_cursor"] is None
+    one = await body_of(await world.call("GET", f"audit?target_id={a.upper()}&action=breaker.c"))
+    assert [(e["action"], e["target_id"]) for e in one["entries"]] == [("breaker.create", a)]
+    for query in ("action=breaker_", "action=b%25"):  # no wildcards
+        response = await world.call("GET", f"audit?{query}")
+        assert response.status_code == 400 or (await response.get_json())["entries"] == []
+
+
+async def test_the_organisation_has_an_audit_log_of_its_own(world: World) -> None:
+    """Names of keys are told, those of revoked ones too; another organisation sees nothing of it."""
+    parts: Replica = world.app.extensions[EXTENSION]
+    org_id = world.project.org_id
+    key, text = await parts.accounts.create_key(org_id, "admin", "leaver", 1)
+    world.keys["leaver"] = text
+    made = await body_of(await world.call("POST", "/v1/workspaces", "leaver", json={"name": "w", "slug": "w"}), 201)
+    await parts.accounts.revoke_key(org_id, key.id, 2, by=key.id)
+    entries = (await body_of(await world.call("GET", "/v1/audit")))["entries"]
+    assert [(e["action"], e["who"], e["target_id"]) for e in entries[:3]] == [
+        ("key.revoke", "leaver", key.id),
+        ("workspace.create", "leaver", made["id"]),
+        ("key.create", "system", key.id),
+    ]
+    assert all(e["project_id"] is None for e in entries)
+    theirs = (await body_of(await world.call("GET", "/v1/audit", "stranger")))["entries"]
+    assert not {e["id"] for e in theirs} & {e["id"] for e in entries}
+    await error_of(await world.call("GET", "/v1/audit", "project"), 403, "forbidden")
+    await error_of(await world.call("GET", "/v1/audit?limit=0"), 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=201", "limit=x", "cursor=x", "cursor=ZC4xLjE", "action=A", "action=a.b.c", "target_id=x"],
+)
 async def test_a_bad_page_of_the_audit_log(world: World, query: str) -> None:
     await error_of(await world.call("GET", f"audit?{query}"), 400, "bad_request")

@@ -247,13 +247,13 @@ async def test_every_list_is_told_in_slices(world: World, name: str, monkeypatch
         rounds.append(now)
         return plain(row)
 
-    def counted_state(row: Any, reading: Any) -> Any:
+    def counted_pair(row: Any, other: Any) -> Any:
         rounds.append(now)
-        return plain(row, reading)
+        return plain(row, other)
 
     for place in (module, *_routes()):
         if getattr(place, item, None) is plain:
-            monkeypatch.setattr(place, item, counted_state if item == "state" else counted)
+            monkeypatch.setattr(place, item, counted_pair if item in ("state", "audit_entry") else counted)
     now = 0
     calls = [asyncio.create_task(world.call(method, path, **more)) for _ in range(2)]
     while not all(call.done() for call in calls):

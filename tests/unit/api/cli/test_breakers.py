@@ -26,6 +26,7 @@ from typer.testing import CliRunner, Result
 
 from api.app import create_app
 from api.cli import watch
+from api.cli.audit import changes
 from api.cli.breaker_client import BreakerClient, open_client
 from api.cli.breakers import _note, _since
 from api.cli.main import app
@@ -436,6 +437,51 @@ def test_an_override_is_set_listed_and_ended(town: Town) -> None:
     assert (throttled["override"]["allow_rate"], throttled["override"]["then"]) == (0.2, "half_open")
     assert town.run("override", "forced one", "--end", "--reason", "moved").stdout == "ended\n"
     assert town.json("overrides")["overrides"] == []
+
+
+def test_the_audit_log_says_who_did_what_and_when(town: Town) -> None:
+    """Newest first; by action, target, key and time; a revoked key still has its name."""
+    made = town.create("audited")
+    town.run("edit", "audited", "--threshold", "250")
+    town.run("override", "audited", "--open", "--reason", "moving \x1b[2J", "--for", "30m")
+    rows = town.json("audit", "--target", made)["entries"]
+    assert [row["action"] for row in rows] == ["override.set", "breaker.update", "breaker.create"]
+    assert {row["who"] for row in rows} == {"u"}
+    assert rows == town.json("audit", "--target", "audited")["entries"]
+    lines = [line.split("\t") for line in town.run("audit", "--target", made).stdout.splitlines()]
+    assert [line[1:5] for line in lines] == [["u", row["action"], "audited", made] for row in rows]
+    town.run("override", "audited", "--end", "--reason", "moved")
+    ended = town.run("audit", "--target", made, "--limit", "1").stdout.split("\t")
+    assert (ended[2], ended[5]) == ("override.end", "moved\n")
+    assert [line[5] for line in lines] == ["force_open: moving \\x1b[2J", "rule.threshold 100.0 -> 250.0", "-"]
+    assert [row["action"] for row in town.json("audit", "--action", "breaker.", "--limit", "1")["entries"]]
+    assert town.json("audit", "--target", made, "--action", "override.")["entries"][1:] == rows[:1]
+    assert town.json("audit", "--target", made, "--who", "u", "--since", "1h")["entries"][1:] == rows
+    assert town.json("audit", "--who", "nobody")["entries"] == []
+    assert town.json("audit", "--since", "2100-01-01T00:00:00Z")["entries"] == []
+    refused(town.run("audit", "--since", "yesterday"), "not a time with a zone")
+    refused(town.run("audit", "--action", "Trip"), "action")
+    assert {row["action"] for row in town.json("audit", "--org")["entries"]} >= {"workspace.create", "key.create"}
+
+
+def test_the_audit_log_keeps_the_name_of_a_revoked_key(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = town.service
+    key, text = town.wait(s.store.create_key(s.project.org_id, "user", "leaver", 1))
+    monkeypatch.setenv("BREAKERS_KEY", text)
+    made = town.create("left behind")
+    monkeypatch.delenv("BREAKERS_KEY")
+    town.wait(s.store.revoke_key(s.project.org_id, key.id, 2))
+    (row,) = town.json("audit", "--who", "leaver")["entries"]
+    assert (row["who"], row["key_id"], row["target_id"]) == ("leaver", key.id, made)
+
+
+def test_what_changed_is_told_shortly() -> None:
+    before = {"name": "a", "metadata": {"x": "1"}, "updated_ms": 1}
+    entry = {"action": "breaker.update", "before": before, "after": {"name": "b", "metadata": {}, "updated_ms": 2}}
+    assert changes(entry) == "name a -> b, metadata.x 1 -> -"
+    assert changes(entry | {"after": None}) is None
+    large = {"before": {"actions": {"omitted_characters": 9}}, "after": {"name": "n" * 99}}
+    assert changes(entry | large) == f'actions {{"omitted_characters": 9}} -> -, name - -> {"n" * 37}...'
 
 
 def test_overrides_of_all_that_match(town: Town) -> None:
