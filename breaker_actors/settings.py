@@ -7,12 +7,15 @@ import stat
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from breaker_actors.errors import Invalid
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 PREFIX = "BREAKERS_"
 FILE = "_FILE"
@@ -68,7 +71,10 @@ class Settings(BaseSettings):
         None, repr=False, description="bearer token that the health endpoints ask for, when set"
     )
     metrics_token: str | None = Field(
-        None, repr=False, description="bearer token with which `/metrics` is read; unset: nobody may"
+        None,
+        min_length=16,
+        repr=False,
+        description="bearer token with which `/metrics` is read, of 16 characters or more; unset: nobody may",
     )
     metrics_open: bool = Field(False, description="whether everybody may read `/metrics`: names and states of breakers")
     metrics_breakers_max: int = Field(
@@ -302,9 +308,16 @@ def load_settings(environ: Mapping[str, str] | None = None, **overrides: object)
     try:
         return Settings(**given | {k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        wrong = [(PREFIX + str((*found["loc"], "")[0]).upper(), found["msg"]) for found in error.errors()]
+        wrong = [(PREFIX + str((*found["loc"], "")[0]).upper(), _why(found["msg"], found)) for found in error.errors()]
         told = (f"{name}: {text}" if name != PREFIX else text for name, text in wrong)
         raise Invalid("; ".join(told), {"setting": wrong[0][0]}) from None
+
+
+def _why(message: str, found: ErrorDetails) -> str:
+    """What is wrong with a variable; of a time that is no number in which unit it is."""
+    field = str((*found["loc"], "")[0])
+    unit = "milliseconds" if field.endswith("_ms") else "days" if field.endswith("_days") else ""
+    return f"{message}: it is a number of {unit}" if unit and found["type"].startswith(("int", "float")) else message
 
 
 def secret_of_file(variable: str) -> str | None:

@@ -62,6 +62,13 @@ class ServiceClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
 
+    def unanswered(self, error: Exception) -> Unavailable:
+        """What to raise where no answer came; of a certificate that is not believed with what helps."""
+        text = str(error) or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            text += "; where it is one of your own, set SSL_CERT_FILE to its file, or to that of its authority"
+        return Unavailable(f"no answer from {self._client.base_url}: {text}")
+
     def odd(self) -> Unavailable:
         """What to raise for an answer that is not the service's."""
         return Unavailable(f"{self._client.base_url} answers something else than this service: is it another program?")
@@ -79,8 +86,7 @@ class ServiceClient:
                 return {}
             found = answer.json()
         except (httpx.HTTPError, ValueError, RecursionError) as error:
-            text = str(error) or type(error).__name__
-            raise Unavailable(f"no answer from {self._client.base_url}: {text}") from None
+            raise self.unanswered(error) from None
         if answer.status_code not in (200, 201):
             raise self.refusal(answer.status_code, found)
         if not isinstance(found, dict):

@@ -119,7 +119,7 @@ class BreakerClient(ProjectClient):
                     raise Unavailable(str(error)) if answer.status_code >= 429 else error
                 yield answer.iter_lines()
         except (httpx.HTTPError, ValueError) as error:
-            raise Unavailable(f"{self._client.base_url}: {error or type(error).__name__}") from None
+            raise self.unanswered(error) from None
 
 
 def open_client(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> BreakerClient:

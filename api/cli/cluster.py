@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STEP = 20
 ALL = 1_000_000
+GROWTH = "docs/operations/clusters.md, Growth"
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Where credentials.json is (BREAKERS_DATA_DIR; default ./.breakers).")
@@ -33,6 +34,10 @@ Address = Annotated[
         envvar="BREAKERS_URL",
         help="Base URL of the service; default: what credentials.json says. BREAKERS_KEY: an admin key, likewise.",
     ),
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--take-over", help="Start although another service is alive on the PostgreSQL database; stop that."),
 ]
 InsecureHttp = Annotated[
     bool,
@@ -60,6 +65,7 @@ def deploy(
     replace_database: Annotated[
         str | None, typer.Option(help="Id of the database of the running service, to leave it for another one.")
     ] = None,
+    take_over: TakeOver = False,
     remove: Annotated[bool, typer.Option("--remove", help="Take it down instead. Data stays.")] = False,
 ) -> None:
     """Run the service on a Ray cluster that is up, and leave it running.
@@ -69,7 +75,8 @@ def deploy(
     replaced, each kind when the one before is up again, then the API's replicas, one after the other. What was accepted
     stays, requests meanwhile wait some seconds, states are told from the store. What has not changed goes on untouched.
     Old and new parts work side by side for a moment: go from one version to the next. Another database than that of the
-    running service is refused unless --replace-database names the one that is left. A new schema of the database needs
+    running service is refused unless --replace-database names the one that is left, and a PostgreSQL database where a
+    service elsewhere is alive unless --take-over is given. A new schema of the database needs
     `breakers deploy --remove` and `breakers db upgrade` first."""
     with one_line_errors():
         from api.launch.cluster import Deployment, Scale
@@ -81,7 +88,7 @@ def deploy(
             return
         least = replicas_min or settings.replicas
         scale = Scale(least, replicas_max or least)
-        deployment = Deployment(settings, scale, tell=put, warn=note, replaces=replace_database)
+        deployment = Deployment(settings, scale, tell=put, warn=note, replaces=replace_database, take_over=take_over)
         deployment.run(address)
         put(deployment.credentials)
         put(deployment.survives)
@@ -115,10 +122,13 @@ def rebalance(
     """Spread routers and breakers evenly over the actors, now."""
     with one_line_errors(), _operator(address, data_dir, insecure_http) as operator:
         moved, left = _move(operator, most, quiet=json)
+        empty = _empty_nodes(operator)
     if json:
         put_json({"moved": moved, "left": left})
     else:
         put(f"moved {moved}, left {left}" if left else f"moved {moved}, all is even")
+    if empty:
+        note(f"no actors run on {', '.join(empty)}: breakers move between actors, not actors between nodes ({GROWTH})")
 
 
 def node_env(
@@ -163,6 +173,16 @@ def _move(operator: Operator, most: int, quiet: bool) -> tuple[int, int]:
             moved, left = moved + step["moved"], step["left"]
             bar.update(task, completed=moved, total=min(most, moved + left))
         return moved, left
+
+
+def _empty_nodes(operator: Operator) -> list[str]:
+    """Addresses of nodes without an actor."""
+    found = operator.status()
+    try:
+        used = {actor["node_id"] for actor in found["actors"]}
+        return [str(node["address"]) for node in found["nodes"] if used - {None} and node["id"] not in used]
+    except (LookupError, TypeError):
+        raise operator.odd() from None
 
 
 def _operator(address: str | None, data_dir: Path | None, insecure: bool) -> Operator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,14 +19,23 @@ db = typer.Typer(name="db", no_args_is_help=True, help="See and upgrade the sche
 
 
 @db.command()
-def upgrade(data_dir: DataDir = None) -> None:
-    """Bring the database to the schema of this program. Stop the service first."""
+def upgrade(
+    data_dir: DataDir = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Also while a service runs on the data directory.")] = False,
+) -> None:
+    """Bring the database to the schema of this program. Stop the service first: SQLite under a running one is refused
+    without --yes."""
     with one_line_errors():
+        from api.launch.doctor import running
         from breaker_actors.persistence import store_url
         from breaker_actors.store import migrations
 
         told: list[str] = []
-        changed = migrations.upgrade(store_url(_settings(data_dir)), told)
+        settings = _settings(data_dir)
+        pid = running(settings.data_dir) if settings.database_url is None else None
+        if pid is not None and not yes:
+            raise Invalid(f"a service runs on {settings.data_dir} (pid {pid}): stop it first, or say --yes")
+        changed = migrations.upgrade(store_url(settings), told)
     for line in told:
         put(f"repaired {line}")
     put(f"{'upgraded to' if changed else 'is up to date:'} schema {migrations.HEAD}")

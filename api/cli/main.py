@@ -119,8 +119,15 @@ Verbose = Annotated[
 
 
 @app.command()
-def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbose: Verbose = False) -> None:
-    """Run the whole service on this machine until Ctrl-C."""
+def serve(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    verbose: Verbose = False,
+    take_over: cli_cluster.TakeOver = False,
+) -> None:
+    """Run the whole service on this machine until Ctrl-C. On a PostgreSQL database where another service is alive it
+    does not start, unless --take-over says so."""
     with one_line_errors():
         settings = settings_of(data_dir, host=host, port=port)
         from api.launch.supervisor import Service, run
@@ -128,7 +135,7 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, verbos
 
         logs.configure("serve", level=logging.INFO if verbose else logging.WARNING)
 
-        run(Service(settings, tell=_teller(verbose), warn=note), _serve)
+        run(Service(settings, tell=_teller(verbose), warn=note, take_over=take_over), _serve)
 
 
 def _serve(service: Service, stopped: Stopped) -> None:

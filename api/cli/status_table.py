@@ -129,5 +129,5 @@ def _ago(now_ms: int, then_ms: int | None) -> str:
 def _span(ms: int) -> str:
     for size, unit in _UNITS:
         if ms >= size:
-            return f"{ms // size} {unit}"
-    return f"{ms} ms"
+            return f"{ms // size}{unit}"
+    return f"{ms}ms"

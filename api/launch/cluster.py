@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from api.launch import deployed, processes, tls
+from api.launch import deployed, neighbours, processes, tls
 from api.launch import haproxy as ingress
 from api.launch.bootstrap import prepare, whereabouts
 from api.launch.join import address_of, check_token
@@ -83,7 +83,8 @@ class Scale:
 
 class Deployment:
     """One `breakers deploy`: everything is left running. `tell` gets a line for each step, `warn` what may surprise.
-    `replaces`: the id of a database that what runs may leave for another one."""
+    `replaces`: the id of a database that what runs may leave for another one. `take_over`: a service of another cluster
+    may be alive on the database."""
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class Deployment:
         proxies: Proxies = "EveryNode",
         clock: Clock | None = None,
         replaces: str | None = None,
+        take_over: bool = False,
     ) -> None:
         data_dir = settings.data_dir.expanduser().absolute()
         self._settings = settings.model_copy(update={"data_dir": data_dir, "replicas": scale.least})
@@ -104,6 +106,7 @@ class Deployment:
         self._clock = clock or SystemClock()
         self._head = ""
         self._replaces = replaces
+        self._take_over = take_over
         self.survives = ""
 
     @property
@@ -127,6 +130,7 @@ class Deployment:
         with contextlib.closing(take_data_dir(self._settings.data_dir)), connected(address, self._settings.data_dir):
             deployed.check(self._settings, self._replaces)
             self._check_cluster()
+            neighbours.refuse(self._settings, _token(), self._take_over)
             if self._settings.port == 0:
                 port = processes.free_port(self._settings.host)
                 self._settings = self._settings.model_copy(update={"port": port})
@@ -245,11 +249,20 @@ def app(arguments: dict[str, str]) -> Application:
     check_store(settings)
     deployed.check(settings, arguments.get("replace_database"))
     check_nodes(settings)
+    # Whoever starts applications by a path tries for ever: the one before may be about to end.
+    if line := neighbours.found(settings, _token()):
+        warn(line)
     settings, _ = prepare(settings, tls.base_url(settings, "127.0.0.1"), clock, warn)
     deployed.note(settings)
     settings = _resolved(settings).model_copy(update={"replicas": scale.least})
     start_actors(settings, clock, logging.getLogger("ray.serve").info)
     return application(settings, options=scale.options())
+
+
+def _token() -> str:
+    from breaker_actors.ray_runtime.actors import token_of_cluster
+
+    return token_of_cluster()
 
 
 def _scale(arguments: Mapping[str, str], replicas: int) -> Scale:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 from pydantic import SecretStr
 
 from api.launch import leftovers, processes, ray_token, tls
@@ -36,7 +37,7 @@ SOCKET_PATH_MAX, BELOW_PARENT = 107, 95
 """Bytes a path of a Unix socket may have, and what the longest of HAProxy's and Ray's has below its parent folder."""
 APART_S, DRIFT_MS = 0.2, 50
 YEAR_2024_MS = 1_704_067_200_000
-HAPROXY_S = 5.0
+HAPROXY_S, ANSWER_S = 5.0, 3.0
 PORT_REMEDY = "end who listens there, or set BREAKERS_PORT; BREAKERS_HOST is an address of this machine, or 0.0.0.0"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -53,7 +54,7 @@ def examine(settings: Settings, clock: Clock) -> list[Finding]:
     looks: list[Callable[[], Iterable[Finding]]] = [
         versions,
         haproxy,
-        lambda: port(settings.host, settings.port, data_dir),
+        lambda: port(settings, data_dir),
         lambda: certificate(settings, clock.now_ms()),
         lambda: files(data_dir),
         lambda: room(data_dir, temporary()),
@@ -129,8 +130,9 @@ def _haproxy_binary() -> str | None:
     return str(get_haproxy_binary())
 
 
-def port(host: str, number: int, data_dir: Path) -> Iterator[Finding]:
+def port(settings: Settings, data_dir: Path) -> Iterator[Finding]:
     """Whether a service can listen, or does: it may have been given another port than the settings name here."""
+    host, number = settings.host, settings.port
     if pid := running(data_dir):
         yield Finding("port", "ok", f"a service runs on this data (pid {pid}){_where(data_dir)}")
         return
@@ -145,6 +147,9 @@ def port(host: str, number: int, data_dir: Path) -> Iterator[Finding]:
     try:
         processes.check_port(address, number)
     except Invalid as error:
+        if at := _deployed(settings, data_dir):
+            yield Finding("port", "ok", f"the service deployed from this data answers at {at}")
+            return
         yield Finding("port", "error", str(error).partition(";")[0], PORT_REMEDY)
         return
     yield Finding("port", "ok", f"no service runs on this data; port {number} on {host} is free")
@@ -158,6 +163,24 @@ def _where(data_dir: Path) -> str:
     except (BreakersError, OSError):
         return ""
     return "" if found is None else f" at {found.base_url}"
+
+
+def _deployed(settings: Settings, data_dir: Path) -> str | None:
+    """Where the service of credentials.json answers, if that is at the settings' port: `deploy` leaves no process that
+    a lock could name. Only what it shows to everybody is asked for."""
+    from api.launch.bootstrap import FILE_NAME, read
+    from api.openapi.document import TITLE
+
+    try:
+        known = read(data_dir / FILE_NAME)
+        if known is None or httpx.URL(known.base_url).port != settings.port:
+            return None
+        verify = tls.own_context(tls.pair_of(settings))
+        with httpx.Client(base_url=known.base_url, verify=verify, trust_env=False, timeout=ANSWER_S) as client:
+            title = client.get("/openapi.json").json()["info"]["title"]
+    except (BreakersError, OSError, httpx.HTTPError, httpx.InvalidURL, LookupError, TypeError, ValueError):
+        return None
+    return known.base_url if title == TITLE else None
 
 
 def running(data_dir: Path) -> int | None:

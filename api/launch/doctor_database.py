@@ -9,12 +9,14 @@ from sqlalchemy import Connection, text
 from api.launch.bootstrap import SIGN, UNSIGNED
 from api.launch.doctor_findings import Finding, told
 from api.launch.join import Served
+from api.launch.neighbours import described
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.notify.channels.config import check, unknown_keys
 from breaker_actors.persistence import existing_box, is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.sql.durability import power_loss
+from breaker_actors.sql.presence import LOOK, sessions
 from breaker_actors.store import migrations
 from breaker_actors.store.config.channels import enabled_configs, mail_channels
 from breaker_actors.store.config.projects import signing
@@ -44,6 +46,7 @@ def database(settings: Settings, clock: Clock, of_service: bool = False) -> Iter
             yield schema(found, place_of_store(settings), settings.database_url is None)
             if settings.database_url is not None:
                 yield server_clock(connection, clock)
+                yield from services(connection)
             if found == migrations.HEAD:
                 yield durability(connection)
                 yield from signed_ingest(connection)
@@ -84,6 +87,18 @@ def skew(apart_ms: float) -> Finding:
         message = f"PostgreSQL's clock is {apart_ms:+.0f} ms from ours"
         return Finding("database clock", "warning", message, "have chrony or systemd-timesyncd keep both clocks")
     return Finding("database clock", "ok", f"PostgreSQL's clock is within {SKEW_MS} ms of ours")
+
+
+def services(connection: Connection) -> Iterator[Finding]:
+    """Whether several services work with the database: each fences the others."""
+    rows = connection.exec_driver_sql(LOOK).all()
+    found = {one.token: one for one in sessions(rows)}
+    if len(found) > 1:
+        named = "; ".join(described(one) for one in found.values())
+        remedy = "stop all but one: each ends the actors of the others"
+        yield Finding("services", "error", f"{len(found)} services work with this database: {named}", remedy)
+    elif found:
+        yield Finding("services", "ok", f"one service works with this database: {described(*found.values())}")
 
 
 def durability(connection: Connection) -> Finding:

@@ -71,13 +71,16 @@ class Service:
         clock: Clock | None = None,
         launch: Callable[[Settings], Any] | None = None,
         build: Callable[[Settings], Any] | None = None,
+        take_over: bool = False,
     ) -> None:
+        """`take_over`: another service may be alive on the database."""
         self._settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser().absolute()})
         self._tell = tell
         self._warn = warn
         self._clock = clock or SystemClock()
         self._launch = launch
         self._build = build
+        self._take_over = take_over
         self._folder: Path | None = None
         self._lock: TextIO | None = None
         self._ports = HeldPorts(warn)
@@ -152,6 +155,11 @@ class Service:
     def _prepare_store(self) -> None:
         from api.launch.bootstrap import prepare
 
+        if self._settings.database_url is not None:
+            from api.launch import neighbours
+
+            os.environ[neighbours.VARIABLE] = token = neighbours.token_of_data_dir(self.data_dir)
+            neighbours.refuse(self._settings, token, self._take_over)
         self._settings, self.survives = prepare(self._settings, self.base_url, self._clock, self._warn)
 
     def _prepare_ray(self) -> None:

@@ -24,6 +24,7 @@ from api.wire.responses import Error
 from api.wire.unknown import FieldWarning
 
 Json = dict[str, Any]
+TITLE = "Circuit breakers over metric samples"
 REF = "#/components/schemas/{name}"
 SECURITY: dict[str, list[Json]] = {
     "manage": [{"user_key": []}, {"admin_key": []}],
@@ -100,7 +101,7 @@ def document() -> Json:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Circuit breakers over metric samples",
+            "title": TITLE,
             "version": version("breaker-actors"),
             "description": ABOUT,
         },

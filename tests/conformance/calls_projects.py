@@ -9,7 +9,7 @@ from tests.conformance.rows import Row
 NEW = {"project_id": "{new_project_id}"}
 EMPTY = {"workspace_id": "{new_workspace_id}"}
 TOKEN = {"Authorization": "Bearer health-token"}
-SCRAPER = {"Authorization": "Bearer metrics-token"}
+SCRAPER = {"Authorization": "Bearer metrics-token-of-16"}
 
 
 def _actions(body: dict[str, Any]) -> set[str]:

@@ -56,7 +56,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
         settings = s.cluster.settings
         down = FakeGateway(s.store)
         down.down = True
-        token = settings.model_copy(update={"health_token": "health-token", "metrics_token": "metrics-token"})
+        token = settings.model_copy(update={"health_token": "health-token", "metrics_token": "metrics-token-of-16"})
         apps = {
             "main": create_app(s.gateway, settings, SystemClock(), TIMING, owns_gateway=False),
             "token": create_app(s.gateway, token, SystemClock(), TIMING, owns_gateway=False),

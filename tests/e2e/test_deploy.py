@@ -227,6 +227,12 @@ def test_another_database_does_not_replace_the_running_one(
         assert not (empty / "breakers.sqlite").exists()
         assert {a["name"]: a["pid"] for a in live.status()["actors"]} == before
         assert live.state(made["breaker"]["id"])["state"] == "closed"
+        again = deploy(cluster, data_dir, "--port", port, **on_postgres)  # its own service is no other one
+        assert again.returncode == 0, again
+        line = refused(breakers("serve", "--data-dir", str(tmp_path / "beside"), "--port", "0", **on_postgres))
+        assert "another service works with PostgreSQL" in line
+        assert "--take-over" in line
+        wait_for(lambda: is_ready(live), 60)
     left = deploy(cluster, empty, "--port", port, "--replace-database", database)
     assert left.returncode == 0, left
     with contextlib.closing(Deployed(empty)) as live:

@@ -25,7 +25,7 @@ Ids = dict[str, str]
 PROJECTS = ("ours", "second", "theirs")
 """Two of one organisation, in workspaces of their own, and one of another."""
 HEALTH_TOKEN = "probes-only"
-METRICS_TOKEN = "metrics-token"
+METRICS_TOKEN = "metrics-token-of-16"
 
 
 @dataclass

@@ -23,7 +23,7 @@ from breaker_actors.settings import (
     variables,
 )
 
-HUSH = "hush-4f1c"
+HUSH = "hush-4f1c-and-so-on"
 VARIABLES = [*(PREFIX + name.upper() for name in Settings.secrets()), *CLIENT_SECRETS]
 
 
@@ -128,3 +128,31 @@ def test_the_earlier_name_of_durability(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("BREAKERS_DURABILITY", "power")
     with pytest.raises(Invalid, match="BREAKERS_DURABILITY and its earlier name BREAKERS_LOG_SYNCHRONOUS are both set"):
         load_settings()
+
+
+@pytest.mark.parametrize("value", ["", "x" * 15])
+def test_a_token_of_metrics_that_can_be_guessed(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused in one line that does not show it; from a file, too."""
+    monkeypatch.setenv("BREAKERS_METRICS_TOKEN", value)
+    with pytest.raises(Invalid, match=r"BREAKERS_METRICS_TOKEN: .* 16 characters") as caught:
+        load_settings()
+    assert not value or value not in str(caught.value)
+    monkeypatch.delenv("BREAKERS_METRICS_TOKEN")
+    (tmp_path / "token").write_text(f"{value}\n")
+    monkeypatch.setenv("BREAKERS_METRICS_TOKEN_FILE", str(tmp_path / "token"))
+    with pytest.raises(Invalid, match="BREAKERS_METRICS_TOKEN"):
+        load_settings()
+    (tmp_path / "token").write_text("x" * 16)
+    assert load_settings().metrics_token == "x" * 16
+
+
+def test_a_time_says_in_which_unit_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BREAKERS_LOG_RETENTION_MS", "24h")
+    monkeypatch.setenv("BREAKERS_HISTORY_RETENTION_DAYS", "x")
+    monkeypatch.setenv("BREAKERS_PORT", "http")
+    with pytest.raises(Invalid) as caught:
+        load_settings()
+    told = dict(part.split(": ", 1) for part in str(caught.value).split("; "))
+    assert told["BREAKERS_LOG_RETENTION_MS"].endswith(": it is a number of milliseconds")
+    assert told["BREAKERS_HISTORY_RETENTION_DAYS"].endswith(": it is a number of days")
+    assert "it is a number" not in told["BREAKERS_PORT"]

@@ -25,7 +25,7 @@ from tests.support.fake_gateway import NOW_MS, view
 from tests.support.hostile import NAMES
 from tests.support.web_world import RULE, World
 
-TOKEN = "scrapes-only"
+TOKEN = "scrapes-only-this"
 
 
 @pytest.fixture

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 import re
 import shutil
+import socket
+import ssl
 import stat
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trustme
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -65,7 +71,7 @@ def test_restarts_that_nobody_counts_are_no_zero() -> None:
     actor = STATUS["actors"][0] | {"name": "journal-0", "restarts": None}
     show(STATUS | {"actors": [actor]}, Console(file=out, width=120))
     (line,) = [line.split() for line in out.getvalue().splitlines() if line.startswith("journal-0")]
-    assert line[6] == "-"
+    assert line[5] == "-"
 
 
 def test_the_status_fits_on_a_screen() -> None:
@@ -73,8 +79,8 @@ def test_the_status_fits_on_a_screen() -> None:
     show(STATUS, Console(file=out, width=120))
     node, breaker, router, _ = (line.split() for line in out.getvalue().splitlines()[1:6] if "since" not in line)
     assert node == ["01234567", "10.0.0.1", "4", "head"]
-    assert breaker == ["breaker-0", "up", "1", "min", "01234567", "77", "2", "5", "1", "40", "1", "s"]
-    assert router[:5] == ["router-0", "away", "1", "min", "01234567"]
+    assert breaker == ["breaker-0", "up", "1min", "01234567", "77", "2", "5", "1", "40", "1s"]
+    assert router[:4] == ["router-0", "away", "1min", "01234567"]
     assert "9" in router
     assert "journal does not answer" in out.getvalue()
     assert "replicas 2" in out.getvalue()
@@ -90,12 +96,16 @@ class FakeOperator:
 
     def __init__(self) -> None:
         self.left, self.asked = 50, []  # type: tuple[int, list[int]]
+        self.more: list[dict[str, Any]] = []
 
     def __enter__(self) -> FakeOperator:
         return self
 
     def __exit__(self, *exc: object) -> None:
         pass
+
+    def status(self) -> dict[str, Any]:
+        return STATUS | {"nodes": [*STATUS["nodes"], *self.more]}
 
     def rebalance(self, most: int) -> dict[str, int]:
         self.asked.append(most)
@@ -119,7 +129,17 @@ def test_rebalance_asks_until_all_is_even(
     monkeypatch.setattr(cli_cluster, "_operator", lambda address, data_dir, insecure: operator)
     result = runner.invoke(app, ["rebalance", *options])
     assert (result.exit_code, result.stdout.strip()) == (0, said)
+    assert "no actors" not in result.stderr
     assert operator.asked == asked
+
+
+def test_rebalance_names_nodes_without_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = FakeOperator()
+    operator.more = [{"id": "new", "address": "10.0.0.2", "cpus": 4.0, "head": False}]
+    monkeypatch.setattr(cli_cluster, "_operator", lambda address, data_dir, insecure: operator)
+    result = runner.invoke(app, ["rebalance", "--json"])
+    assert json.loads(result.stdout) == {"moved": 50, "left": 0}
+    assert "no actors run on 10.0.0.2: " in result.stderr
 
 
 def test_without_credentials_it_is_one_line(tmp_path: Path) -> None:
@@ -171,6 +191,23 @@ def test_the_status_takes_the_variables_that_list_takes(
     monkeypatch.setenv("BREAKERS_KEY_FILE", str(tmp_path / "key"))
     assert runner.invoke(app, asked).exit_code == 0
     assert service[2].headers["Authorization"] == "Bearer filed"
+
+
+def test_a_certificate_of_ones_own_is_hinted_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as plain, context.wrap_socket(plain, server_side=True) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                listener.accept()
+
+        threading.Thread(target=serve, daemon=True).start()
+        monkeypatch.setenv("BREAKERS_URL", f"https://127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setenv("BREAKERS_KEY", "admin")
+        result = runner.invoke(app, ["status", "--data-dir", str(tmp_path)])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "set SSL_CERT_FILE" in result.stderr
 
 
 def test_a_key_that_is_no_admin_key_is_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import psycopg
@@ -152,3 +153,18 @@ def test_a_key_that_is_none_is_refused_without_it(tmp_path: Path, key: str) -> N
     with pytest.raises(Invalid, match="64 hex digits") as caught:
         make_store(settings)
     assert not key or key not in str(caught.value)
+
+
+def test_a_file_under_a_running_service_is_left_alone(tmp_path: Path) -> None:
+    """The lock names its process; --yes goes on all the same."""
+    folder = tmp_path / "data"
+    first_start(folder)
+    folder.chmod(0o700)
+    (folder / "lock").write_text(f"{os.getpid()}\n")
+    (folder / "lock").chmod(0o600)
+    refused = breakers(folder, "db", "upgrade")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
+    assert f"(pid {os.getpid()})" in refused.stderr
+    assert "is up to date" in output(breakers(folder, "db", "upgrade", "--yes"))
+    (folder / "lock").unlink()
+    assert "is up to date" in output(breakers(folder, "db", "upgrade"))

@@ -9,7 +9,9 @@ import os
 import socket
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +22,16 @@ from typer.testing import CliRunner
 
 from api.cli.main import app
 from api.launch import doctor, doctor_database
-from api.launch.bootstrap import prepare
+from api.launch.bootstrap import Credentials, prepare, write
 from api.launch.join import note_address
+from api.openapi.document import TITLE
 from breaker_actors.clock import SystemClock
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
+from breaker_actors.sql.presence import Presence
 from breaker_actors.store import migrations
 from breaker_actors.store.rows import ChannelDraft
+from tests.support.live import wait_for
 
 CHECKS = ("python", "ray", "haproxy", "port", "files", "disk", "ray folder", "ray token", "clock", "names", "database")
 
@@ -83,6 +88,10 @@ def test_versions() -> None:
     assert levels(doctor.versions(version=missing))[1] == ("ray", "error")
 
 
+def port(host: str, number: int, data_dir: Path) -> list[doctor.Finding]:
+    return list(doctor.port(Settings(host=host, port=number), data_dir))
+
+
 def test_haproxy(tmp_path: Path) -> None:
     (found,) = doctor.haproxy()
     assert (found.level, found.message.startswith("HAProxy 2.8.")) == ("ok", True)
@@ -94,16 +103,65 @@ def test_haproxy(tmp_path: Path) -> None:
 def test_a_port_that_the_own_service_has_is_fine(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
-        assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
+        assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
         (tmp_path / "lock").write_text(f"{os.getpid()}\n")
-        assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
-        (found,) = doctor.port("127.0.0.1", 1, tmp_path)
+        assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
+        (found,) = port("127.0.0.1", 1, tmp_path)
         assert str(os.getpid()) in found.message, "whatever port it was given"
         (tmp_path / "lock").write_text("not a lock\n")
-        assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
-    assert levels(doctor.port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
-    assert levels(doctor.port("192.0.2.1", 7117, tmp_path)) == [("port", "error")]
-    assert levels(doctor.port("no such host.invalid", 7117, tmp_path)) == [("port", "error")]
+        assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
+    assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "ok")]
+    assert levels(port("192.0.2.1", 7117, tmp_path)) == [("port", "error")]
+    assert levels(port("no such host.invalid", 7117, tmp_path)) == [("port", "error")]
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A service, as far as everybody may see it, or another program."""
+
+    title = TITLE
+
+    def do_GET(self) -> None:
+        body = json.dumps({"info": {"title": self.title}} if self.path == "/openapi.json" else {}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_port_of_the_own_deployment_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`deploy` leaves no process that a lock names: credentials.json says where it is, and it answers there."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        taken = server.server_address[1]
+        assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
+        names = ("admin_key", "user_key", "workspace_id", "project_id", "project_key", "ingest_secret")
+        known = Credentials(base_url=f"http://127.0.0.1:{taken}", **dict.fromkeys(names, "x"))
+        write(tmp_path / "credentials.json", known)
+        (found,) = port("127.0.0.1", taken, tmp_path)
+        assert (found.level, known.base_url in found.message) == ("ok", True)
+        monkeypatch.setattr(Answers, "title", "another")
+        assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
+        server.shutdown()
+
+
+def test_services_on_one_database(postgres_url: str) -> None:
+    """One is fine, two are not."""
+    settings = Settings(database_url=SecretStr(postgres_url))
+
+    def said() -> list[tuple[str, str]]:
+        found = doctor_database.database(settings, SystemClock())
+        return levels(finding for finding in found if finding.check == "services")
+
+    shown = [Presence(postgres_url, token, 0.05) for token in ("first", "second")]
+    assert said() == []
+    for one, level in zip(shown, ("ok", "error"), strict=True):
+        one.start()
+        wait_for(lambda level=level: said() == [("services", level)])
+    for one in shown:
+        one.stop()
 
 
 def test_a_certificate_without_its_key(tmp_path: Path) -> None:
@@ -170,7 +228,7 @@ def test_keys_that_settings_give() -> None:
 
 def test_an_address_that_is_none_of_this_machine(tmp_path: Path) -> None:
     for host, words in (("300.1.1.1", "has no address"), ("192.0.2.1", "is no address of this machine")):
-        (found,) = doctor.port(host, 7_117, tmp_path)
+        (found,) = port(host, 7_117, tmp_path)
         assert (found.level, words in found.message, "BREAKERS_HOST" in (found.remedy or "")) == ("error", True, True)
 
 
