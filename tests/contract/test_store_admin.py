@@ -9,7 +9,7 @@ import pytest
 
 from breaker_actors.core.log_entries import BreakerSet, RouterView
 from breaker_actors.errors import Invalid, NotFound, WorkspaceHasProjects
-from breaker_actors.store.rows import ChannelDraft, EventQuery
+from breaker_actors.store.rows import AuditFilter, ChannelDraft, EventQuery
 from tests.contract.backends import Backend
 from tests.contract.store_world import World, decoded, draft, event
 
@@ -237,6 +237,26 @@ async def test_the_audit_log_is_read_page_by_page(world: World) -> None:
     rest = await world.store.audit(world.project_id, 10, before=first[-1].number)
     assert [r.after["name"] for r in (*first, *rest) if r.after] == ["n4", "n3", "n2", "n1", "n0", "shop"]
     assert await world.store.audit("nothing", 10) == []
+
+
+async def test_entries_of_an_organisation_and_names_of_keys(world: World) -> None:
+    """Chosen by the begin of the action, wildcards are none, and by target; a revoked key keeps its name."""
+    store, org = world.store, world.org_id
+    gone, _ = await store.create_key(org, "user", "leaver", 1)
+    there, _ = await store.create_key(org, "admin", "stays", 2)
+    await store.revoke_key(org, gone.id, 3, by=there.id)
+    keys = await store.org_audit(org, 10, only=AuditFilter(action="key."))
+    assert [(r.action, r.target_id) for r in keys[:3]] == [
+        ("key.revoke", gone.id),
+        ("key.create", there.id),
+        ("key.create", gone.id),
+    ]
+    assert await store.org_audit(org, 10, keys[0].number, AuditFilter(action="key_")) == []
+    assert [r.number for r in await store.org_audit(org, 10, only=AuditFilter(target_id=there.id))] == [keys[1].number]
+    assert await store.audit(world.project_id, 10, only=AuditFilter(action="key.revoke")) == []
+    assert await store.org_audit("nobody", 10) == []
+    assert await store.names_of_keys(org, [gone.id, there.id, "x"]) == {gone.id: "leaver", there.id: "stays"}
+    assert await store.names_of_keys("nobody", [gone.id]) == {}
 
 
 async def test_secrets_never_reach_the_audit_log(world: World, backend: Backend) -> None:
