@@ -69,6 +69,10 @@ class World:
         journal = await self.store.open_journal(project.shard)
         return World(self.store, org_id, workspace.id, project.id, self.directory, journal)
 
+    async def take_journal(self) -> None:
+        """Opens the Journal again: a neighbour may have it."""
+        self.journal = await self.store.open_journal(self.journal.shard)
+
     async def breaker(self, name: str | None = None, now_ms: int = 0, **fields: Any) -> BreakerRow:
         """Made at 0 unless told otherwise: its epochs go on from its creation time."""
         row, _ = await self.store.create_breaker(self.project_id, draft(name, **fields), now_ms)

@@ -64,6 +64,7 @@ async def test_beyond_the_budget_people_hear(told: MuteWorld, monkeypatch: pytes
     await told.mute(ends_ms=10)
     monkeypatch.setattr(muting, "EFFORT_MAX", 8_000)
     commits = [told.commit(row.id, "open") for row in rows]
+    await told.world.take_journal()
     assert await told.world.write(*commits, other.commit(mine.id, "open")) == ["ok"] * 3
     assert await told.words(channel.id) == ["trip pending"] * 2
     assert await other.words(theirs.id) == ["trip held"]
@@ -112,6 +113,7 @@ async def test_projects_have_their_turns(told: MuteWorld, monkeypatch: pytest.Mo
     for world, count in ((told, 5), (other, 1)):
         await world.channel()
         await world.mute()
+        await world.world.take_journal()
         for number in range(count):
             await world.moves((await world.breaker(f"b{number}")).id, "open")
     mine, theirs = told.world.project_id, other.world.project_id

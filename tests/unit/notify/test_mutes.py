@@ -187,9 +187,9 @@ async def test_new_rows_are_looked_at_from_the_newest_on(shop: Shop, monkeypatch
         await shop.move(row.id, "open")
         await shop.notifier.run_for(2_000)
     numbers = [row.number for row in await shop.rows(channel.id)]
-    assert asked == [0, numbers[0], numbers[0], numbers[1], numbers[1], numbers[2]]
+    assert asked == [0, numbers[0], numbers[1], numbers[1], numbers[2]]
     await shop.notifier.run_for(10_000)
-    assert len(asked) == 6
+    assert len(asked) == 5
 
 
 async def test_many_held_rows_take_several_turns(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +237,7 @@ async def test_changes_of_others_keep_nobody_waiting(shop: Shop, monkeypatch: py
     theirs = await shop.store.create_mute(other.world.project_id, draft, shop.clock.ms)
     for i in range(30):
         await other.moves((await other.breaker(f"b{i}")).id, "open", ts_ms=shop.clock.ms)
+    await shop.world.take_journal()
     channel, row = await shop.channel(), await shop.breaker()
     await mute(shop, ms=20_000)
     await shop.move(row.id, "open")
