@@ -30,14 +30,15 @@ class ReadBudget:
         per_s = settings.rate_reads_per_s / settings.replicas
         return cls(per_s, max(per_s, 2 * settings.breakers_per_project_max))
 
-    def spend(self, project_id: str, n: int, now_s: float) -> float:
-        """Counts `n` things if anything is left, and returns 0; else in how many seconds there will be."""
+    def spend(self, project_id: str, n: int, now_s: float, sure: bool = False) -> float:
+        """Counts `n` things if anything is left, and returns 0; else in how many seconds there will be. `sure`: they
+        are counted anyway, as what has begun is finished."""
         if not self._per_s:
             return 0.0
         used, then_s = self._used.pop(project_id, (0.0, now_s))
         used = max(0.0, used - self._per_s * (now_s - then_s))
         wait_s = (used - self._burst) / self._per_s
-        granted = used < self._burst
+        granted = sure or used < self._burst
         self._used[project_id] = used + n * granted, now_s
         if len(self._used) > self._projects_max:
             self._used.popitem(last=False)

@@ -17,7 +17,7 @@ from api.context.current import (
     tell,
 )
 from api.context.fields import sent_fields
-from api.context.matched import breaker_facts, matching, open_ones
+from api.context.matched import TooMuchToMatch, matching, open_ones, searching
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.wire import responses_mutes as bodies
@@ -39,7 +39,7 @@ from breaker_actors.store.rows import MuteRow
 blueprint = Blueprint("mutes", __name__, url_prefix="/v1/projects/<project_id>")
 
 READS = 20
-"""Things that a mute in a list counts as."""
+"""Things that a mute in a list counts as; what it takes to count its breakers counts besides."""
 
 
 @blueprint.get("/mutes")
@@ -74,7 +74,7 @@ async def preview_mute(project_id: str) -> Response:
     """What a mute would match now."""
     project = await authorized_project(project_id, "manage")
     matchers = preview_of(await sent_fields(MutePreview))
-    found = await matching(matchers, await breaker_facts(project.id))
+    found, _ = await matching(project.id, matchers)
     return json_response(bodies.previewed(found))
 
 
@@ -116,12 +116,20 @@ async def _mute(project_id: str, mute_id: str) -> MuteRow:
 
 
 async def _counts(project_id: str, rows: Sequence[MuteRow], now_ms: int) -> dict[str, bodies.MuteCounts]:
-    """What each mute matches and holds; of those that have ended nothing is counted."""
+    """What each mute matches and holds; of those that have ended nothing is counted, and nothing that would be too much
+    work for one request."""
     live = [row for row in rows if row.state(now_ms) != "expired"]
-    breakers = await breaker_facts(project_id) if live else ()
     holding = await replica().mutes.held_counts(project_id) if rows else {}
     counts = {row.id: bodies.MuteCounts(holding=holding.get(row.id, 0)) for row in rows}
-    for row in live:
-        found = await matching(row.matchers, breakers)
-        counts[row.id] = bodies.MuteCounts(len(found), open_ones(found), holding.get(row.id, 0))
+    if not live:
+        return counts
+    async with searching(project_id) as search:
+        for row in live:
+            held = holding.get(row.id, 0)
+            try:
+                found = await search.find(row.matchers)
+            except TooMuchToMatch:
+                counts[row.id] = bodies.MuteCounts(None, None, held)
+            else:
+                counts[row.id] = bodies.MuteCounts(len(found), open_ones(found), held)
     return counts

@@ -17,7 +17,7 @@ from api.context.current import (
     tell,
 )
 from api.context.fields import sent_fields
-from api.context.matched import breaker_facts, matching
+from api.context.matched import matching
 from api.context.replica import replica
 from api.wire import overrides as wire
 from api.wire.comparison import EVENTS_MAX, Course, compare, course_of
@@ -56,10 +56,9 @@ async def set_overrides(project_id: str) -> Response:
     now_ms = parts.clock.now_ms()
     fields = await sent_fields(wire.OverridesSet)
     asked = wire.asked_override(fields, current_actor(), now_ms, override_max_ms(project))
-    there = await breaker_facts(project.id)
-    found = await matching(wire.matchers_of(fields), there)
+    found, there = await matching(project.id, wire.matchers_of(fields))
     if not flag("allow_destructive", request.args):
-        refuse_many(len(found), len(there), parts.settings.bulk_removal_percent_max)
+        refuse_many(len(found), there, parts.settings.bulk_removal_percent_max)
     return await _change_all(project, found, wire.setting(asked, None, now_ms), now_ms)
 
 
@@ -67,7 +66,7 @@ async def set_overrides(project_id: str) -> Response:
 async def preview_overrides(project_id: str) -> Response:
     """What an override of these matchers would concern now."""
     project = await authorized_project(project_id, "manage")
-    found = await matching(wire.matchers_of(await sent_fields(wire.OverrideMatch)), await breaker_facts(project.id))
+    found, _ = await matching(project.id, wire.matchers_of(await sent_fields(wire.OverrideMatch)))
     return json_response(previewed(found))
 
 
@@ -75,7 +74,7 @@ async def preview_overrides(project_id: str) -> Response:
 async def end_overrides(project_id: str) -> Response:
     project, now_ms = await authorized_project(project_id, "manage"), replica().clock.now_ms()
     fields = await sent_fields(wire.OverridesEnd)
-    found = await matching(wire.matchers_of(fields), await breaker_facts(project.id))
+    found, _ = await matching(project.id, wire.matchers_of(fields))
     edit = wire.ending(None, current_actor(), wire.end_reason(fields), now_ms)
     return await _change_all(project, found, edit, now_ms)
 

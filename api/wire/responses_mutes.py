@@ -17,10 +17,10 @@ NAMED_MAX = 20
 
 
 class MuteCounts(msgspec.Struct, frozen=True):
-    """Breakers that a mute matches, those of them that are open, and deliveries that it holds."""
+    """Breakers that a mute matches, those of them that are open, and deliveries that it holds. None: not counted."""
 
-    matches: int = 0
-    open: int = 0
+    matches: int | None = 0
+    open: int | None = 0
     holding: int = 0
 
 
@@ -47,10 +47,11 @@ class Mute(Answer, kw_only=True):
 
 
 class CountedMute(Mute, kw_only=True):
-    """With what it mutes now; of one that has ended nothing."""
+    """With what it mutes now; of one that has ended nothing. `matches` and `open` are null where to count them would be
+    too much work for one request."""
 
-    matches: Count
-    open: Count
+    matches: Count | None
+    open: Count | None
     holding: Count
 
 

@@ -113,7 +113,7 @@ SHAPES: dict[str, str] = {
     "OverrideList": "overrides:[OverrideItem] items:[OverrideItem] count:int " + PAGE,
     "OverridesChanged": "matches:int changed:int",
     "Mute": MUTE,
-    "CountedMute": MUTE + " matches:int open:int holding:int",
+    "CountedMute": MUTE + " matches:int? open:int? holding:int",
     "MuteSingle": "mute:Mute",
     "CountedMuteSingle": "mute:CountedMute",
     "MuteList": "mutes:[CountedMute] items:[CountedMute] " + PAGE,
