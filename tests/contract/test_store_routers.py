@@ -6,12 +6,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy.event import listens_for
 
 from breaker_actors.core.log_entries import BreakerSet, Link, RouterView
 from breaker_actors.errors import Invalid, NotFound, RouterHasBreakers
 from breaker_actors.messages import ChangeRow
+from breaker_actors.store.config import breakers
 from breaker_actors.store.rows import RouterRow
-from tests.contract.store_world import RULE, World, decoded
+from tests.contract.store_world import RULE, World, decoded, draft
+
+COUNTED = 2
+"""Statements more where many changes are on their way: these are counted then."""
 
 
 async def change(world: World, router_id: str, **fields: Any) -> tuple[RouterRow, list[ChangeRow]]:
@@ -114,3 +119,75 @@ async def test_an_unlinked_breaker_is_in_the_view_no_more(world: World) -> None:
             await world.store.unlink_breaker(world.project_id, router.id, breaker_id, 41)
     await world.store.unlink_breaker(world.project_id, row.router_ids[0], row.id, 42)
     assert (await world.store.get_router(world.project_id, row.router_ids[0])) is not None
+
+
+async def test_a_shadow_of_many_routers_takes_few_statements(world: World) -> None:
+    """As many for forty routers as for three, but for change rows on SQLite; each router's log hears of it."""
+    statements: list[str] = []
+
+    @listens_for(world.store._db._engines.serial, "before_cursor_execute")  # type: ignore[attr-defined]
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.startswith("INSERT INTO changes"):
+            statements.append(statement)
+
+    async def shadowed(name: str, n: int) -> int:
+        watched = await world.breaker(name)
+        for _ in range(n):
+            await world.router(watched.id)
+        statements.clear()
+        made = draft(f"{name}, too", shadow_of=watched.id)
+        row, ids = await world.store.create_breaker(world.project_id, made, 40)
+        count = len(statements)
+        _, *told = await world.changes(ids)
+        found = await world.store.get_breaker(world.project_id, watched.id)
+        assert found is not None
+        assert row.router_ids[1:] == tuple(one.router_id for one in told) == found.router_ids
+        assert row == await world.store.get_breaker(world.project_id, row.id)
+        both = (Link(watched.id, "latency"), Link(row.id, "latency"))
+        settings = BreakerSet(breaker_id=row.id, version=1, name=row.name, rule=RULE)
+        for change, version in zip(told, (2, *[2] * n), strict=True):
+            assert (decoded(change), change.links) == ([settings, RouterView(version=version, links=both)], (row.id,))
+        notes = [one for one in await world.store.audit(world.project_id, n + 1) if one.action == "router.link"]
+        assert {one.target_id for one in notes} == set(found.router_ids)
+        assert {tuple(one.after["breaker_ids"]) for one in notes} == {(watched.id, row.id)}
+        return count
+
+    assert await shadowed("b", 40) <= await shadowed("a", 3) + COUNTED
+
+
+async def test_what_hangs_on_too_many_routers_has_no_new_shadow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breakers, "SHADOWED_MAX", 2)
+    row = await world.breaker("a")
+    await world.router(row.id)
+    await world.store.create_breaker(world.project_id, draft("b", shadow_of=row.id), 40)
+    await world.router(row.id)
+    with pytest.raises(Invalid) as refused:
+        await world.store.create_breaker(world.project_id, draft("c", shadow_of=row.id), 40)
+    assert "2 routers" in refused.value.details["shadow_of"]
+    assert len(await world.store.list_routers(world.project_id)) == 4
+
+
+async def test_links_of_shadows_end_in_few_statements(world: World) -> None:
+    """With a breaker go all its shadows from a router, in as many statements for twenty as for two."""
+    statements: list[str] = []
+
+    @listens_for(world.store._db._engines.serial, "before_cursor_execute")  # type: ignore[attr-defined]
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    async def counted(name: str, n: int) -> tuple[int, int]:
+        watched, router = await world.breaker(name), await world.router()
+        for i in range(n):
+            await world.store.create_breaker(world.project_id, draft(f"{name}{i}", shadow_of=watched.id), 40)
+        statements.clear()
+        linked, _ = await world.store.link_breakers(world.project_id, router.id, [watched.id], 41)
+        assert len(linked.breaker_ids) == n + 1
+        linking = len(statements)
+        statements.clear()
+        (told,) = await world.changes(await world.store.unlink_breaker(world.project_id, router.id, watched.id, 42))
+        assert decoded(told) == [RouterView(version=3)]
+        return linking, len(statements)
+
+    few, many = await counted("a", 2), await counted("b", 20)
+    assert many[0] <= few[0] + COUNTED
+    assert many[1] <= few[1] + COUNTED

@@ -35,6 +35,8 @@ from breaker_actors.store.rows import (
 from breaker_actors.store.section import IDS, belongs, by_ids, lock_project, new_id
 
 EDITED_AT_ONCE = 500
+SHADOWED_MAX = 500
+"""Routers that a breaker hangs on when a shadow of it is made: all of them are linked in one transaction."""
 
 
 class Breakers(Onces):
@@ -175,7 +177,7 @@ def _create(
     )
     watched = _watched(c, project_id, draft.shadow_of)
     change_ids = carry_out(c, place, Plan(created=[row]))
-    change_ids += link_shadow(c, place, row.id, watched)
+    change_ids += link_shadow(c, place, row, watched)
     return msgspec.structs.replace(row, router_ids=(*row.router_ids, *watched)), change_ids
 
 
@@ -186,6 +188,9 @@ def _watched(c: Connection, project_id: str, breaker_id: str | None) -> tuple[st
     found = load_breakers(c, project_id, [breaker_id])
     if not found:
         raise Invalid("shadow_of: there is no such breaker", {"shadow_of": "there is no such breaker"})
+    if len(found[0].router_ids) > SHADOWED_MAX:
+        words = f"it hangs on more than {SHADOWED_MAX} routers, too many for a shadow of it"
+        raise Invalid(f"shadow_of: {words}", {"shadow_of": words})
     return found[0].router_ids
 
 

@@ -24,13 +24,18 @@ Entry = tuple[int, bytes]
 _entries = msgspec.msgpack.Encoder()
 
 BREAKER_COLUMNS = [t.breakers.c[f] for f in BreakerRow.__struct_fields__ if f != "router_ids"]
-_B, _L = t.breakers.c, t.links.c
+_B, _L, _E = t.breakers.c, t.links.c, t.ended_links.c
 _LINKS = select(_L.breaker_id, _L.router_id).where(_L.breaker_id.in_(IDS)).order_by(_L.number)
 _LINKED = (
     select(_L.router_id, _B.id, _B.name, _B.rule)
     .join(t.links, _L.breaker_id == _B.id)
     .where(_L.router_id.in_(IDS))
     .order_by(_L.number)
+)
+_CUTS = select(t.records.c.cut).where(t.records.c.breaker_id.in_(IDS))
+_SINCE, _ENDED_SINCE = (
+    select(of.breaker_id, of.since_offset).where(of.router_id == bindparam("router"), of.breaker_id.in_(IDS))
+    for of in (_L, _E)
 )
 _ROUTERS = select(t.routers).where(t.routers.c.id.in_(IDS))
 _NAMED = select(_B.created_ms, _B.number, _B.id, _B.name).where(_B.project_id == bindparam("project"), _B.name.in_(IDS))
@@ -89,28 +94,33 @@ def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked
     return found
 
 
-def end_link(c: Connection, project_id: str, router_id: str, breaker_id: str) -> int | None:
-    """Removes a link; the offset after which it counted (None: it was not in the log yet)."""
-    cut = c.execute(select(t.records.c.cut).where(t.records.c.breaker_id == breaker_id)).scalar()
-    note_reached(c, {router_id: (cut or {}).get(router_id, 0)})
-    mine = (t.links.c.router_id == router_id) & (t.links.c.breaker_id == breaker_id)
-    since_offset = c.execute(select(t.links.c.since_offset).where(mine)).scalar()
-    add_link_count(c, project_id, -c.execute(delete(t.links).where(mine)).rowcount)
-    return since_offset
+def end_links(c: Connection, project_id: str, router_id: str, breaker_ids: Sequence[str]) -> dict[str, int | None]:
+    """Removes links of a router; the offset after which each counted (None: it was not in the log yet). As many
+    statements as one takes for each PARAMETERS_MAX."""
+    cuts = (cut or {} for (cut,) in by_ids(c, _CUTS, breaker_ids))
+    note_reached(c, {router_id: max((cut.get(router_id, 0) for cut in cuts), default=0)})
+    since = dict.fromkeys(breaker_ids, None) | dict(map(tuple, by_ids(c, _SINCE, breaker_ids, router=router_id)))
+    for some in chunks(breaker_ids):
+        gone = delete(t.links).where(_L.router_id == router_id, _L.breaker_id.in_(some))
+        add_link_count(c, project_id, -c.execute(gone).rowcount)
+    return since
 
 
-def note_ended_link(
-    c: Connection, router_id: str, breaker_id: str, since_offset: int | None, change_id: int, now_ms: int
+def note_ended_links(
+    c: Connection, router_id: str, since: Mapping[str, int | None], change_id: int, now_ms: int
 ) -> None:
-    """Keeps in mind what is still to be read through a link that a change ends. One that ended before and was taken up
+    """Keeps in mind what is still to be read through links that a change ends. One that ended before and was taken up
     again stays readable from its first beginning: the views in the log tell when it counted."""
-    e = t.ended_links.c
-    mine = (e.router_id == router_id) & (e.breaker_id == breaker_id)
-    earlier = c.execute(select(e.since_offset).where(mine)).scalar()
-    c.execute(delete(t.ended_links).where(mine))
-    known = [offset for offset in (earlier, since_offset) if offset is not None]
-    values = {"breaker_id": breaker_id, "router_id": router_id, "change_id": change_id, "ended_ms": now_ms}
-    c.execute(insert(t.ended_links).values(**values, since_offset=min(known, default=None)))
+    earlier = dict(map(tuple, by_ids(c, _ENDED_SINCE, list(since), router=router_id)))
+    for some in chunks(list(since)):
+        c.execute(delete(t.ended_links).where(_E.router_id == router_id, _E.breaker_id.in_(some)))
+    same = {"router_id": router_id, "change_id": change_id, "ended_ms": now_ms}
+    rows = []
+    for breaker_id, offset in since.items():
+        known = [one for one in (earlier.get(breaker_id), offset) if one is not None]
+        rows.append(same | {"breaker_id": breaker_id, "since_offset": min(known, default=None)})
+    if rows:
+        c.execute(insert(t.ended_links), rows)
 
 
 def current_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:

@@ -21,12 +21,12 @@ from breaker_actors.store.config.change_rows import (
     birth_entry,
     breaker_entry,
     current_views,
-    end_link,
+    end_links,
     linked_of,
     links_of,
     load_routers,
     mark_routers_deleted,
-    note_ended_link,
+    note_ended_links,
     raise_views,
     view_entry,
 )
@@ -274,10 +274,25 @@ def _delete(c: Connection, place: Place, row: RouterRow) -> list[int]:
     return change_ids
 
 
-def link_shadow(c: Connection, place: Place, breaker_id: str, router_ids: Sequence[str]) -> list[int]:
-    """Links a breaker to all these routers of its project; the ids of the change rows."""
-    routers = [_locked(c, place.project_id or "", router_id) for router_id in router_ids]
-    return [change_id for router in routers for change_id in _link(c, place, router, [breaker_id])[1]]
+def link_shadow(c: Connection, place: Place, breaker: BreakerRow, router_ids: Sequence[str]) -> list[int]:
+    """Links a breaker that was just made to all these routers of its locked project, in as many statements as one takes
+    for each PARAMETERS_MAX of them; the ids of the change rows."""
+    if not router_ids:
+        return []
+    found, linked = load_routers(c, router_ids), linked_of(c, router_ids)
+    routers = [found[router_id] for router_id in router_ids]
+    for router in routers:
+        _refuse_unreadable(router.mode)
+    refuse_many_links(c, breaker.project_id, len(routers))
+    with within_share(c, breaker.project_id):
+        add_links(c, breaker.project_id, [(router.id, breaker.id) for router in routers])
+    views, settings = raise_views(c, routers), breaker_entry(breaker)
+    changes = [Change(router, [settings, view_entry(views[router.id])], (breaker.id,)) for router in routers]
+    change_ids = add_changes(c, changes)
+    touch_breakers(c, breaker.project_id, place.now_ms)
+    before = {router_id: tuple(one.breaker_id for one in of) for router_id, of in linked.items()}
+    write_down(c, place, [_link_note("router.link", id_, ids, (*ids, breaker.id)) for id_, ids in before.items()])
+    return change_ids
 
 
 def _shadows(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> list[str]:
@@ -285,6 +300,11 @@ def _shadows(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> list
     b = t.breakers.c
     query = select(b.id).where(b.shadow_of.in_(IDS), b.project_id == project_id).order_by(b.number)
     return [id_ for (id_,) in by_ids(c, query, breaker_ids)]
+
+
+def _refuse_unreadable(mode: str) -> None:
+    if mode not in MODES:
+        raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
 
 
 def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> tuple[RouterRow, list[int]]:
@@ -295,8 +315,7 @@ def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str
     if not new:
         return row, []
     refuse_many_links(c, row.project_id, len(new))
-    if row.mode not in MODES:
-        raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
+    _refuse_unreadable(row.mode)
     with within_share(c, row.project_id):
         add_links(c, row.project_id, [(row.id, breaker.id) for breaker in new])
     router = _stored(c, row.id)
@@ -312,25 +331,28 @@ def _unlink(c: Connection, place: Place, row: RouterRow, breaker_id: str) -> lis
     if breaker_id not in row.breaker_ids:
         raise NotFound("The breaker is not linked to this router.", {"breaker_id": breaker_id})
     ended = {breaker_id, *_shadows(c, row.project_id, [breaker_id])} & set(row.breaker_ids)
-    since = {id_: end_link(c, row.project_id, row.id, id_) for id_ in sorted(ended)}
+    since = end_links(c, row.project_id, row.id, sorted(ended))
     left = tuple(id_ for id_ in row.breaker_ids if id_ not in ended)
     _note_links(c, place, "router.unlink", row, msgspec.structs.replace(row, breaker_ids=left))
     (change_id,) = _tell_view(c, row.id)
-    for id_, since_offset in since.items():
-        note_ended_link(c, row.id, id_, since_offset, change_id, place.now_ms)
+    note_ended_links(c, row.id, since, change_id, place.now_ms)
     return [change_id]
 
 
 def _note_links(c: Connection, place: Place, action: str, old: RouterRow, new: RouterRow) -> None:
     """Lists of breakers show their routers, so these have changed, too."""
     touch_breakers(c, old.project_id, place.now_ms)
-    write_down(c, place, [Note(action, old.id, _linked_note(old, new), _linked_note(new, old))])
+    write_down(c, place, [_link_note(action, old.id, old.breaker_ids, new.breaker_ids)])
 
 
-def _linked_note(row: RouterRow, other: RouterRow) -> dict[str, Any]:
+def _link_note(action: str, router_id: str, old: Sequence[str], new: Sequence[str]) -> Note:
+    return Note(action, router_id, _linked_note(old, new), _linked_note(new, old))
+
+
+def _linked_note(breaker_ids: Sequence[str], other_ids: Sequence[str]) -> dict[str, Any]:
     """The breakers of a router; of many those that another version of it has not."""
-    if max(len(row.breaker_ids), len(other.breaker_ids)) <= LINKS_NOTED_MAX:
-        return {"breaker_ids": row.breaker_ids}
-    others = set(other.breaker_ids)
-    changed = [breaker_id for breaker_id in row.breaker_ids if breaker_id not in others]
-    return {"breaker_count": len(row.breaker_ids), "changed_breaker_ids": changed}
+    if max(len(breaker_ids), len(other_ids)) <= LINKS_NOTED_MAX:
+        return {"breaker_ids": breaker_ids}
+    others = set(other_ids)
+    changed = [breaker_id for breaker_id in breaker_ids if breaker_id not in others]
+    return {"breaker_count": len(breaker_ids), "changed_breaker_ids": changed}
