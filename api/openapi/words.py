@@ -196,6 +196,8 @@ PROPERTIES = {
     "last_used_at": "When a request came with it last, some seconds late; null: never.",
     # breakers
     "BreakerCreate.id": "Id of the new breaker; made by the service when left out.",
+    "BreakerPatch.shadow_of": "As it is stored, or null: it can't be changed.",
+    "BreakerItem.shadow_of": "As it is stored, or null: a shadow is made with POST.",
     "BreakerItem.id": "Id of the breaker to match; unknown: of a new one.",
     "BreakerItem.name": "Name for people; matches a breaker where no id does.",
     "Breaker.router_id": "First router the breaker is linked to; empty: none.",
@@ -412,7 +414,8 @@ PROPERTIES = {
     "long.",
     "matches": "Breakers that it matches now, whatever it says of channels.",
     "MutePreviewed.open": "Breakers of these that are open.",
-    "CountedMute.open": "Breakers of these that are open.",
+    "CountedMute.matches": "Breakers that it matches now, whatever it says of channels; null: too many to count.",
+    "CountedMute.open": "Breakers of these that are open; null: too many to count.",
     "holding": "Deliveries that it holds back.",
     "MutePreviewed.breakers": "Names of breakers that match, open ones first; at most 20.",
     "mutes": "The mutes.",

@@ -33,7 +33,7 @@ from api.wire.types import (
 from breaker_actors.core.model import BreakerMode
 from breaker_actors.core.rules import JSON_BYTES_MAX, JSON_VALUES_MAX, excess, parse_rule
 from breaker_actors.errors import BadRequest, Invalid
-from breaker_actors.store.rows import BreakerDraft, BreakerRow, ProjectRow, RouterDraft, RouterRow, with_mode
+from breaker_actors.store.rows import NO_SHADOW, BreakerDraft, BreakerRow, ProjectRow, RouterDraft, RouterRow, with_mode
 from breaker_actors.text.escaping import link_template
 from breaker_actors.text.redaction import unmask
 
@@ -162,23 +162,23 @@ class BreakerFields(msgspec.Struct):
     actions: JsonObject | UnsetType | None = UNSET
     metadata: Metadata | UnsetType | None = UNSET
     mode: Annotated[BreakerMode, default("enforce")] | UnsetType | None = UNSET
+    shadow_of: Uuid | UnsetType | None = UNSET
 
 
 class BreakerCreate(BreakerFields):
     """`shadow_of`: a breaker of the project whose samples this one gets, too; it is in mode observe then."""
 
-    shadow_of: Uuid | UnsetType | None = UNSET
-
 
 class BreakerPatch(BreakerFields):
     """Its id has to be text or null, means nothing and is not described. `confirm`: to enforce a breaker whose machine
-    is not closed, which callers feel at once."""
+    is not closed, which callers feel at once. `shadow_of`: as it is stored, or null."""
 
     confirm: bool | UnsetType | None = UNSET
 
 
 class BreakerItem(BreakerFields):
-    """Matched by id, else by name; one of them must be there. Without a mode the stored one is kept."""
+    """Matched by id, else by name; one of them must be there. Without a mode the stored one is kept. `shadow_of`: as it
+    is stored, or null."""
 
 
 class BreakersReplace(msgspec.Struct):
@@ -189,10 +189,9 @@ class BreakersReplace(msgspec.Struct):
 def breaker_draft(fields: Mapping[str, Any]) -> BreakerDraft:
     """What a create asks for; null is the same as absent."""
     plain = shape(fields, BreakerCreate)
-    for field in ("id", "shadow_of"):
-        if getattr(plain, field) not in (None, UNSET) and uuid_or_none(getattr(plain, field)) is None:
-            raise invalid(field, "Expected a uuid")
-    shadow_of = uuid_or_none(plain.shadow_of)
+    if plain.id not in (None, UNSET) and uuid_or_none(plain.id) is None:
+        raise invalid("id", "Expected a uuid")
+    shadow_of = shadow_asked(plain)
     if shadow_of is not None and plain.mode == "enforce":
         raise invalid("mode", "A shadow observes; make it without shadow_of, or change its mode later")
     mode: BreakerMode = "observe" if shadow_of is not None or plain.mode == "observe" else "enforce"
@@ -207,6 +206,15 @@ def breaker_draft(fields: Mapping[str, Any]) -> BreakerDraft:
     )
 
 
+def shadow_asked(plain: BreakerFields, place: str = "") -> str | None:
+    """The breaker that another is to be a shadow of. `place` stands before the field. Raises Invalid."""
+    if plain.shadow_of is None or plain.shadow_of is UNSET:
+        return None
+    if (found := uuid_or_none(plain.shadow_of)) is None:
+        raise invalid(f"{place}shadow_of", "Expected a uuid")
+    return found
+
+
 def mode_asked(fields: Mapping[str, Any]) -> tuple[BreakerMode | None, bool]:
     """The mode that a PATCH asks for (None: it does not), and whether it confirms that."""
     plain = shape(fields, BreakerPatch)
@@ -216,6 +224,8 @@ def mode_asked(fields: Mapping[str, Any]) -> tuple[BreakerMode | None, bool]:
 def breaker_edit(row: BreakerRow, fields: Mapping[str, Any], by: str | None = None) -> BreakerRow:
     """The row as a PATCH wants it; `by`: whose it is."""
     plain = shape(fields, BreakerPatch)
+    if shadow_asked(plain) not in (None, row.shadow_of):
+        raise invalid("shadow_of", NO_SHADOW)
     wanted: dict[str, Any] = {"rule": parse_rule(fields, row.rule)}
     if plain.name is not UNSET:
         wanted["name"] = plain.name or ""  # the store finds a name where there is none

@@ -17,7 +17,7 @@ from api.wire.decoding import ABSENT, TOO_LONG, places, taken
 from api.wire.http import matches
 from api.wire.places import not_json
 from api.wire.requests import BreakerItem as ItemFields
-from api.wire.requests import bounded, decode_object, invalid, shape
+from api.wire.requests import bounded, decode_object, invalid, shadow_asked, shape
 from api.wire.unknown import WARNINGS_MAX, FieldWarning, unknown_fields
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import BadRequest, GuardrailBlocked, Invalid, PreconditionFailed, too_many_breakers
@@ -131,4 +131,5 @@ def _item(i: int, text: bytes, unknown: list[FieldWarning] | None) -> BreakerIte
         actions=actions,
         metadata=None if plain.metadata is UNSET else plain.metadata,
         mode=plain.mode or None,
+        shadow_of=shadow_asked(plain, f"{path}."),
     )

@@ -166,8 +166,12 @@ class BreakerDraft(msgspec.Struct, frozen=True, kw_only=True):
     shadow_of: str | None = None
 
 
+NO_SHADOW = "can't be changed: a shadow is made with POST .../breakers"
+
+
 class BreakerItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One breaker of a bulk replace: matched by id, else by name. `metadata` or `mode` None: what is stored is kept."""
+    """One breaker of a bulk replace: matched by id, else by name. `metadata` or `mode` None: what is stored is kept.
+    `shadow_of`: as it is stored, or None."""
 
     rule: Rule
     id: str | None = None
@@ -175,6 +179,7 @@ class BreakerItem(msgspec.Struct, frozen=True, kw_only=True):
     actions: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
     mode: BreakerMode | None = None
+    shadow_of: str | None = None
 
 
 KEPT_MS = 86_400_000

@@ -9,7 +9,7 @@ import msgspec
 
 from breaker_actors.errors import Invalid
 from breaker_actors.store.config.change_set import Plan, edited
-from breaker_actors.store.rows import BreakerItem, BreakerRow, with_mode
+from breaker_actors.store.rows import NO_SHADOW, BreakerItem, BreakerRow, with_mode
 from breaker_actors.store.section import new_id
 
 
@@ -27,7 +27,8 @@ def plan_of(
     matched = _match(rows, items)
     taken = {row.name for row in rows} | {item.name for item in items if item.name}
     created, changed, names = [], [], []
-    for item, row in zip(items, matched, strict=True):
+    for i, (item, row) in enumerate(zip(items, matched, strict=True)):
+        _refuse_shadow(i, item, None if row is None else row.shadow_of)
         if row is None:
             created.append(_new(project_id, item, taken, now_ms, by))
             names.append(created[-1].name)
@@ -65,6 +66,11 @@ def _refuse_twice(items: Sequence[BreakerItem], names: Sequence[str]) -> None:
 def _invalid(i: int, field: str, message: str) -> Invalid:
     path = f"breakers[{i}].{field}"
     return Invalid(f"{path}: {message}", {path: message})
+
+
+def _refuse_shadow(i: int, item: BreakerItem, stored: str | None) -> None:
+    if item.shadow_of not in (None, stored):
+        raise _invalid(i, "shadow_of", NO_SHADOW)
 
 
 def _match(rows: Sequence[BreakerRow], items: Sequence[BreakerItem]) -> list[BreakerRow | None]:

@@ -230,6 +230,12 @@ CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
     ("BreakerCreate", "shadow_of"): ("POST", "breakers", {**RULE, "shadow_of": "{breaker}"}),
     ("BreakerPatch", "mode"): ("PATCH", "breakers/{breaker}", {"mode": "{observe}"}),
     ("BreakerItem", "mode"): ("PUT", "breakers", {"breakers": [{**RULE, "name": "n", "mode": "{observe}"}]}),
+    ("BreakerPatch", "shadow_of"): ("PATCH", "breakers/{shadow}", {"shadow_of": "{breaker}"}),
+    ("BreakerItem", "shadow_of"): (
+        "PUT",
+        "breakers",
+        {"breakers": [{**RULE, "name": "a"}, {**RULE, "name": "s", "shadow_of": "{breaker}"}]},
+    ),
     ("OverrideSet", "kind"): ("PUT", "breakers/{breaker}/override", {**OVERRIDE, "kind": "{force_open}"}),
     ("OverrideSet", "then"): ("PUT", "breakers/{breaker}/override", {**OVERRIDE, "then": "{half_open}"}),
     ("OverridesSet", "kind"): ("POST", "overrides", {**OVERRIDE, "all": True, "kind": "{force_open}"}),
@@ -261,8 +267,12 @@ async def ids(world: World) -> dict[str, str]:
     channel = {"channel": "email", "config": {"to": ["a@x.example"]}}
     made = await (await world.call("POST", "notification-channels", json=channel)).get_json()
     mute = await (await world.call("POST", "mutes", json={**MUTE, "windows": [WINDOW]})).get_json()
+    shadow = await (
+        await world.call("POST", "breakers", json={**RULE, "name": "s", "shadow_of": breaker.id})
+    ).get_json()
     return {
         "breaker": breaker.id,
+        "shadow": shadow["id"],
         "router": (await world.router(breaker.id)).id,
         "channel": made.get("channel", made).get("id") or made["id"] if isinstance(made, dict) else "",
         "mute": mute["mute"]["id"],
