@@ -12,9 +12,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Literal, NamedTuple, get_args
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
@@ -57,10 +57,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = "UTC"
 
 
+@cache
+def _zones() -> frozenset[str]:
+    """The names of zones, read once; without those that machines have for themselves."""
+    return frozenset(available_timezones()) - {"localtime", "posixrules", "Factory"}
+
+
 @lru_cache(maxsize=256)
 def zone_of(name: str) -> ZoneInfo | None:
-    """The zone of an IANA name; None: it is not known here."""
-    if len(name) > ZONE_CHARS_MAX or not _ZONE.fullmatch(name):
+    """The zone of an IANA name; None: it is not known here, or names what this machine has set."""
+    if len(name) > ZONE_CHARS_MAX or not _ZONE.fullmatch(name) or name not in _zones():
         return None
     try:
         return ZoneInfo(name)
