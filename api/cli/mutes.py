@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from api.cli.breaker_client import DataDir, Insecure, Project, Url, open_client
+from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import one_line_errors
-from api.cli.output import put, put_json, put_table
+from api.cli.output import note, put, put_json, put_table
 from api.cli.spans import OPS, Match, matchers_of, moment, show_preview, span_ms
 from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock
-from breaker_actors.errors import Invalid
+from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.store.mutes.schedule import WEEKDAYS
 
 _WINDOW = re.compile(r"(\S+) (\S+)-(\S+)")
@@ -81,10 +82,18 @@ def mute(
         fields |= {} if window is None else {"windows": [_window(text) for text in window]}
         fields |= {} if zone is None else {"zone": zone}
         row = client.create_mute(fields) if changed is None else client.change_mute(changed, fields)
+        _warn_of_none(client, str(row["id"]))
     if json:
         put_json(row)
     else:
         put(str(row["id"]))
+
+
+def _warn_of_none(client: BreakerClient, mute_id: str) -> None:
+    """Says so where a mute that was made matches nothing; it stands, whether that can be found out or not."""
+    with suppress(BreakersError):
+        if client.mute(mute_id)["matches"] == 0:
+            note("breakers: warning: it matches no breaker now")
 
 
 def unmute(

@@ -12,13 +12,16 @@ from api.cli.output import put, put_json, put_table
 from api.cli.spans import UNTIL_HELP, Match, ends_ms, matchers_of, show_preview
 from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock
-from breaker_actors.errors import Invalid
+from breaker_actors.errors import ConfirmationNeeded, Invalid
 
 Opened = Annotated[bool, typer.Option("--open", help="No call passes.")]
 Closed = Annotated[bool, typer.Option("--closed", help="All calls pass.")]
 Throttle = Annotated[float | None, typer.Option(min=0, max=1, help="This share of calls passes, seen as half_open.")]
 End = Annotated[bool, typer.Option("--end", help="End the override in force.")]
-Reason = Annotated[str | None, typer.Option(help="Why; events and the audit log tell it. Needed for a new one.")]
+Reason = Annotated[
+    str | None,
+    typer.Option(help="Why; the audit log tells it, and events of what changes for callers. Needed for a new one."),
+]
 Span = Annotated[str | None, typer.Option("--for", help="How long, as 90m, 2h or 1d; default: 1h.", metavar="SPAN")]
 Until = Annotated[str | None, typer.Option(help=UNTIL_HELP, metavar="TIME")]
 Ramp = Annotated[bool, typer.Option("--then-half-open", help="A ramp begins where it ends.")]
@@ -122,7 +125,13 @@ def enforce(
 ) -> None:
     """Enforce a breaker that observed: callers see what its machine says."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
-        client.change(client.find(name)["id"], {"mode": "enforce"} | ({"confirm": True} if confirm else {}))
+        try:
+            client.change(client.find(name)["id"], {"mode": "enforce"} | ({"confirm": True} if confirm else {}))
+        except ConfirmationNeeded as error:
+            raise Invalid(
+                f"the machine of {name} is {error.details['machine_state']}, and callers would see it at once"
+                ": say --confirm to enforce it"
+            ) from None
     put(f"{name} is enforced")
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from api.cli.admin_client import ServiceClient
 from api.cli.named import is_id, one_of
 from api.cli.output import note
-from breaker_actors.errors import BreakersError, Invalid
+from breaker_actors.errors import BreakersError, ConfirmationNeeded, Invalid
 
 AT_FAULT = (400, 404, 409, 412, 413, 422)
 
@@ -26,6 +26,8 @@ class ProjectClient(ServiceClient):
             return super().refusal(status, body)
         details = body.get("details")
         fields = details.get("fields", details) if isinstance(details, dict) else {}
+        if body.get("code") == ConfirmationNeeded.code:
+            return ConfirmationNeeded(message, {"machine_state": fields.get("machine_state", "not closed")})
         more = [f"{name}: {text}" for name, text in fields.items() if isinstance(text, str) and text not in message]
         return Invalid(" ".join([message, "; ".join(more)]).strip())
 
@@ -68,6 +70,10 @@ class ProjectClient(ServiceClient):
     def mutes(self) -> list[dict[str, Any]]:
         """All mutes of the project, those that have ended included."""
         return self._items("mutes", self._ask("GET", self.path("mutes")))
+
+    def mute(self, mute_id: str) -> dict[str, Any]:
+        """A mute, with how many breakers it matches now."""
+        return self._single(self._ask("GET", self.path(f"mutes/{quote(mute_id, '')}")), "mute")
 
     def preview_mute(self, fields: dict[str, Any]) -> dict[str, Any]:
         """How many breakers matchers match, and how many of them are open."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from api.wire.requests import invalid, shape
 from api.wire.types import default
+from breaker_actors.errors import Invalid
 from breaker_actors.store.base import MuteEdit
 from breaker_actors.store.mutes.matching import MATCHERS_MAX, Matcher, problem
 from breaker_actors.store.mutes.schedule import WINDOWS_MAX, ZONE, ZONE_CHARS_MAX, Window, problems
 from breaker_actors.store.rows import MuteDraft, MuteRow
 
+FIELDS = "Expected name, id, metric, kind, metadata.KEY, router.KEY or channel"
+_FIELD = re.compile(r"matchers\[[0-9]+\]\.field")
 COMMENT_CHARS_MAX = 500
 LAST_MS = 4_102_444_800_000
 """The year 2100: no mute begins or ends later."""
@@ -29,6 +33,9 @@ Zone = Annotated[
 ]
 """Its form is described here; what decides is whether the zone is known. "" is the default, as null."""
 Instant = Annotated[int, msgspec.Meta(ge=0, le=LAST_MS, extra_json_schema={"format": "int64"})]
+
+
+T = TypeVar("T")
 
 
 class MutePreview(msgspec.Struct, kw_only=True):
@@ -55,9 +62,20 @@ class Bounds(msgspec.Struct, frozen=True):
     most_ms: int
 
 
+def _shaped(fields: Mapping[str, Any], kind: type[T]) -> T:
+    """The same as `shape`; of a matcher's field it says which there are."""
+    try:
+        return shape(fields, kind)
+    except Invalid as error:
+        place, message = next(iter(error.details.items()))
+        if _FIELD.fullmatch(place) and "regex" in message:
+            raise invalid(place, FIELDS) from None
+        raise
+
+
 def preview_of(fields: Mapping[str, Any]) -> tuple[Matcher, ...]:
     """The matchers that are asked about; none: all. Raises Invalid."""
-    plain = shape(fields, MutePreview)
+    plain = _shaped(fields, MutePreview)
     matchers = tuple(plain.matchers or ())
     check_matchers(matchers, plain.all is True)
     return matchers
@@ -66,7 +84,7 @@ def preview_of(fields: Mapping[str, Any]) -> tuple[Matcher, ...]:
 def mute_draft(fields: Mapping[str, Any], bounds: Bounds) -> MuteDraft:
     """What a create asks for; null is the same as absent, a start in the past is now. Raises Invalid. Its end is for
     `check_end`."""
-    plain = shape(fields, MuteCreate)
+    plain = _shaped(fields, MuteCreate)
     starts_ms = plain.starts_ms if isinstance(plain.starts_ms, int) else bounds.now_ms
     draft = MuteDraft(
         matchers=tuple(plain.matchers or ()),
@@ -83,7 +101,7 @@ def mute_draft(fields: Mapping[str, Any], bounds: Bounds) -> MuteDraft:
 
 def mute_edit(fields: Mapping[str, Any], bounds: Bounds) -> MuteEdit:
     """The row as a PATCH wants it: null takes a default, or takes the end away; no zone is the default, too."""
-    plain = shape(fields, MutePatch)
+    plain = _shaped(fields, MutePatch)
     empty: dict[str, Any] = {"matchers": (), "all": False, "ends_ms": None, "windows": (), "zone": "UTC"}
 
     def edit(row: MuteRow) -> MuteRow:

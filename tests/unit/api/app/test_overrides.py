@@ -219,3 +219,36 @@ async def test_a_shadow_hears_what_another_hears(world: World) -> None:
     ):
         refused = await world.call("POST", "breakers", json=RULE | wrong)
         assert field in (await error_of(refused, 422, "validation_failed"))["details"]
+
+
+@pytest.mark.parametrize("strict", ["", "?strict=true"])
+async def test_a_shadow_stays_that_of_its_breaker(world: World, strict: str) -> None:
+    """What was read may be sent back; another breaker to watch is refused, and nothing is made that enforces."""
+    watched, other = await world.breaker("search"), await world.breaker("other")
+    body = {**RULE, "name": "stricter", "shadow_of": watched.id}
+    shadow = await (await world.call("POST", "breakers", json=body)).get_json()
+    path = f"breakers/{shadow['id']}{strict}"
+    for same in (watched.id, watched.id.upper(), None):
+        assert (await world.call("PATCH", path, json={"shadow_of": same})).status_code == 200
+    for wrong in (other.id, "x"):
+        refused = await world.call("PATCH", path, json={"shadow_of": wrong})
+        assert "shadow_of" in (await error_of(refused, 422, "validation_failed"))["details"]
+    wide = await world.call("PATCH", f"breakers/{other.id}{strict}", json={"shadow_of": watched.id})
+    assert "POST" in (await error_of(wide, 422, "validation_failed"))["details"]["shadow_of"]
+    items = (await (await world.call("GET", "breakers")).get_json())["breakers"]
+    assert (await world.call("PUT", f"breakers{strict}", json={"breakers": items})).status_code == 200
+    for last in (RULE | {"name": "new", "shadow_of": watched.id}, RULE | {"name": "new", "shadow_of": "x"}):
+        refused = await world.call("PUT", f"breakers{strict}", json={"breakers": [*items, last]})
+        assert "breakers[3].shadow_of" in (await error_of(refused, 422, "validation_failed"))["details"]
+    assert len(await world.store.controlled_breakers(world.project.id)) == 1
+    found = await world.store.get_breaker(world.project.id, shadow["id"])
+    assert found is not None
+    assert (found.shadow_of, found.controls.mode) == (watched.id, "observe")
+
+
+async def test_a_field_that_matchers_have_not_is_told_in_words(world: World) -> None:
+    end = {"ends_ms": world.clock.now_ms() + HOUR_MS, "comment": "c"}
+    for path, more in (("mutes:preview", {}), ("mutes", end), ("overrides:preview", {})):
+        body = {"matchers": [{"field": "name", "op": "=", "value": "x"}, {"field": "nam", "op": "=", "value": "x"}]}
+        error = await error_of(await world.call("POST", path, json=body | more), 422, "validation_failed")
+        assert error["details"]["matchers[1].field"].startswith("Expected name, id, metric, kind, metadata.KEY")

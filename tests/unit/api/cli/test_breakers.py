@@ -503,6 +503,30 @@ def test_a_breaker_observes_and_is_enforced(town: Town) -> None:
     assert town.json("get", "tried one")["mode"] == "enforce"
 
 
+def test_enforcing_what_is_not_closed_says_the_option(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    town.create("open one")
+    answer = {"code": "confirmation_needed", "message": "send confirm true", "details": {"machine_state": "open"}}
+
+    def change(client: BreakerClient, *_: Any) -> None:
+        raise client.refusal(409, answer)
+
+    monkeypatch.setattr(BreakerClient, "change", change)
+    refused(
+        town.run("enforce", "open one"),
+        "the machine of open one is open, and callers would see it at once: say --confirm",
+    )
+
+
+def test_a_mute_that_matches_nothing_says_so(town: Town) -> None:
+    """Beside its id, which stays alone on stdout."""
+    made = town.run("mute", "--match", "name=nobody", "--for", "1h", "--comment", "c")
+    assert made.stderr == "breakers: warning: it matches no breaker now\n"
+    changed = town.run("mute", "--id", made.stdout.strip(), "--match", "name!=nobody")
+    assert (changed.exit_code, changed.stderr) == (0, "")
+    assert town.run("unmute", made.stdout.strip()).exit_code == 0
+    refused(town.run("mute", "--match", "nam=x", "--for", "1h", "--comment", "c"), "Expected name, id, metric, kind")
+
+
 def test_a_mute_recurs_in_windows(town: Town) -> None:
     windows = ("--window", "fri-mon 22:00-06:00", "--window", "wed,wed 00:00-24:00", "--zone", "Europe/Berlin")
     made = town.json("mute", "--all", "--comment", "nights", *windows)
