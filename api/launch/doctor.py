@@ -38,6 +38,8 @@ SOCKET_PATH_MAX, BELOW_PARENT = 107, 95
 APART_S, DRIFT_MS = 0.2, 50
 YEAR_2024_MS = 1_704_067_200_000
 HAPROXY_S, ANSWER_S = 5.0, 3.0
+REFUSED = {"error", "code", "message", "request_id"}
+"""Fields of each refusal of the service."""
 PORT_REMEDY = "end who listens there, or set BREAKERS_PORT; BREAKERS_HOST is an address of this machine, or 0.0.0.0"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -167,9 +169,8 @@ def _where(data_dir: Path) -> str:
 
 def _deployed(settings: Settings, data_dir: Path) -> str | None:
     """Where the service of credentials.json answers, if that is at the settings' port: `deploy` leaves no process that
-    a lock could name. Only what it shows to everybody is asked for."""
+    a lock could name. No key is shown to whoever listens: it is known by the words of its refusal."""
     from api.launch.bootstrap import FILE_NAME, read
-    from api.openapi.document import TITLE
 
     try:
         known = read(data_dir / FILE_NAME)
@@ -177,10 +178,11 @@ def _deployed(settings: Settings, data_dir: Path) -> str | None:
             return None
         verify = tls.own_context(tls.pair_of(settings))
         with httpx.Client(base_url=known.base_url, verify=verify, trust_env=False, timeout=ANSWER_S) as client:
-            title = client.get("/openapi.json").json()["info"]["title"]
+            refusal = client.get("/v1/projects").json()
     except (BreakersError, OSError, httpx.HTTPError, httpx.InvalidURL, LookupError, TypeError, ValueError):
         return None
-    return known.base_url if title == TITLE else None
+    ours = isinstance(refusal, dict) and refusal.keys() >= REFUSED and refusal["code"] == "unauthorized"
+    return known.base_url if ours else None
 
 
 def running(data_dir: Path) -> int | None:

@@ -24,7 +24,6 @@ from api.wire.responses import Error
 from api.wire.unknown import FieldWarning
 
 Json = dict[str, Any]
-TITLE = "Circuit breakers over metric samples"
 REF = "#/components/schemas/{name}"
 SECURITY: dict[str, list[Json]] = {
     "manage": [{"user_key": []}, {"admin_key": []}],
@@ -101,7 +100,7 @@ def document() -> Json:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": TITLE,
+            "title": "Circuit breakers over metric samples",
             "version": version("breaker-actors"),
             "description": ABOUT,
         },

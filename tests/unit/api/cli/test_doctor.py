@@ -24,7 +24,6 @@ from api.cli.main import app
 from api.launch import doctor, doctor_database
 from api.launch.bootstrap import Credentials, prepare, write
 from api.launch.join import note_address
-from api.openapi.document import TITLE
 from breaker_actors.clock import SystemClock
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
@@ -118,11 +117,12 @@ def test_a_port_that_the_own_service_has_is_fine(tmp_path: Path) -> None:
 class Answers(BaseHTTPRequestHandler):
     """A service, as far as everybody may see it, or another program."""
 
-    title = TITLE
+    code = "unauthorized"
 
     def do_GET(self) -> None:
-        body = json.dumps({"info": {"title": self.title}} if self.path == "/openapi.json" else {}).encode()
-        self.send_response(200)
+        assert "Authorization" not in self.headers
+        body = json.dumps({"error": "e", "code": self.code, "message": "m", "request_id": "r"}).encode()
+        self.send_response(401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -142,7 +142,7 @@ def test_the_port_of_the_own_deployment_is_fine(tmp_path: Path, monkeypatch: pyt
         write(tmp_path / "credentials.json", known)
         (found,) = port("127.0.0.1", taken, tmp_path)
         assert (found.level, known.base_url in found.message) == ("ok", True)
-        monkeypatch.setattr(Answers, "title", "another")
+        monkeypatch.setattr(Answers, "code", "another")
         assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
         server.shutdown()
 
