@@ -56,6 +56,10 @@ def watermark_given(upto_ms: int, latest_ms: int) -> str:
     return f"a watermark was given {(upto_ms - latest_ms) / 1000:.1f} s further ahead than it may be"
 
 
+REPEATED_MS = 600_000
+"""So long a repeated request is recognised (`duplicate_window_ms`)."""
+
+
 class Checks:
     """Reads store and log files by connections of its own."""
 
@@ -254,6 +258,12 @@ class Checks:
             self._files[slot] = sqlite3.connect(self._logs / f"{slot}.sqlite", isolation_level=None)
         return self._files[slot]
 
+    def _is_repeat(self, record: LogRecord, router_id: str, offset: int) -> bool:
+        """Whether a record comes within the time in which repeats are recognised, by the logs' stamps: behind a clock
+        that was hours back they are hours apart."""
+        earlier = self._known[router_id][offset - 1]
+        return earlier is None or record.received_ms - earlier.received_ms <= REPEATED_MS
+
     def _check_next(self, known: list[LogRecord | None], record: LogRecord) -> None:
         where = f"router {record.router_id}: record {record.offset}"
         if record.router_id in self._ends:
@@ -267,7 +277,7 @@ class Checks:
         self._hand.appended(record)
         if record.kind == SAMPLES:
             for value in decode_samples(record.payload).batch.value.tolist():
-                if value in self.samples:
+                if value in self.samples and self._is_repeat(record, *self.samples[value]):
                     raise Violation(f"{where} has a sample that lies in record {self.samples[value]} already")
                 self.samples[value] = (record.router_id, record.offset)
 
