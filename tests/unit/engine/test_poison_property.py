@@ -126,7 +126,7 @@ BODIES: dict[tuple[str, str], str] = {
     ("POST", "ingest"): "MetricSample",
 }
 NOTHING_STAYS = {"Samples", "BreakersReplace", "ProjectDelete", "Rebalance", "SlackConfig", "Matcher", "Window"}
-NOTHING_STAYS |= {"OverrideMatch", "MutePreview"}
+NOTHING_STAYS |= {"OverrideMatch", "OverrideMatcher", "MutePreview", "ShadowMode"}
 """Parts of others, and bodies of which nothing is stored."""
 
 
