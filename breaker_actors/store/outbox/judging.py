@@ -44,15 +44,17 @@ class _Asked(NamedTuple):
 
 class _Order:
     """The mutes that are active at each instant from `from_ms` until before `to_ms`, the last to end first. Sets of
-    them are bits by their place: `takes` what matches a channel; `yes` and `no` what matches a breaker, as far as that
-    was asked."""
+    them are bits by their place. `every`: what takes any channel; `some`: the places of the others; `takes`: what
+    matches a channel; `yes` and `no`: what matches a breaker, as far as that was asked."""
 
-    __slots__ = ("from_ms", "mutes", "no", "takes", "to_ms", "yes")
+    __slots__ = ("every", "from_ms", "mutes", "no", "some", "takes", "to_ms", "yes")
 
-    def __init__(self, from_ms: int, to_ms: int, mutes: list[tuple[int, int]]) -> None:
+    def __init__(self, from_ms: int, to_ms: int, mutes: Sequence[tuple[int, int]], some: Sequence[int]) -> None:
         self.from_ms = from_ms
         self.to_ms = to_ms
         self.mutes = mutes
+        self.some = some
+        self.every = ((1 << len(mutes)) - 1) & ~sum(1 << place for place in some)
         self.takes: dict[str, int] = {}
         self.yes: dict[str, int] = {}
         self.no: dict[str, int] = {}
@@ -67,7 +69,7 @@ class Judge:
         self._effort = effort
         self._asked: dict[int, _Asked] = {}
         self._stretches: dict[int, Stretch] = {}
-        self._order = _Order(FOREVER, FOREVER, [])
+        self._order = _Order(FOREVER, FOREVER, (), ())
         self._with_routers: dict[str, BreakerFacts] = {}
         self._breakers: dict[tuple[int, str], bool] = {}
         self._channels: dict[tuple[int, str], bool] = {}
@@ -105,15 +107,16 @@ class Judge:
             if found.until_ms is not None:
                 active.append((number, found.until_ms))
         active.sort(key=lambda one: -one[1])
-        return _Order(from_ms, max(to_ms, at_ms + 1), active)
+        some = [place for place, (number, _) in enumerate(active) if self._of(number).channel]
+        return _Order(from_ms, max(to_ms, at_ms + 1), active, some)
 
     def _taking(self, channel: ChannelFacts) -> int:
-        takes = 0
-        for place, (number, _) in enumerate(self._order.mutes):
+        takes = self._order.every
+        for place in self._order.some:
+            number, _ = self._order.mutes[place]
             found = self._channels.get((number, channel.id))
             if found is None:
-                matchers = self._of(number).channel
-                found = not matchers or matches_channel(matchers, channel, self._effort)
+                found = matches_channel(self._of(number).channel, channel, self._effort)
                 self._channels[number, channel.id] = found
             takes |= found << place
         return takes
