@@ -260,9 +260,11 @@ def app(arguments: dict[str, str]) -> Application:
 
 
 def _token() -> str:
-    from breaker_actors.ray_runtime.actors import token_of_cluster
+    import ray
 
-    return token_of_cluster()
+    from breaker_actors.sql.presence import token_of
+
+    return token_of(ray.get_runtime_context().get_session_name())
 
 
 def _scale(arguments: Mapping[str, str], replicas: int) -> Scale:

@@ -19,7 +19,6 @@ import structlog
 from breaker_actors.breaker.applying import Applying, Bodies, ReadLog, Todo
 from breaker_actors.breaker.background import BreakerTasks, LogReads
 from breaker_actors.breaker.commits import Commits
-from breaker_actors.breaker.damages import DamagedLogs
 from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, shared
 from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
 from breaker_actors.breaker.subscriptions import Subscriptions, Want
@@ -54,8 +53,7 @@ class BreakerHost:
         self.name = name
         self.incarnation = incarnation
         self._asides = Asides()
-        self._damages = DamagedLogs(net, settings.owner_timeout_ms / 1000)
-        self._log = Recovery(log, self._damages, self._asides)
+        self._log = Recovery(log, net, self._asides, settings.owner_timeout_ms / 1000)
         self._directory = DirectoryPeer(net)
         self._clock = clock
         self._settings = settings
@@ -283,12 +281,12 @@ class BreakerHost:
         now = asyncio.get_running_loop().time()
         if now >= self._checkpoint_at:
             self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
-            self._damages.renew()
+            self._log.damages.renew()
             if self._checkpointing is None or self._checkpointing.done():  # one at a time, however slow the journal
                 self._checkpointing = self._tasks.spawn(self.checkpoint())
             await asyncio.gather(*(renew(*owned) for owned in self._subscriptions.by_owner().items()))
         await self._subscribe(await self._subscriptions.to_retry())
-        await self._damages.tell()
+        await self._log.damages.tell()
         await self._directory.report_asides(self._asides)
 
     # ------------------------------------------------------------------ timers

@@ -21,6 +21,7 @@ from breaker_actors.core.overlay import in_force
 from breaker_actors.errors import BreakersError, LogDamaged
 from breaker_actors.messages import BreakerAssignment, RouterRef
 from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.transport.peers import Net
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import Concern, LogReader
 
@@ -84,9 +85,9 @@ def restore_record(
 class Recovery:
     """Yields (breaker, entry): the next one is asked for once an entry was applied and its effects are durable."""
 
-    def __init__(self, log: SampleLog, damages: DamagedLogs, asides: Asides) -> None:
+    def __init__(self, log: SampleLog, net: Net, asides: Asides, owner_timeout_s: float = 1.0) -> None:
         self._reader = LogReader(log, asides)
-        self._damages = damages
+        self.damages = DamagedLogs(net, owner_timeout_s)
         self._asides = asides
 
     async def refill(self, group: list[HostedBreaker]) -> None:
@@ -114,7 +115,7 @@ class Recovery:
 
     def _stand_still(self, group: Sequence[HostedBreaker], error: LogDamaged) -> None:
         """Sets those aside that read a damaged log; who owns it is told soon."""
-        found = self._damages.note(error)
+        found = self.damages.note(error)
         router_id, offset = found.router_id, found.offset
         for hosted in group:
             if not hosted.dropped and router_id in hosted.routers.keys() | hosted.ended_links.keys():

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import ray
@@ -32,7 +32,7 @@ from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch, Unavai
 from breaker_actors.journal.host import JournalHost
 from breaker_actors.messages import Address, ClusterTopology, Counted, Node, Process
 from breaker_actors.notify.nudge import Nudge
-from breaker_actors.persistence import make_log, make_store, store_url
+from breaker_actors.persistence import make_log, make_store
 from breaker_actors.router.host import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry import logs
@@ -40,9 +40,6 @@ from breaker_actors.telemetry import ray_export as metrics
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.peers import ActorKind, DirectoryPeer
 from breaker_actors.transport.rpc import Listener, Wires, may_carry
-
-if TYPE_CHECKING:
-    from breaker_actors.sql.presence import Presence
 
 NAMESPACE = "breakers"
 HELLO_RETRY_S = 0.2
@@ -56,8 +53,6 @@ OPTIONS: dict[str, Any] = {
     "max_concurrency": 10_000,
     "num_cpus": 0,
 }
-SERVICE = "BRK_SERVICE"
-"""Set by `serve`: the token of its service."""
 HEAD = "node:__internal_head__"
 TLS = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 REPLICA = f"SERVE_REPLICA::{NAMESPACE}#"
@@ -282,28 +277,12 @@ class DirectoryActor(_Wrapped):
         net, clock = RayNet(settings), steady_clock(settings)
         self._part = DirectoryHost(store, net, clock, settings, lambda: budgets(settings), _end_process)
         await self._open(settings)
-        self._presence = _show_presence(settings)
+        from breaker_actors.ray_runtime.presence import show_presence
+
+        self._presence = show_presence(settings, ray.get_runtime_context().get_session_name())
         self._started = asyncio.create_task(self._part.start())
         self._retention = Retention(store, make_log(settings), net, clock, settings)
         self._retention.start()
-
-
-def token_of_cluster() -> str:
-    """What tells the service of this Ray cluster from those of others on its database."""
-    from breaker_actors.sql.presence import token_of
-
-    return token_of(ray.get_runtime_context().get_session_name())
-
-
-def _show_presence(settings: Settings) -> Presence | None:
-    """On a database that others reach, the service's sign of life: there is one Directory in each."""
-    if settings.database_url is None:
-        return None
-    from breaker_actors.sql.presence import Presence
-
-    shown = Presence(store_url(settings), os.environ.get(SERVICE) or token_of_cluster())
-    shown.start()
-    return shown
 
 
 SEATED: dict[ActorKind, type[_Wrapped]] = {"router": RouterActor, "breaker": BreakerActor}

@@ -220,7 +220,25 @@ class ControlStore(Protocol):
         """Those of a project that have a mode or an override of their own, or had."""
 
 
-class ConfigStore(BreakerNames, ControlStore, Protocol):
+class AuditStore(Protocol):
+    """Who changed what, newest first."""
+
+    async def audit(
+        self, project_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
+    ) -> list[AuditRow]:
+        """Newest first; `before`: the number of the last row already given. Fewer than `limit` also where entries are
+        large, but one at least while there are any."""
+
+    async def org_audit(
+        self, org_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
+    ) -> list[AuditRow]:
+        """The same of an organisation: what it has beside the logs of its projects."""
+
+    async def names_of_keys(self, org_id: str, key_ids: Sequence[str]) -> dict[str, str]:
+        """Names of an organisation's keys, by id; of revoked ones as long as its audit log tells of their end."""
+
+
+class ConfigStore(BreakerNames, ControlStore, AuditStore, Protocol):
     """Breakers, routers and channels of projects, with the audit log. Writes of breakers and routers answer the ids of
     the change rows they wrote."""
 
@@ -304,19 +322,6 @@ class ConfigStore(BreakerNames, ControlStore, Protocol):
         self, project_id: str, channel_id: str, edit: ChannelEdit, now_ms: int, by: str = SYSTEM
     ) -> ChannelRow: ...
     async def delete_channel(self, project_id: str, channel_id: str, now_ms: int, by: str = SYSTEM) -> None: ...
-    async def audit(
-        self, project_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
-    ) -> list[AuditRow]:
-        """Newest first; `before`: the number of the last row already given. Fewer than `limit` also where entries are
-        large, but one at least while there are any."""
-
-    async def org_audit(
-        self, org_id: str, limit: int, before: int | None = None, only: AuditFilter = EVERY_ENTRY
-    ) -> list[AuditRow]:
-        """The same of an organisation: what it has beside the logs of its projects."""
-
-    async def names_of_keys(self, org_id: str, key_ids: Sequence[str]) -> dict[str, str]:
-        """Names of an organisation's keys, by id; of revoked ones as long as its audit log tells of their end."""
 
 
 class MuteStore(Protocol):
