@@ -200,8 +200,9 @@ class MuteChecks:
 
     # the end
 
-    def at_rest(self) -> str:
-        """Everything was told, or kept back by a mute, or cancelled by a rule that is written."""
+    def at_rest(self, was_ahead: bool) -> str:
+        """Everything was told, or kept back by a mute, or cancelled by a rule that is written. `was_ahead`: a Notifier
+        was hours ahead, for which a delivery may have been too old."""
         mutes = {id_ for (id_,) in self._store.execute("SELECT id FROM mutes")}
         errors = dict(self._store.execute("SELECT id, last_error FROM outbox WHERE state = 'cancelled'"))
         for row in self._rows("1"):
@@ -209,6 +210,8 @@ class MuteChecks:
                 fine = row.id in self._arrived
             elif row.state == "suppressed":
                 fine = row.mute_id in mutes and (row.kind == "trip" or "sent" not in self._trips(row))
+            elif row.state == "dead":
+                fine = was_ahead
             else:
                 fine = row.state == "cancelled" and errors[row.id] in (GONE, *NOT_TOLD.values())
             if not fine:

@@ -19,6 +19,7 @@ EPOCH_MS = 1_800_000_000_000
 RUNS_IN: contextvars.ContextVar[Process | None] = contextvars.ContextVar("RUNS_IN", default=None)
 STEP_LASTS_S = 60.0
 """A step ahead is believed once it has been there for so long (docs/operations/log.md)."""
+HOURS_MS = 3_000_000
 OUTSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("OUTSIDE", default=False)
 """True for what a process has handed on: calls under way, operations of a database. They go on while it is stopped."""
 
@@ -30,7 +31,7 @@ class ProcessClock:
         self._loop = loop
         self.offset_ms = offset_ms
         self.stepped_s = -STEP_LASTS_S
-        """When it was last set ahead by hand."""
+        """When it was last set ahead by hours, from where it was about right."""
         self._noticed: Callable[[], None] | None = None
         self._stands_at: float | None = None
 
@@ -38,7 +39,7 @@ class ProcessClock:
         """Sets the clock by so much; `noticed` is called when somebody reads it next."""
         self.offset_ms += step_ms
         self._noticed = noticed
-        if step_ms > 0:
+        if self.offset_ms > HOURS_MS >= self.offset_ms - step_ms:
             self.stepped_s = self._loop.time()
 
     def stand_still(self, noticed: Callable[[], None]) -> None:
