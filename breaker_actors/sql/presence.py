@@ -25,7 +25,7 @@ NAME = "breakers service"
 NAME_MAX = 63
 """Bytes of an application_name."""
 LOOK = (
-    "SELECT pid, application_name, client_addr::text, (extract(epoch FROM backend_start) * 1000)::bigint,"
+    "SELECT pid, application_name, client_addr::text, (extract(epoch FROM backend_start) * 1000)::bigint,"  # nosec B608 # constants
     " state_change::text FROM pg_stat_activity WHERE datname = current_database()"
     f" AND starts_with(application_name, '{NAME} ') ORDER BY backend_start"
 )
