@@ -309,8 +309,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """What a BreakerActor asks its Journal to make durable for one breaker: events, the record and its applied offsets.
 
     With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate or a mere
-    checkpoint. `announce`: callers see another allow_rate, and no move. `state` and `allow_rate` are what callers see
-    from then on.
+    checkpoint. `announce`: callers see another allow_rate, whether moves come with it or not: behind a throttle that
+    ends the machine may have made one that is hidden. `state` and `allow_rate` are what callers see from then on.
     """
 
     breaker_id: str

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,26 +61,24 @@ class BreakerClient(ProjectClient):
 
     def events(self, limit: int, breaker_id: str | None, source: str = "live") -> list[dict[str, Any]]:
         """At most `limit` events, newest first."""
-        rows: list[dict[str, Any]] = []
-        query: dict[str, Any] = {"source": source} | ({} if breaker_id is None else {"breaker_id": breaker_id})
-        while len(rows) < limit:
-            page = self._ask("GET", self.path("events"), **query, limit=min(EVENTS_MAX, limit - len(rows)))
-            rows += self._items("events", page)
-            if not page.get("next_cursor"):
-                break
-            query["cursor"] = page["next_cursor"]
-        return rows
+        query = {"source": source} | ({} if breaker_id is None else {"breaker_id": breaker_id})
+        return list(self._pages(self.path("events"), "events", query, limit))
 
     def audit(self, organisation: bool, since_ms: int | None, **only: str) -> Iterator[dict[str, Any]]:
         """Entries of the audit log of the project, or of the organisation, newest first, page by page."""
-        path = "/v1/audit" if organisation else self.path("audit")
-        query: dict[str, Any] = dict(only)
-        while True:
-            page = self._ask("GET", path, **query, limit=EVENTS_MAX)
-            for entry in self._items("entries", page):
-                if since_ms is not None and entry["ts_ms"] < since_ms:
-                    return
-                yield entry
+        entries = self._pages("/v1/audit" if organisation else self.path("audit"), "entries", only)
+        return takewhile(lambda entry: since_ms is None or entry["ts_ms"] >= since_ms, entries)
+
+    def _pages(
+        self, path: str, name: str, asked: Mapping[str, str], most: int = sys.maxsize
+    ) -> Iterator[dict[str, Any]]:
+        """What a list has, newest first, page by page, at most so many."""
+        query: dict[str, Any] = dict(asked)
+        while most > 0:
+            page = self._ask("GET", path, **query, limit=min(EVENTS_MAX, most))
+            found = self._items(name, page)
+            yield from found
+            most -= len(found)
             if not page.get("next_cursor"):
                 return
             query["cursor"] = page["next_cursor"]

@@ -2,12 +2,12 @@
 for ever: nothing is lost, and little gets done.
 
 A service is known by a token: that of `serve` by its machine and data directory, which one service has at a time, that
-of a deployment by its Ray cluster. The Directory's process shows the sign of life (ray_runtime/actors.py).
+of a deployment by its Ray cluster. The Directory's process shows the sign of life (ray_runtime/presence.py).
 """
 
 from __future__ import annotations
 
-import threading
+import time
 from pathlib import Path
 
 import psycopg
@@ -17,9 +17,6 @@ from breaker_actors.errors import Invalid
 from breaker_actors.persistence import place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.sql.presence import Alive, host_name, others, token_of
-
-VARIABLE = "BRK_SERVICE"
-"""Tells the processes below `serve` the token of their service."""
 
 
 def token_of_data_dir(data_dir: Path) -> str:
@@ -32,7 +29,7 @@ def found(settings: Settings, mine: str) -> str | None:
     if settings.database_url is None:
         return None
     try:
-        there = others(store_url(settings), mine, _pause)
+        there = others(store_url(settings), mine, time.sleep)
     except psycopg.Error:
         return None
     if not there:
@@ -48,10 +45,6 @@ def refuse(settings: Settings, mine: str, take_over: bool) -> None:
             f"{line}; two on one database end each other's actors: stop that one first, or say --take-over and stop it"
             " then"
         )
-
-
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
 
 
 def described(one: Alive) -> str:

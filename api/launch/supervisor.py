@@ -157,8 +157,9 @@ class Service:
 
         if self._settings.database_url is not None:
             from api.launch import neighbours
+            from breaker_actors.sql.presence import SERVICE
 
-            os.environ[neighbours.VARIABLE] = token = neighbours.token_of_data_dir(self.data_dir)
+            os.environ[SERVICE] = token = neighbours.token_of_data_dir(self.data_dir)
             neighbours.refuse(self._settings, token, self._take_over)
         self._settings, self.survives = prepare(self._settings, self.base_url, self._clock, self._warn)
 

@@ -57,8 +57,9 @@ async def list_mutes(project_id: str) -> Response:
 async def create_mute(project_id: str) -> Response:
     project, parts = await authorized_project(project_id, "manage"), replica()
     now = parts.clock.now_ms()
-    draft = mute_draft(await sent_fields(MuteCreate), _bounds(now))
-    check = partial(check_end, draft, _bounds(now))
+    bounds = _bounds(now)
+    draft = mute_draft(await sent_fields(MuteCreate), bounds)
+    check = partial(check_end, draft, bounds)
 
     def answer(row: MuteRow) -> bodies.MuteSingle:
         return bodies.MuteSingle(mute=bodies.mute(row, now))

@@ -406,7 +406,7 @@ class HostedBreaker:
             record=msgspec.msgpack.encode(record),
             applied_offsets=dict(self.applied_offsets),
             settings=encode_entry(self.settings) if changed else None,
-            announce=_is_rate_alone(effects),
+            announce=any(isinstance(e, RateChange) for e in effects),
         )
 
     def _events(self, effects: Effects) -> tuple[EventDraft, ...]:
@@ -414,13 +414,6 @@ class HostedBreaker:
         assert self.breaker is not None
         name, rule = self.settings.name, self.breaker.rule
         return tuple(EventDraft.of(name, rule, effect) for effect in effects if isinstance(effect, Transition))
-
-
-def _is_rate_alone(effects: Effects) -> bool:
-    """Whether callers see another allow_rate, and no move. Moves that are hidden may come along: behind a throttle that
-    expires the machine has moved, and what callers see is half_open before and after."""
-    moved = any(isinstance(e, Transition) and e.hidden_by is None for e in effects)
-    return not moved and any(isinstance(e, RateChange) for e in effects)
 
 
 def leave_ended(hosted: HostedBreaker) -> None:

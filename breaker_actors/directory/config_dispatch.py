@@ -23,7 +23,7 @@ from breaker_actors.transport.peers import BreakerPeer, JournalPeer, Net, Router
 CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
 
-SECOND_S = 0.004
+SETTLE_AFTER_S = 0.004
 """A small round settles so long after its appends. On SQLite one writes at a time, and what a breaker makes of a
 change, an override above all, is to be stored first: settling only tidies up."""
 ROUTERS_NAMED_MAX = 500
@@ -192,7 +192,7 @@ class ConfigDispatch:
         offsets = await self._append(changes)
         if settled := [c for c in changes if c.id in offsets]:
             if len(changes) < CHANGES_MAX:
-                await asyncio.sleep(SECOND_S)
+                await asyncio.sleep(SETTLE_AFTER_S)
             self._doubtful.update((c.id, c) for c in settled)
             await self._placer.write(lambda epoch: self._store.settle_changes(epoch, offsets))
             await self._follow(settled)

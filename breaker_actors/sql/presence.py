@@ -21,6 +21,8 @@ from breaker_actors.sql import postgres
 BEAT_S, LOOK_EACH_S = 2.0, 0.5
 LOOK_S = 3 * BEAT_S
 GONE_MS = 15_000
+SERVICE = "BRK_SERVICE"
+"""The environment variable that tells the processes below `serve` the token of their service."""
 NAME = "breakers service"
 NAME_MAX = 63
 """Bytes of an application_name."""

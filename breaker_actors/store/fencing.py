@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Row, Table, bindparam, select, update
 
@@ -42,7 +42,16 @@ class Fence:
     def check(self, c: Connection, epoch: int, which: int = 1) -> None:
         """Raises Fenced when somebody has opened since."""
         if not self.is_newest(c, epoch, which):
-            raise Fenced(f"a newer {self._role} has taken over")
+            self._refuse()
+
+    def look(self, c: Connection, epoch: int, which: int = 1) -> None:
+        """The same without a lock, where nothing is written: it may be so just afterwards."""
+        row = self.stored(c, which)
+        if row is None or row.epoch != epoch:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise Fenced(f"a newer {self._role} has taken over")
 
 
 DIRECTORY = Fence(t.directory, "directory")

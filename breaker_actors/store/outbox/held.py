@@ -26,7 +26,6 @@ from sqlalchemy import (
     update,
 )
 
-from breaker_actors.errors import Fenced
 from breaker_actors.store import tables as t
 from breaker_actors.store.alerts import warning, write_warnings
 from breaker_actors.store.config.audit_log import Note, Place, write_down
@@ -157,7 +156,7 @@ def look(c: Connection, epoch: int, now_ms: int, after: int, turns: Mapping[str,
     """Decides about the first held deliveries behind a number, each of them by itself; with `turns` about a share of
     each of these projects behind its own. Reads only. Ends early where the effort is spent, and goes on there the next
     time; a delivery on which all of it was spent is heard."""
-    _refuse_old(c, epoch)
+    NOTIFIER.look(c, epoch)
     share = max(SHARE_MIN, LOOK_MAX // max(1, len(turns)))
     o = t.outbox.c
     if turns:
@@ -236,13 +235,6 @@ def _versions(c: Connection, project_ids: Sequence[str]) -> dict[str, tuple[int,
     """What is another one whenever the mutes of a project have changed."""
     found = dict.fromkeys(project_ids, (0, 0, 0))
     return found | {id_: (n, int(numbers), int(times)) for id_, n, numbers, times in by_ids(c, _VERSION, project_ids)}
-
-
-def _refuse_old(c: Connection, epoch: int) -> None:
-    """Raises Fenced; the write that follows looks again, under a lock."""
-    stored = NOTIFIER.stored(c)
-    if stored is None or stored.epoch != epoch:
-        raise Fenced("a newer notifier has taken over")
 
 
 def carry_out(c: Connection, epoch: int, now_ms: int, plan: Plan) -> HeldLook:
@@ -364,7 +356,7 @@ class Matched(NamedTuple):
 def match(c: Connection, epoch: int, now_ms: int, limit_ms: int, after: int) -> Matched:
     """Holds some mutes with an end against the breakers of their projects. Reads only. Ends early where the effort is
     spent; a mute on which all of it was spent is left alone."""
-    _refuse_old(c, epoch)
+    NOTIFIER.look(c, epoch)
     m = t.mutes.c
     query = select(*MUTE_COLUMNS).where(LIVE, m.number > after, m.starts_ms <= now_ms, _IS_PLAIN)
     mutes = [mute_of(row) for row in c.execute(query.order_by(m.number).limit(MATCHED_MAX))]

@@ -342,7 +342,7 @@ async def test_no_organisation_waits_for_the_receivers_of_others(shop: Shop) -> 
         await its.moves(row.id, "open", ts_ms=shop.clock.ms)
     await shop.notifier.run_for(1_000)
     assert shop.sender.stuck == 8
-    shop.world.journal = await shop.store.open_journal(shop.world.journal.shard)
+    await shop.world.take_journal()
     channel, row = await shop.channel(), await shop.breaker()
     for curr in ("open", "half_open", "closed"):
         began = shop.clock.ms
