@@ -31,11 +31,14 @@ STORE = """
 import asyncio, sys
 from pathlib import Path
 from breaker_actors.persistence import make_store
+from breaker_actors.ray_runtime.presence import show_presence
 from breaker_actors.settings import Settings
 
 async def main():
-    store = make_store(Settings(data_dir=Path(sys.argv[1])))
+    settings = Settings(data_dir=Path(sys.argv[1]))
+    store = make_store(settings)
     await store.open()
+    assert show_presence(settings, "session") is None
     assert not await store.has_org()
     await store.close()
 
