@@ -9,6 +9,7 @@ imported where it is used: five processes of a service on SQLite are up a tenth 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import sys
 import time
@@ -21,9 +22,9 @@ from sqlalchemy import Connection, create_engine, event, exc, make_url
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from breaker_actors.errors import Invalid, Unavailable
-from breaker_actors.sql.retries import AGAIN, AGAIN_S, TRIES
-from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, synchronous
+from breaker_actors.errors import Invalid, TookTooLong, Unavailable
+from breaker_actors.sql.retries import AGAIN, AGAIN_S, TOO_LONG, TRIES
+from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, LogKeeper, synchronous
 from breaker_actors.sql.turnstile import begin_write
 from breaker_actors.telemetry.after_commit import said_at_the_end
 from breaker_actors.telemetry.set_aside import Asides, reading_for
@@ -145,9 +146,10 @@ def _begin_serial(engine: Engine) -> None:
 
 
 def translate(error: Exception) -> Unavailable:
-    """What callers see of a driver error: its own short text, never the statement or its parameters."""
+    """What a driver error means; its cause is the driver's own short text, never the statement or its parameters."""
     cause = getattr(error, "orig", None) or error
-    return Unavailable(f"the database does not answer: {_text(cause)}")
+    kind = TookTooLong if _state(error) in TOO_LONG else Unavailable
+    return kind("the database does not answer", {}, str(_text(cause)))
 
 
 def _text(cause: Exception) -> object:
@@ -181,6 +183,7 @@ class Database:
         self._unread = unread
         self._modes = _SQLITE if is_sqlite(url) else _POSTGRES
         self._engines: _Engines | None = None
+        self._keeper = LogKeeper(Path(sqlite_url(url).database or "")) if is_sqlite(url) else None
 
     def open(self) -> None:
         """Nothing is connected before the first transaction."""
@@ -242,7 +245,22 @@ class Database:
 
     def _transact(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         with reading_for(self._asides):
-            return transact(engine, work)
+            done = transact(engine, work)
+        if engine.get_execution_options().get("writes", False):
+            self._keep_log(engine)
+        return done
+
+    def _keep_log(self, engine: Engine) -> None:
+        """After a write; what goes wrong here has not harmed it."""
+        now_s = time.perf_counter()
+        if self._keeper is None or not self._keeper.is_due(now_s):
+            return
+        with contextlib.suppress(exc.SQLAlchemyError, sqlite3.Error, OSError):
+            connection = engine.raw_connection()
+            try:
+                self._keeper.empty(cast("sqlite3.Connection", connection.driver_connection), now_s)
+            finally:
+                connection.close()
 
 
 def transact(engine: Engine, work: Callable[[Connection], T]) -> T:

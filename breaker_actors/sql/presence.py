@@ -26,21 +26,29 @@ SERVICE = "BRK_SERVICE"
 NAME = "breakers service"
 NAME_MAX = 63
 """Bytes of an application_name."""
+TABLE = "journals"
+"""A table that every service writes."""
 LOOK = (
-    "SELECT pid, application_name, client_addr::text, (extract(epoch FROM backend_start) * 1000)::bigint,"  # nosec B608 # constants
-    " state_change::text FROM pg_stat_activity WHERE datname = current_database()"
-    f" AND starts_with(application_name, '{NAME} ') ORDER BY backend_start"
+    "SELECT pid, application_name, usename::text, client_addr::text,"  # nosec B608 # constants
+    " (extract(epoch FROM backend_start) * 1000)::bigint, state_change::text"
+    " FROM pg_stat_activity WHERE datname = current_database()"
+    f" AND starts_with(application_name, '{NAME} ') AND (usename = current_user"
+    " OR pg_has_role(usesysid, (SELECT nspowner FROM pg_namespace WHERE nspname = current_schema()), 'MEMBER')"
+    f" OR has_table_privilege(usesysid, to_regclass('{TABLE}'), 'UPDATE')) ORDER BY backend_start"
 )
+"""Of roles that may do what a service does: our own, members of the one that owns the schema, and those that may write
+its tables. Anybody else who may connect can call a session so."""
 
 
 class Alive(NamedTuple):
-    """A service that has a session. `since_ms`, `address` and `beat` None: of another role, whose sessions are not
-    shown to ours."""
+    """A service that has a session, as `role`. `since_ms`, `address` and `beat` None: of another role, whose sessions
+    are not shown to ours."""
 
     session: int
     token: str
     pid: str
     host: str
+    role: str
     address: str | None
     since_ms: int | None
     beat: str | None
@@ -97,9 +105,9 @@ def look(url: str) -> list[Alive]:
 def sessions(rows: Iterable[Sequence[Any]]) -> list[Alive]:
     """What the rows of LOOK say."""
     found = []
-    for session, name, address, since_ms, beat in rows:
+    for session, name, role, address, since_ms, beat in rows:
         token, pid, host = [*name.removeprefix(f"{NAME} ").split(" ", 2), "?", "?"][:3]
-        found.append(Alive(session, token, pid, host, address, since_ms, beat))
+        found.append(Alive(session, token, pid, host, role, address, since_ms, beat))
     return found
 
 

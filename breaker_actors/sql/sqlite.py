@@ -9,6 +9,11 @@ from pathlib import Path
 
 BUSY_TIMEOUT_S = 5.0
 _TRIES = 50
+WAL_MAX = 64 << 20
+"""Bytes of a write-ahead log beyond which it is emptied after a commit."""
+EMPTY_WAIT_S, EMPTY_AGAIN_S = 0.5, 1.0
+"""So long at most a log that is to be emptied waits for readers, and no write for longer; so long after it is tried
+again, where they did not end."""
 
 
 def synchronous(synced: bool) -> str:
@@ -32,6 +37,37 @@ def make_file(path: Path) -> None:
         _use_wal(connection)
     finally:
         connection.close()
+
+
+class LogKeeper:
+    """Empties the write-ahead log of a SQLite file that has passed WAL_MAX. SQLite itself begins it anew at moments
+    only when nobody reads, and writers who never pause leave none: then it grows without a bound."""
+
+    def __init__(self, path: Path, most: int = WAL_MAX) -> None:
+        self._log = path.with_name(f"{path.name}-wal")
+        self._most = most
+        self._next_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the log is too long, and was not tried to be emptied a moment ago. `now_s`: of any steady clock."""
+        if now_s < self._next_s:
+            return False
+        try:
+            return self._log.stat().st_size > self._most
+        except OSError:
+            return False
+
+    def empty(self, connection: sqlite3.Connection, now_s: float) -> None:
+        """Writes the log into the file and cuts it, on a connection without a transaction; waits for readers that began
+        before, EMPTY_WAIT_S at most. Where they go on, or another does it, it is left for the next time."""
+        self._next_s = now_s + EMPTY_AGAIN_S
+        connection.execute(f"PRAGMA busy_timeout={round(EMPTY_WAIT_S * 1000)}")
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.OperationalError:  # another one does it
+            pass
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={round(BUSY_TIMEOUT_S * 1000)}")
 
 
 def sync_folder(path: Path) -> None:

@@ -14,7 +14,11 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, exists, insert
 
 from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.store import tables as t
-from breaker_actors.store.outbox.muting import hold_back, is_quiet, suppress_ended, suppress_held, told_outages
+from breaker_actors.store.outages import begins_outage
+from breaker_actors.store.outbox.judges import hold_back
+from breaker_actors.store.outbox.muting import is_quiet, suppress_ended, suppress_held, told_outages
+from breaker_actors.store.outbox.payloads import point_to_payloads, store_payloads
+from breaker_actors.store.outbox.subjects import is_labelled, name_subjects
 from breaker_actors.store.quotas import UNSENT, add, shares, used
 from breaker_actors.store.rows import Alert, AlertKind, AlertPayload, BreakerRow, alert_of
 from breaker_actors.store.section import IDS, bump, by_ids, chunks, new_id
@@ -26,11 +30,13 @@ _MORE_OF_RULE = ("op", "min_count", "kind_params")
 
 
 class Receivers(NamedTuple):
-    """(channel, alerts it takes) of a project, how it links to traces, and whether a mute may hold alerts back."""
+    """(channel, alerts it takes) of a project, how it links to traces, whether a mute may hold alerts back, and whether
+    a channel wants to know the subjects of alerts."""
 
     channels: list[tuple[str, tuple[str, ...]]]
     trace_template: str | None
     quiet: bool = False
+    labelled: bool = False
 
 
 class Outage(NamedTuple):
@@ -45,12 +51,6 @@ def is_heard(project_id: Column[str]) -> ColumnElement[bool]:
     ch, p = t.channels.c, t.projects.c
     own = exists().where(ch.project_id == project_id, ch.enabled)
     return own | exists().where(p.id == project_id, p.slack_webhook_url.is_not(None))
-
-
-def begins_outage(of: Any) -> ColumnElement[bool]:
-    """Whether the event with these columns is one that an outage begins with, as callers see it."""
-    is_one: ColumnElement[bool] = (of.prev == "closed") & of.hidden_by.is_(None)
-    return is_one
 
 
 def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
@@ -83,6 +83,8 @@ def write_alerts(c: Connection, events: Sequence[Mapping[str, Any]]) -> None:
         told = _told(event, rules.get(event["breaker_id"]), None, link_of(mine.trace_template, event["trace_id"]))
         takers = (channel_id for channel_id, wanted in mine.channels if "observed" in wanted)
         rows += (_row(event, channel_id, "observed", told, None) for channel_id in takers)
+    labelled = {project_id for project_id, mine in receivers.items() if mine.labelled}
+    name_subjects(c, [row for row in rows if row["project_id"] in labelled])
     quiet = {project_id for project_id, mine in receivers.items() if mine.quiet}
     superseded = hold_back(c, [row for row in rows if row["project_id"] in quiet]) if quiet else []
     kept = {row["id"] for row in _write(c, rows)}
@@ -111,6 +113,7 @@ def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> Non
             of = {"project_id": row.project_id, "breaker_id": row.id, "ts_ms": now_ms}
             of |= {"transition_seq": state.transition_seq}
             rows += [_row(of, channel_id, "resolve", told, outage.sequence) for channel_id in channels]
+    name_subjects(c, rows)
     suppress_ended(c, [(row.project_id, row.id) for row in ended], now_ms)
     _write(c, rows)
 
@@ -134,10 +137,13 @@ def _write(c: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]
     for row in rows:
         by_project.setdefault(row["project_id"], []).append(row)
     for project_id, mine in sorted(by_project.items()):
+        payloads = point_to_payloads(mine)
         room = 2 * shares(c).deliveries - used(c, project_id, "deliveries")
+        room -= sum(payload.units for payload in payloads.values())
         kept = mine if len(mine) <= room else _within_share(c, mine, room)
         if kept:
-            c.execute(_ADD_ROWS, kept)
+            store_payloads(c, payloads, kept)
+            c.execute(_ADD_ROWS, [row | {"told": None} for row in kept])
             add(c, project_id, "deliveries", len(kept))
             stored += kept
         if len(kept) < len(mine):
@@ -162,7 +168,9 @@ def _within_share(c: Connection, rows: Sequence[dict[str, Any]], room: int) -> l
 def _receivers_statement() -> Select[Any]:
     p, ch = t.projects.c, t.channels.c
     query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
-    query = query.add_columns(p.trace_id_url_template, is_quiet(p.id).label("quiet"))
+    query = query.add_columns(
+        p.trace_id_url_template, is_quiet(p.id).label("quiet"), is_labelled(p.id).label("labelled")
+    )
     query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled)
     return query.where(p.deleted_ms.is_(None), p.id.in_(IDS)).order_by(p.id, ch.number)
 
@@ -194,7 +202,7 @@ def _receivers(c: Connection, project_ids: Sequence[str]) -> dict[str, Receivers
     found: dict[str, Receivers] = {}
     for row in by_ids(c, _RECEIVERS, project_ids):
         legacy: list[tuple[str, tuple[str, ...]]] = [(row.id, BOTH)] if row.legacy else []
-        mine = found.setdefault(row.id, Receivers(legacy, row.trace_id_url_template, row.quiet))
+        mine = found.setdefault(row.id, Receivers(legacy, row.trace_id_url_template, row.quiet, row.labelled))
         if row.channel_id is not None:
             mine.channels.append((row.channel_id, row.events))
     return {project_id: receivers for project_id, receivers in found.items() if receivers.channels}
@@ -214,8 +222,8 @@ def _with_outages(
 
 
 def _outages(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Outage]:
-    """The newest stored outage of each breaker. Its events are looked through from the newest one back to its
-    beginning, by the index on them: that is a few rows, however long the history is."""
+    """The newest stored outage of each breaker, by the index on their beginnings: a breaker that flaps may have moved
+    thousands of times since."""
     return {id_: Outage(sequence, ts_ms) for id_, sequence, ts_ms in by_ids(c, _OUTAGE_STARTS, breaker_ids)}
 
 
@@ -268,6 +276,7 @@ def _row(
         "created_ms": of["ts_ms"],
         "ended_ms": None,
         "mute_id": None,
+        "payload_id": None,
     }
 
 

@@ -28,6 +28,7 @@ from breaker_actors.store.mutes.matching import BreakerFacts
 from breaker_actors.store.rows import (
     EVERY_ENTRY,
     SYSTEM,
+    AccessVersion,
     AsideRow,
     AuditFilter,
     AuditRow,
@@ -44,11 +45,15 @@ from breaker_actors.store.rows import (
     DeliveryRow,
     EventQuery,
     EventRow,
+    Failing,
     HeldLook,
     JournalHead,
     KeyKind,
     KeyRow,
     Leased,
+    MappingDraft,
+    MappingItem,
+    MappingRow,
     MuteDraft,
     MuteRow,
     MutesTended,
@@ -56,10 +61,13 @@ from breaker_actors.store.rows import (
     OrgRow,
     Placement,
     ProjectRow,
+    ProjectRules,
     Replaced,
     RouterDraft,
     RouterRow,
+    RulesChange,
     ScrapedBreaker,
+    SessionRow,
     StoredFigures,
     StoredState,
     StreamSnapshot,
@@ -71,7 +79,9 @@ from breaker_actors.telemetry.set_aside import Asides
 Edit = Callable[[BreakerRow], BreakerRow]
 RouterEdit = Callable[[RouterRow], RouterRow]
 MuteEdit = Callable[[MuteRow], MuteRow]
+MappingEdit = Callable[[MappingRow], MappingRow]
 ChannelEdit = Callable[[ChannelRow], ChannelRow]
+Decide = Callable[[ProjectRules], RulesChange | None]
 Check = Callable[[Sequence[BreakerRow], int], None]
 """Looks at the current breakers of a project and at how many of them would go; raises to keep them."""
 
@@ -120,15 +130,14 @@ class QuotaReads(Protocol):
         out for it."""
 
 
-class AccessVersion(Protocol):
-    """Tells that caches of keys and projects are out of date."""
+class AccessWatch(Protocol):
+    """Tells that caches of keys and projects, or of sessions, are out of date."""
 
-    async def access_version(self) -> int:
-        """A counter that only rises: by every revoked key, and by every change of a project's ingest authentication
-        (whether it asks for signatures, with which secrets, or that it is gone)."""
+    async def access_version(self) -> AccessVersion:
+        """Counters that only rise."""
 
 
-class AccountStore(AccessVersion, Protocol):
+class AccountStore(AccessWatch, Protocol):
     """Organisations with their keys, workspaces and projects."""
 
     async def create_org(self, name: str, now_ms: int) -> str: ...
@@ -205,6 +214,28 @@ class AccountStore(AccessVersion, Protocol):
 class BreakerNames(Protocol):
     async def named_alike(self, project_id: str, name: str) -> int:
         """How many breakers of a project have a name."""
+
+
+class SessionStore(Protocol):
+    """Sessions of the console. Tokens are random; only their hashes are stored."""
+
+    async def create_link(self, key_id: str, token: str, now_ms: int, ends_ms: int) -> None:
+        """A link that opens one session of the key, once, before `ends_ms`. Raises NotFound where the key is gone."""
+
+    async def create_session(self, key_id: str, token: str, now_ms: int, ends_ms: int) -> SessionRow:
+        """A session of the key. Of too many of one key the oldest end. Raises NotFound where the key is gone."""
+
+    async def redeem_link(self, link: str, token: str, now_ms: int, ends_ms: int) -> SessionRow | None:
+        """The session that a link opens, which is used up by it; None where it opens nothing."""
+
+    async def find_session(self, token: str, now_ms: int) -> SessionRow | None:
+        """The session of a token; None where it has ended, its key is gone, or there never was one."""
+
+    async def end_session(self, token: str, now_ms: int) -> None:
+        """Signs out; replicas hear of it as of a revoked key."""
+
+    async def live_sessions(self, tokens: Sequence[str], now_ms: int) -> set[str]:
+        """Those of the tokens whose sessions have not ended."""
 
 
 class ControlStore(Protocol):
@@ -359,6 +390,50 @@ class MuteStore(Protocol):
         """How many deliveries each mute holds, by its id."""
 
 
+class MappingStore(Protocol):
+    """Mappings of projects, in order. Replicas remember them: who writes tells the others (`Gateway.configured`)."""
+
+    async def create_mapping(
+        self, project_id: str, draft: MappingDraft, now_ms: int, by: str = SYSTEM, once: Once | None = None
+    ) -> MappingRow:
+        """Those behind its position move. Raises Invalid where the project has as many as it may, another mapping has
+        the name, or the project has no router of the id that it names."""
+
+    async def list_mappings(self, project_id: str) -> list[MappingRow]:
+        """In their order."""
+
+    async def get_mapping(self, project_id: str, mapping_id: str) -> MappingRow | None: ...
+    async def update_mapping(
+        self, project_id: str, mapping_id: str, edit: MappingEdit, now_ms: int, by: str = SYSTEM
+    ) -> MappingRow:
+        """`edit` is a pure function from the current row to the wanted one; its position says where it moves. Raises
+        Invalid as a create does."""
+
+    async def delete_mapping(self, project_id: str, mapping_id: str, now_ms: int, by: str = SYSTEM) -> None: ...
+    async def replace_mappings(
+        self, project_id: str, items: Sequence[MappingItem], now_ms: int, by: str = SYSTEM
+    ) -> tuple[list[MappingRow], bool]:
+        """Makes `items` the whole list of a project, in their order, all or nothing. Answers it, and whether anything
+        was changed."""
+
+    async def router_names(self, project_id: str) -> dict[str, str]:
+        """The names of all routers of a project, by id."""
+
+
+class RuleStore(Protocol):
+    """What files of rules declare of a project."""
+
+    async def project_rules(self, project_id: str) -> ProjectRules:
+        """Everything at once, in one read."""
+
+    async def apply_rules(
+        self, project_id: str, decide: Decide, now_ms: int, by: str = SYSTEM, by_name: str = SYSTEM
+    ) -> tuple[RulesChange | None, list[int]]:
+        """Carries out what `decide` makes of the project as it is, whole or not at all: a pure function, or one that
+        raises; None of it changes nothing. Answers it and the change rows. Raises Invalid for more than RULES_MAX
+        things to change at once, and as the changes do one by one."""
+
+
 class EventStore(AsideNotes, Protocol):
     """Events, and the states that were committed last."""
 
@@ -379,8 +454,16 @@ class DeliveryStore(Protocol):
     """The outbox as people see it."""
 
     async def deliveries(self, query: DeliveryQuery) -> list[DeliveryRow]: ...
-    async def circuit(self, channel_id: str) -> CircuitRow | None:
-        """What the Notifier noted last of a channel that failed; None: nothing, or it was edited since."""
+    async def dead_deliveries(self, project_id: str, channel_id: str) -> int:
+        """How many of a channel's newest DEAD_LOOKED_AT deliveries are dead."""
+
+    async def deliveries_of(
+        self, project_id: str, shard: int, sequences: Sequence[int]
+    ) -> dict[int, list[DeliveryRow]]:
+        """The notifications of these events, by the events' sequence in the project's shard."""
+
+    async def failing_channels(self, project_id: str) -> list[Failing]:
+        """Of a project, those of which a failure is known, with what waits; by name."""
 
     async def redrive_delivery(
         self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
@@ -444,8 +527,8 @@ class OutboxStore(AsideNotes, Protocol):
         these projects, in this order, each behind a number of its own. Raises Fenced."""
 
     async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
-        """Ends mutes that are over, and writes the warning of each that ends within `ahead_ms` while something waits
-        behind it, once for each end. Raises Fenced."""
+        """Ends mutes that are over, and writes the warning of each that ends within `ahead_ms`, or within the last
+        quarter of its length where that is less, while something waits behind it, once for each end. Raises Fenced."""
 
     async def end_unmatched(
         self, epoch: int, now_ms: int, limit_ms: int, after: int = 0
@@ -453,16 +536,31 @@ class OutboxStore(AsideNotes, Protocol):
         """Looks at a bounded part of the mutes behind a number, and ends those that matched no breaker for `limit_ms`:
         the number of the last one, None at the end, and the ids of those that ended. Raises Fenced."""
 
+    async def standing_channels(self) -> list[Waiting]:
+        """Channels whose receivers forget alerts that they don't hear of again, and that may have some which stand."""
+
+    async def standing_alerts(self, epoch: int, channel_id: str, after: int = 0) -> tuple[Leased | None, int | None]:
+        """A bounded part of the outages behind a number that stand and that the channel was told of: of each the last
+        trip that was sent, but for breakers of which something is pending there. None: the channel is gone or disabled.
+        And the number to go on behind, None at the end. Nothing is leased. Raises Fenced."""
+
     async def outbox_depth(self) -> tuple[int, int | None]:
         """How many deliveries are pending, and the created_ms of the oldest."""
 
 
-class JournalStore(AccessVersion, AsideNotes, Protocol):
+class JournalStore(AccessWatch, AsideNotes, Protocol):
     """Commits of a shard, under the epoch of its Journal."""
 
     async def open_journal(self, shard: int) -> JournalHead: ...
     async def journal_head(self, shard: int) -> JournalHead:
         """Where the shard stands, whoever holds it."""
+
+    async def organisations_of(self, project_ids: Sequence[str]) -> dict[str, str]:
+        """The organisation of each project that is there, deleted ones too."""
+
+    async def listeners_of(self, project_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+        """How many channels of each project take each kind of alert. Projects that nobody listens to are left out, and
+        so is a project's own Slack address."""
 
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
         """One transaction. Each commit with events or `announce` takes sequence numbers in order: one per event, one
@@ -552,7 +650,18 @@ class DirectoryStore(AsideStore, QuotaReads, PlacementStore, Protocol):
 
 
 class ReplicaStore(
-    Access, AsideStore, QuotaReads, AccountStore, ConfigStore, MuteStore, EventStore, DeliveryStore, Protocol
+    Access,
+    AsideStore,
+    QuotaReads,
+    AccountStore,
+    SessionStore,
+    ConfigStore,
+    MuteStore,
+    MappingStore,
+    RuleStore,
+    EventStore,
+    DeliveryStore,
+    Protocol,
 ):
     """What a replica of the API takes."""
 

@@ -23,6 +23,7 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.checksums import is_as_written, record_checksum
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import secret_place, slack_place
+from breaker_actors.store.outbox.payloads import UNITS
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, DROPPED, UNSENT
 from breaker_actors.store.rows import alert_of
 from breaker_actors.store.secrets import SecretBox
@@ -180,7 +181,7 @@ def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
     for (breaker_id, project_id), events in groupby(_rows(c, query), lambda row: (row.breaker_id, row.project_id)):
         before = seen = None  # the event before, and the one before that callers saw
         for event in events:
-            whole = before is not None and event.transition_seq == before.transition_seq + 1
+            whole = before is not None and _goes_on(event, before)
             for words in (*_event_words(event, before, kept), *_move_words(event, seen if whole else None)):
                 yield Fault("event", breaker_id, words, project_id)
             before = event
@@ -195,15 +196,30 @@ def _events(c: Connection, kept: Kept) -> Iterator[Fault]:
 
 
 def _led_to(event: Row[Any], seen: Row[Any] | None) -> bool:
-    """Whether the state of its breaker is where its last event led, that callers saw; one that was made anew since
-    begins closed. `seen` None: that one is not known any more."""
+    """Whether the state of its breaker is where its last event led, that callers saw; one that was made anew since has
+    none of its own, and begins closed. `seen` None: that one is not known any more."""
     if event.at != event.transition_seq:
         return False
-    return seen is None or event.state == seen.curr or (event.state == "closed" and _made_anew(event, event))
+    anew = event.event_checksum is None and (event.checksum is not None or _may_be_new(event, event))
+    return seen is None or event.state == seen.curr or (event.state == "closed" and anew)
 
 
-def _made_anew(event: Row[Any], before: Row[Any]) -> bool:
-    """Whether the breaker of an event may have been made after an earlier one, or is not there any more to tell."""
+def _goes_on(event: Row[Any], before: Row[Any]) -> bool:
+    """Whether an event is the next one of the same breaker."""
+    return event.transition_seq == before.transition_seq + 1 and not _begins_anew(event, before)
+
+
+def _begins_anew(event: Row[Any], before: Row[Any]) -> bool:
+    """Whether the breaker of an event was made again after the one before: what is written first of it goes on from no
+    other. No time tells that: the clock that it was made by may have been hours behind. Events without checksums (of
+    before version 0017) tell nothing: its time of creation does."""
+    if before.checksum is not None:
+        return event.before is None and event.checksum is not None
+    return event.prev == "closed" and _may_be_new(event, before)
+
+
+def _may_be_new(event: Row[Any], before: Row[Any]) -> bool:
+    """Whether the breaker of an event was made after an earlier one, by its clock, or is not there any more to tell."""
     return event.created_ms is None or bool(event.created_ms > before.ts_ms - BACK_MS)
 
 
@@ -216,17 +232,18 @@ def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterat
         yield f"event {seq} moves from {event.prev} to {event.curr}, which no breaker does"
     if {"closed": 1.0, "open": 0.0}.get(event.curr, event.allow_rate) != event.allow_rate:
         yield f"event {seq} has allow_rate {event.allow_rate} while {event.curr}"
-    if before is None:
-        if seq == 1 and event.prev != "closed" and event.hidden_by is None:  # a ramp may begin without a move
-            yield f"event 1 moves from {event.prev}: a breaker begins closed"
-        return
-    if seq != before.transition_seq + 1:
+    if before is not None and seq != before.transition_seq + 1:
         if before.ts_ms > kept.events_ms:
             yield f"event {before.transition_seq + 1} is missing"
         return
-    if event.before != before.checksum and not (event.before is None and _made_anew(event, before)):
+    begins = seq == 1 if before is None else _begins_anew(event, before)
+    if begins and event.prev != "closed" and event.hidden_by is None:  # a ramp may begin without a move
+        yield f"event {seq} moves from {event.prev}: a breaker begins closed"
+    if before is None:
+        return
+    if event.before != before.checksum and not begins:
         yield f"event {seq} was written behind another event {before.transition_seq} than the one that is there"
-    if event.ts_ms < before.ts_ms:
+    if event.ts_ms < before.ts_ms and not begins:  # another's log may have been ahead
         yield f"event {seq} happened before event {before.transition_seq}"
     if event.sequence < before.sequence:
         yield f"event {seq} was stored before event {before.transition_seq}"
@@ -234,9 +251,7 @@ def _event_words(event: Row[Any], before: Row[Any] | None, kept: Kept) -> Iterat
 
 def _move_words(event: Row[Any], seen: Row[Any] | None) -> Iterator[str]:
     """Of moves that callers saw each goes on where the one before led. `seen`: that one, where it is known."""
-    if event.hidden_by is not None or seen is None or event.prev == seen.curr:
-        return
-    if not (event.prev == "closed" and _made_anew(event, seen)):
+    if event.hidden_by is None and seen is not None and event.prev != seen.curr:
         yield f"event {event.transition_seq} moves from {event.prev}, event {seen.transition_seq} led to {seen.curr}"
 
 
@@ -344,7 +359,11 @@ def _counts(c: Connection) -> Iterator[Fault]:
     """The running counts of events and deliveries are those of the rows."""
     for what, table in (("events", t.events), ("deliveries", t.outbox)):
         of = table.c.project_id
-        there = {project_id: n for project_id, n in c.execute(select(of, func.count()).group_by(of))}
+        there = Counter({project_id: n for project_id, n in c.execute(select(of, func.count()).group_by(of))})
+        if table is t.outbox:
+            p = t.alert_payloads.c
+            units = c.execute(select(p.project_id, func.sum(UNITS)).group_by(p.project_id))
+            there.update({project_id: int(n) for project_id, n in units})
         stored = select(t.stored.c.of_id, t.stored.c.used).where(t.stored.c.what == what)
         counted = {of_id: used for of_id, used in c.execute(stored)}
         for project_id in (row.id for row in _rows(c, select(t.projects.c.id))):

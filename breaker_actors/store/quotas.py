@@ -74,6 +74,7 @@ class Shares(NamedTuple):
     keys: int = 10_000
     answer_bytes: int = 64 << 20
     mutes: int = 200
+    mappings: int = 200
 
 
 class octets(FunctionElement[int]):  # named like the function of SQL it stands for
@@ -107,6 +108,7 @@ _WEIGHTS: dict[Table, ColumnElement[int]] = {
     t.routers: weight(t.routers.c.name, t.routers.c.metadata),
     t.channels: weight(_C.name, _C.config),
     t.api_keys: weight(t.api_keys.c.name),
+    t.mappings: weight(t.mappings.c.name, t.mappings.c.matchers, t.mappings.c.to),
 }
 
 
@@ -118,6 +120,9 @@ def _sum_of(table: Table) -> Select[Any]:
 _SUMS = {table: _sum_of(table) for table in _WEIGHTS}
 _USED = select(_S.used).where(_S.of_id == bindparam("of"), _S.what == bindparam("which"))
 AUDIT_WEIGHT = weight(t.audit.c.before, t.audit.c.after)
+_D = t.declared.c
+DECLARED_WEIGHT = weight(_D.owner, _D.name, _D.fields, _D.labels)
+_DECLARED = select(cast(func.coalesce(func.sum(DECLARED_WEIGHT), 0), BigInteger))
 
 
 class Stored(StorePart):
@@ -221,6 +226,15 @@ def reweighed(c: Connection, project_id: str, table: Table, ids: Sequence[str]) 
     add(c, project_id, "configuration", weigh(c, table, ids) - before)
 
 
+@contextmanager
+def redeclared(c: Connection, project_id: str) -> Iterator[None]:
+    """Counts what a block adds to the declarations of a project and takes from them."""
+    query = _DECLARED.where(_D.project_id == project_id)
+    before = c.execute(query).scalar_one()
+    yield
+    add(c, project_id, "configuration", c.execute(query).scalar_one() - before)
+
+
 def add_link_count(c: Connection, project_id: str, count: int) -> None:
     add(c, project_id, "configuration", count * LINK_BYTES)
 
@@ -259,6 +273,13 @@ def refuse_many_mutes(c: Connection, project_id: str, now_ms: int) -> None:
         )
 
 
+def refuse_many_mappings(c: Connection, before: int, after: int) -> None:
+    """Refuses more mappings than a project had and may have. Raises Invalid."""
+    most = shares(c).mappings
+    if after > max(before, most):
+        raise Invalid(f"A project has at most {most} mappings.", {"limit": "BREAKERS_MAPPINGS_PER_PROJECT_MAX"})
+
+
 def room(c: Connection, project_id: str) -> int:
     """Bytes by which the project's configuration may grow."""
     return shares(c).configuration_bytes - used(c, project_id, "configuration")
@@ -287,8 +308,8 @@ def _refuse_beyond(c: Connection, before: int, after: int) -> None:
     most = shares(c).configuration_bytes
     if after > max(before, most):
         raise Invalid(
-            f"This project's breakers, routers, links, channels and keys would take {after} bytes, and {most} is the"
-            " most: delete some, or make their actions and metadata smaller.",
+            f"This project's breakers, routers, links, channels, mappings, keys and what files declare of them would"
+            f" take {after} bytes, and {most} is the most: delete some, or make their actions and metadata smaller.",
             {"limit": "BREAKERS_CONFIGURATION_BYTES_MAX"},
         )
 
@@ -311,7 +332,8 @@ def _figures(c: Connection) -> StoredFigures:
     most = {what: times * getattr(shares(c), field) for what, (_, field, times) in _LIMITS.items()}
     full = or_(*((_S.what == what) & (_S.used >= ceil(FULL * bound)) for what, bound in most.items()))
     query = select(_S.of_id, _S.what, _S.used).where(full).order_by(_S.used.desc()).limit(LIMITS_MAX)
-    counts = {row.name: row.value for row in c.execute(select(t.counters))}
+    told = t.counters.c.name.in_((SHORTENED, DROPPED, DELIVERIES_DROPPED, UNSENT, UNMUTED))
+    counts = {row.name: row.value for row in c.execute(select(t.counters).where(told))}
     return StoredFigures(
         shares=tuple(
             ProjectShare(

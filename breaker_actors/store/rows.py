@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from breaker_actors.core.model import BreakerMode, Control, Rule, StateWord
 from breaker_actors.messages import EventDraft, ProjectShare
+from breaker_actors.store.mappings.model import MappingTo, SeriesMatcher
 from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import Schedule, Window, is_active
 
 SYSTEM = "system"
 """Who did it, in the audit log, when no API key was used."""
 
-KeyKind = Literal["user", "admin", "project"]
+KeyKind = Literal["user", "admin", "project", "ingest"]
+ProjectKeyKind = Literal["project", "ingest"]
+"""Kinds of keys that are for one project: `project` reads its runtime, `ingest` (an ingest token) posts its samples."""
 
 
 class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,22 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
     key_prefix: str
     inserted_ms: int
     last_used_ms: int | None = None
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody signed in to the console with a key, until `ends_ms`."""
+
+    key: KeyRow
+    ends_ms: int
+
+
+class AccessVersion(NamedTuple):
+    """Rises: `access` by every revoked key, and by every change of a project's ingest authentication (whether it asks
+    for signatures, with which secrets, or that it is gone); `sessions` by every session that ends before its time while
+    its key is there."""
+
+    access: int
+    sessions: int
 
 
 class OrgRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,7 +335,9 @@ class StreamSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     gone: tuple[str, ...]
 
 
-ChannelKind = Literal["slack", "pagerduty", "email", "webhook"]
+ChannelKind = Literal["slack", "pagerduty", "alertmanager", "email", "webhook", "apprise"]
+ALERTS_ALONE: frozenset[ChannelKind] = frozenset({"pagerduty", "alertmanager"})
+"""Kinds that know alerts and their ends alone: nothing else is told there."""
 Alert = Literal["trip", "recover"]
 ChannelEvent = Alert | Literal["observed"]
 """What a channel takes; observed: trips and recoveries of breakers that observe, which callers don't see."""
@@ -371,13 +392,25 @@ class MutedBy(msgspec.Struct, frozen=True, kw_only=True):
     holding: int | None = None
 
 
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What an alert is about, for receivers that tell alerts apart by their labels: as it was when the outage began,
+    whatever was renamed or edited since. `router`: the name of the first router that the breaker was linked to."""
+
+    breaker: str
+    metric: str
+    kind: str
+    project: str | None = None
+    router: str | None = None
+    metadata: dict[str, str] = {}
+
+
 class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
     """What a notification has to tell: the event as it was stored, or the end of a deleted breaker.
 
     `rule` is that of the event and, where the breaker's settings are still the same, op, min_count and kind_params.
     `outage_ms`: since the breaker left closed; None for the move that began it, or where that is not known any more.
     `muted_by`: of a trip that was held behind a mute, and of the warning that a mute ends. `by` and `comment`: who made
-    the move by hand, and why.
+    the move by hand, and why. `subject`: on channels to an Alertmanager.
     """
 
     name: str
@@ -393,6 +426,7 @@ class AlertPayload(msgspec.Struct, frozen=True, kw_only=True):
     muted_by: MutedBy | None = None
     by: str | None = None
     comment: str | None = None
+    subject: Subject | None = None
 
 
 UNREADABLE_ALERT = AlertPayload(
@@ -434,6 +468,10 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
     mute_id: str | None = None
 
 
+DEAD_LOOKED_AT = 1_000
+"""Among so many of its newest deliveries the dead ones of a channel are counted."""
+
+
 class DeliveryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Deliveries of one channel, newest first. `before`: the number of the last one already given."""
 
@@ -454,6 +492,21 @@ class CircuitRow(msgspec.Struct, frozen=True, kw_only=True):
     not_before_ms: int
     last_status: int | None
     last_error: str | None
+
+
+PENDING_COUNTED = 1_000
+"""What waits for a receiver is counted up to here: it may be a million."""
+
+
+class Failing(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel whose receiver failed, and what waits for it: how many deliveries, PENDING_COUNTED for more than that,
+    and when the oldest of them happened. `name`: "" of the project's own slack_webhook_url."""
+
+    channel_id: str
+    name: str
+    circuit: CircuitRow
+    pending: int
+    oldest_ms: int | None
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -542,6 +595,102 @@ class MuteRow(MuteDraft, frozen=True, kw_only=True):
         if self.ended_ms is not None or (self.ends_ms is not None and now_ms >= self.ends_ms):
             return "expired"
         return "active" if is_active(self.schedule, now_ms) else "pending"
+
+
+class MappingDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a create asks for. `name`: None: one is made. `position`: from 1 on; None, and beyond the last: the last."""
+
+    matchers: tuple[SeriesMatcher, ...]
+    to: MappingTo
+    name: str | None = None
+    enabled: bool = True
+    position: int | None = None
+
+
+class MappingItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the whole set: matched by id, else by name; one of them is there. Its place in the list is its
+    position."""
+
+    matchers: tuple[SeriesMatcher, ...]
+    to: MappingTo
+    id: str | None = None
+    name: str | None = None
+    enabled: bool = True
+
+
+class MappingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A mapping: what becomes of series of open protocols. `position`: 1 is looked at first, without gaps; the first
+    that matches decides. `version`: goes up with each change, but not where only others move."""
+
+    id: str
+    project_id: str
+    position: int
+    name: str
+    matchers: tuple[SeriesMatcher, ...]
+    to: MappingTo
+    enabled: bool
+    version: int
+    inserted_ms: int
+    updated_ms: int
+
+
+DeclaredKind = Literal["breakers", "routers", "mappings", "channels", "mutes"]
+
+
+class DeclaredRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What files of rules declare of a thing: `owner` is whose files they are. `fields`: what was applied last, in
+    their words, references in the place of secrets. `stamp`: of the thing as it was then; another one says that it was
+    changed since. `labels`: of the files. `applied_by`: the id of a key."""
+
+    kind: DeclaredKind
+    thing_id: str
+    owner: str
+    name: str
+    fields: dict[str, Any]
+    labels: dict[str, str]
+    stamp: int
+    applied_ms: int
+    applied_by: str
+
+
+class ProjectRules(msgspec.Struct, frozen=True, kw_only=True):
+    """All that files of rules may declare of one project, read at once, and what was declared of it so far. Secrets
+    of channels are open here."""
+
+    breakers: list[BreakerRow]
+    routers: list[RouterRow]
+    mappings: list[MappingRow]
+    channels: list[ChannelRow]
+    mutes: list[MuteRow]
+    declared: list[DeclaredRow]
+
+    def __repr__(self) -> str:
+        return f"ProjectRules(breakers={len(self.breakers)}, declared={len(self.declared)})"
+
+
+class RulesChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What an apply does to a project. Rows that are made bring their ids, breakers the id of their router, too;
+    edited ones are (before, after), where a router's links count. `mappings`: the whole list, None as it is. `mutes`
+    to make are (id, draft). `declared`: all that `owner` declares from now on."""
+
+    owner: str
+    declared: tuple[DeclaredRow, ...]
+    breakers_made: tuple[BreakerRow, ...] = ()
+    breakers_edited: tuple[tuple[BreakerRow, BreakerRow], ...] = ()
+    breakers_removed: tuple[BreakerRow, ...] = ()
+    routers_made: tuple[tuple[str, RouterDraft], ...] = ()
+    routers_edited: tuple[tuple[RouterRow, RouterRow], ...] = ()
+    routers_removed: tuple[RouterRow, ...] = ()
+    channels_made: tuple[ChannelRow, ...] = ()
+    channels_edited: tuple[tuple[ChannelRow, ChannelRow], ...] = ()
+    channels_removed: tuple[ChannelRow, ...] = ()
+    mappings: tuple[MappingRow, ...] | None = None
+    mutes_made: tuple[tuple[str, MuteDraft], ...] = ()
+    mutes_edited: tuple[tuple[MuteRow, MuteRow], ...] = ()
+    mutes_ended: tuple[MuteRow, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"RulesChange(owner={self.owner!r}, declared={len(self.declared)})"
 
 
 class MutesTended(msgspec.Struct, frozen=True, kw_only=True):

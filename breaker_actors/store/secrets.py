@@ -19,8 +19,14 @@ from breaker_actors.store.own_file import read_own
 if TYPE_CHECKING:
     from breaker_actors.store.rows import KeyKind
 
-KEY_PREFIXES: dict[KeyKind, str] = {"user": "eb_user_", "admin": "eb_admin_", "project": "eb_pk_"}
+KEY_PREFIXES: dict[KeyKind, str] = {
+    "user": "eb_user_",
+    "admin": "eb_admin_",
+    "project": "eb_pk_",
+    "ingest": "eb_ingest_",
+}
 KEY_PREFIX_LEN = 12
+_TELLING_LEN = 4
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 _CHECK = "breakers"
@@ -114,6 +120,11 @@ def _make_key_file(path: Path) -> None:
 def new_api_key(kind: KeyKind) -> str:
     """A key of the kind with 256 random bits."""
     return KEY_PREFIXES[kind] + secrets.token_hex(_KEY_BYTES)
+
+
+def shown_beginning(key: str, kind: KeyKind) -> str:
+    """What may be shown of a key: its prefix, and so much of its 64 digits that people can tell keys apart."""
+    return key[: max(KEY_PREFIX_LEN, len(KEY_PREFIXES[kind]) + _TELLING_LEN)]
 
 
 def hash_api_key(key: str) -> str:

@@ -33,7 +33,8 @@ from breaker_actors.telemetry.set_aside import Asides
 T = TypeVar("T")
 
 ACCESS = "access"
-"""The counter of everything that decides who may do what."""
+"""The counter of everything that decides who may do what, but for single sessions of the console that end: SESSIONS."""
+SESSIONS = "sessions"
 PARAMETERS_MAX = 500
 IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 """The parameter of statements about one piece of `chunks`. They are made once: to put a statement together costs more

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator
 
 from breaker_actors.core.model import Agg, Control, Rule
+from breaker_actors.store.mappings.model import UNREADABLE_SERIES, UNREADABLE_TO, MappingTo, SeriesMatcher
 from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import Window
 from breaker_actors.store.rows import (
@@ -142,6 +143,16 @@ api_keys = Table(
     Column("key_sha256", Text, nullable=False, unique=True),
     Column("inserted_ms", BigInteger, nullable=False),
     Column("last_used_ms", BigInteger),
+)
+
+console_sessions = Table(
+    "console_sessions",
+    metadata,
+    Column("token_sha256", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("key_id", Text, ForeignKey(api_keys.c.id), nullable=False, index=True),
+    Column("inserted_ms", BigInteger, nullable=False),
+    Column("ends_ms", BigInteger, nullable=False),
 )
 
 breakers = Table(
@@ -277,6 +288,13 @@ events = Table(
 Index("ix_events_project_newest", events.c.project_id, events.c.ts_ms, events.c.sequence)
 Index("ix_events_breaker_newest", events.c.project_id, events.c.breaker_id, events.c.ts_ms, events.c.sequence)
 Index("ix_events_project_sequence", events.c.project_id, events.c.sequence)
+# Where outages begin: a breaker that is never well for long has thousands of events behind it. `outages.begins_outage`
+# says the same in the same words, or it is not used.
+_BEGINS = text("prev = 'closed' AND hidden_by IS NULL")
+_E = events.c
+Index(
+    "ix_events_outage", _E.breaker_id, _E.project_id, _E.transition_seq, sqlite_where=_BEGINS, postgresql_where=_BEGINS
+)
 
 # What breakers would have done on samples that were loaded afterwards: no transition of theirs, so not numbered among
 # `events`, and told to nobody.
@@ -350,6 +368,9 @@ audit = Table(
     sqlite_autoincrement=True,
 )
 Index("ix_audit_project_number", audit.c.project_id, audit.c.number)
+Index("ix_audit_target", audit.c.project_id, audit.c.target_id, audit.c.number)
+_OF_NO_PROJECT = audit.c.project_id.is_(None)
+Index("ix_audit_org", audit.c.org_id, audit.c.number, sqlite_where=_OF_NO_PROJECT, postgresql_where=_OF_NO_PROJECT)
 
 # "access" goes up with every change of who may do what, so that a change made outside the service is noticed.
 counters = Table(
@@ -412,6 +433,51 @@ Index("ix_mutes_project_number", mutes.c.project_id, mutes.c.number)
 Index("ix_mutes_live", mutes.c.project_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_mutes_ends", mutes.c.ends_ms, sqlite_where=_LIVE, postgresql_where=_LIVE)
 
+# What becomes of series of open protocols: see `mappings/`. `position`: from 1 on, without gaps within a project.
+mappings = Table(
+    "mappings",
+    metadata,
+    Column("number", Number, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("project_id", Text, ForeignKey(projects.c.id), nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("matchers", JsonText(tuple[SeriesMatcher, ...], "mappings.matchers", UNREADABLE_SERIES), nullable=False),
+    Column("to", JsonText(MappingTo, "mappings.to", UNREADABLE_TO), nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+)
+Index("ix_mappings_project_position", mappings.c.project_id, mappings.c.position)
+
+# What files of rules declare: who owns a thing of a project and what was applied last, in the words of the files and
+# with references in the place of secrets. A row outlives its thing until its owner applies again: nothing is forgotten
+# that somebody deleted by hand. `kind`: its section in the files.
+declared = Table(
+    "declared",
+    metadata,
+    Column("project_id", Text, ForeignKey(projects.c.id), primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("thing_id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("fields", JsonText(dict[str, Any], "declared.fields", {}), nullable=False),
+    Column("labels", JsonText(dict[str, str], "declared.labels", {}), nullable=False),
+    Column("stamp", BigInteger, nullable=False),
+    Column("applied_ms", BigInteger, nullable=False),
+    Column("applied_by", Text, nullable=False),
+)
+
+# What alerts say, once for all rows of the outbox that say the same.
+alert_payloads = Table(
+    "alert_payloads",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project_id", Text, nullable=False),
+    Column("payload", JsonText(AlertPayload, "alert_payloads.payload", UNREADABLE_ALERT), nullable=False),
+)
+
 # Who is to be told of what: a row per event and channel, written with the event (architecture.md section 3.7). Outlives
 # channel and breaker, so its ids are no foreign keys. `channel_id`: the project's own id for its slack_webhook_url.
 # `shard`, `sequence`: the event; NULL for the end of a deleted breaker. `incident`: the sequence of the event that the
@@ -429,7 +495,7 @@ outbox = Table(
     Column("sequence", BigInteger),
     Column("transition_seq", BigInteger, nullable=False),
     Column("incident", BigInteger),
-    Column("told", JsonText(AlertPayload, "outbox.told", UNREADABLE_ALERT), nullable=False),
+    Column("told", JsonText(AlertPayload, "outbox.told", UNREADABLE_ALERT)),
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("next_ms", BigInteger, nullable=False),
@@ -441,6 +507,7 @@ outbox = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger),
     Column("mute_id", Text),
+    Column("payload_id", Text, ForeignKey(alert_payloads.c.id), index=True),
     UniqueConstraint("shard", "sequence", "channel_id"),
     sqlite_autoincrement=True,
 )

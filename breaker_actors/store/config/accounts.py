@@ -13,10 +13,11 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.idempotency import Onces
 from breaker_actors.store.config.projects import live_projects
+from breaker_actors.store.config.sessions import KEY_COLUMNS, end_sessions
 from breaker_actors.store.quotas import add, add_one, reweighed, within_share
-from breaker_actors.store.rows import SYSTEM, KeyKind, KeyRow, Once, OrgRow, WorkspaceRow
-from breaker_actors.store.secrets import KEY_PREFIX_LEN, hash_api_key, new_api_key
-from breaker_actors.store.section import ACCESS, IDS, bump, by_ids, must_exist, new_id
+from breaker_actors.store.rows import SYSTEM, AccessVersion, KeyKind, KeyRow, Once, OrgRow, WorkspaceRow
+from breaker_actors.store.secrets import hash_api_key, new_api_key, shown_beginning
+from breaker_actors.store.section import ACCESS, IDS, SESSIONS, bump, by_ids, must_exist, new_id
 from breaker_actors.store.steps import Who
 
 USE_NOTED_MS = 60_000
@@ -27,7 +28,6 @@ OPERATOR = "operator "
 made at the latest: until then there is no other."""
 
 _ORGS = select(t.orgs).order_by(t.orgs.c.inserted_ms, t.orgs.c.id)
-_KEY_COLUMNS = [t.api_keys.c[f] for f in KeyRow.__struct_fields__]
 
 
 class Accounts(Onces):
@@ -80,7 +80,7 @@ class Accounts(Onces):
             project_id=project_id,
             kind=kind,
             name=name,
-            key_prefix=key[:KEY_PREFIX_LEN],
+            key_prefix=shown_beginning(key, kind),
             inserted_ms=now_ms,
         )
 
@@ -102,12 +102,12 @@ class Accounts(Onces):
         return await self.write_once(Who(org_id, project_id or ""), once, work)
 
     async def find_key(self, key: str) -> KeyRow | None:
-        query = select(*_KEY_COLUMNS).where(t.api_keys.c.key_sha256 == hash_api_key(key))
+        query = select(*KEY_COLUMNS).where(t.api_keys.c.key_sha256 == hash_api_key(key))
         found = await self._db.look_up(lambda c: c.execute(query).first())
         return None if found is None else KeyRow(**found._mapping)
 
     async def list_keys(self, org_id: str, project_id: str | None = None) -> list[KeyRow]:
-        query = select(*_KEY_COLUMNS).where(t.api_keys.c.org_id == org_id)
+        query = select(*KEY_COLUMNS).where(t.api_keys.c.org_id == org_id)
         if project_id is not None:
             query = query.where(t.api_keys.c.project_id == project_id)
         query = query.order_by(t.api_keys.c.inserted_ms, t.api_keys.c.id)
@@ -125,10 +125,11 @@ class Accounts(Onces):
             mine &= t.api_keys.c.project_id == project_id
 
         def work(c: Connection) -> None:
-            found = c.execute(select(*_KEY_COLUMNS).where(mine)).first()
+            found = c.execute(select(*KEY_COLUMNS).where(mine)).first()
             if found is None:
                 raise NotFound("There is no such key.", {"key_id": key_id})
             row = KeyRow(**found._mapping)
+            end_sessions(c, t.api_keys.c.id == key_id)
             with reweighed(c, row.project_id or "", t.api_keys, [key_id] if row.project_id else []):
                 c.execute(delete(t.api_keys).where(t.api_keys.c.id == key_id))
             add(c, org_id, "keys", -1)
@@ -145,9 +146,11 @@ class Accounts(Onces):
         if rows:
             await self._db.write_rows(lambda c: c.execute(statement, rows))
 
-    async def access_version(self) -> int:
-        query = select(t.counters.c.value).where(t.counters.c.name == ACCESS)
-        return await self._db.read(lambda c: c.execute(query).scalar()) or 0
+    async def access_version(self) -> AccessVersion:
+        name = t.counters.c.name
+        query = select(name, t.counters.c.value).where(name.in_((ACCESS, SESSIONS)))
+        found = {row.name: row.value for row in await self._db.read(lambda c: c.execute(query).all())}
+        return AccessVersion(found.get(ACCESS, 0), found.get(SESSIONS, 0))
 
     # workspaces
 

@@ -8,13 +8,27 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import structlog
-from sqlalchemy import Column, ColumnElement, Connection, Row, case, func, insert, null, select, type_coerce
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    null,
+    select,
+    type_coerce,
+    update,
+)
 
 from breaker_actors.errors import Invalid
 from breaker_actors.store import tables as t
 from breaker_actors.store.quotas import ROW_BYTES, SHORTENED, add, shares, used
 from breaker_actors.store.rows import EVERY_ENTRY, AuditFilter, AuditRow, BreakerRow
-from breaker_actors.store.section import IDS, StorePart, bump, by_ids
+from breaker_actors.store.section import DAY_MS, IDS, StorePart, bump, by_ids
 from breaker_actors.telemetry.after_commit import after_commit
 from breaker_actors.text.redaction import mask
 
@@ -30,12 +44,19 @@ ALWAYS = frozenset(
         "router.unlink",
         "channel.delete",
         "mute.end",
+        "mapping.delete",
         "key.revoke",
         "project.delete",
         "workspace.delete",
     )
 )
 """Actions that a full log does not stop: each takes something away, so there is an end to them."""
+REPEATED = frozenset(("console.sign_in", "console.sign_out"))
+"""Actions that a full log does not stop either, though there is no end to them: beyond FEW of a day, and at once in a
+full log, one entry of each for a key counts them. (In a full log one does so for overrides of a breaker, too: see
+`Note.is_override`.)"""
+FEW = 10
+OVERRIDES = ("override.set", "override.end")
 _OPEN = ("trace_id_url_template", "metadata")
 ENTRY_CHARS_MAX, PAGE_CHARS_MAX = 65_536, 1 << 20
 """Characters of JSON: of what an entry says about before and after each, and of all entries that are read at once (one
@@ -69,12 +90,19 @@ class Place(NamedTuple):
 
 
 class Note(NamedTuple):
-    """One change of one thing; `before` None: it was made, `after` None: it went."""
+    """One change of one thing; `before` None: it was made, `after` None: it went. `is_override`: it sets or ends an
+    override and does nothing else."""
 
     action: str
     target_id: str
     before: Any = None
     after: Any = None
+    is_override: bool = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether a full log counts it."""
+        return self.action in REPEATED or self.is_override
 
 
 class _Log(NamedTuple):
@@ -168,10 +196,71 @@ def write_down(c: Connection, place: Place, notes: Sequence[Note], judged: bool 
     if rows and (where := _log_of(place)) is not None:
         if not judged:
             refuse_beyond(c, place, notes)
+        if any(note.is_counted for note in notes):
+            rows = _without_counted(c, where, notes, rows)
         _count(c, where, rows)
     if rows:
         c.execute(insert(t.audit), rows)
         after_commit(partial(_log_lines, rows))
+
+
+def _without_counted(
+    c: Connection, log: _Log, notes: Sequence[Note], rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Those that get an entry each; the others are counted."""
+    is_full, left = used(c, log.of_id, log.what) >= 2 * shares(c).audit_bytes, []
+    for note, row in zip(notes, rows, strict=True):
+        if note.is_counted and (is_full or (note.action in REPEATED and not _is_of_few(c, row))):
+            _count_repeated(c, log, row, is_full)
+        else:
+            left.append(row)
+    return left
+
+
+def _is_of_few(c: Connection, row: dict[str, Any]) -> bool:
+    """Whether it is one of the first FEW of its day, which it is counted as."""
+    mine = t.counters.c.name == repeated_name(row["action"] + OF_DAY, row["target_id"])
+    none = row["at_ms"] // DAY_MS * (FEW + 1)
+    n = max(none, c.execute(select(t.counters.c.value).where(mine)).scalar() or 0)
+    if n - none >= FEW:
+        return False
+    c.execute(delete(t.counters).where(mine))
+    c.execute(insert(t.counters).values(name=repeated_name(row["action"] + OF_DAY, row["target_id"]), value=n + 1))
+    return True
+
+
+def _count_repeated(c: Connection, log: _Log, row: dict[str, Any], is_full: bool) -> None:
+    """One more in the entry that counts the action for its target that day, in a full log whichever day, or the first
+    of them."""
+    a, known = t.audit.c, t.counters.c.name == repeated_name(row["action"], row["target_id"])
+    number = c.execute(select(t.counters.c.value).where(known)).scalar()
+    found = c.execute(select(a.after, a.at_ms, a.who).where(a.number == number)).first() if number else None
+    if found is not None and not is_full and found.at_ms // DAY_MS != row["at_ms"] // DAY_MS:
+        found = None
+    before = found.after if found else None
+    after_commit(partial(_log_lines, [dict(row)]))
+    row["before"], row["after"] = None, {"times": 1 + (before or {}).get("times", 0), "last_ms": row["at_ms"]}
+    if found is not None and found.who != row["who"]:
+        row["after"]["last_who"] = row["who"]
+    if before is not None:
+        add(c, log.of_id, log.what, len(msgspec.json.encode(row["after"])) - len(msgspec.json.encode(before)))
+        c.execute(update(t.audit).where(a.number == number).values(after=row["after"]))
+        return
+    add(c, log.of_id, log.what, ROW_BYTES + _octets(row))
+    number = c.execute(insert(t.audit).values(row).returning(a.number)).scalar_one()
+    c.execute(delete(t.counters).where(known))
+    c.execute(insert(t.counters).values(name=repeated_name(row["action"], row["target_id"]), value=number))
+
+
+OF_DAY = ".day"
+COUNTED = (*REPEATED, *(action + OF_DAY for action in REPEATED))
+"""What a key has counters for."""
+
+
+def repeated_name(action: str, target_id: str | ColumnElement[str]) -> Any:
+    """The counter that tells the number of the entry which counts an action; with OF_DAY how many entries of its own it
+    has had in a day."""
+    return f"{action} " + target_id if isinstance(target_id, str) else literal(f"{action} ") + target_id
 
 
 def _log_lines(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -196,7 +285,7 @@ def _log_of(place: Place) -> _Log | None:
 def refuse_beyond(c: Connection, place: Place, notes: Sequence[Note]) -> None:
     """Raises Invalid where even short entries have filled the log, but for what takes something away."""
     log, most = _log_of(place), 2 * shares(c).audit_bytes
-    if log is None or all(note.action in ALWAYS for note in notes):
+    if log is None or all(note.action in ALWAYS or note.is_counted for note in notes):
         return
     if used(c, log.of_id, log.what) >= most:
         raise Invalid(

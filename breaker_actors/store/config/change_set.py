@@ -18,7 +18,7 @@ from breaker_actors.core.log_entries import BREAKER, BreakerSet, RouterView, enc
 from breaker_actors.errors import BreakerExists
 from breaker_actors.store import tables as t
 from breaker_actors.store.alerts import write_ends
-from breaker_actors.store.config.audit_log import Note, Place, write_down
+from breaker_actors.store.config.audit_log import OVERRIDES, Note, Place, write_down
 from breaker_actors.store.config.change_rows import (
     BREAKER_COLUMNS,
     Change,
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
     def notes(self) -> list[Note]:
         made = [Note("breaker.create", row.id, after=row) for row in self.created]
-        changed = [Note(_action_of(old, new), old.id, old, new) for old, new in self.edited]
+        changed = [Note(_action_of(old, new), old.id, old, new, _only_overrides(old, new)) for old, new in self.edited]
         return made + changed + [Note("breaker.delete", row.id, before=row) for row in self.removed]
 
 
@@ -78,6 +78,13 @@ def _action_of(old: BreakerRow, new: BreakerRow) -> str:
     if before == after:
         return "breaker.update"
     return "override.end" if after is None else "override.set"
+
+
+def _only_overrides(old: BreakerRow, new: BreakerRow) -> bool:
+    """Whether an edit sets or ends the override of a breaker and does nothing else, but say by whom and why."""
+    if _action_of(old, new) not in OVERRIDES or old.controls.mode != new.controls.mode:
+        return False
+    return all(getattr(old, name) == getattr(new, name) for name in EDITABLE if name != "control")
 
 
 def load_breakers(c: Connection, project_id: str, breaker_ids: Sequence[str] | None = None) -> list[BreakerRow]:

@@ -44,17 +44,12 @@ class Channels(Onces):
 
         def work(c: Connection) -> ChannelRow:
             lock_project(c, project_id)
-            _refuse_too_many(c, project_id)
-            with within_share(c, project_id), reweighed(c, project_id, t.channels, [row.id]):
-                c.execute(insert(t.channels).values(self._channel_values(row)))
-            write_down(c, Place(by, now_ms, project_id), [Note("channel.create", row.id, after=row)])
-            return row
+            return self._put_channel(c, Place(by, now_ms, project_id), row)
 
         return await self.write_once(await self._steps.whose(project_id), once, work)
 
     async def list_channels(self, project_id: str) -> list[ChannelRow]:
-        query = select(*_COLUMNS).where(t.channels.c.project_id == project_id).order_by(t.channels.c.number)
-        return await self._db.read(lambda c: [self._channel(row) for row in c.execute(query).all()])
+        return await self._db.read(lambda c: self._channels(c, project_id))
 
     async def get_channel(self, project_id: str, channel_id: str) -> ChannelRow | None:
         return await self._db.read(lambda c: self._find_channel(c, project_id, channel_id))
@@ -64,29 +59,43 @@ class Channels(Onces):
     ) -> ChannelRow:
         def work(c: Connection) -> ChannelRow:
             row = self._existing_channel(c, project_id, channel_id)
-            new = edit(row)
-            if new == row:
-                return row
-            if new.config is row.config and self._find_config(c, row.id) is None:
-                raise Invalid("The stored config can't be read: give it anew.", {"config": "is required"})
-            new = msgspec.structs.replace(
-                new, id=row.id, project_id=project_id, inserted_ms=row.inserted_ms, updated_ms=now_ms
-            )
-            with within_share(c, project_id), reweighed(c, project_id, t.channels, [row.id]):
-                c.execute(update(t.channels).where(t.channels.c.id == row.id).values(self._channel_values(new)))
-            write_down(c, Place(by, now_ms, project_id), [Note("channel.update", row.id, row, new)])
-            return new
+            return self._change_channel(c, Place(by, now_ms, project_id), row, edit(row))
 
         return await self._write_small(project_id, work)
 
     async def delete_channel(self, project_id: str, channel_id: str, now_ms: int, by: str = SYSTEM) -> None:
         def work(c: Connection) -> None:
             row = self._existing_channel(c, project_id, channel_id)
-            with reweighed(c, project_id, t.channels, [row.id]):
-                c.execute(delete(t.channels).where(t.channels.c.id == row.id))
-            write_down(c, Place(by, now_ms, project_id), [Note("channel.delete", row.id, before=row)])
+            remove_channel(c, Place(by, now_ms, project_id), row)
 
         await self._write_small(project_id, work)
+
+    def _channels(self, c: Connection, project_id: str) -> list[ChannelRow]:
+        """All channels of a project, oldest first."""
+        query = select(*_COLUMNS).where(t.channels.c.project_id == project_id).order_by(t.channels.c.number)
+        return [self._channel(row) for row in c.execute(query).all()]
+
+    def _put_channel(self, c: Connection, place: Place, row: ChannelRow) -> ChannelRow:
+        """Makes a channel of a locked project. Raises Invalid for one too many."""
+        _refuse_too_many(c, row.project_id)
+        with within_share(c, row.project_id), reweighed(c, row.project_id, t.channels, [row.id]):
+            c.execute(insert(t.channels).values(self._channel_values(row)))
+        write_down(c, place, [Note("channel.create", row.id, after=row)])
+        return row
+
+    def _change_channel(self, c: Connection, place: Place, row: ChannelRow, new: ChannelRow) -> ChannelRow:
+        """Changes a channel of a locked project; nothing is written where nothing is wanted."""
+        if new == row:
+            return row
+        if new.config is row.config and self._find_config(c, row.id) is None:
+            raise Invalid("The stored config can't be read: give it anew.", {"config": "is required"})
+        new = msgspec.structs.replace(
+            new, id=row.id, project_id=row.project_id, inserted_ms=row.inserted_ms, updated_ms=place.now_ms
+        )
+        with within_share(c, row.project_id), reweighed(c, row.project_id, t.channels, [row.id]):
+            c.execute(update(t.channels).where(t.channels.c.id == row.id).values(self._channel_values(new)))
+        write_down(c, place, [Note("channel.update", row.id, row, new)])
+        return new
 
     def _existing_channel(self, c: Connection, project_id: str, channel_id: str) -> ChannelRow:
         lock_project(c, project_id)
@@ -119,6 +128,12 @@ class Channels(Onces):
             return _decode_config(self._box.unseal(row.config, config_place(row.id)))
 
         return self.asides.attempt(opened, "channel", row.id, row.config, 0, row.project_id)
+
+
+def remove_channel(c: Connection, place: Place, row: ChannelRow) -> None:
+    with reweighed(c, row.project_id, t.channels, [row.id]):
+        c.execute(delete(t.channels).where(t.channels.c.id == row.id))
+    write_down(c, place, [Note("channel.delete", row.id, before=row)])
 
 
 def mail_channels(c: Connection) -> int:

@@ -34,27 +34,16 @@ class Mutes(Onces):
         once: Once | None = None,
         check: Callable[[], None] | None = None,
     ) -> MuteRow:
-        values = {field: getattr(draft, field) for field in MuteDraft.__struct_fields__}
-        values |= {"id": new_id(), "project_id": project_id, "created_by": by, "created_name": by_name}
-        values |= {"inserted_ms": now_ms, "updated_ms": now_ms}
-
         def work(c: Connection) -> MuteRow:
             if check is not None:
                 check()
             lock_project(c, project_id)
-            refuse_many_mutes(c, project_id, now_ms)
-            number = c.execute(insert(t.mutes).values(values).returning(t.mutes.c.number)).scalar_one()
-            _forget_oldest(c, project_id)
-            row = MuteRow(**values, number=number)
-            bump(c, MUTES)
-            write_down(c, Place(by, now_ms, project_id), [Note("mute.create", row.id, after=row)])
-            return row
+            return put_mute(c, Place(by, now_ms, project_id), new_id(), draft, by_name)
 
         return await self.write_once(await self._steps.whose(project_id), once, work)
 
     async def list_mutes(self, project_id: str) -> list[MuteRow]:
-        query = select(*MUTE_COLUMNS).where(t.mutes.c.project_id == project_id).order_by(t.mutes.c.number)
-        return await self._db.read(lambda c: [mute_of(row) for row in c.execute(query).all()])
+        return await self._db.read(lambda c: load_mutes(c, project_id))
 
     async def get_mute(self, project_id: str, mute_id: str) -> MuteRow | None:
         return await self._db.read(lambda c: _find(c, project_id, mute_id))
@@ -66,19 +55,7 @@ class Mutes(Onces):
             row = _existing(c, project_id, mute_id)
             if row.state(now_ms) == "expired":
                 raise Invalid("This mute has ended: make a new one.", {"state": "expired"})
-            wanted = edit(row)
-            if wanted == row:
-                return row
-            changed = {field: getattr(wanted, field) for field in MuteDraft.__struct_fields__}
-            changed["updated_ms"] = now_ms
-            if wanted.matchers != row.matchers:
-                changed["matched_ms"] = now_ms  # its limit for matching nothing begins anew
-            new = msgspec.structs.replace(row, **changed)
-            c.execute(update(t.mutes).where(t.mutes.c.id == row.id).values(changed))
-            if msgspec.structs.replace(wanted, comment=row.comment) != row:
-                bump(c, MUTES)  # a comment lets nothing go
-            write_down(c, Place(by, now_ms, project_id), [Note("mute.update", row.id, row, new)])
-            return new
+            return change_mute(c, Place(by, now_ms, project_id), row, edit(row))
 
         return await self._write_small(project_id, work)
 
@@ -87,9 +64,7 @@ class Mutes(Onces):
             row = _existing(c, project_id, mute_id)
             if row.state(now_ms) == "expired":
                 return row
-            ended = end_mute(c, row, "deleted", now_ms)
-            write_down(c, Place(by, now_ms, project_id), [Note("mute.end", row.id, row, ended)])
-            return ended
+            return remove_mute(c, Place(by, now_ms, project_id), row)
 
         return await self._write_small(project_id, work)
 
@@ -98,6 +73,50 @@ class Mutes(Onces):
 
     async def held_counts(self, project_id: str) -> dict[str, int]:
         return await self._db.read(lambda c: holding(c, project_id))
+
+
+def load_mutes(c: Connection, project_id: str) -> list[MuteRow]:
+    """All mutes of a project, oldest first."""
+    query = select(*MUTE_COLUMNS).where(t.mutes.c.project_id == project_id).order_by(t.mutes.c.number)
+    return [mute_of(row) for row in c.execute(query).all()]
+
+
+def put_mute(c: Connection, place: Place, id_: str, draft: MuteDraft, by_name: str) -> MuteRow:
+    """Makes a mute of a locked project. Raises Invalid for one too many."""
+    project_id = place.project_id or ""
+    values = {field: getattr(draft, field) for field in MuteDraft.__struct_fields__}
+    values |= {"id": id_, "project_id": project_id, "created_by": place.by, "created_name": by_name}
+    values |= {"inserted_ms": place.now_ms, "updated_ms": place.now_ms}
+    refuse_many_mutes(c, project_id, place.now_ms)
+    number = c.execute(insert(t.mutes).values(values).returning(t.mutes.c.number)).scalar_one()
+    _forget_oldest(c, project_id)
+    row = MuteRow(**values, number=number)
+    bump(c, MUTES)
+    write_down(c, place, [Note("mute.create", row.id, after=row)])
+    return row
+
+
+def change_mute(c: Connection, place: Place, row: MuteRow, wanted: MuteRow) -> MuteRow:
+    """Changes a mute of a locked project that has not ended; nothing is written where nothing is wanted."""
+    if wanted == row:
+        return row
+    changed = {field: getattr(wanted, field) for field in MuteDraft.__struct_fields__}
+    changed["updated_ms"] = place.now_ms
+    if wanted.matchers != row.matchers:
+        changed["matched_ms"] = place.now_ms  # its limit for matching nothing begins anew
+    new = msgspec.structs.replace(row, **changed)
+    c.execute(update(t.mutes).where(t.mutes.c.id == row.id).values(changed))
+    if msgspec.structs.replace(wanted, comment=row.comment) != row:
+        bump(c, MUTES)  # a comment lets nothing go
+    write_down(c, place, [Note("mute.update", row.id, row, new)])
+    return new
+
+
+def remove_mute(c: Connection, place: Place, row: MuteRow) -> MuteRow:
+    """Ends a mute of a locked project now."""
+    ended = end_mute(c, row, "deleted", place.now_ms)
+    write_down(c, place, [Note("mute.end", row.id, row, ended)])
+    return ended
 
 
 def _find(c: Connection, project_id: str, mute_id: str) -> MuteRow | None:

@@ -52,22 +52,24 @@ class Routers(Onces):
         return await self.write_once(
             await self._steps.whose(project_id),
             once,
-            lambda c: _create(c, place, project_id, draft),
+            lambda c: create_router(c, place, project_id, draft),
             lambda c, made: (made[0], load_breakers(c, project_id, made[0].breaker_ids)),
             lambda c, made: made[0].id if _told_bytes(c, made[0]) > ANSWER_BYTES_MAX else None,
         )
 
     async def list_routers(self, project_id: str) -> list[RouterRow]:
-        return await self._db.read(lambda c: _list(c, project_id))
+        return await self._db.read(lambda c: load_router_rows(c, project_id))
 
     async def get_router(self, project_id: str, router_id: str) -> RouterRow | None:
-        return await self._db.read(lambda c: _get(c, project_id, router_id))
+        return await self._db.read(lambda c: find_router(c, project_id, router_id))
 
     async def update_router(
         self, project_id: str, router_id: str, edit: RouterEdit, now_ms: int, by: str = SYSTEM
     ) -> tuple[RouterRow, list[int]]:
         place = Place(by, now_ms, project_id)
-        return await self._write_small(project_id, lambda c: _update(c, place, _locked(c, project_id, router_id), edit))
+        return await self._write_small(
+            project_id, lambda c: change_router(c, place, _locked(c, project_id, router_id), edit)
+        )
 
     async def router_entries(
         self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM
@@ -77,14 +79,14 @@ class Routers(Onces):
 
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         place = Place(by, now_ms, project_id)
-        return await self._write_small(project_id, lambda c: _delete(c, place, _locked(c, project_id, router_id)))
+        return await self._write_small(project_id, lambda c: remove_router(c, place, _locked(c, project_id, router_id)))
 
     async def link_breakers(
         self, project_id: str, router_id: str, breaker_ids: Sequence[str], now_ms: int, by: str = SYSTEM
     ) -> tuple[RouterRow, list[int]]:
         place = Place(by, now_ms, project_id)
         return await self._write_small(
-            project_id, lambda c: _link(c, place, _locked(c, project_id, router_id), breaker_ids)
+            project_id, lambda c: link(c, place, _locked(c, project_id, router_id), breaker_ids)
         )
 
     async def unlink_breaker(
@@ -92,7 +94,7 @@ class Routers(Onces):
     ) -> list[int]:
         place = Place(by, now_ms, project_id)
         return await self._write_small(
-            project_id, lambda c: _unlink(c, place, _locked(c, project_id, router_id), breaker_id)
+            project_id, lambda c: unlink(c, place, _locked(c, project_id, router_id), [breaker_id])
         )
 
 
@@ -112,12 +114,12 @@ def _row(found: Row[Any], breaker_ids: Iterable[str]) -> RouterRow:
     return RouterRow(**found._mapping, breaker_ids=tuple(breaker_ids))
 
 
-def _get(c: Connection, project_id: str, router_id: str) -> RouterRow | None:
+def find_router(c: Connection, project_id: str, router_id: str) -> RouterRow | None:
     found = c.execute(_live(project_id).where(t.routers.c.id == router_id)).first()
     return None if found is None else _row(found, (b.breaker_id for b in linked_of(c, [router_id])[router_id]))
 
 
-def _list(c: Connection, project_id: str) -> list[RouterRow]:
+def load_router_rows(c: Connection, project_id: str) -> list[RouterRow]:
     links = (
         select(t.links.c.router_id, t.links.c.breaker_id)
         .join(t.routers, t.routers.c.id == t.links.c.router_id)
@@ -134,7 +136,7 @@ def _list(c: Connection, project_id: str) -> list[RouterRow]:
 def _locked(c: Connection, project_id: str, router_id: str) -> RouterRow:
     """A live router of a project that nobody else writes to meanwhile."""
     lock_project(c, project_id)
-    row = _get(c, project_id, router_id)
+    row = find_router(c, project_id, router_id)
     if row is None:
         raise NotFound("There is no such router.", {"router_id": router_id})
     return row
@@ -156,12 +158,14 @@ def _stored(c: Connection, router_id: str) -> Row[Any]:
 # writing
 
 
-def _create(c: Connection, place: Place, project_id: str, draft: RouterDraft) -> tuple[RouterRow, list[int]]:
+def create_router(
+    c: Connection, place: Place, project_id: str, draft: RouterDraft, id_: str | None = None
+) -> tuple[RouterRow, list[int]]:
     check_shares(draft.metadata)
     lock_project(c, project_id)
     linked = _breakers(c, project_id, tuple(dict.fromkeys(draft.breaker_ids)))
     refuse_many_links(c, project_id, len(linked))
-    router_id = new_id()
+    router_id = id_ or new_id()
     row = RouterRow(
         id=router_id,
         project_id=project_id,
@@ -249,7 +253,7 @@ def _bring_back(c: Connection, router: RouterRow) -> list[Entry]:
     return _settings([row for row in rows if row.id not in homes], lost)
 
 
-def _update(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:
+def change_router(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:
     wanted = edit(row)
     if wanted == row:
         return row, []
@@ -265,7 +269,7 @@ def _update(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tu
     return new, change_ids
 
 
-def _delete(c: Connection, place: Place, row: RouterRow) -> list[int]:
+def remove_router(c: Connection, place: Place, row: RouterRow) -> list[int]:
     if row.breaker_ids:
         raise RouterHasBreakers(details={"breaker_ids": list(row.breaker_ids)})
     change_ids = _tell_view(c, row.id)
@@ -307,7 +311,7 @@ def _refuse_unreadable(mode: str) -> None:
         raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
 
 
-def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> tuple[RouterRow, list[int]]:
+def link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> tuple[RouterRow, list[int]]:
     wanted = (*breaker_ids, *_shadows(c, row.project_id, breaker_ids))
     asked = _breakers(c, row.project_id, tuple(dict.fromkeys(wanted)))
     before = set(row.breaker_ids)
@@ -327,10 +331,12 @@ def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str
     return linked, change_ids
 
 
-def _unlink(c: Connection, place: Place, row: RouterRow, breaker_id: str) -> list[int]:
-    if breaker_id not in row.breaker_ids:
-        raise NotFound("The breaker is not linked to this router.", {"breaker_id": breaker_id})
-    ended = {breaker_id, *_shadows(c, row.project_id, [breaker_id])} & set(row.breaker_ids)
+def unlink(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> list[int]:
+    """Ends the links of one or more breakers, and of their shadows, as one change."""
+    linked = set(row.breaker_ids)
+    if missing := [id_ for id_ in breaker_ids if id_ not in linked]:
+        raise NotFound("The breaker is not linked to this router.", {"breaker_id": missing[0]})
+    ended = {*breaker_ids, *_shadows(c, row.project_id, breaker_ids)} & linked
     since = end_links(c, row.project_id, row.id, sorted(ended))
     left = tuple(id_ for id_ in row.breaker_ids if id_ not in ended)
     _note_links(c, place, "router.unlink", row, msgspec.structs.replace(row, breaker_ids=left))

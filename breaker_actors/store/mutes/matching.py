@@ -7,24 +7,24 @@ a channel) `=` and `glob` ask for any, `!=` for none.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
 
+from breaker_actors.text import globs
+from breaker_actors.text.globs import pattern as _pattern
+
 Op = Literal["=", "!=", "glob"]
 MATCHERS_MAX = 20
-CHARS_MAX, STARS_MAX = 255, 8
-"""Characters of a value; and stars of a glob, each of which is looked for once."""
+CHARS_MAX = 255
+"""Characters of a value."""
 OF_METADATA, OF_ROUTER = "metadata.", "router."
 KEY_CHARS_MAX = 64
 ROUTERS_MAX = 100
 """Routers of a breaker that are looked at: the first that were linked."""
 COMPARISON = 200
-"""What a comparison takes beside its characters, in units of Effort. A glob takes up to 1.5 for each pair of characters
-of both sides."""
+"""What a comparison takes beside its characters, in units of Effort."""
 PLAIN = ("name", "id", "metric", "kind")
 OF_BREAKER = rf"{'|'.join(PLAIN)}|(metadata|router)\.[\s\S]{{1,{KEY_CHARS_MAX}}}"
 FIELD = rf"({OF_BREAKER}|channel)"
@@ -96,14 +96,12 @@ def asks_routers(matchers: Iterable[Matcher]) -> bool:
 
 def cost(matcher: Matcher, value: str) -> int:
     """What a comparison takes at most, in units of Effort."""
-    return COMPARISON + (3 * len(matcher.value) * len(value) // 2 if matcher.op == "glob" else 0)
+    return COMPARISON + (globs.cost(matcher.value, value) if matcher.op == "glob" else 0)
 
 
 def problem(matcher: Matcher) -> str:
     """Why a matcher can't be taken; "" when it can."""
-    if matcher.op == "glob" and matcher.value.count("*") > STARS_MAX:
-        return f"a glob has at most {STARS_MAX} stars"
-    return ""
+    return globs.problem(matcher.value) if matcher.op == "glob" else ""
 
 
 def _values(field: str, breaker: BreakerFacts) -> Sequence[str]:
@@ -130,14 +128,3 @@ def _holds(matcher: Matcher, values: Sequence[str], effort: Effort | None) -> bo
                 if pattern.fullmatch(value):
                     return True
             return False
-
-
-@lru_cache(maxsize=1024)
-def _pattern(glob: str) -> re.Pattern[str]:
-    """The parts between stars are looked for one after the other, each at its first place: an atomic group never comes
-    back to look for another one, so the work is bounded by the product of both lengths."""
-    first, *rest = [re.escape(part).replace(r"\?", ".") for part in re.sub(r"\*+", "*", glob).split("*")]
-    if not rest:
-        return re.compile(f"(?s:{first})")
-    middle = "".join(f"(?>.*?{part})" for part in rest[:-1])
-    return re.compile(f"(?s:{first}{middle}.*{rest[-1]})")

@@ -29,7 +29,7 @@ from breaker_actors.store.checksums import chained, checksum_of
 from breaker_actors.store.fencing import JOURNALS
 from breaker_actors.store.quotas import add
 from breaker_actors.store.rows import JournalHead, alert_of
-from breaker_actors.store.section import IDS, StorePart, chunks
+from breaker_actors.store.section import IDS, StorePart, by_ids, chunks
 
 
 class Journals(StorePart):
@@ -40,6 +40,18 @@ class Journals(StorePart):
     async def journal_head(self, shard: int) -> JournalHead:
         row = await self._db.read(lambda c: JOURNALS.stored(c, shard))
         return JournalHead(shard, 0, 0) if row is None else JournalHead(shard, row.epoch, row.sequence)
+
+    async def organisations_of(self, project_ids: Sequence[str]) -> dict[str, str]:
+        rows = await self._db.look_up(lambda c: by_ids(c, _ORGANISATIONS, project_ids))
+        return {project_id: org_id for project_id, org_id in rows}
+
+    async def listeners_of(self, project_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for project_id, kinds, count in await self._db.look_up(lambda c: by_ids(c, _LISTENERS, project_ids)):
+            mine = found.setdefault(project_id, {})
+            for kind in kinds:
+                mine[kind] = mine.get(kind, 0) + count
+        return found
 
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
         return await self._db.write_rows(lambda c: _commit(c, head, commits))
@@ -81,6 +93,16 @@ def _store_record_statement() -> Update:
     )
 
 
+_ORGANISATIONS = (
+    select(t.projects.c.id, t.workspaces.c.org_id)
+    .join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+    .where(t.projects.c.id.in_(IDS))
+)
+_LISTENERS = (
+    select(t.channels.c.project_id, t.channels.c.events, func.count())
+    .where(t.channels.c.project_id.in_(IDS), t.channels.c.enabled)
+    .group_by(t.channels.c.project_id, t.channels.c.events)
+)
 _ADVANCE = _advance_statement()
 _ADD_EVENTS = insert(t.events)
 _FENCES = _fence_statement(literal(False))

@@ -57,6 +57,11 @@ class Reads(StorePart):
         query = query.where(r.id.in_(IDS), belongs(r.project_id, project_id))
         return await self._db.read(lambda c: {row.id: row.mode for row in by_ids(c, query, router_ids)})
 
+    async def router_names(self, project_id: str) -> dict[str, str]:
+        r = t.routers.c
+        query = select(r.id, r.name).where(r.project_id == project_id, r.deleted_ms.is_(None)).order_by(r.number)
+        return await self._db.read(lambda c: {row.id: row.name for row in c.execute(query)})
+
     async def router_links(self, project_id: str, router_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         r, links = t.routers.c, t.links.c
         query = select(links.router_id, links.breaker_id).join(t.routers, r.id == links.router_id)

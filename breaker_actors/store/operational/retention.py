@@ -17,6 +17,7 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    or_,
     select,
     tuple_,
     update,
@@ -26,7 +27,8 @@ from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.model import Record
 from breaker_actors.messages import LogFloor
 from breaker_actors.store import tables as t
-from breaker_actors.store.alerts import begins_outage
+from breaker_actors.store.config.audit_log import OVERRIDES
+from breaker_actors.store.outages import begins_outage
 from breaker_actors.store.outbox.held import prune_mutes
 from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
 from breaker_actors.store.section import StorePart, bump, chunks
@@ -72,6 +74,7 @@ class Upkeeps(StorePart):
                 removed[name] += gone
                 if gone == 0 or seen < PAGE:
                     break
+        await self._db.write(_forget_counted)
         removed["events"] += await self._prune_beyond()
         removed["ended_links"] = await self._db.write(lambda c: _prune_ended_links(c, self.asides))
         removed["mutes"] = await self._db.write(lambda c: prune_mutes(c, before_ms))
@@ -87,6 +90,13 @@ class Upkeeps(StorePart):
                 break
         await self._db.write(sweep)
         return removed
+
+
+def _forget_counted(c: Connection) -> None:
+    """Drops the counters of overrides whose entries have gone."""
+    name, there = t.counters.c.name, select(t.audit.c.number).where(t.audit.c.number == t.counters.c.value)
+    overrides = or_(*(name.startswith(f"{action} ") for action in OVERRIDES))
+    c.execute(delete(t.counters).where(overrides, ~there.exists()))
 
 
 def _history_ms(c: Connection) -> int | None:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from breaker_actors.store import tables as t
-from breaker_actors.store.rows import CircuitRow, Waiting
+from breaker_actors.store.rows import PENDING_COUNTED, CircuitRow, Failing, Waiting
 from breaker_actors.store.section import IDS, by_ids
 
 # Written out, not as a parameter: the planner must see that the partial index serves.
@@ -89,9 +89,33 @@ def circuits_of(c: Connection, channel_ids: Sequence[str]) -> dict[str, CircuitR
     return {row.channel_id: CircuitRow(**row._mapping) for row in by_ids(c, _CIRCUITS, channel_ids)}
 
 
-def circuit_now(c: Connection, channel_id: str) -> CircuitRow | None:
-    stored, channel = circuits_of(c, [channel_id]).get(channel_id), channels_of(c, [channel_id]).get(channel_id)
-    return stored if stored and channel is not None and stored.version == version_of(channel) else None
+def failing(c: Connection, project_id: str) -> list[Failing]:
+    """The channels of a project that a failure is known of, with what waits for them, by name."""
+    ch = t.channels.c
+    mine = select(ch.id, ch.name).where(ch.project_id == project_id)
+    names = {project_id: ""} | {row.id: row.name for row in c.execute(mine)}
+    circuits = circuits_of(c, list(names))
+    if not circuits:
+        return []
+    there = channels_of(c, list(circuits))
+    known = [id_ for id_, row in circuits.items() if id_ in there and row.version == version_of(there[id_])]
+    waits = {id_: _waits(c, id_) for id_ in known}
+    found = []
+    for id_ in sorted(known, key=lambda one: (names[one], one)):
+        count, oldest_ms = waits[id_]
+        found.append(
+            Failing(channel_id=id_, name=names[id_], circuit=circuits[id_], pending=count, oldest_ms=oldest_ms)
+        )
+    return found
+
+
+def _waits(c: Connection, channel_id: str) -> tuple[int, int | None]:
+    """How many wait, up to PENDING_COUNTED, and when the first of them came. Most are seen in the index alone."""
+    o = t.outbox.c
+    mine = select(o.number).where(PENDING, o.channel_id == channel_id).order_by(o.number)
+    numbers = mine.limit(PENDING_COUNTED).subquery()
+    first, count = c.execute(select(func.min(numbers.c.number), func.count()).select_from(numbers)).one()
+    return count, c.execute(select(o.created_ms).where(o.number == first)).scalar()
 
 
 def store_circuit(c: Connection, row: CircuitRow) -> None:

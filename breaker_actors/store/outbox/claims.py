@@ -9,25 +9,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, Update, bindparam, delete, func, literal, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from breaker_actors.store import tables as t
 from breaker_actors.store.fencing import NOTIFIER
 from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, store_circuit
+from breaker_actors.store.outbox.payloads import TOLD
 from breaker_actors.store.rows import CircuitRow, DeliveryResult, DeliveryRow
 from breaker_actors.store.section import IDS, chunks
 
 PAGE, HEADS_MAX = 64, 400
 """A lease reads a channel's rows by pages and looks at so many breakers at most: if all of those are being sent or wait
 to be tried again, the others wait with them."""
-GIVE_UP_MAX = 500
+GIVE_UP_MAX, BEGUN_MAX = 500, 2_000
+"""Rows of a channel that does not answer: so many are given up at once, and of so many their time begins."""
 PAUSE_MAX_MS = 3_600_000
 """No row waits longer to be tried again: an hour is what a receiver may ask for."""
 LEASE_APART_MS = 5_000
 """So far beyond a lease of now one of another Notifier may lie, whose clock is another."""
-COLUMNS = [t.outbox.c[f] for f in DeliveryRow.__struct_fields__]
+COLUMNS = [TOLD if f == "told" else t.outbox.c[f] for f in DeliveryRow.__struct_fields__]
 GONE = "the channel was disabled or deleted"
 NOT_TOLD = {
     "dead": "no trip of this outage could be sent: see the dead one",
@@ -42,20 +47,19 @@ def _queue_heads_statement() -> Select[Any]:
     return query.order_by(o.number).limit(literal(PAGE, literal_execute=True))
 
 
-def _claim_statements() -> tuple[Update, Select[Any]]:
+def _claim_statement() -> ReturningUpdate[Any]:
     o = t.outbox.c
-    mine = o.number.in_(bindparam("numbers", expanding=True)) & PENDING
-    taking = (
+    return (
         update(t.outbox)
-        .where(mine)
+        .where(o.number.in_(IDS) & PENDING)
         .values(
             lease_epoch=bindparam("epoch"),
             lease_until_ms=bindparam("until"),
             attempts=o.attempts + 1,
             since_ms=func.coalesce(o.since_ms, bindparam("now")),
         )
+        .returning(*COLUMNS)
     )
-    return taking, select(*COLUMNS).where(mine).order_by(o.number)
 
 
 def _settle_statement() -> Update:
@@ -83,7 +87,7 @@ def _claimed_statement() -> Select[Any]:
 
 _HEADS = _queue_heads_statement()
 _HEADS_BEYOND = _HEADS.where(t.outbox.c.breaker_id.not_in(bindparam("seen", expanding=True)))
-_CLAIM, _CLAIMED = _claim_statements()
+_CLAIM = _claim_statement()
 _CLAIMED_OF_EPOCH = _claimed_statement()
 _SETTLE = _settle_statement()
 
@@ -95,6 +99,22 @@ class Term(NamedTuple):
     now_ms: int
     until_ms: int
     held: frozenset[str]
+
+
+class Ready(NamedTuple):
+    """Of one channel: numbers of rows that may be taken now, when the next of the others may be, and how many were
+    ended because their trips were not told, by state."""
+
+    numbers: list[int]
+    later_ms: int | None
+    dropped: dict[str, int]
+
+
+class Overdue(NamedTuple):
+    """Of a channel that does not answer: numbers of rows whose time does not run yet, and rows to be given up."""
+
+    fresh: list[int]
+    ripe: list[Any]
 
 
 def delivery_of(row: Row[Any]) -> DeliveryRow:
@@ -139,13 +159,20 @@ def _free_ms(row: Any, term: Term) -> int | None:
     return max(next_ms, leased_ms)
 
 
+def ready_of(c: Connection, channel_id: str, want: int, term: Term) -> Ready:
+    """What of a channel may be claimed. Ends on the way what follows a trip that was never told."""
+    heads, later_ms = heads_of(c, channel_id, want, term)
+    followers = [(channel_id, head.incident) for head in heads if head.kind != "trip" and head.incident is not None]
+    dropped = drop_followers(c, followers, term.now_ms)
+    return Ready([head.number for head in heads], later_ms, dict(dropped))
+
+
 def claim(c: Connection, numbers: Sequence[int], term: Term) -> list[DeliveryRow]:
-    """Leases rows that are still pending; each counts as attempted from here on."""
-    if not numbers:
-        return []
-    which = {"numbers": list(numbers)}
-    c.execute(_CLAIM, which | {"epoch": term.epoch, "until": term.until_ms, "now": term.now_ms})
-    return [delivery_of(row) for row in c.execute(_CLAIMED, which)]
+    """Leases rows, of whichever channels, that are still pending, oldest first; each counts as attempted from here
+    on."""
+    values = {"epoch": term.epoch, "until": term.until_ms, "now": term.now_ms}
+    taken = [delivery_of(row) for some in chunks(numbers) for row in c.execute(_CLAIM, values | {"ids": some})]
+    return sorted(taken, key=attrgetter("number"))
 
 
 def settle(
@@ -195,11 +222,12 @@ def drop_followers(c: Connection, outages: Iterable[tuple[str, int | None]], now
     o = t.outbox.c
     wanted = {(channel_id, incident) for channel_id, incident in outages if incident is not None}
     trips: dict[tuple[str, int], set[str]] = {pair: set() for pair in wanted}
-    for some in chunks(sorted({incident for _, incident in wanted})):
-        query = select(o.channel_id, o.incident, o.state).where(o.incident.in_(some), o.kind == "trip")
-        for channel_id, incident, state in c.execute(query):
-            if (channel_id, incident) in trips:
-                trips[channel_id, incident].add(state)
+    for of_channel, pairs in groupby(sorted(wanted), key=itemgetter(0)):
+        # of this channel alone: an outage may have thousands of trips on others
+        query = select(o.incident, o.state).where(o.channel_id == of_channel, o.kind == "trip").distinct()
+        for some in chunks([incident for _, incident in pairs]):
+            for incident, state in c.execute(query.where(o.incident.in_(some))):
+                trips[of_channel, incident].add(state)
     dropped: Counter[str] = Counter()
     for (channel_id, incident), states in trips.items():
         if not states & {"sent", "pending"}:
@@ -210,23 +238,41 @@ def drop_followers(c: Connection, outages: Iterable[tuple[str, int | None]], now
     return dropped
 
 
-def give_up(c: Connection, epoch: int, channel_id: str, now_ms: int, before_ms: int, error: str) -> dict[str, int]:
-    """Rows of a channel that does not answer: their time runs from now on at the latest; what was tried since
-    `before_ms`, or waited for that long, is dead. A row behind one that is being sent, or is younger, waits with it."""
-    NOTIFIER.check(c, epoch)
+def overdue(c: Connection, epoch: int, channel_id: str, now_ms: int, before_ms: int) -> Overdue:
+    """What `give_up` is about, as far as it is bounded. It walks through all that waits for a channel, so nobody's
+    writes may wait for it. Raises Fenced."""
+    NOTIFIER.look(c, epoch)
     o = t.outbox.c
     mine = (o.channel_id == channel_id) & PENDING
-    c.execute(update(t.outbox).where(mine, o.since_ms.is_(None)).values(since_ms=now_ms))
+    fresh = select(o.number).where(mine, o.since_ms.is_(None)).order_by(o.number).limit(BEGUN_MAX)
     ripe = (o.lease_epoch.is_(None) | (o.lease_until_ms <= now_ms)) & (o.since_ms <= before_ms)
-    kept = select(o.breaker_id, func.min(o.number)).where(mine, ~ripe).group_by(o.breaker_id)
-    first_kept = {breaker_id: number for breaker_id, number in c.execute(kept)}
     query = select(o.number, o.breaker_id, o.kind, o.incident).where(mine, ripe).order_by(o.number).limit(GIVE_UP_MAX)
-    rows = [row for row in c.execute(query) if row.number < first_kept.get(row.breaker_id, row.number + 1)]
+    rows = list(c.execute(query))
+    first_kept = dict[str, int]()
+    if rows:
+        kept = select(o.breaker_id, func.min(o.number)).where(mine, ~ripe | o.since_ms.is_(None)).group_by(o.breaker_id)
+        first_kept = {breaker_id: number for breaker_id, number in c.execute(kept)}
+    given_up = [row for row in rows if row.number < first_kept.get(row.breaker_id, row.number + 1)]
+    return Overdue(list(c.execute(fresh).scalars()), given_up)
+
+
+def give_up(c: Connection, epoch: int, channel_id: str, now_ms: int, error: str, found: Overdue) -> dict[str, int]:
+    """Rows of a channel that does not answer: their time runs from now on at the latest; what was tried for too long,
+    or waited, is dead. A row behind one that is being sent, or is younger, waits with it. Raises Fenced: so nobody else
+    can have leased any of them since they were found."""
+    NOTIFIER.check(c, epoch)
+    o = t.outbox.c
+    for some in chunks(found.fresh):
+        begins = update(t.outbox).where(o.number.in_(some), PENDING, o.since_ms.is_(None))
+        c.execute(begins.values(since_ms=now_ms))
     ended = {"state": "dead", "ended_ms": now_ms, "last_error": func.coalesce(o.last_error, error)}
-    for some in chunks([row.number for row in rows]):
-        c.execute(update(t.outbox).where(o.number.in_(some), PENDING).values(ended))
-    dropped = drop_followers(c, [(channel_id, row.incident) for row in rows if row.kind == "trip"], now_ms)
-    return dict(dropped + Counter(dead=len(rows)))
+    dead = 0
+    for some in chunks([row.number for row in found.ripe]):
+        dead += c.execute(
+            update(t.outbox).where(o.number.in_(some), PENDING, o.since_ms.is_not(None)).values(ended)
+        ).rowcount
+    dropped = drop_followers(c, [(channel_id, row.incident) for row in found.ripe if row.kind == "trip"], now_ms)
+    return dict(dropped + Counter(dead=dead))
 
 
 def cancel(c: Connection, epoch: int, channel_id: str, now_ms: int) -> int:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Select,
     String,
     bindparam,
+    case,
     exists,
     func,
     or_,
@@ -40,7 +41,7 @@ from breaker_actors.store.mutes.matching import (
 )
 from breaker_actors.store.outbox.channel_queue import channels_of
 from breaker_actors.store.outbox.claims import GONE
-from breaker_actors.store.outbox.judging import EFFORT_MAX, Judge
+from breaker_actors.store.outbox.judging import EFFORT_MAX, LOADED, Judge
 from breaker_actors.store.outbox.muting import (
     FACTS,
     HELD,
@@ -56,28 +57,43 @@ from breaker_actors.store.outbox.muting import (
     stands,
     told_late,
 )
+from breaker_actors.store.outbox.payloads import TOLD, drop_unused, point_to_payloads, store_payloads
 from breaker_actors.store.quotas import UNMUTED
-from breaker_actors.store.rows import SYSTEM, AlertPayload, HeldLook, MutedBy, MuteEnd, MuteRow, MutesTended
+from breaker_actors.store.rows import (
+    ALERTS_ALONE,
+    SYSTEM,
+    AlertPayload,
+    HeldLook,
+    MutedBy,
+    MuteEnd,
+    MuteRow,
+    MutesTended,
+)
 from breaker_actors.store.section import IDS, bump, by_ids, chunks
 
 LOOK_MAX, ENDED_MAX, MATCHED_MAX = 500, 500, 20
 """Held deliveries, mutes that are over, and mutes that are held against their project, of one transaction."""
+WARNED_PART = 4
+"""At most this part of a mute's length is behind its warning: a quarter."""
 SHARE_MIN = 20
 """Held deliveries of a project in its turn, at least: LOOK_MAX by the number of projects."""
-LOADED, FACTS_COST, MATCH_EFFORT_MAX = 20_000, 5_000, 200_000_000
-"""In units of Effort: to load a mute; a breaker or one of its routers; and what one transaction, which writes nothing,
-spends on mutes that are held against their projects."""
+FACTS_COST, MATCH_EFFORT_MAX = 5_000, 200_000_000
+"""In units of Effort: to load a breaker or one of its routers; and what one transaction, which writes nothing, spends
+on mutes that are held against their projects."""
 MUTES = "mutes"
 """The counter of changes of mutes."""
 _IS_PLAIN = type_coerce(t.mutes.c.windows, String) == "[]"
 """Whether a mute has no windows, by what is stored."""
+_NEWS = select(
+    select(t.counters.c.value).where(t.counters.c.name == MUTES).scalar_subquery(),
+    select(func.max(t.outbox.c.number)).where(HELD).scalar_subquery(),
+)
 
 
 def news(c: Connection) -> tuple[int, int]:
     """What tells that held deliveries are to be looked at: the count of changes of mutes, and the newest held one."""
-    changes = select(t.counters.c.value).where(t.counters.c.name == MUTES)
-    newest = select(func.max(t.outbox.c.number)).where(HELD)
-    return c.execute(changes).scalar() or 0, c.execute(newest).scalar() or 0
+    changes, newest = c.execute(_NEWS).one()
+    return changes or 0, newest or 0
 
 
 def count(c: Connection) -> int:
@@ -98,7 +114,7 @@ def _newer_trip() -> ColumnElement[bool]:
 
 def _page_statement() -> Select[Any]:
     o = t.outbox.c
-    columns = (o.number, o.project_id, o.channel_id, o.breaker_id, o.told, o.mute_id)
+    columns = (o.number, o.project_id, o.channel_id, o.breaker_id, TOLD, o.mute_id, o.payload_id)
     query = select(*columns, stands().label("stands"), _newer_trip().label("superseded"))
     return query.where(HELD).order_by(o.number)
 
@@ -245,7 +261,8 @@ def carry_out(c: Connection, epoch: int, now_ms: int, plan: Plan) -> HeldLook:
     changed = {id_ for id_, version in _versions(c, sorted(plan.versions)).items() if version != plan.versions[id_]}
     ends: dict[str, list[int]] = {}
     mutes: dict[str, list[int]] = {}
-    released: list[dict[str, Any]] = []
+    released: list[int] = []
+    retold: list[dict[str, Any]] = []
     channels, unjudged = set[str](), 0
     for row, state, mute_id, judged in plan.fates:
         if row.number not in stands_now:
@@ -256,12 +273,14 @@ def carry_out(c: Connection, epoch: int, now_ms: int, plan: Plan) -> HeldLook:
             ends.setdefault("suppressed" if state == "pending" else state, []).append(row.number)
         elif row.project_id not in changed:
             mute = plan.named.get(row.mute_id)
-            told = row.told if mute is None else told_late(row.told, mute)
-            released.append({"its": row.number, "what": told})
+            released.append(row.number)
+            if mute is not None:
+                told = told_late(row.told, mute)
+                retold.append({"its": row.number, "project_id": row.project_id, "told": told, "before": row.payload_id})
             channels.add(row.channel_id)
             unjudged += not judged
-    if released:
-        c.execute(_RELEASE, released)
+    _retell(c, retold)
+    _change(c, released, {"state": "pending", "next_ms": 0})
     if unjudged:
         bump(c, UNMUTED, unjudged)
     for state, numbers in sorted(ends.items()):
@@ -274,11 +293,20 @@ def carry_out(c: Connection, epoch: int, now_ms: int, plan: Plan) -> HeldLook:
     return replace(plan.looked, released=tuple(channels), states=states)
 
 
-_RELEASE = (
+_POINT = (
     update(t.outbox)
     .where(t.outbox.c.number == bindparam("its"), t.outbox.c.state == "held")
-    .values(state="pending", next_ms=0, told=bindparam("what", type_=t.outbox.c.told.type))
+    .values(told=None, payload_id=bindparam("what"))
 )
+
+
+def _retell(c: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Changes what held deliveries tell, by their numbers; what they told before goes, unless others tell it."""
+    if not rows:
+        return
+    store_payloads(c, point_to_payloads(rows), rows)
+    c.execute(_POINT, [{"its": row["its"], "what": row["payload_id"]} for row in rows])
+    drop_unused(c, [row["before"] for row in rows])
 
 
 def _change(c: Connection, numbers: Sequence[int], values: Mapping[str, Any]) -> None:
@@ -287,7 +315,7 @@ def _change(c: Connection, numbers: Sequence[int], values: Mapping[str, Any]) ->
 
 
 def tend(c: Connection, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
-    """Ends mutes that are over, and warns of those that end within `ahead_ms` while they hold something back."""
+    """Ends mutes that are over, and warns of those that end within their lead while they hold something back."""
     NOTIFIER.check(c, epoch)
     m = t.mutes.c
     over = select(*MUTE_COLUMNS).where(LIVE, m.ends_ms <= now_ms).order_by(m.ends_ms).limit(ENDED_MAX)
@@ -296,16 +324,17 @@ def tend(c: Connection, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
         end_mute(c, mute, "expired", mute.ends_ms or now_ms)
     unwarned = LIVE & (m.ends_ms > now_ms) & (_IS_PLAIN)
     unwarned &= or_(m.warned_ms.is_(None), m.warned_ms != m.ends_ms)
-    soon = select(*MUTE_COLUMNS).where(unwarned, m.ends_ms <= now_ms + ahead_ms).order_by(m.ends_ms).limit(ENDED_MAX)
+    due_ms = m.ends_ms - _lead_ms(ahead_ms)
+    near = m.ends_ms <= now_ms + ahead_ms  # for the index
+    soon = select(*MUTE_COLUMNS).where(unwarned, near, due_ms <= now_ms).order_by(m.ends_ms).limit(ENDED_MAX)
     warned: set[str] = set()
     for row in c.execute(soon.with_for_update()).all():
         warned |= _warn(c, mute_of(row), now_ms)
     running = LIVE & (m.starts_ms <= now_ms) & or_(m.ends_ms.is_(None), m.ends_ms > now_ms)
     count, oldest_ms = c.execute(select(func.count(), func.min(m.starts_ms)).where(running)).one()
     first_end = select(func.min(m.ends_ms)).where(LIVE, m.ends_ms > now_ms)
-    first_warning = select(func.min(m.ends_ms)).where(unwarned, m.ends_ms > now_ms + ahead_ms)
-    ends_ms, warning_ms = c.execute(first_end).scalar(), c.execute(first_warning).scalar()
-    times = [ms for ms in (ends_ms, None if warning_ms is None else warning_ms - ahead_ms) if ms is not None]
+    first_warning = select(func.min(due_ms)).where(unwarned, due_ms > now_ms)
+    times = [ms for one in (first_end, first_warning) if (ms := c.execute(one).scalar()) is not None]
     return MutesTended(
         ended=tuple(mute.id for mute in ended),
         warned=tuple(sorted(warned)),
@@ -313,6 +342,13 @@ def tend(c: Connection, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
         running=count,
         oldest_ms=oldest_ms,
     )
+
+
+def _lead_ms(ahead_ms: int) -> ColumnElement[int]:
+    """So long before its end a mute is warned of: `ahead_ms`, and of a short one the last part of its length, so that
+    it is quiet for most of it."""
+    length = t.mutes.c.ends_ms - t.mutes.c.starts_ms
+    return case((length < WARNED_PART * ahead_ms, length // WARNED_PART), else_=ahead_ms)
 
 
 def end_mute(c: Connection, mute: MuteRow, reason: MuteEnd, at_ms: int) -> MuteRow:
@@ -324,8 +360,8 @@ def end_mute(c: Connection, mute: MuteRow, reason: MuteEnd, at_ms: int) -> MuteR
 
 
 def _warn(c: Connection, mute: MuteRow, now_ms: int) -> set[str]:
-    """One row for each channel on which something waits behind the mute, once per end; PagerDuty, which knows alerts
-    alone, hears nothing. The channels."""
+    """One row for each channel on which something waits behind the mute, once per end; those that know alerts alone
+    hear nothing. The channels."""
     o = t.outbox.c
     behind = select(o.channel_id, func.count()).where(o.project_id == mute.project_id, HELD, o.mute_id == mute.id)
     waiting = {channel_id: n for channel_id, n in c.execute(behind.where(stands()).group_by(o.channel_id))}
@@ -337,7 +373,7 @@ def _warn(c: Connection, mute: MuteRow, now_ms: int) -> set[str]:
     rows = [
         warning(mute.project_id, id_, replace(told, muted_by=replace(by, holding=n)), mute.id)
         for id_, n in sorted(waiting.items())
-        if id_ in there and there[id_].channel != "pagerduty"
+        if id_ in there and there[id_].channel not in ALERTS_ALONE
     ]
     if waiting:
         c.execute(update(t.mutes).where(t.mutes.c.id == mute.id).values(warned_ms=mute.ends_ms))
@@ -418,7 +454,8 @@ def project_facts(c: Connection, project_id: str, routers: bool = True) -> list[
 def holding(c: Connection, project_id: str) -> dict[str, int]:
     """How many deliveries each mute of a project holds."""
     o = t.outbox.c
-    query = select(o.mute_id, func.count()).where(o.project_id == project_id, HELD).group_by(o.mute_id)
+    mine = (o.project_id == project_id) & o.mute_id.is_not(None)
+    query = select(o.mute_id, func.count()).where(mine, HELD).group_by(o.mute_id)
     return {mute_id: n for mute_id, n in c.execute(query)}
 
 

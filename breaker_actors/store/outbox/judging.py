@@ -26,10 +26,10 @@ from breaker_actors.store.mutes.schedule import FOREVER, Stretch, stretch
 from breaker_actors.store.rows import MuteRow
 
 EFFORT_MAX = 50_000_000
-"""What one transaction may spend on matching for one project, in units of Effort: some 50 ms at most."""
-STRETCH, MUTE, ROUTER = 100_000, 1_000, 2_000
-"""What it takes to find out when a mute with windows is active, to ask one for that again, and to read a router, beside
-10 for each character of its metadata."""
+"""What one transaction may spend on matching, in units of Effort: some 50 ms at most, whoever is in it."""
+LOADED, STRETCH, MUTE, ROUTERS, ROUTER = 100_000, 100_000, 1_000, 300_000, 2_000
+"""What it takes to load a mute and sort out its matchers, to find out when one with windows is active, to ask one for
+that again, to look for a breaker's routers, and to read one of them, beside 10 for each character of its metadata."""
 
 RoutersOf = Callable[[str], Sequence[dict[str, str]]]
 
@@ -134,6 +134,7 @@ class Judge:
     def _and_routers(self, breaker: BreakerFacts) -> BreakerFacts:
         known = self._with_routers.get(breaker.id)
         if known is None:
+            self._effort.spend(ROUTERS)
             routers = tuple(self._routers_of(breaker.id))
             known = self._with_routers[breaker.id] = msgspec.structs.replace(breaker, routers=routers)
             for metadata in routers:

@@ -2,24 +2,25 @@
 
 A trip that a mute matches is held. A trip of the same breaker that comes later on the same channel takes the place of
 the held one, so at most one is held per breaker and channel. A recovery whose trip was sent, or will be, goes out; one
-whose trip is held ends with it, both suppressed. Sync functions over a `Connection`; neighbours: `alerts.py`, which
-calls them, `held.py`, which releases.
+whose trip is held ends with it, both suppressed. The transaction is everybody's, so matching has a bound there: a trip
+beyond it is held without a mute until the Notifier has decided. Sync functions over a `Connection`; neighbours:
+`alerts.py`, which calls them, `judges.py`, who is judged with what effort, `held.py`, which releases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, exists, literal, select, tuple_, update
 
 from breaker_actors.store import tables as t
-from breaker_actors.store.mutes.matching import ROUTERS_MAX, BreakerFacts, ChannelFacts, Effort, Spent
-from breaker_actors.store.outbox.judging import EFFORT_MAX, Judge
-from breaker_actors.store.quotas import UNMUTED
+from breaker_actors.store.mutes.matching import ROUTERS_MAX, BreakerFacts, ChannelFacts, Spent
+from breaker_actors.store.outages import begins_outage
+from breaker_actors.store.outbox.judging import Judge
 from breaker_actors.store.rows import AlertPayload, MutedBy, MuteRow
-from breaker_actors.store.section import IDS, bump, by_ids, chunks
+from breaker_actors.store.section import IDS, by_ids, chunks
 
 # Written out, not as a parameter: the planner must see that the partial index serves.
 HELD = t.outbox.c.state == literal("held", literal_execute=True)
@@ -52,20 +53,22 @@ _MUTES = select(*MUTE_COLUMNS).where(LIVE, t.mutes.c.project_id.in_(IDS)).order_
 
 
 class Superseded(NamedTuple):
-    """A held delivery of the store that ends when the new one `by` is stored."""
+    """A held delivery of the store that ends when the new one `by` is stored; `state` pending: it goes out with it."""
 
     number: int
     at_ms: int
     by: str
+    state: Literal["suppressed", "pending"] = "suppressed"
 
 
 class _Held(NamedTuple):
-    """A trip that is held: a new row, or one of the store by its number."""
+    """A trip that is held: a new row, or one of the store by its number. `mute_id` None: nobody has decided yet."""
 
-    mute_id: str
+    mute_id: str | None
     incident: int | None
     row: dict[str, Any] | None
     number: int
+    born_ms: int
 
 
 def is_quiet(project_id: Column[str]) -> ColumnElement[bool]:
@@ -78,7 +81,7 @@ def stands() -> ColumnElement[bool]:
     """Whether the outage of a delivery goes on: its breaker is not closed, and was not since."""
     o, e, b = t.outbox.c, t.events.c, t.breakers.c
     same_life = (e.breaker_id == o.breaker_id) & (e.project_id == o.project_id)
-    over = exists().where(same_life, e.transition_seq > o.transition_seq, e.prev == "closed", e.hidden_by.is_(None))
+    over = exists().where(same_life, e.transition_seq > o.transition_seq, begins_outage(e))
     its_breaker = (b.id == o.breaker_id) & (b.project_id == o.project_id)
     away = exists().where(its_breaker, t.records.c.breaker_id == b.id, t.records.c.state != "closed")
     return away & ~over
@@ -92,9 +95,9 @@ def live_mutes(c: Connection, project_ids: Sequence[str]) -> dict[str, list[Mute
     return found
 
 
-def mutes_named(c: Connection, mute_ids: Iterable[str]) -> dict[str, MuteRow]:
-    """Mutes by their ids, those that have ended included."""
-    return {row.id: mute_of(row) for row in by_ids(c, _NAMED, sorted(set(mute_ids)))}
+def mutes_named(c: Connection, mute_ids: Iterable[str | None]) -> dict[str, MuteRow]:
+    """Mutes by their ids, those that have ended included; None is nobody's."""
+    return {row.id: mute_of(row) for row in by_ids(c, _NAMED, sorted({id_ for id_ in mute_ids if id_ is not None}))}
 
 
 def mute_of(row: Any) -> MuteRow:
@@ -148,76 +151,107 @@ def told_late(told: AlertPayload, mute: MuteRow) -> AlertPayload:
     return replace(told, muted_by=by)
 
 
-def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]:
-    """Judges new rows in order, before they are stored: mutes that match at the time of their event hold trips and
-    suppress recoveries. Answers what of the store ends with them. Beyond EFFORT_MAX of a project its rows go out as if
-    nothing muted them, counted."""
-    if not rows:
-        return []
-    judges = _judges(c, sorted({row["project_id"] for row in rows}))
-    breakers = breaker_facts(c, sorted({row["breaker_id"] for row in rows}))
-    channels = channel_facts(c, sorted({row["channel_id"] for row in rows}))
-    held = _held_of(c, rows)
-    told = told_outages(c, rows)  # after the held ones are locked: what is released meanwhile counts as told
-    superseded: list[Superseded] = []
-    unjudged = 0
-    for row in rows:
-        key, outage = (row["channel_id"], row["breaker_id"]), (row["channel_id"], row["incident"])
-        breaker, channel = breakers.get(row["breaker_id"]), channels[row["channel_id"]]
-        try:
-            found = breaker and judges[row["project_id"]].last_to_end(breaker, channel, row["created_ms"])
-        except Spent:  # better heard than lost
-            found, unjudged = None, unjudged + 1
-        if row["kind"] == "observed":
-            if found:
-                _suppress(row, found[0].id)
-            continue
-        before = held.pop(key, None)
-        if row["kind"] == "trip":
-            if found:
-                row |= {"state": "held", "mute_id": found[0].id}
-                held[key] = _Held(found[0].id, row["incident"], row, 0)
-            else:
-                _own_up(c, row, before)
-                told.add(outage)
-        elif before is not None and outage not in told:
-            _suppress(row, before.mute_id)
-        elif found and row["incident"] is None and before is None:
-            _suppress(row, found[0].id)  # the channel takes recoveries only
-        if before is None:
-            continue
+class Births:
+    """New rows before they are stored, judged project by project and in order: mutes that match at the time of their
+    event hold trips and suppress recoveries. `ended`: what of the store ends with them; `unmuted`: how many go out
+    since there was no effort left to find out whether they are muted, and they can't wait."""
+
+    def __init__(self, c: Connection, rows: Sequence[dict[str, Any]]) -> None:
+        self._c = c
+        self._breakers = breaker_facts(c, sorted({row["breaker_id"] for row in rows}))
+        self._channels = channel_facts(c, sorted({row["channel_id"] for row in rows}))
+        self._held = _held_of(c, rows)
+        self._told = told_outages(c, rows)  # after the held ones are locked: what is released meanwhile counts as told
+        self.ended: list[Superseded] = []
+        self.unmuted = 0
+
+    def judge(self, rows: Sequence[dict[str, Any]], judge: Judge | None) -> None:
+        """The rows of one project. None: its mutes are not there, so nothing can be found out."""
+        for row in rows:
+            try:
+                mute_id, is_known = self._mute_of(row, judge, row["created_ms"]), True
+            except Spent:
+                mute_id, is_known = None, False
+            if row["kind"] == "observed":
+                self.unmuted += not is_known
+                if mute_id:
+                    _suppress(row, mute_id)
+                continue
+            before = self._held.pop((row["channel_id"], row["breaker_id"]), None)
+            if row["kind"] == "trip":
+                self._trip(row, before, mute_id, is_known)
+            elif before is not None and (row["channel_id"], row["incident"]) not in self._told:
+                before = self._end_both(row, before, judge)
+            elif row["incident"] is None and before is None:  # the channel takes recoveries only
+                self.unmuted += not is_known
+                if mute_id:
+                    _suppress(row, mute_id)
+            if before is not None:
+                self._end(before, row)
+
+    def _mute_of(self, row: dict[str, Any], judge: Judge | None, at_ms: int) -> str | None:
+        """Raises Spent."""
+        breaker = self._breakers.get(row["breaker_id"])
+        if breaker is None:
+            return None
+        if judge is None:
+            raise Spent
+        found = judge.last_to_end(breaker, self._channels[row["channel_id"]], at_ms)
+        return None if found is None else found[0].id
+
+    def _trip(self, row: dict[str, Any], before: _Held | None, mute_id: str | None, is_known: bool) -> None:
+        if mute_id or not is_known:
+            row |= {"state": "held", "mute_id": mute_id}
+            key = (row["channel_id"], row["breaker_id"])
+            self._held[key] = _Held(mute_id, row["incident"], row, 0, row["created_ms"])
+        else:
+            _own_up(self._c, row, before)
+            self._told.add((row["channel_id"], row["incident"]))
+
+    def _end_both(self, row: dict[str, Any], before: _Held, judge: Judge | None) -> _Held | None:
+        """A recovery whose trip is held; the trip, where it ends with it. Where nobody had decided about the trip it is
+        decided now, as of its time, and where that can't be both go out: better heard than lost."""
+        mute_id = before.mute_id
+        if mute_id is None:
+            try:
+                mute_id = self._mute_of(row, judge, before.born_ms)
+            except Spent:
+                self.unmuted += 2
+        if mute_id is not None:
+            _suppress(row, mute_id)
+            return before._replace(mute_id=mute_id)
+        self._told.add((row["channel_id"], row["incident"]))
+        if before.row is not None:
+            before.row["state"] = "pending"
+        else:
+            self.ended.append(Superseded(before.number, row["created_ms"], row["id"], "pending"))
+        return None
+
+    def _end(self, before: _Held, row: dict[str, Any]) -> None:
         if before.row is not None:
             _suppress(before.row, before.mute_id, row["created_ms"])
         else:
-            superseded.append(Superseded(before.number, row["created_ms"], row["id"]))
-    if unjudged:
-        bump(c, UNMUTED, unjudged)
-    return superseded
-
-
-def _judges(c: Connection, project_ids: Sequence[str]) -> dict[str, Judge]:
-    """One for each project, with a budget of its own."""
-    mutes, routers = live_mutes(c, project_ids), Routers(c)
-    return {id_: Judge(mutes.get(id_, ()), routers.of, Effort(EFFORT_MAX)) for id_ in project_ids}
+            self.ended.append(Superseded(before.number, row["created_ms"], row["id"]))
 
 
 def _own_up(c: Connection, row: dict[str, Any], before: _Held | None) -> None:
     """A trip that nobody mutes and that takes the place of a held one of its outage says what its receiver did not
     hear; the mute may have ended since."""
-    if before is None or before.incident != row["incident"]:
+    if before is None or before.mute_id is None or before.incident != row["incident"]:
         return
     if mute := mutes_named(c, [before.mute_id]).get(before.mute_id):
         row["told"] = told_late(row["told"], mute)
 
 
-def _suppress(row: dict[str, Any], mute_id: str, at_ms: int | None = None) -> None:
+def _suppress(row: dict[str, Any], mute_id: str | None, at_ms: int | None = None) -> None:
     row |= {"state": "suppressed", "mute_id": mute_id, "ended_ms": row["created_ms"] if at_ms is None else at_ms}
 
 
 def suppress_held(c: Connection, ended: Sequence[Superseded]) -> None:
-    """Ends held deliveries whose outage is over, or that a newer one took the place of."""
+    """Ends held deliveries whose outage is over, or that a newer one took the place of, and lets go what nothing
+    mutes."""
     for one in ended:
-        values = {"state": "suppressed", "ended_ms": one.at_ms}
+        values = {"state": one.state} | ({} if one.state == "pending" else {"ended_ms": one.at_ms})
         c.execute(update(t.outbox).where(t.outbox.c.number == one.number, HELD).values(values))
 
 
@@ -237,14 +271,15 @@ def _held_of(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, s
     o = t.outbox.c
     found: dict[tuple[str, str], _Held] = {}
     query = (
-        select(o.number, o.channel_id, o.breaker_id, o.mute_id, o.incident)
+        select(o.number, o.channel_id, o.breaker_id, o.mute_id, o.incident, o.created_ms)
         .where(HELD)
         .order_by(o.number)
         .with_for_update()
     )
     for some in chunks(sorted({(row["project_id"], row["breaker_id"]) for row in rows})):
         for row in c.execute(query.where(tuple_(o.project_id, o.breaker_id).in_(some))):
-            found[row.channel_id, row.breaker_id] = _Held(row.mute_id, row.incident, None, row.number)
+            held = _Held(row.mute_id, row.incident, None, row.number, row.created_ms)
+            found[row.channel_id, row.breaker_id] = held
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -21,25 +22,30 @@ from breaker_actors.store.config.projects import slack_place
 from breaker_actors.store.fencing import NOTIFIER
 from breaker_actors.store.outbox import claims as leases
 from breaker_actors.store.outbox import held as held_back
-from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, circuit_now, waiting
+from breaker_actors.store.outbox import standing
+from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, failing, waiting
 from breaker_actors.store.outbox.claims import COLUMNS, GONE, Term, delivery_of
 from breaker_actors.store.outbox.muting import HELD, stands
+from breaker_actors.store.outbox.payloads import drop_unused
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add, beyond
 from breaker_actors.store.rows import (
+    DEAD_LOOKED_AT,
     SYSTEM,
     CircuitRow,
     DeliveryQuery,
     DeliveryResult,
     DeliveryRow,
+    Failing,
     HeldLook,
     Leased,
     MutesTended,
     Waiting,
 )
-from breaker_actors.store.section import StorePart, bump, chunks, lock_project
+from breaker_actors.store.section import IDS, StorePart, belongs, bump, by_ids, chunks, lock_project
 
 PRUNE_MAX = 5_000
 SHED_PAGES, SHED_AT_ONCE = 20, 10
+_GOING = (t.outbox.c.number, t.outbox.c.project_id, t.outbox.c.payload_id)
 TOO_MANY = "too many deliveries of this project wait (BREAKERS_DELIVERIES_MAX)"
 
 
@@ -58,7 +64,15 @@ class Outbox(StorePart):
         def work(c: Connection) -> list[Leased]:
             NOTIFIER.check(c, epoch)
             there = channels_of(c, list(wants))
-            return [self._lease_channel(c, channel, wants[channel_id], term) for channel_id, channel in there.items()]
+            ready = {channel_id: leases.ready_of(c, channel_id, wants[channel_id], term) for channel_id in there}
+            rows = leases.claim(c, [number for one in ready.values() for number in one.numbers], term)
+            mine: dict[str, list[DeliveryRow]] = {channel_id: [] for channel_id in there}
+            for row in rows:
+                mine[row.channel_id].append(row)
+            return [
+                self._leased(channel, mine[channel_id], ready[channel_id].later_ms, ready[channel_id].dropped)
+                for channel_id, channel in there.items()
+            ]
 
         return await self._db.write(work)
 
@@ -74,7 +88,10 @@ class Outbox(StorePart):
     async def give_up_deliveries(
         self, epoch: int, channel_id: str, now_ms: int, before_ms: int, error: str
     ) -> dict[str, int]:
-        return await self._db.write(lambda c: leases.give_up(c, epoch, channel_id, now_ms, before_ms, error))
+        found = await self._db.read(lambda c: leases.overdue(c, epoch, channel_id, now_ms, before_ms))
+        if not found.fresh and not found.ripe:
+            return {}
+        return await self._db.write(lambda c: leases.give_up(c, epoch, channel_id, now_ms, error, found))
 
     async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
         return await self._db.write(lambda c: leases.cancel(c, epoch, channel_id, now_ms))
@@ -107,6 +124,13 @@ class Outbox(StorePart):
             return found.last, []
         return found.last, await self._db.write(lambda c: held_back.end_unmatched(c, epoch, now_ms, found))
 
+    async def standing_channels(self) -> list[Waiting]:
+        return await self._db.read(standing.channels)
+
+    async def standing_alerts(self, epoch: int, channel_id: str, after: int = 0) -> tuple[Leased | None, int | None]:
+        found = await self._db.read(lambda c: standing.page(c, epoch, channel_id, after))
+        return None if found.channel is None else self._leased(found.channel, found.rows), found.last
+
     async def outbox_depth(self) -> tuple[int, int | None]:
         return await self._db.read(_depth)
 
@@ -120,8 +144,29 @@ class Outbox(StorePart):
         statement = statement.order_by(o.number.desc()).limit(query.limit)
         return await self._db.read(lambda c: [delivery_of(row) for row in c.execute(statement)])
 
-    async def circuit(self, channel_id: str) -> CircuitRow | None:
-        return await self._db.read(lambda c: circuit_now(c, channel_id))
+    async def dead_deliveries(self, project_id: str, channel_id: str) -> int:
+        o = t.outbox.c
+        mine = select(o.state).where(o.project_id == project_id, o.channel_id == channel_id)
+        newest = mine.order_by(o.number.desc()).limit(DEAD_LOOKED_AT).subquery()
+        query = select(func.count()).where(newest.c.state == "dead").select_from(newest)
+        return int(await self._db.read(lambda c: c.execute(query).scalar_one()))
+
+    async def deliveries_of(
+        self, project_id: str, shard: int, sequences: Sequence[int]
+    ) -> dict[int, list[DeliveryRow]]:
+        o = t.outbox.c
+        query = select(o.sequence, *COLUMNS).where(
+            o.shard == shard, o.sequence.in_(IDS), belongs(o.project_id, project_id)
+        )
+        rows = await self._db.read(lambda c: by_ids(c, query, sequences))
+        found = dict[int, list[DeliveryRow]]()
+        for sequence, *values in rows:
+            row = DeliveryRow(**dict(zip(DeliveryRow.__struct_fields__, values, strict=True)))
+            found.setdefault(sequence, []).append(row)
+        return found
+
+    async def failing_channels(self, project_id: str) -> list[Failing]:
+        return await self._db.read(lambda c: failing(c, project_id))
 
     async def redrive_delivery(
         self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
@@ -141,18 +186,20 @@ class Outbox(StorePart):
                 break
         return done
 
-    def _lease_channel(self, c: Connection, channel: Row[Any], want: int, term: Term) -> Leased:
-        channel_id = channel.id
-        heads, later_ms = leases.heads_of(c, channel_id, want, term)
-        followers = [(channel_id, head.incident) for head in heads if head.kind != "trip" and head.incident is not None]
-        dropped = leases.drop_followers(c, followers, term.now_ms)
+    def _leased(
+        self,
+        channel: Row[Any],
+        rows: Sequence[DeliveryRow],
+        later_ms: int | None = None,
+        dropped: Mapping[str, int] = MappingProxyType({}),
+    ) -> Leased:
         return Leased(
-            channel_id=channel_id,
+            channel_id=channel.id,
             org_id=channel.org_id,
             kind=channel.channel,
             config=self._config(channel),
             project_name=channel.name,
-            rows=tuple(leases.claim(c, [head.number for head in heads], term)),
+            rows=tuple(rows),
             later_ms=later_ms,
             dropped=dict(dropped),
         )
@@ -243,7 +290,7 @@ def _refuse_endless(c: Connection, last: Row[Any]) -> None:
 def _prune(c: Connection, before_ms: int) -> int:
     """Removes ended rows from before a time, oldest first; at most PRUNE_MAX."""
     o = t.outbox.c
-    return _remove(c, select(o.number, o.project_id).where(o.created_ms < before_ms, _ENDED).order_by(o.created_ms))
+    return _remove(c, select(*_GOING).where(o.created_ms < before_ms, _ENDED).order_by(o.created_ms))
 
 
 def _shed(c: Connection, now_ms: int) -> int:
@@ -251,7 +298,7 @@ def _shed(c: Connection, now_ms: int) -> int:
     oldest that wait. At most PRUNE_MAX; how many."""
     o = t.outbox.c
     for project_id, much in beyond(c, "deliveries", SHED_AT_ONCE):
-        ended = select(o.number, o.project_id).where(o.project_id == project_id, _ENDED).order_by(o.number)
+        ended = select(*_GOING).where(o.project_id == project_id, _ENDED).order_by(o.number)
         removed = _remove(c, ended, min(much, PRUNE_MAX))
         if removed:
             bump(c, DELIVERIES_DROPPED, removed)
@@ -267,6 +314,7 @@ def _remove(c: Connection, query: Select[Any], most: int = PRUNE_MAX) -> int:
         c.execute(delete(t.outbox).where(t.outbox.c.number.in_(some)))
     for project_id, count in sorted(Counter(row.project_id for row in rows).items()):
         add(c, project_id, "deliveries", -count)
+    drop_unused(c, [row.payload_id for row in rows])
     return len(rows)
 
 
