@@ -2,6 +2,6 @@
 samples, log entries, rules, and times in milliseconds. Out: effects (transitions and rate changes), views, records to
 be stored, and the time of the next wake-up.
 
-Public: `accumulators`, `definitions`, `evidence`, `log_entries`, `machine`, `model`, `moves`, `overlay`, `rule_fields`,
-`rule_remarks`, `rules`, `window`.
+Public: `accumulators`, `counters`, `definitions`, `evidence`, `log_entries`, `machine`, `model`, `moves`, `overlay`,
+`rule_fields`, `rule_remarks`, `rules`, `schedule.OPEN_MIN_MS`, `window`.
 """

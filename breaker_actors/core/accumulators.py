@@ -20,15 +20,18 @@ from breaker_actors.core.definitions import (
     P95,
     WIDE,
     deviation,
+    failures,
     inner_kind,
     mean,
     nearest,
     need_of,
+    observations,
     percent_of,
     rank,
+    terms,
     total,
 )
-from breaker_actors.core.model import Flags, Float64, Op, Rule
+from breaker_actors.core.model import Counts, Flags, Float64, Op, Rule
 
 TINY = 5e-324
 EPS = 2.0**-52
@@ -48,17 +51,20 @@ class Columns(Protocol):
 
     def flags(self) -> Flags: ...
 
+    def counts(self) -> Counts: ...
+
 
 class Accumulator(Protocol):
-    """Follows a window; `breach` and `value` are only asked while it holds samples (n > 0)."""
+    """Follows a window; `breach` and `value` are only asked while it holds observations (n > 0). `add` and `drop` are
+    of a sample that stands for one."""
 
     def add(self, value: float, ok: bool) -> None: ...
 
     def drop(self, value: float, ok: bool) -> None: ...
 
-    def add_many(self, values: Float64, ok: Flags) -> None: ...
+    def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
-    def drop_many(self, values: Float64, ok: Flags) -> None: ...
+    def drop_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -83,9 +89,9 @@ class Count:
 
     def drop(self, value: float, ok: bool) -> None: ...
 
-    def add_many(self, values: Float64, ok: Flags) -> None: ...
+    def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
-    def drop_many(self, values: Float64, ok: Flags) -> None: ...
+    def drop_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -100,7 +106,7 @@ class Count:
 
 
 class ErrorRate:
-    """error_rate: the number of samples that are not ok."""
+    """error_rate: the number of observations that are not ok."""
 
     __slots__ = ("_compare", "_errors", "_threshold")
 
@@ -116,11 +122,11 @@ class ErrorRate:
         if not ok:
             self._errors -= 1
 
-    def add_many(self, values: Float64, ok: Flags) -> None:
-        self._errors += len(ok) - int(np.count_nonzero(ok))
+    def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._errors += failures(ok, counts)
 
-    def drop_many(self, values: Float64, ok: Flags) -> None:
-        self._errors -= len(ok) - int(np.count_nonzero(ok))
+    def drop_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._errors -= failures(ok, counts)
 
     def clear(self) -> None:
         self._errors = 0
@@ -160,11 +166,11 @@ class Rank:
         if value > self._threshold or (self._from_threshold and value == self._threshold):
             self._above -= 1
 
-    def add_many(self, values: Float64, ok: Flags) -> None:
-        self._above += self._exceeding(values)
+    def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._above += self._exceeding(values, counts)
 
-    def drop_many(self, values: Float64, ok: Flags) -> None:
-        self._above -= self._exceeding(values)
+    def drop_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._above -= self._exceeding(values, counts)
 
     def clear(self) -> None:
         self._above = 0
@@ -173,7 +179,7 @@ class Rank:
         return (self._above > n - self._place(n)) is self._beyond
 
     def value(self, n: int, columns: Columns) -> float:
-        return nearest(columns.values(), self._place(n))
+        return nearest(columns.values(), self._place(n), columns.counts())
 
     def may_breach(self, n: int) -> bool:
         return (self._above if self._beyond else n - self._above) > 0
@@ -182,9 +188,9 @@ class Rank:
         percent = self._percent
         return rank(percent, n) if percent is not None else 1
 
-    def _exceeding(self, values: Float64) -> int:
+    def _exceeding(self, values: Float64, counts: Counts) -> int:
         hit = values >= self._threshold if self._from_threshold else values > self._threshold
-        return int(np.count_nonzero(hit))
+        return int(np.count_nonzero(hit)) if counts is None else int(counts[hit].sum())
 
 
 class Total:
@@ -225,11 +231,11 @@ class Total:
         else:
             self._plus(-value)
 
-    def add_many(self, values: Float64, ok: Flags) -> None:
-        self._many(values, 1)
+    def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._many(values, counts, 1)
 
-    def drop_many(self, values: Float64, ok: Flags) -> None:
-        self._many(values, -1)
+    def drop_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._many(values, counts, -1)
 
     def clear(self) -> None:
         self._high = self._low = self._lost = 0.0
@@ -283,15 +289,15 @@ class Total:
             if lost:
                 self._lost += abs(lost)
 
-    def _many(self, values: Float64, sign: int) -> None:
+    def _many(self, values: Float64, counts: Counts, sign: int) -> None:
         """A batch enters as its own sum and what that sum rounded off, not value by value."""
         hit = values >= self._bound if self._upward else values <= self._bound
         self._edge += sign * int(np.count_nonzero(hit))
         if values.max() >= HUGE or values.min() <= -HUGE:
             huge = np.abs(values) >= HUGE
             self._huge += sign * int(np.count_nonzero(huge))
-            values = values[~huge]
-        words = values.tolist()
+            values, counts = values[~huge], None if counts is None else counts[~huge]
+        words = terms(values, counts)
         for _ in range(2):
             word = math.fsum(words)
             if not word:
@@ -302,11 +308,11 @@ class Total:
 
     def _recount(self, n: int, columns: Columns) -> float:
         """From the definition; the running words start anew from it unless huge values are about."""
-        values = columns.values()
+        values, counts = columns.values(), columns.counts()
         if not self._huge:
             self.clear()
-            self._many(values, 1)
-        return mean(values.tolist()) if self._is_avg else total(values.tolist())
+            self._many(values, counts, 1)
+        return mean(values, counts) if self._is_avg else total(values, counts)
 
 
 class Deviation:
@@ -328,11 +334,11 @@ class Deviation:
     def drop(self, value: float, ok: bool) -> None:
         self._one(value, -1)
 
-    def add_many(self, values: Float64, ok: Flags) -> None:
-        self._many(values, 1)
+    def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._many(values, counts, 1)
 
-    def drop_many(self, values: Float64, ok: Flags) -> None:
-        self._many(values, -1)
+    def drop_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
+        self._many(values, counts, -1)
 
     def clear(self) -> None:
         self._origin: float | None = None
@@ -344,15 +350,15 @@ class Deviation:
         at_low = self._compare(low, self._threshold)
         if at_low is self._compare(high, self._threshold):
             return at_low
-        values = columns.values()
+        values, counts = columns.values(), columns.counts()
         if not self._wide:
             self.clear()
-            self._origin = mean(values.tolist())
-            self._many(values, 1)
-        return self._compare(deviation(values), self._threshold)
+            self._origin = mean(values, counts)
+            self._many(values, counts, 1)
+        return self._compare(deviation(values, counts), self._threshold)
 
     def value(self, n: int, columns: Columns) -> float:
-        return deviation(columns.values())
+        return deviation(columns.values(), columns.counts())
 
     def may_breach(self, n: int) -> bool:
         return True
@@ -383,22 +389,24 @@ class Deviation:
         self._spread += sign * off * off
         self._spread_error += 4 * EPS * (off * off + abs(self._spread))
 
-    def _many(self, values: Float64, sign: int) -> None:
+    def _many(self, values: Float64, counts: Counts, sign: int) -> None:
         if values.max() >= WIDE or values.min() <= -WIDE:
             wide = np.abs(values) >= WIDE
             self._wide += sign * int(np.count_nonzero(wide))
-            values = values[~wide]
-        n = len(values)
-        if not n:
+            values, counts = values[~wide], None if counts is None else counts[~wide]
+        rows = len(values)
+        if not rows:
             return
         if self._origin is None:
             self._origin = float(values[0])
         off = values - self._origin
-        squares = float(off @ off)
-        self._moment += sign * float(off.sum())
-        self._moment_error += n * EPS * (math.sqrt(n * squares) * (1 + n * EPS) + abs(self._moment))
+        each = off if counts is None else off * counts  # the product is rounded once more than a sum of offsets
+        n, steps = observations(rows, counts), rows if counts is None else rows + 2
+        squares = float(off @ each)
+        self._moment += sign * float(each.sum())
+        self._moment_error += steps * EPS * (math.sqrt(n * squares) * (1 + steps * EPS) + abs(self._moment))
         self._spread += sign * squares
-        self._spread_error += 4 * n * EPS * (squares + abs(self._spread))
+        self._spread_error += 4 * steps * EPS * (squares + abs(self._spread))
 
 
 def accumulator_for(rule: Rule) -> Accumulator:

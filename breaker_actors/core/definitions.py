@@ -1,7 +1,7 @@
 """The aggregates of semantics.md section 4 by their definitions: a value from the samples of a window alone.
 
-`core.aggregate` decides the same without looking at all samples; what it answers has to equal this. All values are
-finite floats.
+`core.accumulators` decides the same without looking at all samples; what it answers has to equal this. All values are
+finite floats. A sample that stands for n observations is the same as n samples that stand for one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from fractions import Fraction
 
 import numpy as np
 
-from breaker_actors.core.model import Agg, Flags, Float64, Rule
+from breaker_actors.core.model import Agg, Counts, Flags, Float64, Rule
 from breaker_actors.core.rule_fields import ALPHA_DEFAULT, DELTA_OF_DEFAULT
 
 FLOAT_MAX = float(np.finfo(np.float64).max)
 HUGE = 2.0**960
 """From here on a sum of a window may overflow on the way."""
-WIDE = 2.0**500
-"""From here on squares may overflow: deviations are then computed on values scaled by 2**-600."""
+WIDE = 2.0**480
+"""From here on sums of squares may overflow: deviations are then computed on values scaled by 2**-600."""
 P95 = Fraction(95)
+_UPPER = np.uint64(0xFFFF_FFFF_F800_0000)
+"""Sign, exponent and the upper 26 of a float's 53 digits."""
 
 
 def clamp(value: float) -> float:
@@ -27,11 +29,26 @@ def clamp(value: float) -> float:
     return max(-FLOAT_MAX, min(FLOAT_MAX, value))
 
 
-def exact_total(values: list[float]) -> Fraction:
+def observations(rows: int, counts: Counts) -> int:
+    """How many observations so many samples stand for."""
+    return rows if counts is None else int(counts.sum())
+
+
+def terms(values: Float64, counts: Counts) -> list[float]:
+    """Floats whose sum is exactly that of all observations, for values below HUGE. Where samples stand for several, a
+    value is split in two halves of its 53 digits: each half times a count of at most 24 digits is exact."""
+    if counts is None:
+        each: list[float] = values.tolist()
+        return each
+    upper = (values.view(np.uint64) & _UPPER).view(np.float64)
+    return [*(upper * counts).tolist(), *((values - upper) * counts).tolist()]
+
+
+def exact_total(values: Float64, counts: Counts = None) -> Fraction:
     """The sum without any rounding; for windows where `math.fsum` overflows on the way."""
-    huge = [v * 2.0**-128 for v in values if abs(v) >= HUGE]
-    rest = [v for v in values if abs(v) < HUGE]
-    return _exact(huge) * 2**128 + _exact(rest)
+    huge = np.abs(values) >= HUGE
+    many, few = (None, None) if counts is None else (counts[huge], counts[~huge])
+    return _exact(terms(values[huge] * 2.0**-128, many)) * 2**128 + _exact(terms(values[~huge], few))
 
 
 def _exact(values: list[float]) -> Fraction:
@@ -43,12 +60,19 @@ def _exact(values: list[float]) -> Fraction:
     return total
 
 
-def total(values: list[float]) -> float:
+def total(values: Float64, counts: Counts = None) -> float:
     """The exact sum rounded once, kept within the finite floats."""
     try:
-        return clamp(math.fsum(values))
+        return clamp(_sum(values, counts))
     except OverflowError:
-        return _rounded(exact_total(values))
+        return _rounded(exact_total(values, counts))
+
+
+def _sum(values: Float64, counts: Counts) -> float:
+    """fsum of all observations; raises OverflowError where it, or a product, overflows on the way."""
+    if counts is not None and len(values) and max(values.max(), -values.min()) >= HUGE:
+        raise OverflowError
+    return math.fsum(terms(values, counts))
 
 
 def _rounded(exact: Fraction) -> float:
@@ -58,12 +82,13 @@ def _rounded(exact: Fraction) -> float:
         return FLOAT_MAX if exact > 0 else -FLOAT_MAX
 
 
-def mean(values: list[float]) -> float:
+def mean(values: Float64, counts: Counts = None) -> float:
     """fsum / n; where that sum overflows, the exact sum / n rounded once."""
+    n = observations(len(values), counts)
     try:
-        return clamp(math.fsum(values)) / len(values)
+        return clamp(_sum(values, counts)) / n
     except OverflowError:
-        return _mean_of_huge(exact_total(values), len(values))
+        return _mean_of_huge(exact_total(values, counts), n)
 
 
 def _mean_of_huge(exact: Fraction, n: int) -> float:
@@ -73,13 +98,13 @@ def _mean_of_huge(exact: Fraction, n: int) -> float:
         return _rounded(exact / n)
 
 
-def deviation(values: Float64) -> float:
+def deviation(values: Float64, counts: Counts = None) -> float:
     """Population standard deviation in two passes; see WIDE for huge values."""
     scale = 1.0
     if len(values) and max(values.max(), -values.min()) >= WIDE:
         scale, values = 2.0**600, values * 2.0**-600
-    off = values - mean(values.tolist())
-    return clamp(math.sqrt(math.fsum((off * off).tolist()) / len(values)) * scale)
+    off = values - mean(values, counts)
+    return clamp(math.sqrt(math.fsum(terms(off * off, counts)) / observations(len(values), counts)) * scale)
 
 
 def rank(percent: Fraction, n: int) -> int:
@@ -87,40 +112,47 @@ def rank(percent: Fraction, n: int) -> int:
     return -(-percent.numerator * n // (percent.denominator * 100))
 
 
-def nearest(values: Float64, place: int) -> float:
-    """The `place`-th value in ascending order, 1-based."""
-    return float(np.partition(values, place - 1)[place - 1])
+def nearest(values: Float64, place: int, counts: Counts = None) -> float:
+    """The `place`-th observation in ascending order, 1-based."""
+    if counts is None:
+        return float(np.partition(values, place - 1)[place - 1])
+    order = np.argsort(values)
+    return float(values[order[np.searchsorted(np.cumsum(counts[order]), place)]])
 
 
-def exact_value(kind: str, percent: Fraction, values: Float64, ok: Flags) -> float:
+def failures(ok: Flags, counts: Counts = None) -> int:
+    """How many observations are not ok."""
+    return len(ok) - int(np.count_nonzero(ok)) if counts is None else int(counts[~ok].sum())
+
+
+def exact_value(kind: str, percent: Fraction, values: Float64, ok: Flags, counts: Counts = None) -> float:
     """The aggregate `kind` of a window that is not empty, from its definition."""
-    n = len(values)
+    n = observations(len(values), counts)
     match kind:
         case "error_rate":
-            return (n - int(np.count_nonzero(ok))) / n
+            return failures(ok, counts) / n
         case "count":
             return float(n)
         case "avg":
-            return mean(values.tolist())
+            return mean(values, counts)
         case "sum":
-            return total(values.tolist())
+            return total(values, counts)
         case "stddev":
-            return deviation(values)
+            return deviation(values, counts)
         case "max":
             return float(values.max())
         case "min":
             return float(values.min())
         case _:
-            return nearest(values, rank(percent, n))
+            return nearest(values, rank(percent, n), counts)
 
 
-def summary(values: Float64, ok: Flags) -> Agg:
+def summary(values: Float64, ok: Flags, counts: Counts = None) -> Agg:
     """The `agg` object of an event over these samples."""
-    n = len(values)
+    n = observations(len(values), counts)
     if not n:
         return Agg()
-    errors = n - int(np.count_nonzero(ok))
-    return Agg(mean(values.tolist()), n, errors, nearest(values, rank(P95, n)))
+    return Agg(mean(values, counts), n, failures(ok, counts), nearest(values, rank(P95, n), counts))
 
 
 # -- what a rule asks for ---------------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ from breaker_actors.core.definitions import (
     exact_value,
     inner_kind,
     need_of,
+    observations,
     percent_of,
     summary,
 )
-from breaker_actors.core.model import Agg, Batch, Flags, Record, Rule, Verdict
+from breaker_actors.core.model import Agg, Batch, Counts, Flags, Int64, Record, Rule, Verdict
 from breaker_actors.core.window import SampleWindow, Window
 
 LONG_AGO = -(1 << 62)
@@ -87,7 +88,7 @@ class Evidence:
             self.keep_trace(batch.trace, received_ms)
         window = self.window
         if window is None:
-            self._follow(batch.ok)
+            self._follow(batch.ok, batch.count)
             return
         low = self.low_ms(now)
         window.expire(low)
@@ -95,8 +96,13 @@ class Evidence:
         self.late += late
         self.truncated += truncated
 
-    def _follow(self, ok: Flags) -> None:
+    def _follow(self, ok: Flags, counts: Counts) -> None:
         """consecutive_failures: runs of ok=false in arrival order, over the ends of batches."""
+        if counts is not None and len(counts):
+            self.seen += int(counts.sum())
+            self.streak, peak = _counted_runs(self.streak, ok, counts)
+            self.peak = max(self.peak, peak)
+            return
         self.seen += len(ok)
         good = np.flatnonzero(ok)
         if not len(good):
@@ -148,7 +154,7 @@ class Evidence:
         if window is None:
             self._assess_streak(half_open)
             return
-        self.count = n = len(window)
+        self.count = n = window.observations
         if self.is_delta:
             self._assess_delta(window, n)
             return
@@ -188,7 +194,7 @@ class Evidence:
     def value(self) -> float | None:
         """The value of the last evaluation, worked out from the window when it has not been yet."""
         if self._lazy and self.window is not None:
-            n = len(self.window)
+            n = self.window.observations
             self._value = self.window.acc.value(n, self.window) if n else _empty_value(self.rule, self.need)
             self._lazy = False
         return self._value
@@ -198,7 +204,7 @@ class Evidence:
         window = self.window
         if window is None:
             return Agg(count=self.seen, error_count=int(self._value or 0))
-        return summary(window.values(), window.flags()) if len(window) else Agg()
+        return summary(window.values(), window.flags(), window.counts()) if len(window) else Agg()
 
     # -- the baseline of a delta --------------------------------------------------------------------------------------
 
@@ -238,7 +244,7 @@ class Evidence:
         """When the verdict may differ without any input: the oldest sample leaves, or few samples come to mean
         something. None: never, there is nothing to leave or too little for good."""
         window = self.window
-        if window is None or len(window) < self.need:
+        if window is None or window.observations < self.need:
             return None
         oldest = window.oldest_ms
         change = None if oldest is None else oldest + self.rule.window_ms
@@ -249,7 +255,7 @@ class Evidence:
     def may_breach(self) -> bool:
         """May samples that leave turn a healthy verdict into a breach?"""
         window = self.window
-        return window is not None and len(window) > 0 and window.acc.may_breach(len(window))
+        return window is not None and len(window) > 0 and window.acc.may_breach(window.observations)
 
     def glance(self, at: int, half_open: bool, unchanged: bool) -> tuple[Verdict, float | None, int]:
         """Verdict, value and count of an idle tick at `at`, without touching anything.
@@ -266,16 +272,24 @@ class Evidence:
 
     def _recompute(self, window: SampleWindow, at: int) -> tuple[Verdict, float | None, int]:
         rule = self.rule
-        values, ok = window.since(at - rule.window_ms)
-        n, value = len(values), _empty_value(self.rule, self.need)
+        values, ok, counts = window.since(at - rule.window_ms)
+        n, value = observations(len(values), counts), _empty_value(self.rule, self.need)
         if n:
             percent = percent_of(rule) if rule.kind == "percentile" else P95
-            value = exact_value(inner_kind(rule), percent, values, ok)
+            value = exact_value(inner_kind(rule), percent, values, ok, counts)
         if self.is_delta:
             value = _difference(value, self.baseline)
         if n < self.need or value is None or at < self.ready_ms:
             return "indeterminate", value, n
         return "breach" if self.breaches(value) else "healthy", value, n
+
+
+def _counted_runs(streak: int, ok: Flags, counts: Int64) -> tuple[int, int]:
+    """The run of failures behind a batch, and the longest in it, where samples may stand for several observations: one
+    of n that is not ok is a run of n. `streak`: the run before the batch."""
+    failed = np.cumsum(np.where(ok, 0, counts))
+    since_good = failed - np.maximum.accumulate(np.where(ok, failed, -streak))
+    return int(since_good[-1]), int(since_good.max())
 
 
 def _empty_value(rule: Rule, need: int) -> float | None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh64_intdigest
 
-from breaker_actors.core.model import Batch, Control, Flags, Float64, Int64, Rule
+from breaker_actors.core.model import Batch, Control, Counts, Flags, Float64, Int64, Rule
 
 SAMPLES, BREAKER, VIEW, GAP, DAMAGED = 1, 2, 3, 4, 5
 GAPS = (GAP, DAMAGED)
@@ -91,6 +91,7 @@ class _Header(msgspec.Struct, array_like=True):
     counts: list[int]
     has_share: bool
     traces: list[str] = []
+    has_count: bool = False
 
 
 class SampleColumns:
@@ -138,7 +139,9 @@ class SampleColumns:
     def pick(self, start: int, rows: npt.NDArray[np.intp]) -> SampleColumns:
         """Some rows of the metric that begins at row `start`, as columns of their own."""
         metric = self.metric_at(start)
-        chosen = Batch(self.batch.ts_ms[rows], self.batch.value[rows], self.batch.ok[rows])
+        batch = self.batch
+        count = None if batch.count is None else batch.count[rows]
+        chosen = Batch(batch.ts_ms[rows], batch.value[rows], batch.ok[rows], count=count)
         traces = [self.traces[row] for row in rows.tolist()] if self.traces else ()
         return SampleColumns((metric,), (0, len(rows)), chosen, None, traces)
 
@@ -155,14 +158,27 @@ def encode_samples(
     ok: Flags,
     share: Int64 | None = None,
     traces: Sequence[str] = (),
+    count: Counts = None,
 ) -> bytes:
-    """Bytes of a samples record: length-prefixed header, then ts_ms, value, ok and, if given, share as raw columns.
+    """Bytes of a samples record: length-prefixed header, then ts_ms, value, ok and, where given, share and count as raw
+    columns. `counts`: rows of each metric; `count`: observations of each row, None in records from before there were
+    any.
 
     `traces`, where given, has an entry per row."""
-    header = _encoder.encode(_Header(list(metrics), list(counts), share is not None, list(traces)))
+    header = _encoder.encode(_Header(list(metrics), list(counts), share is not None, list(traces), count is not None))
     columns = (ts_ms.astype("<i8", copy=False), value.astype("<f8", copy=False), ok.astype("?", copy=False))
-    tail = b"" if share is None else share.astype("<i8", copy=False).tobytes()
-    return b"".join((len(header).to_bytes(4, "little"), header, *(c.tobytes() for c in columns), tail))
+    tail = (column.astype("<i8", copy=False) for column in (share, count) if column is not None)
+    return b"".join((len(header).to_bytes(4, "little"), header, *(c.tobytes() for c in (*columns, *tail))))
+
+
+def counted(count: Int64) -> Counts:
+    """The column `count` of rows that stand for so many observations; None where each stands for one."""
+    return count if (count != 1).any() else None
+
+
+def shares_of(traces: Sequence[str | None]) -> Int64 | None:
+    """The column `share` of rows with these traces, 0 for none; None where no row has one."""
+    return np.array([share_of_trace(trace) if trace else 0 for trace in traces], np.int64) if any(traces) else None
 
 
 def decode_samples(payload: bytes) -> SampleColumns:
@@ -170,22 +186,25 @@ def decode_samples(payload: bytes) -> SampleColumns:
     head = int.from_bytes(payload[:4], "little")
     header = _header_decoder.decode(payload[4 : 4 + head])
     starts = [0]
-    for count in header.counts:
-        starts.append(starts[-1] + count)
+    for rows in header.counts:
+        starts.append(starts[-1] + rows)
     n, at = starts[-1], 4 + head
     ts_ms = np.frombuffer(payload, "<i8", n, at)
     value = np.frombuffer(payload, "<f8", n, at + 8 * n)
     ok = np.frombuffer(payload, "?", n, at + 16 * n)
     share = np.frombuffer(payload, "<i8", n, at + 17 * n) if header.has_share else None
-    return SampleColumns(header.metrics, starts, Batch(ts_ms, value, ok), share, header.traces)
+    behind = at + (25 if header.has_share else 17) * n
+    count = np.frombuffer(payload, "<i8", n, behind) if header.has_count else None
+    return SampleColumns(header.metrics, starts, Batch(ts_ms, value, ok, count=count), share, header.traces)
 
 
 def merge_samples(payloads: Sequence[bytes]) -> bytes:
     """One payload with the rows of several, grouped by metric, earlier payloads first."""
-    if len(payloads) == 1:
+    full = [payload for payload in map(decode_samples, payloads) if payload.metrics]
+    if len(payloads) == 1 or not full:
         return payloads[0]
     groups: dict[str, list[tuple[SampleColumns, int, int]]] = {}
-    for columns in map(decode_samples, payloads):
+    for columns in full:
         for i, metric in enumerate(columns.metrics):
             groups.setdefault(metric, []).append((columns, columns.starts[i], columns.starts[i + 1]))
     parts = [part for group in groups.values() for part in group]
@@ -195,16 +214,23 @@ def merge_samples(payloads: Sequence[bytes]) -> bytes:
         np.concatenate([c.batch.ts_ms[start:stop] for c, start, stop in parts]),
         np.concatenate([c.batch.value[start:stop] for c, start, stop in parts]),
         np.concatenate([c.batch.ok[start:stop] for c, start, stop in parts]),
-        _merged_shares(parts),
+        _merged([c.share for c, _, _ in parts], parts, 0),
         _merged_traces(parts),
+        _merged([c.batch.count for c, _, _ in parts], parts, 1),
     )
 
 
-def _merged_shares(parts: Sequence[tuple[SampleColumns, int, int]]) -> Int64 | None:
-    if all(columns.share is None for columns, _, _ in parts):
+def _merged(
+    columns: Sequence[Int64 | None], parts: Sequence[tuple[SampleColumns, int, int]], other: int
+) -> Int64 | None:
+    """A column that not every record has; `other` where it is missing, None where nobody has it."""
+    if all(column is None for column in columns):
         return None
     return np.concatenate(
-        [np.zeros(stop - start, np.int64) if c.share is None else c.share[start:stop] for c, start, stop in parts]
+        [
+            np.full(stop - start, other, np.int64) if column is None else column[start:stop]
+            for column, (_, start, stop) in zip(columns, parts, strict=True)
+        ]
     )
 
 

@@ -258,4 +258,5 @@ class Breaker(Mover):
             machine_state=record.state,
             mode=record.mode,
             override=record.override,
+            deadline_ms=deadline,
         )

@@ -26,6 +26,10 @@ HiddenBy = Literal["override", "observe"]
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Counts = Int64 | None
+"""How many observations each sample stands for, 1 to COUNT_MAX; None: each for one."""
+COUNT_MAX = 10_000_000
+"""Of one sample. Products of so small a number and half a float's digits are exact (core.definitions.terms)."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,27 +196,39 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     machine_state: StateWord = "closed"
     mode: BreakerMode = "enforce"
     override: Override | None = None
+    deadline_ms: int | None = None
+    """When the machine moves on whatever comes: an open one to half_open, one that is held back to open."""
 
 
 class Batch:
-    """Samples as columns, in arrival order: `ts_ms` int64, `value` float64, `ok` bool, all of one length.
+    """Samples as columns, in arrival order: `ts_ms` int64, `value` float64, `ok` bool, `count` int64 or None, all of
+    one length.
 
     `trace`: (ts_ms, trace_id) of the newest sample that has one; it says nothing about the breaker."""
 
-    __slots__ = ("ok", "trace", "ts_ms", "value")
+    __slots__ = ("count", "ok", "trace", "ts_ms", "value")
 
-    def __init__(self, ts_ms: Int64, value: Float64, ok: Flags, trace: tuple[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        ts_ms: Int64,
+        value: Float64,
+        ok: Flags,
+        trace: tuple[int, str] | None = None,
+        count: Counts = None,
+    ) -> None:
         self.ts_ms = ts_ms
         self.value = value
         self.ok = ok
         self.trace = trace
+        self.count = count
 
     def __len__(self) -> int:
         return len(self.ts_ms)
 
     def slice(self, start: int, stop: int) -> Batch:
         """The samples start..stop-1, without a copy and without a trace."""
-        return Batch(self.ts_ms[start:stop], self.value[start:stop], self.ok[start:stop])
+        count = None if self.count is None else self.count[start:stop]
+        return Batch(self.ts_ms[start:stop], self.value[start:stop], self.ok[start:stop], count=count)
 
     @classmethod
     def of(cls, rows: list[tuple[int, float, bool]]) -> Batch:

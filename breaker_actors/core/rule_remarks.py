@@ -29,6 +29,11 @@ def remarks_on(rule: Rule) -> list[RuleRemark]:
     ]
 
 
+def never_moves(rule: Rule) -> list[str]:
+    """What keeps a rule from ever moving its breaker, or from ever letting it rest."""
+    return [one.message for one in remarks_on(rule) if one.code == NEVER_MOVES]
+
+
 _RANGES = {
     "error_rate": (1.0, "An error rate lies between 0 and 1"),
     "stddev": (math.inf, "A standard deviation is never below 0"),

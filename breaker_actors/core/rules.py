@@ -186,15 +186,15 @@ def _flag(value: object) -> bool:
 
 def excess(value: object, bytes_max: int = JSON_BYTES_MAX, values_max: int = JSON_VALUES_MAX) -> str | None:
     """What a free-form value may have at most and has more of; None when it may be stored."""
-    if len(msgspec.json.encode(value)) > bytes_max:
-        return f"at most {bytes_max} bytes of JSON"
     level, count = [value], 1
     for _ in range(JSON_DEPTH_MAX):
         level = [inner for outer in level for inner in _within(outer)]
         count += len(level)
         if not level or count > values_max:
             break
-    return f"at most {values_max} values, {JSON_DEPTH_MAX} deep" if level else None
+    if level:
+        return f"at most {values_max} values, {JSON_DEPTH_MAX} deep"
+    return f"at most {bytes_max} bytes of JSON" if len(msgspec.json.encode(value)) > bytes_max else None
 
 
 def _within(value: object) -> Iterable[object]:

@@ -1,8 +1,9 @@
 """The exact sliding window of a breaker: columns by effective time, ties in arrival order (semantics.md section 2).
 
-Expire, then add, then read: `core.machine` calls in that order, and the accumulator of `core.aggregate` hears of every
-sample that comes or goes. A sample held costs 17 bytes of columns plus slack. One storage has two code paths: scalar
-loops for small batches, short-lived numpy views for large ones (a view blocks resizing, so none is kept).
+Expire, then add, then read: `core.machine` calls in that order, and `core.accumulators` hears of every
+sample that comes or goes. A sample held costs 17 bytes of columns plus slack, 25 while one of the window stands for
+more than one observation. One storage has two code paths: scalar loops for small batches, short-lived numpy views for
+large ones and for counted samples (a view blocks resizing, so none is kept).
 
 Late samples: the newest part of the window takes them in place; those that belong deeper go to a second small sorted
 run, which is merged once it outgrows a fraction of the first. Among equal times the samples of the first run came
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from breaker_actors.core.accumulators import Accumulator
-from breaker_actors.core.model import Batch, Flags, Float64, Int64
+from breaker_actors.core.model import Batch, Counts, Flags, Float64, Int64
 
 SMALL_BATCH = 8
 """Up to here a loop over plain numbers beats numpy."""
@@ -29,14 +31,17 @@ LATE_FRACTION = 16
 
 
 class Run:
-    """Sorted columns with a head index: what lies before it has left, its memory goes back in larger pieces."""
+    """Sorted columns with a head index: what lies before it has left, its memory goes back in larger pieces.
 
-    __slots__ = ("head", "ok", "time", "value")
+    `count`: how many observations each stands for; None: each for one."""
 
-    def __init__(self) -> None:
+    __slots__ = ("count", "head", "ok", "time", "value")
+
+    def __init__(self, counted: bool = False) -> None:
         self.time = array("q")
         self.value = array("d")
         self.ok = bytearray()
+        self.count = array("q") if counted else None
         self.head = 0
 
     def __len__(self) -> int:
@@ -50,20 +55,30 @@ class Run:
         """A view of the ok flags from index `start` on."""
         return np.frombuffer(self.ok, np.bool_)[start:]
 
+    def counts(self, start: int) -> Counts:
+        """A view of the counts from index `start` on."""
+        return None if self.count is None else np.frombuffer(self.count, np.int64)[start:]
+
+    def count_each(self) -> None:
+        """From here on samples may stand for several observations; those held stand for one each."""
+        self.count = array("q", np.ones(len(self.time), np.int64).tobytes())
+
     def insert(self, time: int, value: float, ok: bool) -> None:
-        """Puts one sample behind all that are not newer."""
+        """Puts one sample that stands for one observation behind all that are not newer."""
         at = bisect_right(self.time, time, self.head)
         self.time.insert(at, time)
         self.value.insert(at, value)
         self.ok.insert(at, ok)
 
-    def append(self, time: Int64, value: Float64, ok: Flags) -> None:
+    def append(self, time: Int64, value: Float64, ok: Flags, counts: Counts) -> None:
         """Sorted columns, none older than the end of the run."""
         self.time.frombytes(time.tobytes())
         self.value.frombytes(value.tobytes())
         self.ok += ok.tobytes()
+        if self.count is not None:
+            self.count.frombytes((np.ones(len(time), np.int64) if counts is None else counts).tobytes())
 
-    def merge(self, time: Int64, value: Float64, ok: Flags) -> None:
+    def merge(self, time: Int64, value: Float64, ok: Flags, counts: Counts) -> None:
         """Sorted columns that may reach into the run: only the part they touch is rewritten."""
         if not len(time):
             return
@@ -74,17 +89,25 @@ class Run:
             time = times[order]
             value = np.concatenate([self.values(at), value])[order]
             ok = np.concatenate([self.flags(at), ok])[order]
+            held = self.counts(at)
+            if self.count is not None and held is not None:
+                counts = np.concatenate([held, np.ones(len(times) - len(held), np.int64) if counts is None else counts])
+                counts = counts[order]
+                del held, self.count[at:]
             del self.time[at:], self.value[at:], self.ok[at:]
-        self.append(time, value, ok)
+        self.append(time, value, ok, counts)
 
     def release(self, to: int) -> None:
         """Moves the head; gives memory back when a quarter of the columns is dead, which costs O(1) per sample."""
         if to == len(self.time):
             self.time, self.value, self.ok, self.head = array("q"), array("d"), bytearray(), 0
+            self.count = None if self.count is None else array("q")
             return
         self.head = to
         if to >= 32 and 4 * to >= len(self.time):
             del self.time[:to], self.value[:to], self.ok[:to]
+            if self.count is not None:
+                del self.count[:to]
             self.head = 0
 
 
@@ -96,6 +119,10 @@ class SampleWindow(Protocol):
     def __len__(self) -> int: ...
 
     @property
+    def observations(self) -> int:
+        """How many the samples stand for."""
+
+    @property
     def oldest_ms(self) -> int | None:
         """The earliest effective time."""
 
@@ -103,8 +130,10 @@ class SampleWindow(Protocol):
 
     def flags(self) -> Flags: ...
 
-    def since(self, low: int) -> tuple[Float64, Flags]:
-        """Values and flags of the samples after an effective time."""
+    def counts(self) -> Counts: ...
+
+    def since(self, low: int) -> tuple[Float64, Flags, Counts]:
+        """Values, flags and counts of the samples after an effective time."""
 
     def add(self, batch: Batch, received_ms: int, low: int) -> tuple[int, int]:
         """A batch comes in; how many of it were late, and how many samples left early."""
@@ -124,17 +153,26 @@ class SampleWindow(Protocol):
 class Window:
     """The samples held for one breaker, with the accumulator that follows them."""
 
-    __slots__ = ("_late", "_main", "_max", "acc")
+    __slots__ = ("_counted", "_late", "_main", "_max", "_more", "acc")
 
     def __init__(self, acc: Accumulator, samples_max: int) -> None:
         self.acc = acc
         self._max = samples_max
         self._main = Run()
         self._late: Run | None = None
+        self._counted = False
+        self._more = 0
+        """Observations beyond one per sample."""
 
     def __len__(self) -> int:
         main = self._main
         n = len(main.time) - main.head
+        return n if self._late is None else n + len(self._late)
+
+    @property
+    def observations(self) -> int:
+        main = self._main
+        n = len(main.time) - main.head + self._more
         return n if self._late is None else n + len(self._late)
 
     @property
@@ -156,25 +194,36 @@ class Window:
         main = self._main.flags(self._main.head)
         return main if self._late is None else np.concatenate([main, self._late.flags(self._late.head)])
 
-    def since(self, low: int) -> tuple[Float64, Flags]:
-        """Values and flags of the samples newer than `low`, without changing anything."""
-        runs = [self._main] if self._late is None else [self._main, self._late]
+    def counts(self) -> Counts:
+        """All counts held, in the order of `values`; a view likewise."""
+        if not self._counted:
+            return None
+        return _joined([run.counts(run.head) for run in self._runs()])
+
+    def _runs(self) -> list[Run]:
+        return [self._main] if self._late is None else [self._main, self._late]
+
+    def since(self, low: int) -> tuple[Float64, Flags, Counts]:
+        """Values, flags and counts of the samples newer than `low`, without changing anything."""
+        runs = self._runs()
         starts = [bisect_right(run.time, low, run.head) for run in runs]
         parts = list(zip(runs, starts, strict=True))
         return (
             np.concatenate([run.values(start) for run, start in parts]),
             np.concatenate([run.flags(start) for run, start in parts]),
+            _joined([run.counts(start) for run, start in parts]) if self._counted else None,
         )
 
     def recount(self, acc: Accumulator) -> None:
         """Another accumulator takes over, filled from the columns held."""
         self.acc = acc
         if len(self):
-            acc.add_many(self.values(), self.flags())
+            acc.add_many(self.values(), self.flags(), self.counts())
 
     def clear(self) -> None:
         """Holds nothing from here on."""
         self._main, self._late = Run(), None
+        self._counted, self._more = False, 0
         self.acc.clear()
 
     # -- leaving ------------------------------------------------------------------------------------------------------
@@ -195,17 +244,26 @@ class Window:
         if not left:
             self.clear()
             return
-        if gone <= SMALL_BATCH:
+        if gone <= SMALL_BATCH and not self._counted:
             for i in range(run.head, to):
                 acc.drop(run.value[i], bool(run.ok[i]))
-        elif gone <= left:
-            acc.drop_many(run.values(run.head)[:gone], run.flags(run.head)[:gone])
+        else:
+            self._drop_many(run, gone, gone <= max(left, SMALL_BATCH))
         run.release(to)
         if self._late is not None and not self._late.time:
             self._late = None
         if gone > max(left, SMALL_BATCH):
             acc.clear()
-            acc.add_many(self.values(), self.flags())
+            acc.add_many(self.values(), self.flags(), self.counts())
+
+    def _drop_many(self, run: Run, gone: int, followed: bool) -> None:
+        """`followed`: the accumulator hears of it."""
+        counts = run.counts(run.head)
+        if counts is not None:
+            counts = counts[:gone]
+            self._more -= int(counts.sum()) - gone
+        if followed:
+            self.acc.drop_many(run.values(run.head)[:gone], run.flags(run.head)[:gone], counts)
 
     def bound(self, samples_max: int) -> int:
         """Holds so many samples at most from here on; how many leave for it."""
@@ -244,7 +302,13 @@ class Window:
     def add(self, batch: Batch, received_ms: int, low: int) -> tuple[int, int]:
         """Takes the samples newer than `low`; returns how many came too late and how many were truncated."""
         n = len(batch.ts_ms)
-        if n <= SMALL_BATCH:
+        if not n:
+            return 0, 0
+        if batch.count is not None and not self._counted:
+            self._counted = True
+            for run in self._runs():
+                run.count_each()
+        if n <= SMALL_BATCH and not self._counted:
             late = self._add_few(batch, received_ms, low)
         else:
             late = self._add_many(batch, received_ms, low)
@@ -280,31 +344,33 @@ class Window:
             self._merge_runs()
 
     def _add_many(self, batch: Batch, received_ms: int, low: int) -> int:
-        time, value, ok = np.minimum(batch.ts_ms, received_ms), batch.value, batch.ok
+        time, value, ok, counts = np.minimum(batch.ts_ms, received_ms), batch.value, batch.ok, batch.count
         if (time[1:] < time[:-1]).any():
             order = np.argsort(time, kind="stable")
-            time, value, ok = time[order], value[order], ok[order]
+            time, value, ok, counts = time[order], value[order], ok[order], None if counts is None else counts[order]
         late = 0
         if time[0] <= low:
             late = int(np.searchsorted(time, low, side="right"))
-            time, value, ok = time[late:], value[late:], ok[late:]
+            time, value, ok, counts = time[late:], value[late:], ok[late:], None if counts is None else counts[late:]
         if len(time):
-            self.acc.add_many(value, ok)
-            self._place_many(time, value, ok)
+            self.acc.add_many(value, ok, counts)
+            self._more += 0 if counts is None else int(counts.sum()) - len(counts)
+            self._place_many(time, value, ok, counts)
         return late
 
-    def _place_many(self, time: Int64, value: Float64, ok: Flags) -> None:
+    def _place_many(self, time: Int64, value: Float64, ok: Flags, counts: Counts) -> None:
         """Sorted columns go where they belong: the late run, its continuation, or the newest part of the first."""
         main = self._main
         if self._late is None and (not main.time or time[0] >= main.time[-1]):
-            main.append(time, value, ok)
+            main.append(time, value, ok, counts)
             return
         deep = self._deep_count(time)
+        few, rest = (None, None) if counts is None else (counts[:deep], counts[deep:])
         if deep:
-            self._late = self._late or Run()
-            self._late.merge(time[:deep], value[:deep], ok[:deep])
+            self._late = self._late or Run(self._counted)
+            self._late.merge(time[:deep], value[:deep], ok[:deep], few)
             self._merge_runs()
-        self._main.merge(time[deep:], value[deep:], ok[deep:])
+        self._main.merge(time[deep:], value[deep:], ok[deep:], rest)
 
     def _deep_count(self, time: Int64) -> int:
         """How many of the sorted times belong into the late run."""
@@ -322,5 +388,11 @@ class Window:
         if late is None or len(late) <= max(LATE_MIN, len(main) // LATE_FRACTION):
             return
         time = np.frombuffer(late.time, np.int64)[late.head :]
-        main.merge(time, late.values(late.head), late.flags(late.head))
+        main.merge(time, late.values(late.head), late.flags(late.head), late.counts(late.head))
         self._late = None
+
+
+def _joined(parts: Sequence[Counts]) -> Counts:
+    """Counts of runs that are all counted."""
+    known = [part for part in parts if part is not None]
+    return known[0] if len(known) == 1 else np.concatenate(known)

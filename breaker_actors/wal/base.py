@@ -16,7 +16,8 @@ from breaker_actors.messages import LogRead
 
 class Append(msgspec.Struct, frozen=True, array_like=True):
     """One record to append. Its offset and received_ms are the caller's (the router's owner), checked by the log.
-    `generation`: the lease generation under which the owner learned where the log stands."""
+    `generation`: the lease generation under which the owner learned where the log stands. `counters`: the last points
+    of cumulative series, (series, state), stored with it; a state of no bytes is dropped."""
 
     router_id: str
     epoch: int
@@ -27,6 +28,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
     keys: tuple[bytes, ...] = ()
     generation: int = 1
+    counters: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,8 @@ class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
     """What its records take up."""
     damage: str = ""
     """Why nothing may be appended: the log is not as it was written."""
+    counters: tuple[tuple[bytes, bytes], ...] = ()
+    """The last points of cumulative series."""
 
 
 class LogStock(msgspec.Struct, frozen=True):

@@ -109,7 +109,13 @@ def _acquired(
     )
 
 
-def router_head(head: Head, view: bytes | None, keys: Sequence[tuple[bytes, int]], damage: str = "") -> RouterHead:
+def router_head(
+    head: Head,
+    view: bytes | None,
+    keys: Sequence[tuple[bytes, int]],
+    damage: str = "",
+    counters: Sequence[tuple[bytes, bytes]] = (),
+) -> RouterHead:
     """Returns what a new owner needs to know of its router's log."""
     return RouterHead(
         router_id=head.router_id,
@@ -123,6 +129,7 @@ def router_head(head: Head, view: bytes | None, keys: Sequence[tuple[bytes, int]
         keys=tuple(keys),
         log_bytes=head.bytes,
         damage=damage,
+        counters=tuple(counters),
     )
 
 
@@ -214,6 +221,11 @@ def judge(heads: Mapping[str, Head], records: Sequence[Append]) -> Judged:
     for head in moved:
         head.seal = sealed(head)
     return Judged(results, appends, fresh, moved)
+
+
+def last_counters(appends: Sequence[Append]) -> dict[tuple[str, bytes], bytes]:
+    """What is left to be stored of cumulative series, by router and series."""
+    return {(record.router_id, series): state for record in appends for series, state in record.counters}
 
 
 def values_of(r: Append) -> tuple[str, int, int, int, int, bytes]:

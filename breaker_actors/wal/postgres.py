@@ -54,7 +54,7 @@ class _Lane:
             except psycopg.Error as error:
                 left -= 1
                 if not left or error.sqlstate not in AGAIN:
-                    raise Unavailable(f"the sample log does not answer: {postgres.error_text(error)}") from None
+                    raise Unavailable("the sample log does not answer", {}, postgres.error_text(error)) from None
                 time.sleep(AGAIN_S)
 
     def _try(self, work: Callable[[Connection], T]) -> T:

@@ -72,6 +72,9 @@ _KEYS = """
 SELECT router_id, key, "offset" FROM log_keys
 WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[]) AND received_ms > %(after_ms)s ORDER BY "offset", key
 """
+_COUNTERS = """
+SELECT router_id, series, state FROM log_counters WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[])
+"""
 _NOTE_ALIVE = """
 INSERT INTO log_alive AS a SELECT %(slot)s, %(owner)s, %(ms)s::bigint {where}
 ON CONFLICT (slot, owner) DO UPDATE SET alive_ms = greatest(a.alive_ms, excluded.alive_ms)
@@ -111,6 +114,14 @@ WITH locked AS MATERIALIZED (
 ), dropped AS (
     DELETE FROM log_keys AS k USING unnest(%(due)s::text[], %(oldest)s::bigint[]) AS n(router_id, oldest_ms)
     WHERE k.slot = %(slot)s AND k.router_id = n.router_id AND k.received_ms <= n.oldest_ms AND (SELECT yes FROM fits)
+), counted AS (
+    INSERT INTO log_counters SELECT %(slot)s, n.* FROM unnest(
+        %(counter_ids)s::text[], %(series)b::bytea[], %(states)b::bytea[]
+    ) AS n WHERE (SELECT yes FROM fits)
+    ON CONFLICT (slot, router_id, series) DO UPDATE SET state = excluded.state
+), forgotten AS (
+    DELETE FROM log_counters AS k USING unnest(%(gone_ids)s::text[], %(gone)b::bytea[]) AS n(router_id, series)
+    WHERE k.slot = %(slot)s AND k.router_id = n.router_id AND k.series = n.series AND (SELECT yes FROM fits)
 )
 UPDATE log_heads AS h SET "offset" = n."offset", last_received_ms = n.received_ms, view_offset = n.view_offset,
     keys_from_ms = n.keys_from_ms, bytes = h.bytes + n.bytes, checksum = n.checksum, seal = n.seal
@@ -274,12 +285,19 @@ def _store_taken(
         c.execute(_TAKE_HEADS, values)
         c.execute(_FORGET_OWNERS, {"slot": slot, "owner": owner})
         kept = c.execute(_KEYS, {"slot": slot, "ids": ids, "after_ms": keys_after_ms}, binary=True)
+        held = c.execute(_COUNTERS, {"slot": slot, "ids": ids}, binary=True)
         c.execute("COMMIT")
     keys: dict[str, list[tuple[bytes, int]]] = {router_id: [] for router_id in ids}
     for router_id, key, offset in kept:
         keys[router_id].append((key, offset))
+    counters: dict[str, list[tuple[bytes, bytes]]] = {router_id: [] for router_id in ids}
+    for router_id, series, state in held:
+        counters[router_id].append((series, state))
     payloads = {router_id: row.payload for router_id, row in views.items()}
-    return [loghead.router_head(h, payloads.get(h.router_id), keys[h.router_id], damage[h.router_id]) for h in taken]
+    return [
+        loghead.router_head(h, payloads.get(h.router_id), keys[h.router_id], damage[h.router_id], counters[h.router_id])
+        for h in taken
+    ]
 
 
 def _heads(rows: Iterable[Any]) -> list[Head]:
@@ -303,6 +321,7 @@ def append(c: Connection, slot: str, records: Sequence[Append], keys_ms: int, kn
             known.pop(id_, None)
         due = {h.router_id: ms for h in judged.moved if (ms := loghead.due_keys_ms(h, keys_ms)) is not None}
         values = {"slot": slot, **_records(judged.fresh), **_keys(judged.appends, due), **_moves(stood, judged)}
+        values |= _counters(judged.appends)
         if c.execute(_APPEND, values).rowcount != len(judged.moved):
             raise psycopg.errors.SerializationFailure("another owner appends to the same routers")
         known.update((head.router_id, head) for head in judged.moved)
@@ -337,6 +356,19 @@ def _keys(records: Sequence[Append], due: Mapping[str, int]) -> dict[str, list[A
         "key_received": [r.received_ms for r, _ in kept],
         "due": list(due),
         "oldest": list(due.values()),
+    }
+
+
+def _counters(records: Sequence[Append]) -> dict[str, list[Any]]:
+    """The last points of cumulative series to be stored, and the series to be dropped."""
+    states = loghead.last_counters(records)
+    kept, gone = {at: state for at, state in states.items() if state}, [at for at, state in states.items() if not state]
+    return {
+        "counter_ids": [router_id for router_id, _ in kept],
+        "series": [series for _, series in kept],
+        "states": list(kept.values()),
+        "gone_ids": [router_id for router_id, _ in gone],
+        "gone": [series for _, series in gone],
     }
 
 
@@ -413,10 +445,10 @@ def trim(c: Connection, slot: str, router_id: str, below: int) -> int:
 
 
 def forget(c: Connection, slot: str, router_id: str) -> bool:
-    """Drops up to TRIM_ROWS records or keys, and once there are none the head; True: there is more."""
+    """Drops up to TRIM_ROWS records, keys or counters, and once there are none the head; True: there is more."""
     values = {"slot": slot, "id": router_id, "limit": TRIM_ROWS}
     c.execute(_FORGET_ALL, values)
-    for table in ("log_records", "log_keys"):
+    for table in ("log_records", "log_keys", "log_counters"):
         if c.execute(_FORGET.format(table=table), values).rowcount:
             return True
     c.execute(_FORGET_HEAD, values)

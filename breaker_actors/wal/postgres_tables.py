@@ -62,6 +62,16 @@ keys = Table(
     Column("received_ms", BigInteger, nullable=False),
 )
 
+counters = Table(
+    "log_counters",
+    metadata,
+    Column("slot", _Name, primary_key=True),
+    Column("router_id", _Name, primary_key=True),
+    Column("series", LargeBinary, primary_key=True),
+    Column("state", LargeBinary, nullable=False),
+    postgresql_with={"fillfactor": 50},
+)
+
 alive = Table(
     "log_alive",
     metadata,

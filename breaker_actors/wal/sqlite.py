@@ -41,7 +41,7 @@ class _Lane:
                 self._connection = self._open()
             return absent if self._connection is None else work(self._connection)
         except (sqlite3.Error, OSError) as error:
-            raise Unavailable(f"the sample log does not answer: {error}") from None
+            raise Unavailable("the sample log does not answer", {}, str(error)) from None
 
     async def close(self) -> None:
         """After the work under way: the connection is closed by the thread that uses it."""

@@ -49,6 +49,9 @@ CREATE TABLE IF NOT EXISTS keys (
     router_id TEXT NOT NULL, offset INTEGER NOT NULL, key BLOB NOT NULL, received_ms INTEGER NOT NULL,
     PRIMARY KEY (router_id, offset, key)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counters (
+    router_id TEXT NOT NULL, series BLOB NOT NULL, state BLOB NOT NULL, PRIMARY KEY (router_id, series)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS alive (owner TEXT PRIMARY KEY, alive_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
 
@@ -210,7 +213,8 @@ def _router_head(c: sqlite3.Connection, head: Head, view: Row | None, keys_after
         "SELECT key, offset FROM keys WHERE router_id = ? AND received_ms > ? ORDER BY offset",
         (head.router_id, keys_after_ms),
     )
-    return loghead.router_head(head, None if view is None else view.payload, keys.fetchall(), damage)
+    counters = c.execute("SELECT series, state FROM counters WHERE router_id = ?", (head.router_id,)).fetchall()
+    return loghead.router_head(head, None if view is None else view.payload, keys.fetchall(), damage, counters)
 
 
 def alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
@@ -266,6 +270,11 @@ def _insert(c: sqlite3.Connection, judged: Judged) -> None:
         "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)",
         ((r.router_id, r.offset, key, r.received_ms) for r in judged.appends for key in r.keys),
     )
+    if counters := loghead.last_counters(judged.appends):
+        gone = [place for place, state in counters.items() if not state]
+        c.executemany("DELETE FROM counters WHERE router_id = ? AND series = ?", gone)
+        rows = ((*place, state) for place, state in counters.items() if state)
+        c.executemany("REPLACE INTO counters VALUES (?, ?, ?)", rows)
 
 
 def _store_head(c: sqlite3.Connection, head: Head, keys_ms: int, grown: int) -> None:
@@ -370,6 +379,7 @@ def forget(c: sqlite3.Connection, router_id: str) -> int:
         dropped = _drop(c, router_id, found, _BEHIND_ALL)
         if dropped < TRIM_ROWS:
             c.execute("DELETE FROM keys WHERE router_id = ?", (router_id,))
+            c.execute("DELETE FROM counters WHERE router_id = ?", (router_id,))
             c.execute("DELETE FROM heads WHERE router_id = ?", (router_id,))
         return dropped
 
