@@ -304,11 +304,16 @@ class ConfigDispatch:
             self._unstarted[breaker_id] = None if known is None or routers is None else known | routers
 
     async def _link(self, breakers: Mapping[str, set[str] | None]) -> None:
-        """Repeating a link is harmless."""
+        """Repeating a link is harmless. An owner that is away is told later: it may come back with what it had, and is
+        assigned nothing then."""
+        owners, is_up = self._placer.assignments["breaker"], self._placer.membership.is_up
+        away = {i: routers for i, routers in breakers.items() if (o := owners.owner(i)) is not None and not is_up(o)}
+        self._note_unstarted(away.items())
+        there = {i: routers for i, routers in breakers.items() if i not in away}
         by_owner: dict[str, list[tuple[str, RouterRef]]] = {}
-        for breaker_id, router in await self._links_of(breakers) if breakers else ():
-            owner = self._placer.assignments["breaker"].owner(breaker_id)
-            if owner is not None and self._placer.membership.is_up(owner):  # else it is assigned with all its links
+        for breaker_id, router in await self._links_of(there) if there else ():
+            owner = owners.owner(breaker_id)
+            if owner is not None:
                 by_owner.setdefault(owner, []).append((breaker_id, router))
         for owner, links in by_owner.items():
             await BreakerPeer(self._net, owner).link(links)

@@ -48,7 +48,7 @@ class Door:
             return False
         finally:
             if writer is not None:
-                writer.close()
+                writer.transport.abort()  # nothing is owed to it: a TLS goodbye would outlive this call
 
 
 def _unchecked() -> ssl.SSLContext:

@@ -171,7 +171,7 @@ class ActorGateway:
         await self._directory.ready()
         await JournalPeer(self._net, journal_name(0)).ready()
         if fault := self._heartbeat.fault():
-            raise Unavailable(f"samples can't be stored: {fault}")
+            raise Unavailable("samples can't be stored", {}, fault)
 
     async def notice(self) -> str:
         return await self._heartbeat.notice()

@@ -14,17 +14,33 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from breaker_actors.errors import BreakersError, Fenced, Unavailable
+from breaker_actors.errors import BreakersError, Fenced, TookTooLong, Unavailable
+from breaker_actors.journal.listeners import Listeners
 from breaker_actors.journal.transition_budgets import Budgets
 from breaker_actors.journal.transition_lines import TransitionLines
-from breaker_actors.messages import EVERY_PROJECT, Commit, CommitResult, FeedEntry, FeedPage, JournalFigures, Paced
+from breaker_actors.messages import (
+    EVERY_PROJECT,
+    SESSIONS,
+    Commit,
+    CommitResult,
+    FeedEntry,
+    FeedPage,
+    JournalFigures,
+    Paced,
+)
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import JournalStore
-from breaker_actors.store.rows import JournalHead, alert_of
+from breaker_actors.store.rows import AccessVersion, JournalHead, alert_of
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.lane import Lane
 
 GROUP_MAX = 2_000
+"""Transitions of one group with their deliveries (`listeners.py`), and commits: whoever comes while one is stored is in
+the next one."""
+PUT_OFF_MS, PUT_OFF_MAX_MS = 100, 5_000
+"""Of one organisation a call stores as much as a group, whoever sent it has others that wait for its end; what is
+beyond comes again, later by so much for each group before it."""
+ORGS_KNOWN_MAX = 100_000
 BURST_MIN = 20_000
 """Transitions that a project may store at once: all of 10,000 breakers trip and begin to recover unpaced."""
 PAGE_MAX = 5_000
@@ -54,8 +70,17 @@ class JournalHost:
         self._news = asyncio.Event()
         # projects of commits with an unknown outcome; every project at most
         self._doubtful: set[str] = set()
+        self._orgs: dict[str, str] = {}
+        self._unknown: set[str] = set()
+        self._listeners = Listeners(store)
         # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
-        self._group: Lane[Commit, CommitResult] = Lane(self._write, weight_max=1 << 30, call_weight_max=GROUP_MAX)
+        self._group: Lane[Commit, CommitResult] = Lane(
+            self._write,
+            weigh=lambda commit: max(1, self._listeners.rows(commit)),
+            weight_max=1 << 30,
+            call_weight_max=GROUP_MAX,
+            owner_of=self._owner_of,
+        )
         self._watching: asyncio.Task[None] | None = None
         per_minute = settings.transitions_per_minute_max
         self._budgets = Budgets(per_minute, max(per_minute, BURST_MIN))
@@ -86,18 +111,58 @@ class JournalHost:
         return JournalFigures(epoch=head.epoch, sequence=head.sequence, position=self._position, limits=limits)
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult | Paced]:
-        """Stores commits, each for itself; "failed" ones may be sent again, Paced ones after a while. No other project
-        waits behind those."""
+        """Stores commits, each for itself; "failed" ones may be sent again, Paced ones after a while: of those whose
+        project's budget is spent, and of what is more than a group of one organisation. Nobody else waits behind
+        those."""
         self._holding()
-        answers = [self._pace(c) or self._group.put(c) for c in commits]
-        return [a if isinstance(a, Paced) else await self._result(c, a) for c, a in zip(commits, answers, strict=True)]
+        if self._listeners.has_new(commits):
+            self._listeners.hear(commits)
+            with contextlib.suppress(BreakersError):
+                await self._listeners.learn()
+            self._holding()
+        costs = [self._listeners.cost(c) for c in commits]
+        taken = Counter[str]()
+        answers = [self._answer(c, cost, taken) for c, cost in zip(commits, costs, strict=True)]
+        return [
+            a if isinstance(a, Paced) else await self._result(c, cost, a)
+            for c, cost, a in zip(commits, costs, answers, strict=True)
+        ]
 
-    def _pace(self, commit: Commit) -> Paced | None:
+    def _answer(self, commit: Commit, cost: int, taken: Counter[str]) -> asyncio.Future[CommitResult] | Paced:
+        """Its result to come, or when it is to come again: others of its organisation fill the call, or its project's
+        budget is spent. `taken`: rows that the call stores for each organisation before it."""
+        rows, owner = self._listeners.rows(commit), self._orgs.get(commit.project_id, commit.project_id)
+        if rows and taken[owner] and taken[owner] + rows > GROUP_MAX:
+            taken[owner] += rows
+            self.meters.count("breakers_journal_commits_total", result="put_off")
+            return Paced(min(PUT_OFF_MAX_MS, math.ceil(PUT_OFF_MS * taken[owner] / GROUP_MAX)))
+        if (paced := self._pace(commit, cost)) is not None:
+            return paced
+        taken[owner] += rows
+        return self._group.put(commit)
+
+    def _pace(self, commit: Commit, cost: int) -> Paced | None:
         if not commit.events:
             return None
         now = asyncio.get_running_loop().time()
-        wait_s = self._budgets.wait_s(commit.project_id, commit.breaker_id, len(commit.events), now)
+        wait_s = self._budgets.wait_s(commit.project_id, commit.breaker_id, cost, now)
         return Paced(math.ceil(wait_s * 1000)) if wait_s else None
+
+    def _owner_of(self, commit: Commit) -> str:
+        """Organisations take turns in the group; for a moment each project that is new here has one of its own."""
+        org_id = self._orgs.get(commit.project_id)
+        if org_id is None:
+            self._unknown.add(commit.project_id)
+            return commit.project_id
+        return org_id
+
+    async def _learn_owners(self) -> None:
+        """A project keeps its organisation for ever."""
+        if self._unknown:
+            asked, self._unknown = sorted(self._unknown), set()
+            if len(self._orgs) + len(asked) > ORGS_KNOWN_MAX:
+                self._orgs.clear()
+            self._orgs |= await self._store.organisations_of(asked)
 
     async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
         """Tells replicas that something beside states has changed. Raises Unavailable in a journal that was replaced:
@@ -153,30 +218,37 @@ class JournalHost:
         except TimeoutError:
             pass
 
-    async def _watch_access(self, known: int) -> None:
+    async def _watch_access(self, known: AccessVersion) -> None:
         """Announces changes of who may do what, whoever made them (semantics.md section 6: within a second)."""
         while True:
             await asyncio.sleep(ACCESS_S)
             self._budgets.forget(asyncio.get_running_loop().time())
             with contextlib.suppress(BreakersError):
                 await self._hold()
+                await self._learn_owners()
+                await self._listeners.learn()
                 found = await self._store.access_version()
                 if found != known:
-                    await self.announce("keys", [EVERY_PROJECT])
+                    only_sessions = found.access == known.access
+                    await self.announce("keys", [SESSIONS if only_sessions else EVERY_PROJECT])
                     known = found
 
-    async def _result(self, commit: Commit, future: asyncio.Future[CommitResult]) -> CommitResult:
+    async def _result(self, commit: Commit, cost: int, future: asyncio.Future[CommitResult]) -> CommitResult:
         try:
             return await future
         except BreakersError:
-            self._budgets.refund(commit.project_id, len(commit.events))
+            self._budgets.refund(commit.project_id, cost)
             return "failed"
 
     async def _write(self, commits: list[Commit]) -> list[CommitResult]:
         """Stores a group. When one of its commits can't be stored at all, whatever the reason, the others are: halves
-        are tried apart until it is alone; it is set aside, and comes again if its breaker still wants it."""
+        are tried apart until it is alone; it is set aside, and comes again if its breaker still wants it. So are those
+        of a group that took too long, which the same again would, too."""
         try:
             return await self._write_group(commits)
+        except TookTooLong:
+            if len(commits) == 1:
+                return ["failed"]
         except BreakersError:
             raise
         except Exception as error:
@@ -185,8 +257,8 @@ class JournalHost:
                 self._store.asides.note("commit", *where)
                 self.meters.count("breakers_journal_commits_total", result="failed")
                 return ["failed"]
-            half = len(commits) // 2
-            return await self._write(commits[:half]) + await self._write(commits[half:])
+        half = len(commits) // 2
+        return await self._write(commits[:half]) + await self._write(commits[half:])
 
     async def _write_group(self, commits: list[Commit]) -> list[CommitResult]:
         head = self._holding()

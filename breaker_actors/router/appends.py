@@ -10,7 +10,10 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from breaker_actors.clock import Clock
+from breaker_actors.core.counters import Outcome
 from breaker_actors.core.log_entries import BREAKER, GAP, SAMPLES, VIEW
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import AppendResult
@@ -36,6 +39,7 @@ class Appends:
         self._meters = meters
         self._asides = asides
         self._records: Counter[int] = Counter()
+        self._points: Counter[Outcome] = Counter()
         self._bytes = self._samples = 0
         self.is_doubtful = False
         self.fault = ""
@@ -62,7 +66,9 @@ class Appends:
                 with self._meters.timed("breakers_log_append_seconds"):
                     taken = await self._log.append(slot, [r.append for r in records])
                 for record, ok in zip(records, taken, strict=True):
-                    outcomes |= dict.fromkeys(record.answers, self._appended(record, ok))
+                    result = self._appended(record, ok)
+                    outcomes |= dict.fromkeys(record.answers, result)
+                    outcomes |= {index: replace(result, beyond=n) for index, n in record.beyond.items()}
         except BreakersError as error:
             self._meters.count("breakers_log_failures_total")
             self.is_doubtful, self.fault = True, str(error)
@@ -88,6 +94,9 @@ class Appends:
             router.gap_ms = append.received_ms
             owned.outages.owed.settled(router.id)
         owned.keys.note(router, append)
+        if record.counted is not None:
+            router.counters.keep(record.counted)
+            self._points.update(record.counted.outcomes)
         # what can't be read lies in the log, and every reader passes it over as this one does
         hand_on = partial(owned.fanout.hand_on, record)
         view = self._asides.attempt(hand_on, "log", router.id, append.payload, append.offset, router.project_id)
@@ -107,6 +116,8 @@ class Appends:
             self._meters.total("breakers_log_records_total", n, kind=KINDS.get(kind, "other"))
         self._meters.total("breakers_log_bytes_total", self._bytes)
         self._meters.total("breakers_log_samples_total", self._samples)
+        for outcome, n in self._points.items():
+            self._meters.total("breakers_cumulative_points_total", n, outcome=outcome)
 
 
 def _heard(record: Staged) -> AppendResult:

@@ -104,7 +104,9 @@ class FanOut:
             elif breaker_id in subscriptions:
                 part = columns.pick(start, chosen)
                 b = part.batch
-                payload = encode_samples(part.metrics, [len(chosen)], b.ts_ms, b.value, b.ok, traces=part.traces)
+                payload = encode_samples(
+                    part.metrics, [len(chosen)], b.ts_ms, b.value, b.ok, traces=part.traces, count=b.count
+                )
                 self._send(router, breaker_id, replace(append, payload=payload), (0, len(chosen)))
 
     def flush(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from breaker_actors.core.counters import Counters, Taken, decode_points
 from breaker_actors.core.log_entries import (
     GAP,
     SAMPLES,
@@ -33,10 +34,11 @@ REUSABLE = 2
 class OwnedRouter:
     """One owned router: where its log stands and how it splits.
 
-    Who sets what: `appends` the end of the log, the routing table and the last gap; `watermark` the two watermarks;
-    `duplicates` the keys; `takeover` makes it, with what its predecessor in this process knew."""
+    Who sets what: `appends` the end of the log, the routing table, the last gap and the counters; `watermark` the two
+    watermarks; `duplicates` the keys; `takeover` makes it, with what its predecessor in this process knew."""
 
     __slots__ = (
+        "counters",
         "damage",
         "durable_watermark_ms",
         "epoch",
@@ -54,7 +56,9 @@ class OwnedRouter:
         "watermark_ms",
     )
 
-    def __init__(self, assignment: RouterAssignment, head: RouterHead, view: RouterView) -> None:
+    def __init__(
+        self, assignment: RouterAssignment, head: RouterHead, view: RouterView, series_max: int = 10_000
+    ) -> None:
         self.id = assignment.router_id
         self.project_id = assignment.project_id
         self.epoch = assignment.epoch
@@ -70,6 +74,7 @@ class OwnedRouter:
             head.offset, assignment.reached_offset
         )  # why nothing may be appended, "" when it may
         self.keys = dict(head.keys)
+        self.counters = Counters(head.counters, head.last_received_ms, series_max)
         self.set_view(head.view_offset, view)
 
     def set_view(self, offset: int, view: RouterView) -> None:
@@ -105,6 +110,10 @@ class Staged(msgspec.Struct):
     append: Append
     answers: list[int]
     columns: SampleColumns | None = None
+    counted: Taken | None = None
+    """Of cumulative series, what the record says."""
+    beyond: dict[int, int] = {}
+    """Points of an item for which there was no room."""
 
 
 class Group:
@@ -133,6 +142,7 @@ class Group:
         self._open: dict[str, tuple[list[Part], list[int]]] = {}
         self._seen: dict[tuple[str, bytes], int] = {}
         self._ends: dict[str, int] = {}
+        self._counted: dict[str, Taken] = {}
         self._staged: list[Staged] = []
         self.duplicate_parts = self.duplicate_samples = 0
 
@@ -225,17 +235,42 @@ class Group:
         parts, answers = self._open.pop(router_id)
         router, keys = self._routers[router_id], tuple(key for p in parts for key in p.keys)
 
-        def merged() -> tuple[bytes, SampleColumns]:
-            payload = merge_samples([p.payload for p in parts])
-            return payload, decode_samples(payload)
+        counted = self._counted.get(router_id)
+
+        def merged() -> tuple[bytes, SampleColumns, Taken | None, dict[int, int]]:
+            payloads, taken, beyond = self._payloads(router, parts, answers, counted)
+            payload = merge_samples(payloads)
+            return payload, decode_samples(payload), taken, beyond
 
         readable = self._asides.attempt(merged, "log", router_id, parts[0].payload, 0, router.project_id)
         if readable is None:  # nothing of it comes into the log
             for index in answers:
                 self.outcomes[index] = AppendResult("failed")
             return
-        payload, columns = readable
-        self._stage(router, SAMPLES, payload, keys, answers).columns = columns
+        payload, columns, taken, beyond = readable
+        record = self._stage(router, SAMPLES, payload, keys, answers)
+        record.columns, record.counted, record.beyond = columns, taken, beyond
+        if taken is not None:
+            self._counted[router_id] = taken
+            record.append = replace(record.append, counters=tuple(taken.stored()))
+
+    def _payloads(
+        self, router: OwnedRouter, parts: Sequence[Part], answers: Sequence[int], before: Taken | None
+    ) -> tuple[list[bytes], Taken | None, dict[int, int]]:
+        """The samples of parts, in their order, with what the points of cumulative series come to. `before`: what this
+        group knows of the router's series already."""
+        if not any(part.counters for part in parts):
+            return [part.payload for part in parts], None, {}
+        payloads: list[bytes] = []
+        beyond: dict[int, int] = {}
+        taken = router.counters.begin(before)
+        for part, index in zip(parts, answers, strict=True):
+            payloads.append(part.payload)
+            if part.counters:
+                some, full = router.counters.take(taken, decode_points(part.counters), self._now_ms)
+                payloads.append(some)
+                beyond |= {index: full} if full else {}
+        return payloads, taken, beyond
 
     def _stage_change(self, router: OwnedRouter, change: Change, index: int) -> None:
         """All records of one change; its key and its answer sit on the first."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from breaker_actors.errors import LogDamaged
+from breaker_actors.core.counters import STATE_BYTES, Room
+from breaker_actors.errors import Invalid, LogDamaged
 from breaker_actors.messages import NOT_SUBSCRIBED, SubscribeRequest, Subscribers, WatermarkAnswer
 from breaker_actors.router.duplicates import DuplicateKeys
 from breaker_actors.router.fanout import FanOut
@@ -21,6 +22,9 @@ from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.transport.peers import Net
 from breaker_actors.wal.base import SampleLog
 
+LOG_SHARE = 8
+"""Last points of cumulative series may take one such part of a log's bound."""
+
 
 class OwnedRouters:
     """By id; `adopt`, `lose` and `forget` alone change which there are."""
@@ -29,6 +33,9 @@ class OwnedRouters:
         self._routers: dict[str, OwnedRouter] = {}
         self._meters = meters
         self._asides = asides
+        self.series_max = settings.counter_series_max
+        # Their states lie in the log beside the records, and nothing trims them.
+        self.series = Room(min(settings.counter_series_all_max, settings.log_bytes_max // LOG_SHARE // STATE_BYTES))
         self.keys = DuplicateKeys(settings.duplicate_keys_max, settings.duplicate_window_ms)
         self.fanout = FanOut(net, settings.lane_samples_max)
         self.outages = Outages(settings.heartbeat_interval_ms)
@@ -45,7 +52,15 @@ class OwnedRouters:
         old = self._routers.get(router.id)
         self._routers[router.id] = router
         if old is not None:
+            old.counters.leave()
+        router.counters.enter(self.series, router.project_id)
+        if old is not None:
             self.fanout.resume(router)
+        if router.counters.unread:
+            words = (
+                f"{router.counters.unread} states of cumulative series can't be read; their next points count nothing"
+            )
+            self._asides.note("log", router.id, Invalid(words), b"", router.offset, router.project_id)
         self.keys.adopt(router, old, now_ms)
         self.retention.adopt(router.slot, router.id, router.project_id, log_bytes)
 
@@ -64,7 +79,9 @@ class OwnedRouters:
 
     def forget(self, router_id: str) -> None:
         """A router is not owned here any more, and nothing is owed to it."""
-        self._routers.pop(router_id, None)
+        router = self._routers.pop(router_id, None)
+        if router is not None:
+            router.counters.leave()
         self.fanout.forget(router_id)
         self.outages.owed.settled(router_id)
 
@@ -107,6 +124,7 @@ class OwnedRouters:
         meters, retention = self._meters, self.retention
         meters.gauge("breakers_routers_held", len(self._routers))
         meters.gauge("breakers_duplicate_keys", len(self.keys))
+        meters.gauge("breakers_cumulative_series", sum(len(router.counters) for router in self._routers.values()))
         meters.gauge("breakers_log_size_bytes", retention.size_bytes)
         meters.gauge("breakers_log_shares_full", len(retention.limits()))
         meters.gauge("breakers_logs_damaged", sum(1 for router in self._routers.values() if router.damage))

@@ -105,12 +105,13 @@ class Takeover:
 
     async def _router(self, assignment: RouterAssignment, head: RouterHead) -> OwnedRouter:
         """The router as its log has it; one whose log is damaged splits nothing."""
+        series_max = self._owned.series_max
         if not head.damage:
             try:
-                return OwnedRouter(assignment, head, await self._view_in_force(assignment.log_slot, head))
+                return OwnedRouter(assignment, head, await self._view_in_force(assignment.log_slot, head), series_max)
             except LogDamaged as error:
                 head = replace(head, damage=str(error))
-        return OwnedRouter(assignment, head, RouterView(version=0))
+        return OwnedRouter(assignment, head, RouterView(version=0), series_max)
 
     async def _view_in_force(self, slot: str, head: RouterHead) -> RouterView:
         """The newest view in a router's log that can be read."""

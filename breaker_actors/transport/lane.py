@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from breaker_actors.errors import BreakersError, Overloaded, Unavailable
+from breaker_actors.transport.turns import Turns
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Lane(Generic[T, R]):
-    """Carries items to `send`, which answers one result (or error) per item, in order. Weightless items always fit."""
+    """Carries items to `send`, which answers one result (or error) per item, in order. Weightless items always fit.
+    With `owner_of` owners take turns: who puts much makes nobody else wait for longer than a call."""
 
     def __init__(
         self,
@@ -27,12 +29,18 @@ class Lane(Generic[T, R]):
         weigh: Callable[[T], int] = lambda item: 1,
         weight_max: int = 100_000,
         call_weight_max: int = 10_000,
+        owner_of: Callable[[T], str] | None = None,
     ) -> None:
         self._send = send
         self._weigh = weigh
         self._weight_max = weight_max
         self._call_weight_max = call_weight_max
-        self._waiting: deque[tuple[T, int, asyncio.Future[R]]] = deque()
+        line: Turns[tuple[T, int, asyncio.Future[R]]] | None = None
+        if owner_of is not None:
+            line = Turns(lambda entry: owner_of(entry[0]))
+        self._waiting: deque[tuple[T, int, asyncio.Future[R]]] | Turns[tuple[T, int, asyncio.Future[R]]] = (
+            deque() if line is None else line
+        )
         self._pump: asyncio.Task[None] | None = None
         self.weight = 0
         self.calls = 0
