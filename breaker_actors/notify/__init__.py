@@ -3,5 +3,5 @@ channel. In: nudges of the Journal, claimed rows of the outbox, and test notific
 mails to receivers, and the result of every attempt in the store.
 
 Public: `circuit.Circuit`, `lazy_sender.late_sender`, `limits.Pace`, `model.NOBODY`, `model.Destination`,
-`model.Sender`, `model.sample`, `notifier.NotifierHost`, `nudge.Nudge`, `sender.open_sender`.
+`model.ExaminingSender`, `model.Sender`, `model.sample`, `notifier.NotifierHost`, `nudge.Nudge`, `sender.open_sender`.
 """

@@ -1,25 +1,32 @@
-"""The sender of a replica, for /test alone: opened when it is first needed, as most replicas never need one."""
+"""The sender of a replica, for /test and a look at addresses: opened when first needed, as most never need one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from breaker_actors.clock import Clock
-from breaker_actors.notify.model import Attempt, Destination, Message, Sender
+from breaker_actors.notify.model import Attempt, Destination, ExaminingSender, Message
 from breaker_actors.settings import Settings
 
 
 class LateSender:
     """A Sender that `open_one` makes on first use."""
 
-    def __init__(self, open_one: Callable[[], Sender]) -> None:
+    def __init__(self, open_one: Callable[[], ExaminingSender]) -> None:
         self._open = open_one
-        self._sender: Sender | None = None
+        self._sender: ExaminingSender | None = None
 
     async def send(self, to: Destination, message: Message) -> Attempt:
+        return await self._opened().send(to, message)
+
+    async def examine(self, to: Destination) -> str | None:
+        """Nothing is opened for kinds that need no library to tell."""
+        return await self._opened().examine(to) if to.kind == "apprise" else None
+
+    def _opened(self) -> ExaminingSender:
         if self._sender is None:
             self._sender = self._open()
-        return await self._sender.send(to, message)
+        return self._sender
 
     async def close(self) -> None:
         if self._sender is not None:
@@ -29,7 +36,7 @@ class LateSender:
 def late_sender(settings: Settings, clock: Clock) -> LateSender:
     """The real one. Its clients of HTTP and SMTP are imported with it."""
 
-    def open_one() -> Sender:
+    def open_one() -> ExaminingSender:
         from breaker_actors.notify.sender import open_sender
 
         return open_sender(settings, clock)

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from breaker_actors.store.rows import ChannelKind, MutedBy
+from breaker_actors.store.rows import ChannelKind, DeliveryRow, MutedBy, Subject
 
 MessageKind = Literal["trip", "recover", "resolve", "test", "observed", "mute_ending"]
 
@@ -21,7 +22,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     mute ends behind which something waits (`name` is its comment). `rule` and `agg` are those of the event
     (semantics.md section 5); a rule may also have op, min_count and kind_params, and is worded the better for it.
     `outage_ms`: of a recover, how long the breaker was away from closed. `muted_by`: of a trip that was held behind a
-    mute, and of a warning. `by` and `comment`: who moved the breaker by hand, and why.
+    mute, and of a warning. `by` and `comment`: who moved the breaker by hand, and why. `subject`: what an Alertmanager
+    knows the outage by.
     `delivery_id` stays the same over retries: it becomes the Idempotency-Key and the Message-ID.
     """
 
@@ -44,6 +46,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     muted_by: MutedBy | None = None
     by: str | None = None
     comment: str | None = None
+    subject: Subject | None = None
 
     @property
     def tells_of_a_breaker(self) -> bool:
@@ -103,9 +106,55 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_ms: int | None = None
 
 
+SEALED = "its configuration was sealed with another key"
+UNREADABLE = "what was to be told can't be read"
+LATE = Attempt(result="retry", error="no answer in time")
+
+
 class Sender(Protocol):
     """Sends to every kind of channel. `send` never raises (but for cancellation) and is bounded by its timeout."""
 
     async def send(self, to: Destination, message: Message) -> Attempt: ...
 
     async def close(self) -> None: ...
+
+
+class ExaminingSender(Sender, Protocol):
+    """Looks at a destination without sending, too: `examine` says what is wrong with its address, as far as only the
+    library that its kind goes through can tell; None: nothing that is known."""
+
+    async def examine(self, to: Destination) -> str | None: ...
+
+
+class RenewingSender(Sender, Protocol):
+    """Sends what stands again, too, to the kinds of channels that forget alerts (an Alertmanager). `renew` takes trips,
+    at least one, as they stood at `now_ms`; it never raises, as `send`."""
+
+    async def renew(self, to: Destination, trips: Sequence[Message], now_ms: int) -> Attempt: ...
+
+
+def message_of(row: DeliveryRow, project_name: str | None) -> Message:
+    """What is told of a row: always the same, whoever sends it and how often."""
+    told = row.told
+    return Message(
+        kind=row.kind,
+        project_id=row.project_id,
+        project_name=project_name,
+        breaker_id=NOBODY if row.kind == "mute_ending" else row.breaker_id,
+        name=told.name,
+        prev=told.prev,
+        curr=told.curr,
+        ts_ms=told.ts_ms,
+        transition_seq=row.transition_seq,
+        rule=told.rule,
+        agg=told.agg,
+        value=told.value,
+        reason=told.reason,
+        trace_url=told.trace_url,
+        outage_ms=told.outage_ms,
+        muted_by=told.muted_by,
+        by=told.by,
+        comment=told.comment,
+        subject=told.subject,
+        delivery_id=row.id,
+    )

@@ -1,7 +1,8 @@
 """Looks after mutes for the Notifier: when held deliveries are to be looked at, and what is told of it.
 
 What was decided is in the store; what is remembered here only saves looks. Held deliveries are looked at when a mute
-was changed, when new ones came, when the activity of a mute ends, and every minute, as names and metadata change, too.
+was changed, when new ones came (some of which nobody has decided about), when the activity of a mute ends, and every
+minute, as names and metadata change, too.
 Organisations take turns, and a look that is under way is never begun anew (`rota.py`): whoever has many held
 deliveries, or changes mutes all the time, keeps nobody else's.
 """
@@ -41,6 +42,7 @@ class MuteKeeper:
         self._match_ms = 0
         self._rota = Rota()
         self._after: int | None = None  # of a look at new ones under way: up to where it came
+        self._looks = 0  # how many it took so far
         self._matched: int | None = None
 
     def due_ms(self, now: int) -> int:
@@ -59,12 +61,15 @@ class MuteKeeper:
             channels.update(await self._tend(epoch, now, whole))
             self._rota.add(projects)
             if not whole and self._after is None:
-                self._after = self._newest
+                self._after, self._looks = self._newest, 0
             self._changes, self._newest = changes, newest
         for number in range(PAGES_MAX):
             if self._after is not None and (number % 2 == 0 or not self._rota):
                 looked = await self._store.look_at_held(epoch, now, self._after)
-                self._after = looked.last
+                self._after, self._looks = looked.last, self._looks + 1
+                if self._looks == 2 and looked.last is not None:
+                    # There is more than a look's worth: whose new ones are many shall wait for the others.
+                    self._rota.add(await self._store.held_projects())
             elif self._rota:
                 looked = await self._store.look_at_held(epoch, now, 0, self._rota.next(PROJECTS_MAX))
                 self._rota.note(looked.turns)

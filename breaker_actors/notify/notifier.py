@@ -12,19 +12,22 @@ import asyncio
 import contextlib
 import random
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
+from breaker_actors.notify.channel_work import RENEWAL, Queue
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import ATTEMPTS_MIN, Pace
-from breaker_actors.notify.model import NOBODY, Attempt, Destination, Message, Sender
+from breaker_actors.notify.model import LATE, SEALED, UNREADABLE, Attempt, Destination, RenewingSender, message_of
 from breaker_actors.notify.mute_keeper import MuteKeeper
-from breaker_actors.notify.places import Claim, shared_out
+from breaker_actors.notify.places import shared_out
+from breaker_actors.notify.renewals import Renewals
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import OutboxStore
 from breaker_actors.store.rows import UNREADABLE_ALERT, ChannelKind, DeliveryResult, DeliveryRow, Leased, Waiting
@@ -33,10 +36,10 @@ from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.lane import Lane
 
 RETRY_S = 0.2
-SWEPT_MAX = 10
-SEALED = "its configuration was sealed with another key"
-UNREADABLE = "what was to be told can't be read"
-LATE = Attempt(result="retry", error="no answer in time")
+SWEPT_MAX, SWEEP_S = 10, 1.0
+SWEEP_REST, SWEEP_REST_MAX_MS = 10, 60_000
+"""So many channels that don't answer are looked through at a time, or as many as that lasts, and no others for so many
+times as long as it took, a minute at most: what waits for them may be any number of rows."""
 
 Idle = Callable[[asyncio.Event, int], Awaitable[None]]
 log = structlog.get_logger()
@@ -52,34 +55,6 @@ async def rest(wake: asyncio.Event, ms: int) -> None:
             await wake.wait()
 
 
-class Queue:
-    """One channel with pending rows. `look`: some may be due; `later_ms`: when the next of the others may be; `seen`:
-    the newest one known. `sending`: ids under way; `noted`: what of the circuit is stored; `served`: the turn in which
-    rows were taken last."""
-
-    __slots__ = ("circuit", "hasten", "kind", "later_ms", "look", "noted", "of", "seen", "sending", "served")
-
-    def __init__(self, of: Waiting, kind: ChannelKind, circuit: Circuit) -> None:
-        self.of = of
-        self.kind = kind
-        self.circuit = circuit
-        self.sending: set[str] = set()
-        self.seen = 0
-        self.look = True
-        self.later_ms: int | None = None
-        self.hasten = False
-        self.noted = circuit.revision
-        self.served = 0
-
-    def due(self, now_ms: int) -> bool:
-        return self.look or (self.later_ms is not None and self.later_ms <= now_ms)
-
-    def claim(self, now_ms: int) -> Claim:
-        taken, of = len(self.sending), self.of
-        room = max(0, self.circuit.capacity(now_ms) - taken) if self.due(now_ms) else 0
-        return Claim(of.channel_id, of.project_id, of.org_id, taken, room, self.served)
-
-
 class NotifierHost:
     """Everything the Notifier does, without Ray. `start()` fences its predecessor. `chance` spreads retries; `idle` is
     how it waits (tests let time leap there). `superseded` is called when a newer one has taken over."""
@@ -87,7 +62,7 @@ class NotifierHost:
     def __init__(
         self,
         store: OutboxStore,
-        sender: Sender,
+        sender: RenewingSender,
         clock: Clock,
         settings: Settings,
         *,
@@ -108,6 +83,7 @@ class NotifierHost:
         self.meters = Meters("notifier", "notifier")
         self.meters.watch_asides(store.asides)
         self._mutes = MuteKeeper(store, settings, self.meters)
+        self._renewals = Renewals(store, sender, clock, settings, self._pace, self._chance, self.meters)
         self._epoch = 0
         self._holding = False
         self._queues: dict[str, Queue] = {}
@@ -116,11 +92,12 @@ class NotifierHost:
         self._poll_ms = 0
         self._sweep_ms = 0
         self._silent: list[str] = []
+        self._rested_ms = 0
         self._turns = 0
         self._turning = asyncio.Lock()
         self._draining = False
         # bounded by total_max: one entry per delivery under way
-        self._settling: Lane[tuple[str, DeliveryResult], None] = Lane(self._settle, weight_max=1 << 30)
+        self._settling: Lane[tuple[str, DeliveryResult | None], None] = Lane(self._settle, weight_max=1 << 30)
         self._loop: asyncio.Task[None] | None = None
         self._sends: set[asyncio.Task[None]] = set()
 
@@ -171,7 +148,9 @@ class NotifierHost:
                 await run_supervised("notifier", self._turn(now))
             if self._turns == turns:
                 await asyncio.sleep(RETRY_S)
-            await self._idle(self._wake, self._wake_ms(now) - self._clock.now_ms())
+            # The next look is never farther off than that, unless the clock was set back since the turn began.
+            left_ms = min(self._wake_ms(now) - self._clock.now_ms(), self._pace.poll_ms)
+            await self._idle(self._wake, left_ms)
 
     async def _turn(self, now: int) -> None:
         """Looks what waits, ends what can't be sent, sends what may be. Counts as a turn unless something failed."""
@@ -179,8 +158,12 @@ class NotifierHost:
             # a clock that was set back must not put these off
             self._poll_ms = min(self._poll_ms, now + self._pace.poll_ms)
             self._sweep_ms = min(self._sweep_ms, now + self._pace.sweep_ms)
+            self._rested_ms = min(self._rested_ms, now + SWEEP_REST_MAX_MS)
             if self._news or now >= min(self._poll_ms, self._mutes.due_ms(now)):
                 await self._survey(now)
+            for one in await self._renewals.survey(now):
+                if one.version is not None and one.kind is not None:
+                    self._renewals.begin(self._queue(one, one.version, one.kind, now), now)
             await self._send_some(now)
             if now >= self._sweep_ms:
                 await self._begin_sweep(now)
@@ -196,12 +179,16 @@ class NotifierHost:
     def _wake_ms(self, now: int) -> int:
         """When something is to be done though nothing happens: an attempt that ends wakes the loop by itself, also for
         rows that are due and found no place."""
-        times = [self._poll_ms, self._mutes.due_ms(now), now if self._silent else self._sweep_ms]
+        sweep_ms = self._rested_ms if self._silent else self._sweep_ms
+        times = [self._poll_ms, self._mutes.due_ms(now), self._renewals.due_ms, sweep_ms]
         for queue in self._queues.values():
             if queue.circuit.capacity(now) == 0:
                 times.append(queue.circuit.wake_ms())
-            elif not queue.look and queue.later_ms is not None and queue.later_ms > now:
+                continue
+            if not queue.look and queue.later_ms is not None and queue.later_ms > now:
                 times.append(queue.later_ms)
+            if queue.renew_ms is not None and queue.renew_ms > now:
+                times.append(queue.renew_ms)
         return min(times)
 
     async def _survey(self, now: int) -> None:
@@ -222,7 +209,7 @@ class NotifierHost:
                 queue.seen = max(queue.seen, one.newest)
                 queue.look = True
         there = {one.channel_id for one in waiting}
-        self._queues = {id_: queue for id_, queue in self._queues.items() if id_ in there or queue.sending}
+        self._queues = {id_: queue for id_, queue in self._queues.items() if id_ in there or not queue.is_idle}
 
     def _queue(self, one: Waiting, version: str, kind: ChannelKind, now: int) -> Queue:
         """The channel's queue; one that was edited gets a new circuit: it may be another receiver."""
@@ -248,24 +235,34 @@ class NotifierHost:
     async def _begin_sweep(self, now: int) -> None:
         """Sets the gauges, and notes which channels don't answer."""
         self._sweep_ms = now + self._pace.sweep_ms
-        self._silent = [id_ for id_, queue in self._queues.items() if _is_silent(queue, now)]
+        silent = [id_ for id_, queue in self._queues.items() if queue.is_silent(now)]
+        self._silent = self._silent or silent  # those that were not reached yet come first
         depth, oldest_ms = await self._store.outbox_depth()
         self.meters.gauge("breakers_outbox_depth", depth)
         self.meters.gauge("breakers_outbox_age_seconds", 0 if oldest_ms is None else max(0, now - oldest_ms) / 1000)
-        self.meters.gauge("breakers_channels_silent", len(self._silent))
+        self.meters.gauge("breakers_channels_silent", len(silent))
         await self._mutes.set_gauge()
 
     async def _sweep(self, now: int) -> None:
         """Gives up what waited too long for channels that don't answer; a few of them at a time, others are sent to in
         between."""
-        some, self._silent = self._silent[:SWEPT_MAX], self._silent[SWEPT_MAX:]
-        for channel_id in some:
-            queue = self._queues.get(channel_id)
-            if queue is None or not _is_silent(queue, now):
-                continue
-            error = f"not tried: the channel does not answer ({queue.circuit.last_error})"
-            counts = await self._store.give_up_deliveries(self._epoch, channel_id, now, now - self._give_up_ms, error)
-            self._count_unsent(queue, counts)
+        if now < self._rested_ms:
+            return
+        begun = self._clock.monotonic()
+        try:
+            for _ in range(min(SWEPT_MAX, len(self._silent))):
+                id_ = self._silent.pop(0)
+                queue = self._queues.get(id_)
+                if queue is None or not queue.is_silent(now):
+                    continue
+                error = f"not tried: the channel does not answer ({queue.circuit.last_error})"
+                counts = await self._store.give_up_deliveries(self._epoch, id_, now, now - self._give_up_ms, error)
+                self._count_unsent(queue, counts)
+                if self._clock.monotonic() - begun > SWEEP_S:
+                    break
+        finally:  # what can't be looked through now is not tried again and again meanwhile
+            took_ms = round(1000 * (self._clock.monotonic() - begun))
+            self._rested_ms = now + min(SWEEP_REST_MAX_MS, SWEEP_REST * took_ms)
 
     def _count_unsent(self, queue: Queue, counts: dict[str, int]) -> None:
         for state, count in counts.items():
@@ -273,30 +270,47 @@ class NotifierHost:
                 self.meters.count("breakers_notifications_unsent_total", count, state=state)
                 log.warning("notifications_unsent", channel_id=queue.circuit.channel_id, state=state, count=count)
 
-    def _wants(self, now: int) -> dict[str, int]:
-        """How many rows each channel may take now."""
-        claims = [] if self._draining else [queue.claim(now) for queue in self._queues.values()]
-        return shared_out(claims, self._pace)
-
     async def _send_some(self, now: int) -> None:
-        wants = self._wants(now)
+        claims = [] if self._draining else [queue.claim(now) for queue in self._queues.values()]
+        wants = shared_out(claims, self._pace)
+        for id_ in [id_ for id_ in wants if self._queues[id_].renews(now)]:
+            del wants[id_]
+            self._queues[id_].sending.add(RENEWAL)
+            self._begin(self._renew(self._queues[id_]))
         if not wants:
             return
         held = {id_ for channel_id in wants for id_ in self._queues[channel_id].sending}
         until_ms = now + self._timeout_ms + self._pace.lease_margin_ms
         for channel_id in wants:
-            self._queues[channel_id].look = False
+            self._queues[channel_id].look = self._queues[channel_id].rows_first = False
             self._queues[channel_id].served = self._turns
         for leased in await self._store.lease_deliveries(self._epoch, wants, held, now, until_ms):
             queue = self._queues[leased.channel_id]
             queue.later_ms = leased.later_ms
             queue.look |= bool(leased.dropped) or (leased.later_ms is not None and leased.later_ms <= now)
             self._count_unsent(queue, leased.dropped)
+            if not leased.rows and queue.renews(now):
+                self._wake.set()  # its renewal let rows go first, and there were none
             for row in leased.rows:
                 queue.sending.add(row.id)
-                task = asyncio.create_task(self._deliver(queue, leased, row, until_ms))
-                self._sends.add(task)
-                task.add_done_callback(self._sends.discard)
+                self._begin(self._deliver(queue, leased, row, until_ms))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._sends.add(task)
+        task.add_done_callback(self._sends.discard)
+
+    async def _renew(self, queue: Queue) -> None:
+        """One part of a channel's alerts that stand, and what it taught about the channel."""
+        try:
+            circuit, seq = queue.circuit, queue.circuit.seq
+            attempt = await self._renewals.renew(self._epoch, queue)
+            if attempt is not None:
+                queue.hasten |= circuit.note(attempt, seq, self._clock.now_ms())
+                await self._settled(circuit.channel_id, None)
+        finally:
+            queue.sending.discard(RENEWAL)
+            self._wake.set()
 
     async def _deliver(self, queue: Queue, leased: Leased, row: DeliveryRow, until_ms: int) -> None:
         """One attempt, from lease to settlement."""
@@ -363,69 +377,31 @@ class NotifierHost:
                 error=tried.error,
             )
 
-    async def _settled(self, channel_id: str, tried: DeliveryResult) -> None:
-        """Returns when the outcome is stored; its place stays taken until then."""
+    async def _settled(self, channel_id: str, tried: DeliveryResult | None) -> None:
+        """Returns when the outcome is stored; its place stays taken until then. None: of a renewal there is none."""
         while True:
             try:
                 return await self._settling.put((channel_id, tried))
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
-    async def _settle(self, entries: list[tuple[str, DeliveryResult]]) -> Sequence[None]:
+    async def _settle(self, entries: list[tuple[str, DeliveryResult | None]]) -> Sequence[None]:
         """Stores outcomes with what they taught about their channels."""
         touched = {id_: queue for id_, _ in entries if (queue := self._queues.get(id_)) is not None}
         changed = {id_: queue.circuit for id_, queue in touched.items() if queue.circuit.revision != queue.noted}
         hasten = [id_ for id_, queue in touched.items() if queue.hasten]
         marks = {id_: circuit.revision for id_, circuit in changed.items()}
         rows = [circuit.row() for circuit in changed.values()]
+        outcomes = [tried for _, tried in entries if tried is not None]
         try:
-            await self._store.settle_deliveries(self._epoch, [tried for _, tried in entries], rows, hasten)
+            if outcomes or rows or hasten:
+                await self._store.settle_deliveries(self._epoch, outcomes, rows, hasten)
         except BreakersError as error:
             log.warning("outcomes_not_stored", count=len(entries), error=str(error))
             raise
         for id_, mark in marks.items():
-            self._log_transition(touched[id_], mark)
+            touched[id_].note_stored(mark)
         for id_ in hasten:
             touched[id_].hasten = False
             touched[id_].look = True
         return [None] * len(entries)
-
-    @staticmethod
-    def _log_transition(queue: Queue, mark: tuple[int, int]) -> None:
-        moved, queue.noted = mark[0] != queue.noted[0], mark
-        if moved and queue.circuit.state == "open":
-            log.warning(
-                "channel_silent", channel_id=queue.circuit.channel_id, kind=queue.kind, error=queue.circuit.last_error
-            )
-        elif moved:
-            log.info("channel_answers", channel_id=queue.circuit.channel_id, kind=queue.kind)
-
-
-def _is_silent(queue: Queue, now: int) -> bool:
-    return queue.circuit.capacity(now) == 0 and queue.circuit.state == "open"
-
-
-def message_of(row: DeliveryRow, project_name: str | None) -> Message:
-    """What is told of a row: always the same, whoever sends it and how often."""
-    told = row.told
-    return Message(
-        kind=row.kind,
-        project_id=row.project_id,
-        project_name=project_name,
-        breaker_id=NOBODY if row.kind == "mute_ending" else row.breaker_id,
-        name=told.name,
-        prev=told.prev,
-        curr=told.curr,
-        ts_ms=told.ts_ms,
-        transition_seq=row.transition_seq,
-        rule=told.rule,
-        agg=told.agg,
-        value=told.value,
-        reason=told.reason,
-        trace_url=told.trace_url,
-        outage_ms=told.outage_ms,
-        muted_by=told.muted_by,
-        by=told.by,
-        comment=told.comment,
-        delivery_id=row.id,
-    )

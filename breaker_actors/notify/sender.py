@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import httpx
 import msgspec
 import structlog
 
 from breaker_actors.clock import Clock
+from breaker_actors.notify.channels import alertmanager, apprise, pagerduty, slack, webhook
 from breaker_actors.notify.channels import email as mail
-from breaker_actors.notify.channels import pagerduty, slack, webhook
 from breaker_actors.notify.channels.config import check, parse_address, recipients
+from breaker_actors.notify.egress.apprise import Courier
 from breaker_actors.notify.egress.guarded_backend import Resolve
 from breaker_actors.notify.egress.http import Poster, trusted
 from breaker_actors.notify.egress.http_outcome import judge
@@ -20,36 +21,55 @@ from breaker_actors.notify.egress.smtp import Mailer
 from breaker_actors.notify.model import Attempt, Destination, Message
 from breaker_actors.settings import Settings
 
+NAMES = {"pagerduty": "PagerDuty", "alertmanager": "Alertmanager"}
 log = structlog.get_logger()
 
 
 class ChannelSender:
     """Sends to every kind of channel; one per process, as it holds the connections."""
 
-    def __init__(self, poster: Poster, mailer: Mailer, clock: Clock) -> None:
+    def __init__(self, poster: Poster, mailer: Mailer, courier: Courier, clock: Clock, renewal_ms: int) -> None:
         self._poster = poster
         self._mailer = mailer
+        self._courier = courier
         self._clock = clock
+        self._renewal_ms = renewal_ms
 
     async def send(self, to: Destination, message: Message) -> Attempt:
         """One attempt. Never raises but for cancellation: what went wrong in here is an outcome, too."""
+        return await self._tried(to, lambda: self._send(to, message))
+
+    async def examine(self, to: Destination) -> str | None:
+        """What only apprise can tell of an address of its own; nothing is sent. None of other kinds, and of a config
+        that has problems already."""
+        if to.kind != "apprise" or check(to.kind, to.config):
+            return None
+        return await self._courier.examine(to)
+
+    async def renew(self, to: Destination, trips: Sequence[Message], now_ms: int) -> Attempt:
+        """One attempt to say that all of these stand; as `send`."""
+        return await self._tried(to, lambda: self._alert(to, trips, now_ms))
+
+    async def _tried(self, to: Destination, attempt: Callable[[], Awaitable[Attempt]]) -> Attempt:
         try:
-            return await self._send(to, message)
+            if problems := check(to.kind, to.config):
+                return Attempt(result="refused", error=f"{problems[0].path} {problems[0].message}")
+            return await attempt()
         except Exception as error:  # an attempt must not stop the deliveries behind it
             log.error("notify_failed", channel_id=to.channel_id, kind=to.kind, error=type(error).__name__)
             return Attempt(result="retry", error=f"internal error ({type(error).__name__})")
 
     async def _send(self, to: Destination, message: Message) -> Attempt:
-        if problems := check(to.kind, to.config):
-            return Attempt(result="refused", error=f"{problems[0].path} {problems[0].message}")
         match to.kind:
             case "slack":
                 body = msgspec.json.encode(slack.render(message))
                 return await self._post(to, to.config["webhook_url"], {}, body)
-            case "pagerduty" if message.kind == "mute_ending":
-                return Attempt(result="refused", error="PagerDuty is not warned of the end of a mute")
-            case "pagerduty" if message.kind == "observed":
-                return Attempt(result="refused", error="PagerDuty is not told of what callers don't see")
+            case "pagerduty" | "alertmanager" if message.kind == "mute_ending":
+                return Attempt(result="refused", error=f"{NAMES[to.kind]} is not warned of the end of a mute")
+            case "pagerduty" | "alertmanager" if message.kind == "observed":
+                return Attempt(result="refused", error=f"{NAMES[to.kind]} is not told of what callers don't see")
+            case "alertmanager":
+                return await self._alert(to, [message], self._clock.now_ms())
             case "pagerduty":
                 body = msgspec.json.encode(pagerduty.render(message, to.config))
                 return await self._post(to, to.config.get("events_url") or pagerduty.EVENTS_URL, {}, body)
@@ -59,9 +79,16 @@ class ChannelSender:
                 return await self._post(to, to.config["url"], headers, body)
             case "email":
                 return await self._mail(to, message)
+            case "apprise":
+                return await self._courier.send(to, apprise.render(message), self._clock.now_ms())
 
-    async def _post(self, to: Destination, address: str, headers: Mapping[str, str], body: bytes) -> Attempt:
-        url: httpx.URL = parse_address(address)
+    async def _alert(self, to: Destination, messages: Sequence[Message], now_ms: int) -> Attempt:
+        alerts = [alertmanager.render(message, to.config, now_ms, self._renewal_ms) for message in messages]
+        url = alertmanager.endpoint(parse_address(to.config["url"]))
+        return await self._post(to, url, alertmanager.headers(to.config), msgspec.json.encode(alerts))
+
+    async def _post(self, to: Destination, address: object, headers: Mapping[str, str], body: bytes) -> Attempt:
+        url = address if isinstance(address, httpx.URL) else parse_address(address)
         answer = await self._poster.post(url, headers, body, to.org_id)
         return answer if isinstance(answer, Attempt) else judge(to, answer, self._clock.now_ms())
 
@@ -77,6 +104,7 @@ class ChannelSender:
         return await self._mailer.send(sender, addresses, raw)
 
     async def close(self) -> None:
+        await self._courier.close()
         await self._poster.close()
 
 
@@ -86,4 +114,5 @@ def open_sender(
     """The sender of this process. `tls`: whom to trust, if not `trusted()`; `resolve`: for tests."""
     context = tls or trusted()
     poster = Poster(settings.notify_timeout_ms, settings.allow_private_destinations, context, resolve)
-    return ChannelSender(poster, Mailer(settings, context), clock)
+    courier = Courier(poster, settings.notify_timeout_ms)
+    return ChannelSender(poster, Mailer(settings, context), courier, clock, settings.alert_renewal_ms)

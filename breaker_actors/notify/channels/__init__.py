@@ -2,5 +2,5 @@
 In: messages about a breaker and the configuration of a channel. Out: bodies of webhooks, mails, and the problems of a
 configuration by field.
 
-Public: `config`, `email`, `pagerduty`, `reach`, `slack`, `webhook`.
+Public: `alertmanager`, `apprise`, `config`, `email`, `pagerduty`, `reach`, `slack`, `webhook`, `wording`.
 """

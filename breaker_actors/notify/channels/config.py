@@ -9,19 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 import httpx
 import msgspec
 
+from breaker_actors.notify.channels import alertmanager, apprise
+from breaker_actors.notify.channels.address import address_text
 from breaker_actors.notify.channels.pagerduty import EVENTS_URL
 from breaker_actors.notify.channels.webhook import HOP_BY_HOP, OURS
 from breaker_actors.store.rows import ChannelKind
 
-URL_MAX, HEADERS_MAX, HEADER_MAX, KEY_MAX, SECRET_MAX, RECIPIENTS_MAX = 2048, 32, 4096, 255, 1024, 50
+HEADERS_MAX, HEADER_MAX, KEY_MAX, SECRET_MAX, RECIPIENTS_MAX = 32, 4096, 255, 1024, 50
+LABELS_MAX, TOKEN_MAX = 32, 4096
+PARSED_MAX = 512
+"""Addresses whose parts are remembered: as many as deliveries are under way at once."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _VALUE = re.compile(r"[\x20-\x7e]*")
 _KEY = re.compile(r"[\x21-\x7e]+")
+_USER = re.compile(r"[^:\x00-\x1f\x7f]+")
+"""RFC 7617: a colon ends the user's name."""
+_PASSWORD = re.compile(r"[^\x00-\x1f\x7f]+")
 _LOCAL = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
@@ -30,16 +39,20 @@ WEB_PORTS = {"http": 80, "https": 443}
 ADDRESS_KEYS: dict[ChannelKind, str] = {
     "slack": "webhook_url",
     "pagerduty": "events_url",
+    "alertmanager": "url",
     "email": "to",
     "webhook": "url",
+    "apprise": "url",
 }
 
 
 CONFIG_KEYS: dict[ChannelKind, tuple[str, ...]] = {
     "slack": ("webhook_url",),
     "pagerduty": ("routing_key", "severity", "events_url"),
+    "alertmanager": ("url", "username", "password", "bearer_token", "labels", "generator_url"),
     "email": ("to",),
     "webhook": ("url", "secret", "headers"),
+    "apprise": ("url",),
 }
 """All that is read of a config; a key that is wanted comes first."""
 NAME_SHOWN_MAX = 64
@@ -107,14 +120,13 @@ def mailbox(address: str) -> str | None:
 
 def parse_address(text: object) -> httpx.URL:
     """An http(s) address. Raises ValueError saying what is wrong with it."""
-    if text is None or text == "":
-        raise ValueError("is required")
-    if not isinstance(text, str):
-        raise ValueError("must be a string")
-    if len(text) > URL_MAX:
-        raise ValueError(f"must be at most {URL_MAX} characters")
+    return _parsed(address_text(text))
+
+
+@lru_cache(PARSED_MAX)
+def _parsed(plain: str) -> httpx.URL:
     try:
-        url = httpx.URL(text)
+        url = httpx.URL(plain)
     except (httpx.InvalidURL, ValueError, TypeError):
         raise ValueError("is not a valid address") from None
     if url.scheme not in ("http", "https"):
@@ -165,6 +177,40 @@ def _pagerduty(config: Mapping[str, Any]) -> list[Problem]:
     return problems + (_address(config, "events_url") if config.get("events_url") else [])
 
 
+def _alertmanager(config: Mapping[str, Any]) -> list[Problem]:
+    problems = _address(config, "url") + _text(config, "username", KEY_MAX, _USER)
+    problems += _text(config, "password", SECRET_MAX, _PASSWORD) + _text(config, "bearer_token", TOKEN_MAX, _KEY)
+    if config.get("password") and not config.get("username"):
+        problems.append(Problem("config.username", "is required with a password"))
+    if config.get("username") and config.get("bearer_token"):
+        problems.append(Problem("config.bearer_token", "can't be beside a username: there is one Authorization header"))
+    problems += _labels(config.get("labels"))
+    return problems + (_address(config, "generator_url") if config.get("generator_url") else [])
+
+
+def _labels(labels: object) -> list[Problem]:
+    if labels is None:
+        return []
+    if not isinstance(labels, Mapping):
+        return [Problem("config.labels", "must be an object of strings")]
+    if len(labels) > LABELS_MAX:
+        return [Problem("config.labels", f"must be at most {LABELS_MAX} labels")]
+    return [problem for name, value in labels.items() if (problem := _label(str(name), value))]
+
+
+def _label(name: str, value: object) -> Problem | None:
+    if not alertmanager.LABEL_NAME.fullmatch(name):
+        return Problem("config.labels", "has a name that is not allowed: letters, digits, _, no digit or __ first")
+    path = f"config.labels.{name}"
+    if name in alertmanager.OURS:
+        return Problem(path, "is set by the service")
+    if not isinstance(value, str):
+        return Problem(path, "must be a string")
+    if len(value) > alertmanager.VALUE_MAX:
+        return Problem(path, f"must be at most {alertmanager.VALUE_MAX} characters")
+    return None
+
+
 def _email(config: Mapping[str, Any]) -> list[Problem]:
     try:
         recipients(config.get("to"))
@@ -175,6 +221,14 @@ def _email(config: Mapping[str, Any]) -> list[Problem]:
 
 def _webhook(config: Mapping[str, Any]) -> list[Problem]:
     return _address(config, "url") + _text(config, "secret", SECRET_MAX) + _headers(config.get("headers"))
+
+
+def _apprise(config: Mapping[str, Any]) -> list[Problem]:
+    try:
+        apprise.parse(config.get("url"))
+    except ValueError as error:
+        return [Problem("config.url", str(error))]
+    return []
 
 
 def _text(
@@ -217,6 +271,8 @@ def _header(name: str, value: object) -> Problem | None:
 _CHECKS: dict[str, Callable[[Mapping[str, Any]], list[Problem]]] = {
     "slack": _slack,
     "pagerduty": _pagerduty,
+    "alertmanager": _alertmanager,
     "email": _email,
     "webhook": _webhook,
+    "apprise": _apprise,
 }

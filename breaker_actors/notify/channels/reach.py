@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from breaker_actors.notify.channels import apprise
 from breaker_actors.notify.channels.config import ADDRESS_KEYS, WEB_PORTS, Problem, parse_address, recipients
 from breaker_actors.notify.egress.policy import (
     NAME_REFUSED,
@@ -31,6 +32,8 @@ def unreachable(kind: ChannelKind, config: Mapping[str, Any], allow_private: boo
         if kind == "email":
             recipients(given)
             return None
+        if kind == "apprise":
+            return _of_place(apprise.parse(given), allow_private)
         url = parse_address(given)
     except ValueError as error:
         return Problem(f"config.{key}", str(error))
@@ -38,6 +41,12 @@ def unreachable(kind: ChannelKind, config: Mapping[str, Any], allow_private: boo
         return Problem(f"config.{key}", "has blanks, or characters that are not printed")
     words = _refusal(url.host, url.port or WEB_PORTS[url.scheme], allow_private)
     return Problem(f"config.{key}", words) if words else None
+
+
+def _of_place(place: apprise.Place, allow_private: bool) -> Problem | None:
+    """Without a port it is the one of the service, which may be any."""
+    words = _refusal(place.host, place.port or WEB_PORTS["https"], allow_private) if place.host else None
+    return Problem("config.url", words) if words else None
 
 
 def _refusal(host: str, port: int, allow_private: bool) -> str | None:

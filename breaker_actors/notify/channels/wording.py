@@ -132,13 +132,19 @@ def _is_number(value: object) -> bool:
 
 
 def _scaled(rule: Mapping[str, Any], *values: float) -> tuple[tuple[float, ...], str]:
-    """Values as they are shown, and their unit: rates are percent."""
+    """Values as they are shown, and their unit."""
+    times, words = unit(rule)
+    return (values if times == 1 else tuple(v * times for v in values)), words
+
+
+def unit(rule: Mapping[str, Any]) -> tuple[int, str]:
+    """What the values of a rule are multiplied by to be shown, and their unit: rates are percent."""
     kind = rule.get("kind")
     if kind == "error_rate":
-        return tuple(v * 100 for v in values), " %"
+        return 100, " %"
     if kind == "delta" and _delta_of(rule) == "error_rate":
-        return tuple(v * 100 for v in values), " percentage points"
-    return values, ""
+        return 100, " percentage points"
+    return 1, ""
 
 
 def _threshold(rule: Mapping[str, Any]) -> float | None:
@@ -161,14 +167,19 @@ def rule_words(rule: Mapping[str, Any]) -> str:
     return words
 
 
+def amount(rule: Mapping[str, Any], value: float) -> str:
+    """ "63 %"."""
+    (shown,), unit = _scaled(rule, value)
+    return figure(shown) + unit
+
+
 def value_words(message: Message) -> str:
     """ "63 % (threshold: above 50 %)"."""
     threshold = _threshold(message.rule)
     if message.value is None:
         return "none"
     if threshold is None:
-        (shown,), unit = _scaled(message.rule, message.value)
-        return figure(shown) + unit
+        return amount(message.rule, message.value)
     (value, limit), unit = _scaled(message.rule, message.value, threshold)
     left, right = told_apart(value, limit)
     op = OPS.get(str(message.rule.get("op")))

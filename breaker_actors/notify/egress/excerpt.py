@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -10,6 +12,7 @@ from breaker_actors.text.escaping import for_ascii
 
 SHOWN_MAX = 160
 _WHOLE, _RUN = 4, 8
+_SIGNS = re.compile("[/:@?&=,+]")
 """A secret counts as repeated when all of it (from 4 characters on) or any 8 characters of it in a row are there."""
 
 
@@ -29,8 +32,10 @@ def _repeats(line: str, secret: str) -> bool:
 
 def secrets_of(config: Mapping[str, Any]) -> list[str]:
     """All text in a channel's config, also what follows its first word ("Bearer ..."); of an address what follows its
-    host, but for short words like "hooks" in its path."""
-    return [part for text in _texts(config) for part in _secret_parts(text)]
+    host, but for short words like "hooks" in its path; of a user name and password how HTTP Basic sends them."""
+    basic = f"{config.get('username') or ''}:{config.get('password') or ''}"
+    spelled = [b64encode(basic.encode()).decode().rstrip("=")] if config.get("username") else []
+    return [*spelled, *(part for text in _texts(config) for part in _secret_parts(text))]
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -44,13 +49,22 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
+def _pieces(address: str) -> list[str]:
+    """Of an address of apprise all between its signs, as it stands and as it is meant, and user and password as HTTP
+    Basic sends them."""
+    rest = address.partition("://")[2]
+    user, at, _ = rest.partition("@")
+    login = [b64encode(unquote(user).encode()).decode().rstrip("=")] if at else []
+    return [*login, unquote(address), *(shown for piece in _SIGNS.split(rest) for shown in (piece, unquote(piece)))]
+
+
 def _secret_parts(text: str) -> list[str]:
     try:
         parts = urlsplit(text)
     except ValueError:
         return [text]
     if parts.scheme not in ("http", "https"):
-        return [text, *text.split()[1:]]
+        return [text, *text.split()[1:], *(_pieces(text) if "://" in text else [])]
     pieces = [piece for piece in (*parts.path.split("/"), parts.query, parts.fragment) if len(piece) >= _RUN]
     values = [value for _, value in parse_qsl(parts.query, keep_blank_values=True)]
     return [shown for piece in (*pieces, *values) for shown in (piece, unquote(piece))]

@@ -1,7 +1,7 @@
 """One POST over HTTP, bounded in time and in what is read.
 
-On httpcore, the engine below httpx: its pool takes a network of our own, which is where the destination policy lives;
-and a client above it would log every address, keep cookies of one channel for another, and look for proxies.
+On httpcore, the engine below httpx: it takes a network of our own, which is where the destination policy lives; and a
+client above it would log every address, keep cookies of one channel for another, and look for proxies.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import cast
 import httpcore
 import httpx
 
+from breaker_actors.notify.egress.connections import Connections
 from breaker_actors.notify.egress.guarded_backend import (
     DestinationRefused,
     GuardedBackend,
@@ -34,7 +35,8 @@ CONNECTIONS = Pace().total_max
 BODY_S = 1.0
 """What an answer says beside its status has to come within this time after it; the status counts in any case. Whoever
 holds a body back for longer would keep a place that other deliveries wait for."""
-IDLE_CONNECTIONS, IDLE_S = 10, 15.0
+IDLE_CONNECTIONS, IDLE_S = 128, 15.0
+"""Connections kept for the next request, and for how long: of 32 channels as many as each may use at a time."""
 AGENT = {"User-Agent": "breaker-actors", "Accept-Encoding": "identity", "Content-Type": "application/json"}
 
 
@@ -54,26 +56,35 @@ class Poster:
         self._timeout_s = timeout_ms / 1_000
         self._resolver = Resolver(lambda address: permits_address(address, allow_private))
         backend = GuardedBackend.for_policy(resolve or self._resolver, allow_private)
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls or trusted(),
-            max_connections=CONNECTIONS,
-            max_keepalive_connections=IDLE_CONNECTIONS,
-            keepalive_expiry=IDLE_S,
-            network_backend=backend,
+        self._pool = Connections(
+            tls or trusted(), backend, total_max=CONNECTIONS, idle_max=IDLE_CONNECTIONS, idle_s=IDLE_S
         )
         # At debug level it writes the headers of answers, in which a receiver may repeat what it was sent.
         logging.getLogger("httpcore").setLevel(logging.INFO)
 
     async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes, org_id: str = "") -> Answer | Attempt:
+        """As `request`, of one that we made."""
+        return await self.request("POST", url, AGENT | dict(headers), body, org_id)
+
+    async def request(
+        self,
+        method: str,
+        url: httpx.URL,
+        headers: Mapping[str, str],
+        body: bytes,
+        org_id: str = "",
+        *,
+        body_max: int = BODY_MAX,
+    ) -> Answer | Attempt:
         """The answer, or the attempt's outcome when there was none. The time limit is over all of it. `org_id`: whose
         look-up of a name it is.
 
         A status that came in time counts, even when the rest of its answer did not, for which there are BODY_S.
         """
-        answer = Answer()
+        answer = Answer(body_max=body_max)
         try:
             with time_limit(self._timeout_s), asked_by(org_id):
-                await self._exchange(url, AGENT | dict(headers), body, answer)
+                await self._exchange(method, url, dict(headers), body, answer)
         except DestinationRefused:
             return Attempt(result="refused", error=REFUSED)
         except NameRefused:
@@ -91,28 +102,39 @@ class Poster:
                 return Attempt(result="retry", error=network_words(error))
         return answer
 
-    async def _exchange(self, url: httpx.URL, headers: dict[str, str], body: bytes, answer: Answer) -> None:
+    async def _exchange(
+        self, method: str, url: httpx.URL, headers: dict[str, str], body: bytes, answer: Answer
+    ) -> None:
         # httpcore would leave the brackets of an IPv6 address out
         headers = {"Host": url.netloc.decode("ascii")} | headers
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         # no limit on the wait for a place: there are as many as deliveries
-        async with self._pool.stream("POST", target, headers=list(headers.items()), content=body) as response:
+        async with self._pool.stream(method, target, headers=_encoded(headers), content=body) as response:
             answer.status = response.status
+            answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
             answer.retry_after = _header(response.headers, b"retry-after")
             with time_limit(BODY_S):
                 await _read_body(response, answer)
 
     async def close(self) -> None:
-        await self._pool.aclose()
+        await self._pool.close()
         self._resolver.close()
 
 
 async def _read_body(response: httpcore.Response, answer: Answer) -> None:
     async with aclosing(cast(AsyncGenerator[bytes], response.aiter_stream())) as chunks:
         async for chunk in chunks:
-            answer.body = (answer.body + chunk)[:BODY_MAX]
-            if len(answer.body) >= BODY_MAX:
+            answer.body = (answer.body + chunk)[: answer.body_max]
+            if len(answer.body) >= answer.body_max:
                 break
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """As they go on the wire. Raises httpcore.LocalProtocolError of what can't."""
+    try:
+        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+    except UnicodeEncodeError:
+        raise httpcore.LocalProtocolError from None
 
 
 def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str | None:

@@ -24,11 +24,13 @@ _SLACK_WORD = re.compile(r"[a-z]+(_[a-z]+)*")
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """As much as came of an answer: `status` 0 means none did. `body`: its first BODY_MAX bytes."""
+    """As much as came of an answer: `status` 0 means none did. `body`: its first `body_max` bytes."""
 
     status: int = 0
+    headers: list[tuple[str, str]] = []
     retry_after: str | None = None
     body: bytes = b""
+    body_max: int = BODY_MAX
 
 
 def judge(to: Destination, answer: Answer, now_ms: int) -> Attempt:
@@ -45,6 +47,11 @@ def judge(to: Destination, answer: Answer, now_ms: int) -> Attempt:
         wait_ms = retry_after_ms(answer.retry_after, now_ms)
         return Attempt(result="retry", status=status, error=error, retry_after_ms=wait_ms)
     return Attempt(result="refused", status=status, error=error)
+
+
+def disliked(to: Destination, answer: Answer) -> Attempt:
+    """The outcome of an attempt whose answer says in its body that nothing was taken, whatever its status."""
+    return Attempt(result="refused", status=answer.status, error=_said(to, answer, "not accepted"))
 
 
 def retry_after_ms(value: str | None, now_ms: int) -> int | None:
@@ -76,13 +83,16 @@ def _said(to: Destination, answer: Answer, what: str) -> str:
 
 
 def _words(to: Destination, body: bytes) -> str:
-    """The part of a body that names the trouble: Slack's word, PagerDuty's list, else an error object's text.
+    """The part of a body that names the trouble: Slack's word, PagerDuty's list, Alertmanager's text, else that of an
+    error object.
 
     Anything else (a page, say) is not worth a line.
     """
     text = body.decode("utf-8", "replace").strip()
     if to.kind == "slack" and _SLACK_WORD.fullmatch(text):
         return text
+    if to.kind == "alertmanager" and isinstance(said := _value(body), str):
+        return said
     fields = _object(body)
     listed = fields.get("errors")
     if to.kind == "pagerduty" and isinstance(listed, list):
@@ -91,8 +101,13 @@ def _words(to: Destination, body: bytes) -> str:
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        return {}
+    value = _value(body)
     return value if isinstance(value, dict) else {}
+
+
+def _value(body: bytes) -> Any:
+    """The JSON of a body; None of what is none."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None

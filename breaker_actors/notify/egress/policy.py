@@ -48,10 +48,10 @@ REFUSED = (
     "(BREAKERS_ALLOW_PRIVATE_DESTINATIONS lifts it)"
 )
 NAME_REFUSED = (
-    "its host name leads to no address that notifications may go to "
-    "(BREAKERS_ALLOW_PRIVATE_DESTINATIONS allows private ones)"
+    "its host name is unknown here, or leads to no address that notifications may go to "
+    "(private ones take BREAKERS_ALLOW_PRIVATE_DESTINATIONS)"
 )
-"""Of an unknown name as well, which may be known in a moment: tried again in any case."""
+"""One answer to both, so that names inside are not told from unknown ones. Either may change: tried again."""
 _WEB_PORTS = (80, 443)
 _UNPRIVILEGED = 1024
 

@@ -25,6 +25,9 @@ NAMED_MAX = 3
 """Refused recipients that an error names; the rest are counted."""
 
 
+NO_STARTTLS = "; BREAKERS_SMTP_TLS=none sends in the clear, tls is for a port of its own (465)"
+
+
 class Mailer:
     """The way to the mail server of the settings."""
 
@@ -98,7 +101,9 @@ class Mailer:
             case OSError():  # also aiosmtplib's: connect, disconnect, timeout
                 return Attempt(result="retry", error=f"mail server: {network_words(error)}")
             case aiosmtplib.SMTPException():  # it lacks STARTTLS, or a login we know
-                return Attempt(result="refused", error=f"mail server: {excerpt(error.message, self._secrets)}")
+                words = excerpt(error.message, self._secrets)
+                hint = NO_STARTTLS if "STARTTLS" in words else ""
+                return Attempt(result="refused", error=f"mail server: {words}{hint}")
 
     def _reply(self, error: aiosmtplib.SMTPResponseException) -> str:
         where = "refused the login" if isinstance(error, aiosmtplib.SMTPAuthenticationError) else "answered"
