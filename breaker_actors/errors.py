@@ -28,6 +28,12 @@ class BadRequest(BreakersError):
     code = "bad_request"
 
 
+class UnsupportedMedia(BreakersError):
+    """The body is of a type or in a coat that is not taken here."""
+
+    code = "unsupported_media_type"
+
+
 class Invalid(BreakersError):
     """The request is well formed but a value in it is not allowed."""
 
@@ -88,6 +94,12 @@ class ConfirmationNeeded(BreakersError):
     code = "confirmation_needed"
 
 
+class NotOwned(BreakersError):
+    """Some of these things are not this owner's: adopt them first, or leave them out."""
+
+    code = "not_owned"
+
+
 class PreconditionFailed(BreakersError):
     """If-Match does not match what is there."""
 
@@ -122,6 +134,20 @@ class Unavailable(BreakersError):
     """A part of the service that this call needs does not answer now."""
 
     code = "not_ready"
+    cause: str
+    """What a driver said, which may name hosts and roles: logs and commands on the machine tell it, answers do not."""
+
+    def __init__(self, message: str = "", details: dict[str, Any] | None = None, cause: str = "") -> None:
+        super().__init__(message, details)
+        self.cause = cause
+        self.args = (self.message, self.details, cause)
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.cause}" if self.cause else self.message
+
+
+class TookTooLong(Unavailable):
+    """The database ended a transaction that took too long; it left no trace."""
 
 
 class LogDamaged(Unavailable):

@@ -17,17 +17,18 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
     `keys` are 16-byte values under which the router recognises a repetition: the append id first, then the
     request's duplicate key when it has one, then its caller's Idempotency-Key alone, which must not come with another
-    body.
+    body. `counters`: points of cumulative series beside the samples (`core.counters`), b"" where there are none.
     """
 
     router_id: str
     keys: tuple[bytes, ...]
     payload: bytes
     count: int
+    counters: bytes = b""
 
     def weight(self) -> int:
         """What it counts in a lane: its samples, or its size where names make it large."""
-        return max(self.count, len(self.payload) >> 6)
+        return max(self.count, (len(self.payload) + len(self.counters)) >> 6)
 
 
 REACHABILITY_INTERVAL_MS = 1_000
@@ -46,7 +47,8 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     stamp is so far ahead of the clock that the samples would not count.
 
     Of "ok", who hears the record that the Part became a part of: `disabled`, nobody, as its router is; `unheard`, some
-    of its metrics that no breaker of the router has, and `heard`, some that breakers have."""
+    of its metrics that no breaker of the router has, and `heard`, some that breakers have. `beyond`: points of new
+    cumulative series for which the router has no room."""
 
     status: Literal[
         "ok",
@@ -65,6 +67,7 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     disabled: bool = False
     unheard: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
+    beyond: int = 0
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):
@@ -335,13 +338,16 @@ CommitResult = Literal["ok", "fenced", "failed"]
 
 
 class Paced(msgspec.Struct, frozen=True):
-    """Instead of a result: the project has stored too many transitions for now, come again after so long."""
+    """Instead of a result: the project has stored too many transitions for now, or its organisation fills the call;
+    come again after so long."""
 
     wait_ms: int
 
 
 EVERY_PROJECT = ""
 """In a feed entry instead of a project's id."""
+SESSIONS = "sessions"
+"""The same in a "keys" entry by which only sessions of the console have ended."""
 
 
 class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -349,7 +355,7 @@ class FeedEntry(msgspec.Struct, frozen=True, array_like=True):
 
     kind "state": a breaker's state or rate. "config": something of the project's (or EVERY_PROJECT's)
     configuration changed, reload it. "keys": an API key of the project's (or EVERY_PROJECT's) was revoked or
-    its row changed, drop what is remembered of both."""
+    its row changed, drop what is remembered of both; of SESSIONS: sessions have ended."""
 
     sequence: int
     kind: Literal["state", "config", "keys"]

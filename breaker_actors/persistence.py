@@ -89,6 +89,7 @@ def make_store(settings: Settings) -> SqlStore:
         workspaces=settings.workspaces_per_org_max,
         keys=settings.keys_per_org_max,
         mutes=settings.mutes_per_project_max,
+        mappings=settings.mappings_per_project_max,
     )
     box = make_box(settings)
     most = settings.breakers_per_project_max

@@ -25,9 +25,10 @@ CLIENT_VARIABLES = {
     "BREAKERS_URL": "base URL of the service; unset: what credentials.json says",
     "BREAKERS_KEY": "a user or admin key; unset: that of credentials.json",
     "BREAKERS_PROJECT": "name or id of the project; unset: that of credentials.json",
+    "BREAKERS_INGEST_TOKEN": "the ingest token that `breakers statsd` sends with",  # nosec B105 # what it is for
 }
 """What commands that speak to a running service read besides the settings; of no meaning to the service."""
-CLIENT_SECRETS = ("BREAKERS_KEY",)
+CLIENT_SECRETS = ("BREAKERS_KEY", "BREAKERS_INGEST_TOKEN")
 """Those of them that a file may hold."""
 
 
@@ -91,7 +92,7 @@ class Settings(BaseSettings):
         ge=1,
         description="samples all windows of a project hold in a BreakerActor; the oldest leave early",
     )
-    max_body_bytes: int = Field(8 << 20, ge=1, description="largest request body as sent; more is 413")
+    max_body_bytes: int = Field(9 << 20, ge=1, description="largest request body as sent; more is 413")
     max_inflated_bytes: int = Field(
         4 << 20, ge=1, description="largest ingest body after gzip, or without it; more is 413"
     )
@@ -114,7 +115,9 @@ class Settings(BaseSettings):
     )
     breakers_per_project_max: int = Field(10_000, ge=1, description="breakers of one project; more is 422")
     configuration_bytes_max: int = Field(
-        64 << 20, ge=1 << 20, description="bytes of a project's breakers, routers, links, channels, keys; more is 422"
+        64 << 20,
+        ge=1 << 20,
+        description="bytes of a project's breakers, routers, links, channels, mappings, keys; more is 422",
     )
     audit_bytes_max: int = Field(
         256 << 20,
@@ -126,12 +129,16 @@ class Settings(BaseSettings):
     deliveries_max: int = Field(
         1_000_000, ge=1_000, description="deliveries kept of a project; beyond it the oldest go early, ended ones first"
     )
+    mappings_per_project_max: int = Field(200, ge=1, description="mappings of a project; more is 422")
     mutes_per_project_max: int = Field(200, ge=1, description="mutes of a project that have not ended; more is 422")
     mute_max_ms: int = Field(
         2_592_000_000, ge=60_000, description="how long a mute without windows may last; longer is 422"
     )
     mute_warning_ms: int = Field(
-        600_000, ge=0, description="so long before a mute ends channels are warned, if something waits behind it"
+        600_000,
+        ge=0,
+        description="so long before a mute ends channels are warned, if something waits behind it;"
+        " at most a quarter of its length",
     )
     mute_unmatched_ms: int = Field(
         604_800_000, ge=60_000, description="a mute without windows that matched no breaker for so long ends itself"
@@ -144,12 +151,24 @@ class Settings(BaseSettings):
     bulk_removal_percent_max: int = Field(
         50, ge=0, le=100, description="share of a project's breakers, when 10 or more, that one PUT may remove unasked"
     )
+    console_session_ms: int = Field(
+        43_200_000, ge=60_000, description="how long a session of the console lasts before its reader signs in again"
+    )
     override_max_ms: int = Field(
         86_400_000, ge=1_000, description="how long an override may last, where a project says nothing else"
     )
     duplicate_window_ms: int = Field(600_000, ge=0, description="how long a repeated request is recognised")
     duplicate_keys_max: int = Field(
         1_000_000, ge=1, description="duplicate keys a RouterActor holds; the oldest of who holds most go first"
+    )
+    counter_series_max: int = Field(
+        10_000, ge=1, description="cumulative series whose last point is kept for one router; new ones wait for room"
+    )
+    counter_series_all_max: int = Field(
+        1_000_000,
+        ge=1,
+        description="the same for all routers of a RouterActor, a quarter of it for a project; at most what an eighth"
+        " of a log's bound holds",
     )
     lane_samples_max: int = Field(
         200_000, ge=1, description="samples waiting in one lane; 64 bytes count as one at least"
@@ -171,7 +190,9 @@ class Settings(BaseSettings):
     rate_tests_per_minute: int = Field(
         10, ge=0, description="test notifications of one project, and of one key, a minute; 0 is no limit"
     )
-    rate_ingest_per_s: int = Field(0, ge=0, description="ingest requests of one project a second; 0 is no limit")
+    rate_ingest_per_s: int = Field(
+        0, ge=0, description="ingest requests a second of one project, and of each ingest token; 0 is no limit"
+    )
     rate_unknown_per_s: int = Field(
         500,
         ge=0,
@@ -217,6 +238,12 @@ class Settings(BaseSettings):
     metrics: bool = Field(True, description="false: no Prometheus metrics, which saves some idle work")
     notify_give_up_ms: int = Field(
         3_600_000, ge=1, description="how long a notification is tried before it is dead-lettered"
+    )
+    alert_renewal_ms: int = Field(
+        60_000,
+        ge=100,
+        description="how often alerts that stand are sent to Alertmanagers again; one that is not ends after four times"
+        " as long",
     )
     notify_timeout_ms: int = Field(10_000, ge=1, description="how long one attempt to deliver may take")
     allow_private_destinations: bool = Field(
@@ -308,7 +335,8 @@ def load_settings(environ: Mapping[str, str] | None = None, **overrides: object)
     try:
         return Settings(**given | {k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        wrong = [(PREFIX + str((*found["loc"], "")[0]).upper(), _why(found["msg"], found)) for found in error.errors()]
+        fields = [(str((*found["loc"], "")[0]), _why(found["msg"], found)) for found in error.errors()]
+        wrong = [(PREFIX + field.upper() + FILE * (field in given), why) for field, why in fields]
         told = (f"{name}: {text}" if name != PREFIX else text for name, text in wrong)
         raise Invalid("; ".join(told), {"setting": wrong[0][0]}) from None
 
@@ -321,14 +349,19 @@ def _why(message: str, found: ErrorDetails) -> str:
 
 
 def secret_of_file(variable: str) -> str | None:
-    """The secret in the file that `<variable>_FILE` names, without its last line end; None: that is not set. Raises
-    Invalid, which never has the content, for both set and for what is no file with a line of text."""
+    """The secret in the file that `<variable>_FILE` names; None: that is not set. Raises Invalid, also for both set."""
     name = variable + FILE
     path = os.environ.get(name)
     if path is None:
         return None
     if variable in os.environ:
         raise Invalid(f"{variable} and {name} are both set: set one of them", {"setting": name})
+    return read_secret(path, name)
+
+
+def read_secret(path: str, name: str) -> str:
+    """The secret in a file, without its last line end. Raises Invalid, which has the `name` of who asks and never the
+    content, for what is no file with a line of text."""
     try:
         content = _read_bounded(path)
         text = content.decode().removesuffix("\n").removesuffix("\r")

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from breaker_actors.core.counters import OUTCOMES
 from breaker_actors.messages import StoredLimit
 from breaker_actors.telemetry.set_aside import KINDS
 
@@ -26,15 +27,29 @@ SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
 
 SAMPLE_FAULTS = (
     *("invalid_router_id", "invalid_metric", "invalid_ts_ms", "ts_ms_too_old", "ts_ms_in_future"),
-    *("invalid_value", "invalid_ok", "invalid_tags", "invalid_trace_id", "unknown_field"),
+    *("invalid_value", "invalid_ok", "invalid_tags", "invalid_trace_id", "invalid_count", "unknown_field"),
 )
 ROUTES = (
     *("admin", "audit", "breakers", "channels", "deliveries", "events", "health", "ingest", "keys", "metadata"),
-    "metrics",
-    *("mutes", "overrides", "projects", "routers", "spec", "states", "status", "stream", "workspaces", "none"),
+    *("mappings", "metrics"),
+    *(
+        "mutes",
+        "otlp",
+        "overrides",
+        "projects",
+        "remote_write",
+        "routers",
+        "rules",
+        "spec",
+        "states",
+        "status",
+        "stream",
+        "workspaces",
+        "none",
+    ),
 )
 """Groups of routes: the API's blueprints; none: no route was found."""
-CHANNELS = ("slack", "pagerduty", "email", "webhook")
+CHANNELS = ("slack", "pagerduty", "alertmanager", "email", "webhook", "apprise")
 STORED: tuple[str, ...] = get_args(StoredLimit)
 LANES = {"lane": ("ingest", "log", "delivery", "commit", "journal")}
 
@@ -98,6 +113,22 @@ _METERS = [
         "duplicate keys forgotten early, beyond BREAKERS_DUPLICATE_KEYS_MAX",
     ),
     Meter("breakers_duplicate_keys", "keys", ("router",), "duplicate keys held"),
+    Meter(
+        "breakers_points_total",
+        "points",
+        ("api",),
+        "points of open protocols: taken, unmatched (no mapping takes them), absent (their series pauses), rejected",
+        {"protocol": ("otlp", "remote_write"), "outcome": ("taken", "unmatched", "absent", "rejected")},
+    ),
+    Meter(
+        "breakers_cumulative_points_total",
+        "points",
+        ("router",),
+        "points of cumulative series: first (nothing to compare with), rise, reset, old (not newer than the last),"
+        " rebased (other buckets), huge (too many observations at once), full (no room for another series)",
+        {"outcome": OUTCOMES},
+    ),
+    Meter("breakers_cumulative_series", "series", ("router",), "cumulative series whose last point is held"),
     # HTTP
     Meter(
         "breakers_http_request_seconds",
@@ -141,7 +172,7 @@ _METERS = [
         "breakers_lane_waiting",
         "weight",
         ("api", "router", "breaker", "journal"),
-        "what waits for the next call: samples in ingest, log and delivery lanes, commits in the others",
+        "what waits for the next call: samples in ingest, log and delivery lanes, transitions in the journal's",
         LANES,
     ),
     Meter("breakers_lane_calls_total", "calls", ("api", "router", "breaker", "journal"), "calls of lanes", LANES),
@@ -274,8 +305,8 @@ _METERS = [
         "breakers_journal_commits_total",
         "commits",
         ("journal",),
-        "commits by result",
-        {"result": ("ok", "fenced", "failed")},
+        "commits by result; put_off: come again, as others of their organisation filled a call",
+        {"result": ("ok", "fenced", "failed", "put_off")},
     ),
     Meter(
         "breakers_transitions_paced_total",
@@ -302,6 +333,7 @@ _METERS = [
     Meter("breakers_feed_failures_total", "polls", ("api",), "polls of the feed that failed"),
     # streams
     Meter("breakers_stream_clients", "clients", ("api",), "open state streams"),
+    Meter("breakers_console_pages", "pages", ("api",), "pages of the console that listen to what changes"),
     Meter("breakers_streams_opened_total", "streams", ("api",), "state streams opened"),
     Meter(
         "breakers_streams_closed_total",
@@ -363,6 +395,13 @@ _METERS = [
         "notifications that ended unsent; dead: refused or given up, cancelled: their channel was gone or disabled,"
         " suppressed: their outage ended behind a mute, found by the Notifier",
         {"state": ("dead", "cancelled", "suppressed")},
+    ),
+    Meter(
+        "breakers_alerts_renewed_total",
+        "alerts",
+        ("notifier",),
+        "alerts that stand, sent again to Alertmanagers, by what came of it",
+        {"result": ("delivered", "retry", "refused")},
     ),
     Meter("breakers_notifications_held", "notifications", ("notifier",), "notifications held behind mutes"),
     Meter(
@@ -443,8 +482,8 @@ _METERS = [
         "breakers_alerts_unmuted_total",
         "notifications",
         ("directory",),
-        "notifications that went out as if nothing muted them, since matching the mutes of their project took too long"
-        " (see Limits)",
+        "notifications that went out as if nothing muted them, since matching mutes took too long and they could not be"
+        " held (see Limits)",
     ),
     # every process
     Meter(

@@ -32,7 +32,7 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 _SECRETS = (
     (re.compile(r"\b(eb_[a-z]+_)[\w-]+"), rf"\1{MARK}"),
-    (re.compile(r"\b(bearer|basic)\s+[^\s\"',;]+", re.IGNORECASE), rf"\1 {MARK}"),
+    (re.compile(r"\b(bearer|basic)(?:\s|%20)+[^\s\"',;]+", re.IGNORECASE), rf"\1 {MARK}"),
     # ingest secrets and signatures; what else has this form (hashes) is no loss
     (re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])"), MARK),
     # of an address scheme and host stay: passwords stand before the @, webhooks' secrets in the path or the query

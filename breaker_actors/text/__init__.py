@@ -1,6 +1,6 @@
-"""Text from outside made safe: escaping for each medium, and redaction of secrets; all pure. In: names, addresses and
-configurations as callers sent them. Out: the same text as HTML, CSV, a log line or a token takes it, with secrets
-masked.
+"""Text from outside made safe: escaping for each medium, redaction of secrets, and globs; all pure. In: names,
+addresses, patterns and configurations as callers sent them. Out: the same text as HTML, CSV, a log line or a token
+takes it, with secrets masked, and whether a glob matches it.
 
-Public: `escaping`, `redaction`.
+Public: `escaping`, `globs`, `redaction`.
 """

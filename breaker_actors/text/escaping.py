@@ -27,6 +27,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that turn the direction of what follows: a name could make a line read differently from what it says."""
 _SLACK = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_CALLS = re.compile("[@<](?=[^ ])")
 _LINK = re.compile(r"https?://[^\s/?#<>\"|\\^`{}\x00-\x1f\x7f]+[^\s<>\"|\\^`{}\x00-\x1f\x7f]*", re.IGNORECASE)
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -78,6 +79,12 @@ def for_slack(text: str, limit: int = SLACK_MAX) -> str:
         length += len(parts[kept])
         kept += 1
     return "".join(parts[:kept]) + "…"
+
+
+def for_people(text: str) -> str:
+    """Return plain text that calls nobody where a chat reads "@everyone", "<@id>" or "<!channel>" out of it: behind
+    each sign that begins such a call is a space without width."""
+    return _CALLS.sub(lambda sign: sign[0] + "\u200b", text)
 
 
 def for_html(text: str) -> str:

@@ -15,20 +15,26 @@ MARK = "****"
 _TAIL, _TAIL_FROM = 4, 16
 _SECRET_NAMES = re.compile(r"secret|token|key|passw|auth|credential|signature|ur[li]", re.IGNORECASE)
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_WITH_HOST = ("http", "https")
+"""In other addresses, such as those of apprise, a token may stand in place of the host."""
 _ALL_SECRET = ("headers",)
 
 
 def mask_text(text: str) -> str:
-    """Of an address its host, of a long secret its last characters: enough to tell one from another."""
+    """Of a web address its host, of another its scheme, of a long secret its last characters: enough to tell
+    one from another."""
     if not text:
         return text
-    tail = text[-_TAIL:] if len(text) >= _TAIL_FROM else ""
-    return (_host(text) if _ADDRESS.match(text) else "") + MARK + tail
+    shown = _host(text) if _ADDRESS.match(text) else ""
+    tells = len(text) >= _TAIL_FROM and text.rstrip("/") != shown.rstrip("/")
+    return shown + MARK + (text[-_TAIL:] if tells else "")
 
 
 def _host(address: str) -> str:
     try:
         parts = urlsplit(address)
+        if parts.scheme not in _WITH_HOST:
+            return f"{parts.scheme}://"
         port = f":{parts.port}" if parts.port else ""
         return f"{parts.scheme}://{parts.hostname or ''}{port}/"
     except ValueError:
