@@ -25,7 +25,10 @@ class Inflation:
     """One body on its way out of its coat. Raises BadRequest for a coat that is broken or unknown, PayloadTooLarge
     beyond a bound."""
 
-    def __init__(self, body: bytes, encoding: str | None, bytes_max: int) -> None:
+    def __init__(
+        self, body: bytes, encoding: str | None, bytes_max: int, structure_max: int | None = STRUCTURE_MAX
+    ) -> None:
+        """`structure_max` None: who reads the body looks at what it holds by himself."""
         word = (encoding or "").strip().lower()
         if word not in ("", "identity", "gzip", "x-gzip"):
             raise BadRequest(f"Content-Encoding {word[:40]!r} is not supported.")
@@ -34,6 +37,7 @@ class Inflation:
         self._member: zlib._Decompress | None = None
         self._members = 0
         self._structure = 0
+        self._structure_max = structure_max
         self._bytes_max = bytes_max
         self.done = word in ("", "identity")
         self._counted = 0  # of what is plain
@@ -75,9 +79,9 @@ class Inflation:
     def _check(self) -> None:
         if len(self.plain) > self._bytes_max:
             raise PayloadTooLarge("The body is too large, or too large after gzip for what was sent.")
-        if len(self.plain) <= STRUCTURE_MAX:
+        if self._structure_max is None or len(self.plain) <= self._structure_max:
             return
         start, self._counted = self._counted, len(self.plain)
         self._structure += self.plain.count(b",", start) + self.plain.count(b'"', start)
-        if self._structure > STRUCTURE_MAX:
+        if self._structure > self._structure_max:
             raise PayloadTooLarge("The body holds too many values.")

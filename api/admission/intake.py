@@ -33,9 +33,9 @@ class Turns:
     """One at a time, callers in turn and each caller's own in order: one piece of work in one round of the loop, so
     that what takes no turn waits for one piece at most each time it comes to the loop. A `Turn` asks for them."""
 
-    def __init__(self, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, waiting_max: int = WAITING_MAX, what: str = "bodies waiting to be read") -> None:
         self._waiting: dict[Holder, deque[asyncio.Future[None]]] = {}
-        self._places = Shares("bodies waiting to be read", waiting_max)
+        self._places = Shares(what, waiting_max)
         self._busy = False
 
     @property
@@ -128,6 +128,8 @@ class Intake:
         self.requests = Shares("requests", REQUESTS_MAX)
         self.bytes = Shares("bytes of bodies", max(bytes_max, body_bytes_max), body_bytes_max)
         self.turns = Turns()
+        self.decodes = Turns(what="bodies waiting to be decoded")
+        self.comparisons = Turns(what="comparisons of rules that wait")
         self.outlet = Outlet(clock.monotonic, bytes_max)
         self.room = Room(clock.monotonic)
         self.patience_s = PATIENCE_S
@@ -137,7 +139,13 @@ class Intake:
 
     def refusals(self) -> dict[str, int]:
         """How often what was refused, as its metric names it."""
-        counted = self.requests.refused, self.bytes.refused, self.turns.refused, self.given_up, self.room.evicted
+        counted = (
+            self.requests.refused,
+            self.bytes.refused,
+            self.turns.refused + self.decodes.refused + self.comparisons.refused,
+            self.given_up,
+            self.room.evicted,
+        )
         arrived = dict(zip(("requests", "bytes", "turns", "slow", "evicted"), counted, strict=True))
         return arrived | {"answers": self.outlet.bytes.refused, "unread": self.outlet.room.evicted + self.outlet.still}
 

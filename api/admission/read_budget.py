@@ -43,3 +43,9 @@ class ReadBudget:
         if len(self._used) > self._projects_max:
             self._used.popitem(last=False)
         return 0.0 if granted else max(wait_s, 0.001)
+
+    def give_back(self, project_id: str, n: int) -> None:
+        """Of things that were counted before their number was known, those that there were not."""
+        used, then_s = self._used.get(project_id, (0.0, 0.0))
+        if used:
+            self._used[project_id] = max(0.0, used - n), then_s

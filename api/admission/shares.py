@@ -1,10 +1,10 @@
 """Who may hold how much of what a replica takes in at a time.
 
 A request counts for several holders, each with a part of the whole. Before anything is proven it counts for its address
-only; a known key, or a signature that holds, moves it to holders that nobody else can fill. All that is unproven has
-half of the whole together, so what is proven always finds room: keyless ingest 6/16, requests whose key is being looked
-up 2/16. These read no body and end with the look-up, so slow bodies of the same address do not keep a key from it. What
-happens where a share is full: api/admission/room.py.
+only; a known key (an ingest token is one), or a signature that holds, moves it to holders that nobody else can fill.
+All that is unproven has half of the whole together, so what is proven always finds room: keyless ingest 6/16, requests
+whose key is being looked up 2/16. These read no body and end with the look-up, so slow bodies of the same address do
+not keep a key from it. What happens where a share is full: api/admission/room.py.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ def signed(project_id: str, org_id: str) -> Holders:
 
 def keyed(key: KeyRow) -> Holders:
     """The holders of a request with a known key. Of an organisation's share project keys, which are on many machines,
-    leave a part to user and admin keys, and both of them a part to admin keys, which alone can revoke the others."""
+    leave a part to user and admin keys, and both of them a part to admin keys, which alone can revoke the others. What
+    comes with an ingest token shares with the signed ingest of its project."""
+    if key.kind == "ingest":
+        return ("key", key.id), *signed(key.project_id or "", key.org_id)
     holders = ("organisation", key.org_id)
     if key.kind == "admin":
         return ("key", key.id), holders

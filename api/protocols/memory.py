@@ -1,0 +1,128 @@
+"""What decoders remember from request to request: series by the bytes that spelled them.
+
+A memory changes no outcome, only what it costs: a key is made of all bytes that decide about its value. It is shared by
+all projects of a process, as a series knows no project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from sys import getsizeof
+from typing import Generic, TypeVar
+
+from api.protocols.bounds import REMEMBERED_BYTES_MAX, REMEMBERED_KEY_MAX, REMEMBERED_MAX
+from api.protocols.points import Series, SeriesType, Temporality
+
+Value = TypeVar("Value")
+_numbers = count(1)
+
+
+def next_number() -> int:
+    """A number that this process gives once: keys may hold it in place of what it stands for."""
+    return next(_numbers)
+
+
+class Generations(Generic[Value]):
+    """A mapping of bounded size in two generations.
+
+    `put` fills the young one. Full (`most` entries, or `bytes_max` bytes), it becomes the old one, and the old one is
+    forgotten; `get` brings back what it finds in the old one. So at least the `most` entries used last stay, as far as
+    there is room, and at most twice as much is held. `weigh`: the bytes of a value beside its key, and labels that it
+    shares with others of its kind: these count once in a generation.
+    """
+
+    __slots__ = ("_bytes", "_bytes_max", "_most", "_old", "_shared", "_weigh", "young")
+
+    def __init__(
+        self, weigh: Callable[[Value], tuple[int, Labels]], most: int, bytes_max: int = REMEMBERED_BYTES_MAX
+    ) -> None:
+        self.young: dict[bytes, Value] = {}
+        self._old: dict[bytes, Value] = {}
+        self._shared: set[int] = set()
+        self._bytes = 0
+        self._weigh, self._most, self._bytes_max = weigh, most, bytes_max
+
+    def __len__(self) -> int:
+        return len(self.young) + len(self._old)
+
+    def get(self, key: bytes) -> Value | None:
+        """What stands under a key, from both generations. `young.get` alone is right too, and faster."""
+        value = self.young.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is not None:
+                self.put(key, value)
+        return value
+
+    def put(self, key: bytes, value: Value) -> None:
+        """Remembers, unless the key is longer than REMEMBERED_KEY_MAX."""
+        if len(key) > REMEMBERED_KEY_MAX:
+            return
+        own, shared = self._weigh(value)
+        own += len(key)
+        common = 0 if not shared or id(shared) in self._shared else size_of(shared)
+        if len(self.young) >= self._most or self._bytes + own + common > self._bytes_max:
+            self._old, self.young, self._bytes, self._shared = self.young, {}, 0, set()
+            common = size_of(shared)
+        self.young[key] = value
+        self._bytes += own + common
+        if shared:
+            self._shared.add(id(shared))  # it lives as long as what is remembered of it
+
+
+Labels = Mapping[str, str]
+NONE: Labels = {}
+
+
+def size_of(labels: Labels) -> int:
+    """Bytes of names and values."""
+    return sum(map(getsizeof, labels)) + sum(map(getsizeof, labels.values()))
+
+
+class Origin:
+    """Who sent OTLP metrics: resource and scope as labels, `encoded` for identities; `number` stands for it in keys."""
+
+    __slots__ = ("encoded", "number", "resource")
+
+    def __init__(self, resource: dict[str, str], encoded: bytes) -> None:
+        self.resource, self.encoded, self.number = resource, encoded, next_number()
+
+
+class Metric:
+    """One metric of an origin: what all its series have in common. `prefix` stands for it in keys, in 8 bytes."""
+
+    __slots__ = ("kind", "monotonic", "name", "origin", "prefix", "temporality", "unit")
+
+    def __init__(
+        self, origin: Origin, name: str, unit: str, kind: SeriesType, temporality: Temporality | None, monotonic: bool
+    ) -> None:
+        self.origin, self.name, self.unit, self.kind = origin, name, unit, kind
+        self.temporality, self.monotonic = temporality, monotonic
+        self.prefix = next_number().to_bytes(8, "little")
+
+
+def _of_series(series: Series) -> tuple[int, Labels]:
+    return size_of(series.labels) + getsizeof(series.name), series.resource
+
+
+def _of_origin(origin: Origin) -> tuple[int, Labels]:
+    return size_of(origin.resource) + len(origin.encoded), NONE
+
+
+def _of_metric(metric: Metric) -> tuple[int, Labels]:
+    return getsizeof(metric.name), metric.origin.resource
+
+
+class Memory:
+    """What the decoders of one process remember, each in its own part."""
+
+    __slots__ = ("metrics", "origins", "otlp", "symbols", "v1", "v2")
+
+    def __init__(self, most: int = REMEMBERED_MAX) -> None:
+        self.v1 = Generations(_of_series, most)
+        self.v2 = Generations(_of_series, most)
+        self.symbols: Generations[int] = Generations(lambda _: (0, NONE), 5 * most)
+        self.otlp = Generations(_of_series, most)
+        self.origins = Generations(_of_origin, most // 10 + 1)
+        self.metrics = Generations(_of_metric, most)
