@@ -1,0 +1,87 @@
+"""All moves of a project's breakers, newest first, and a picture of the last hour, day or week."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import nsmallest
+from typing import Any, NamedTuple
+
+from quart import Response
+
+from api.console.blueprint import blueprint
+from api.console.breaker_facts import trace_of
+from api.console.finding import KINDS, SOURCES, Found, asked_timeline, find, meant
+from api.console.lanes import SPANS
+from api.console.looks import is_part, page
+from api.console.project import managed_project
+from api.console.strip import pictured
+from api.console.unreached import unreached_of
+from api.context.replica import replica
+from breaker_actors.notify.channels.wording import REASONS
+from breaker_actors.store.rows import DeliveryRow, EventRow, ProjectRow
+from breaker_actors.text.escaping import for_line
+
+NAMES_MAX = 100
+"""Names that the search proposes."""
+
+
+class Move(NamedTuple):
+    """A row of the screen."""
+
+    event: EventRow
+    reason: str
+    threshold: float | None
+    by: str
+    comment: str
+    trace: str | None
+
+
+@blueprint.get("/p/<project_id>/timeline")
+async def timeline(project_id: str) -> Response:
+    project = await managed_project(project_id)
+    asked = asked_timeline()
+    index = await replica().indexes.get(project.id)
+    breaker_id, choices = await meant(index, asked.breaker)
+    found, picture = Found([], None, 0), None
+    if breaker_id is not None:
+        found = await find(project, asked, breaker_id)
+        picture = await pictured(project, breaker_id, asked.span, asked.source, index)
+    return await page(
+        "timeline.html",
+        project=project,
+        asked=asked,
+        moves=await _moves(project, found.events),
+        found=found,
+        picture=picture,
+        choices=choices,
+        unreached=await unreached_of(project.id),
+        there=index.rows,
+        names=[] if is_part() else nsmallest(NAMES_MAX, {row.name for row in index.rows.values()}),
+        reasons=REASONS,
+        kinds=KINDS,
+        sources=SOURCES,
+        spans=SPANS,
+        newer=bool(asked.cursor),
+    )
+
+
+async def _moves(project: ProjectRow, events: Sequence[EventRow]) -> list[Move]:
+    told: dict[int, list[DeliveryRow]] = {}
+    live = [row.sequence for row in events if row.source == "live"]
+    if project.trace_id_url_template and live:
+        told = await replica().outbox.deliveries_of(project.id, project.shard, live)
+    return [
+        Move(
+            event=row,
+            reason=for_line(REASONS.get(row.reason, row.reason), 100),
+            threshold=_number(row.rule.get("threshold")),
+            by=for_line(row.by or "", 200),
+            comment=for_line(row.comment or "", 500),
+            trace=trace_of(told.get(row.sequence, ())) if row.source == "live" else None,
+        )
+        for row in events
+    ]
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
