@@ -28,6 +28,11 @@ from breaker_actors.store.rows import KeyRow, ProjectRow
 T = TypeVar("T")
 
 ARRIVAL = "breakers.arrival"
+ACTING = "breakers.acting"
+"""In the scope of a request: the key in whose name somebody asks who is signed in to the console."""
+SESSION_COOKIE = "breakers_session"
+POSTS_SAMPLES = frozenset({"ingest", "otlp", "remote_write"})
+"""Blueprints whose requests bring samples: here, and nowhere else, an ingest token is looked at."""
 BODY_BYTES_MAX = 1 << 18
 """Of a body that is neither samples nor a set of breakers: `actions` of 64 KiB, all of it escaped, are 192 KiB."""
 IDS_BODY_BYTES_MAX = 1 << 20
@@ -112,15 +117,40 @@ async def tell_tagged(
     return tagged(json_pieces(pieces), content_hash)
 
 
+def session_token() -> str:
+    """The token of the console's session that the current request comes with; "" without one."""
+    return request.cookies.get(SESSION_COOKIE, "")
+
+
+def acting_key() -> KeyRow | None:
+    """The key of whoever is signed in to the console, where the current request comes from there."""
+    return cast(dict[str, Any], request.scope).get(ACTING)
+
+
+async def presented_key() -> KeyRow | None:
+    """The key that the current request comes with, whatever it may do."""
+    return acting_key() or await replica().caches.key(auth.bearer(request.headers.get("Authorization")))
+
+
+def sender_token() -> str:
+    """What the current request shows as an ingest token where samples are posted; "" without one, and elsewhere."""
+    if request.blueprint not in POSTS_SAMPLES:
+        return ""
+    return auth.ingest_token(request.headers.get("Authorization"))
+
+
 def callers() -> shares.Holders:
     """For whom the current request counts in the intake. A key that is remembered counts at once, so that what else
     comes from its address is nothing to it; other keys once they were found."""
-    if found := g.get("callers"):
-        return cast(shares.Holders, found)
+    if counted := g.get("callers"):
+        return cast(shares.Holders, counted)
     address = source(request.remote_addr)
-    if request.blueprint == "ingest":
+    if token := sender_token():
+        found = replica().caches.remembered_key(token)
+        g.callers = shares.asking(address) if found is None else shares.keyed(found)
+    elif request.blueprint == "ingest":
         g.callers = shares.keyless(address, path_project())
-    elif key := replica().caches.remembered_key(auth.bearer(request.headers.get("Authorization"))):
+    elif key := acting_key() or replica().caches.remembered_key(auth.bearer(request.headers.get("Authorization"))):
         g.callers = shares.keyed(key)
     else:
         g.callers = shares.asking(address)
@@ -136,7 +166,10 @@ def count_as(holders: shares.Holders) -> None:
 
 async def authenticate(right: auth.Right) -> KeyRow:
     """The key of the current request, if it has the right."""
-    key = await replica().caches.key(auth.bearer(request.headers.get("Authorization")))
+    return _let_in(await presented_key(), right)
+
+
+def _let_in(key: KeyRow | None, right: auth.Right) -> KeyRow:
     if key is not None:
         count_as(shares.keyed(key))
     allowed = auth.permit(key, right)
@@ -175,6 +208,14 @@ async def authorized_project(project_id: str, right: auth.Right) -> ProjectRow:
     """The project of a path, if the caller has the right and it is within the caller's reach."""
     key = await authenticate(right)
     return auth.project_in_scope(key, await replica().caches.project(auth.path_uuid(project_id)))
+
+
+async def sender_project(project_id: str) -> ProjectRow:
+    """The project of a path, if the caller has an ingest token of it, as a bearer or as the password of HTTP Basic; any
+    other key is refused as everywhere. Its id is `current_key_id` then. To be asked before the body is read."""
+    key = await replica().caches.key(auth.sender_key(request.headers.get("Authorization")))
+    sender = _let_in(key, "ingest")
+    return auth.project_in_scope(sender, await replica().caches.project(auth.path_uuid(project_id)))
 
 
 def path_project() -> str:

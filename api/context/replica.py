@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quart import current_app
 
 from api.admission.intake import Intake
 from api.admission.read_budget import ReadBudget
+from api.lookup import ingest_memory, key_usage, mapping_plans, project_index, remembered, series_outcomes
 from api.lookup.caches import Caches
-from api.lookup.key_usage import KeyUses
-from api.lookup.remembered import Remembered
 from api.lookup.states import States
 from api.stream.feed import Feed
+from api.stream.listeners import Listeners
 from api.stream.sse import StreamTiming
 from api.wire.responses import Ready, project_status
 from breaker_actors.clock import Clock
 from breaker_actors.gateway.gateway import Gateway
-from breaker_actors.notify.model import Sender
+from breaker_actors.notify.model import ExaminingSender
 from breaker_actors.settings import Settings
-from breaker_actors.store.base import AccountStore, ConfigStore, DeliveryStore, EventStore, MuteStore
+from breaker_actors.store.base import (
+    AccountStore,
+    ConfigStore,
+    DeliveryStore,
+    EventStore,
+    MappingStore,
+    MuteStore,
+    RuleStore,
+    SessionStore,
+)
 from breaker_actors.telemetry.meters import Meters
 
 EXTENSION = "breakers"
 READY_S, SCRAPE_S = 0.5, 1.0
 """How old what readyz, and what /metrics, says may be: whoever asks more often is told the same."""
+MOVES_S, MOVES_MAX = 2.0, 50
+"""How old the picture of a project's moves may be, and of how many it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +49,27 @@ class Replica:
     clock: Clock
     feed: Feed
     timing: StreamTiming
-    uses: KeyUses
+    uses: key_usage.KeyUses
     meters: Meters
-    sender: Sender
+    sender: ExaminingSender
     intake: Intake
     states: States
-    readiness: Remembered[Ready]
-    scrapes: Remembered[bytes]
+    readiness: remembered.Remembered[Ready]
+    scrapes: remembered.Remembered[bytes]
     reads: ReadBudget
+    listeners: Listeners
+    indexes: project_index.ProjectIndexes
+    ingested: ingest_memory.IngestMemory
+    moves: remembered.Remembered[list[Any]]
+    plans: mapping_plans.MappingPlans
+    outcomes: series_outcomes.SeriesOutcomes
 
     @property
     def accounts(self) -> AccountStore:
+        return self.gateway.store
+
+    @property
+    def sessions(self) -> SessionStore:
         return self.gateway.store
 
     @property
@@ -59,7 +81,15 @@ class Replica:
         return self.gateway.store
 
     @property
+    def rules(self) -> RuleStore:
+        return self.gateway.store
+
+    @property
     def mutes(self) -> MuteStore:
+        return self.gateway.store
+
+    @property
+    def mappings(self) -> MappingStore:
         return self.gateway.store
 
     @property
@@ -84,26 +114,38 @@ def assemble(
     timing: StreamTiming,
     shards: Sequence[int],
     meters: Meters,
-    sender: Sender,
+    sender: ExaminingSender,
 ) -> Replica:
     """Makes the parts of a replica; none of them is started."""
     feed = Feed(gateway, settings, clock, meters, timing, shards)
     intake = Intake(clock, settings.bodies_in_flight_bytes, settings.max_body_bytes, settings.body_timeout_ms)
     meters.watch(lambda: _tell_refusals(intake, meters))
+    states = States(gateway, feed.caches, clock, project_status)
+    listeners = Listeners(gateway.store, states.read, clock.now_ms, meters)
+    indexes = project_index.ProjectIndexes(gateway.store, clock.monotonic, clock.now_ms)
+    plans = mapping_plans.MappingPlans(gateway.store, feed.fresh, clock.monotonic)
+    feed.caches.watch(plans.forget)
+    feed.ears += [indexes.hear, listeners.hear, plans.hear]
     return Replica(
         gateway=gateway,
         settings=settings,
         clock=clock,
         feed=feed,
         timing=timing,
-        uses=KeyUses(gateway.store, clock, meters),
+        uses=key_usage.KeyUses(gateway.store, clock, meters),
         meters=meters,
         sender=sender,
         intake=intake,
-        states=States(gateway, feed.caches, clock, project_status),
-        readiness=Remembered(READY_S, clock.monotonic),
-        scrapes=Remembered(SCRAPE_S, clock.monotonic),
+        states=states,
+        readiness=remembered.Remembered(READY_S, clock.monotonic),
+        scrapes=remembered.Remembered(SCRAPE_S, clock.monotonic),
         reads=ReadBudget.of(settings),
+        listeners=listeners,
+        indexes=indexes,
+        ingested=ingest_memory.IngestMemory(clock.now_ms),
+        moves=remembered.Remembered(MOVES_S, clock.monotonic, MOVES_MAX),
+        plans=plans,
+        outcomes=series_outcomes.SeriesOutcomes(clock.monotonic),
     )
 
 

@@ -14,9 +14,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from api.auth import uuid_or_none
 from api.lookup.shared_loads import Shared
-from breaker_actors.messages import EVERY_PROJECT
+from breaker_actors.messages import EVERY_PROJECT, SESSIONS
 from breaker_actors.store.base import ReplicaStore
-from breaker_actors.store.rows import BreakerBrief, KeyRow, ProjectRow
+from breaker_actors.store.rows import BreakerBrief, KeyRow, ProjectRow, SessionRow
 
 T = TypeVar("T")
 
@@ -124,6 +124,7 @@ class Caches:
         self._store = store
         self._fresh = fresh
         self._keys: Lru[KeyRow] = Lru(entries_max)
+        self._sessions: Lru[SessionRow] = Lru(entries_max)
         self._projects: Lru[ProjectRow] = Lru(entries_max)
         self._routers: Lru[Known[bool]] = Lru(ROUTERS_MAX)
         self._breakers: Lru[Known[BreakerBrief]] = Lru(BREAKERS_MAX)
@@ -131,7 +132,7 @@ class Caches:
         self._router_loads = Shared(self._load_routers)
         self._breaker_loads = Shared(self._load_breakers)
         self._link_loads = Shared(self._load_links)
-        self._drops = 0
+        self._drops = self._sessions_drops = 0
         self._watchers: list[Callable[[str], None]] = []
 
     def watch(self, forget: Callable[[str], None]) -> None:
@@ -149,6 +150,28 @@ class Caches:
             found = await self._store.find_key(key)
             self._keep(self._keys, name, found, drops)
         return found
+
+    async def session(self, token: str, now_ms: int) -> SessionRow | None:
+        """The session of a token of the console, kept like a key."""
+        if not token:
+            return None
+        name = _key_name(token)
+        found = self._recall(self._sessions, name)
+        if found is None:
+            drops, ended = self._drops, self._sessions_drops
+            found = await self._store.find_session(token, now_ms)
+            if ended == self._sessions_drops:
+                self._keep(self._sessions, name, found, drops)
+        return found if found is not None and now_ms < found.ends_ms else None
+
+    def remembered_session(self, token: str) -> KeyRow | None:
+        """The key of a session that was found before. It says who is counted, never what is allowed."""
+        found = self._sessions.get(_key_name(token)) if token else None
+        return None if found is None else found.key
+
+    def knows_session(self, token: str) -> bool:
+        """Whether the session is remembered."""
+        return self.remembered_session(token) is not None
 
     def remembered_key(self, key: str) -> KeyRow | None:
         """The row of a key that was found before, if nobody's access was changed since. It says who is counted, never
@@ -226,7 +249,12 @@ class Caches:
             forget(project_id)
 
     def forget_access(self, project_id: str = EVERY_PROJECT) -> None:
-        """A key was revoked or a project's settings changed: the project's row and its own keys go, or those of all."""
+        """A key was revoked or a project's settings changed: the project's row and its own keys go, or those of all. Of
+        SESSIONS: sessions have ended, and nothing else was changed."""
+        self._sessions_drops += 1
+        self._sessions.clear()
+        if project_id == SESSIONS:
+            return
         self._drops += 1
         if project_id == EVERY_PROJECT:
             self._keys.clear()

@@ -30,7 +30,8 @@ SECURITY: dict[str, list[Json]] = {
     "edit_metadata": [{"admin_key": []}],
     "operate": [{"admin_key": []}],
     "read_runtime": [{"user_key": []}, {"admin_key": []}, {"project_key": []}],
-    "signed": [{}, {"signature": []}],
+    "signed": [{}, {"signature": []}, {"ingest_token": []}, {"ingest_password": []}],
+    "ingest": [{"ingest_token": []}, {"ingest_password": []}],
     "probe": [{}, {"health_token": []}],
     "metrics": [{"metrics_token": []}],
     "open": [{}],
@@ -43,6 +44,7 @@ REFUSALS = {
     409: "What is stored forbids it; the word in `code` says what.",
     412: "If-Match names another content.",
     413: "The body is too large.",
+    415: "The body is of another type, or in another coat, than is taken here.",
     422: "A value is not allowed; `details` names the fields.",
     429: "Too many requests; Retry-After says how long to wait.",
     500: "A failure of the service, logged under the request id.",
@@ -55,6 +57,13 @@ HEADERS: Json = {
     },
     "ETag": {"description": "Weak entity tag of the content.", "schema": {"type": "string", "pattern": '^W/"'}},
     "X-Latest-Timestamp": {"description": "Newest ts_ms under the filter, if any.", "schema": {"type": "integer"}},
+    **{
+        f"X-Prometheus-Remote-Write-{what}-Written": {
+            "description": f"{what} that were taken, also where others were not.",
+            "schema": {"type": "integer", "minimum": 0},
+        }
+        for what in ("Samples", "Histograms", "Exemplars")
+    },
     "Retry-After": {"description": "Whole seconds.", "schema": {"type": "integer", "minimum": 1}},
     "Idempotency-Replayed": {
         "description": "There when the request was made before and this is what it was answered.",
@@ -69,6 +78,7 @@ LINKED = {
     "router_id": "$response.body#/id",
     "channel_id": "$response.body#/channel/id",
     "mute_id": "$response.body#/mute/id",
+    "mapping_id": "$response.body#/mapping/id",
     "key_id": "$response.body#/id",
 }
 
@@ -158,12 +168,15 @@ def _schemes() -> Json:
         "user_key": "Key of a person: everything of an organisation but metadata changes.",
         "admin_key": "Prefix eb_admin_: everything of an organisation; the first one's: /v1/admin, too.",
         "project_key": "Prefix eb_pk_: runtime reads of one project.",
+        "ingest_token": "Prefix eb_ingest_: samples of one project, and nothing else.",  # nosec B105 # a description
         "health_token": "BREAKERS_HEALTH_TOKEN, where one is set.",  # nosec B105 # a description
         "metrics_token": "BREAKERS_METRICS_TOKEN.",  # nosec B105 # a description
     }
     schemes: Json = {name: {"type": "http", "scheme": "bearer", "description": text} for name, text in bearer.items()}
+    basic = {"type": "http", "scheme": "basic", "description": "An ingest token as the password, with any user name."}
     signed = "v1= and the hex HMAC-SHA256 of `<X-EB-Timestamp>.<body as sent>`, keyed with the hex-decoded secret."
-    return schemes | {"signature": {"type": "apiKey", "in": "header", "name": "X-EB-Signature", "description": signed}}
+    header = {"type": "apiKey", "in": "header", "name": "X-EB-Signature", "description": signed}
+    return schemes | {"ingest_password": basic, "signature": header}
 
 
 def _operation(operation: Operation, places: dict[str, Json]) -> Json:
@@ -179,6 +192,10 @@ def _operation(operation: Operation, places: dict[str, Json]) -> Json:
     if operation.body is not None:
         content: Json = {"schema": _schema(operation.body, places)} | _example(operation.body)
         made["requestBody"] = {"required": operation.body_required, "content": {"application/json": content}}
+    if operation.takes:
+        binary: Json = {"schema": {"type": "string", "format": "binary"}}
+        shaped = made.get("requestBody", {}).get("content", {})
+        made["requestBody"] = {"required": True, "content": shaped | dict.fromkeys(operation.takes, binary)}
     return made | {"x-codeSamples": code_samples(operation.method, operation.path, made)}
 
 
@@ -217,14 +234,18 @@ def _response(operation: Operation, status: int, places: dict[str, Json]) -> Jso
         return _success(operation, operation.answers[status], places)
     headers = ("X-Request-ID", "Retry-After") if status == 429 else ("X-Request-ID",)
     made: Json = {"description": REFUSALS[status], "headers": _headers(headers)}
-    if operation.method != "HEAD":
+    if operation.is_foreign:
+        made["content"] = {kind: {"schema": {}} for kind in operation.complains}
+    elif operation.method != "HEAD":
         made["content"] = {"application/json": {"schema": {"$ref": REF.format(name="Error")}}}
     return made
 
 
 def _success(operation: Operation, answer: Answer, places: dict[str, Json]) -> Json:
     made: Json = {"description": answer.about, "headers": _headers(("X-Request-ID", *answer.headers))}
-    if answer.body is not None and operation.method != "HEAD":
+    if answer.body is not None and operation.is_foreign:
+        made["content"] = {kind: {"schema": {}} for kind in operation.takes}
+    elif answer.body is not None and operation.method != "HEAD":
         made["content"] = {answer.content: {"schema": _schema(answer.body, places)} | _example(answer.body)}
     if operation.links:
         made["links"] = _links(operation)

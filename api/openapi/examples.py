@@ -8,6 +8,7 @@ from api.wire import requests as r
 from api.wire import responses as a
 from api.wire.decoding import Samples
 from api.wire.requests_accounts import ChannelCreate
+from api.wire.requests_mappings import MappingCreate, MappingsPreview
 from api.wire.types import AT_MS, ID, INSTANT
 
 ROUTER_ID = "5f2d1b7e-93a4-4f0a-8f6c-0a1b2c3d4e5f"
@@ -75,6 +76,23 @@ EXAMPLES: dict[Any, Any] = {
     r.StateBatch: {"breaker_ids": [ID], "router_ids": [ROUTER_ID]},
     r.RouterCreate: {"name": "edge", "mode": "canary", "breaker_ids": [ID]},
     r.RouterLink: {"breaker_ids": [ID]},
+    MappingCreate: {
+        "name": "checkout latency",
+        "matchers": [
+            {"field": "name", "op": "=", "value": "http.client.request.duration"},
+            {"field": "resource.service.name", "op": "=", "value": "checkout"},
+        ],
+        "to": {"router": "label.server.address", "metric": "latency", "scale": 1000.0},
+    },
+    MappingsPreview: {
+        "series": [
+            {
+                "name": "http.client.request.duration",
+                "labels": {"server.address": "payments", "http.response.status_code": "503"},
+                "type": "histogram",
+            }
+        ]
+    },
     ChannelCreate: {"channel": "webhook", "config": {"url": "https://hooks.example/breakers"}},
     Samples: {"samples": [SAMPLE]},
 }

@@ -10,8 +10,8 @@ from msgspec import Meta
 from api.auth import Right
 
 Access = Right | Literal["open", "signed", "probe", "metrics"]
-"""Who may: a right of a key; anybody; anybody with the project's signature where asked for; probes of health;
-readers of metrics."""
+"""Who may: a right of a key; anybody; anybody with the project's signature or ingest token where asked for; probes of
+health; readers of metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Either:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `id` is the name of the handler; `refusals` come on top of those `access` implies.
-    `lenient`: a body that can't be read is as good as none."""
+    `lenient`: a body that can't be read is as good as none. `takes`: content types of a body in a protocol of others,
+    and `complains`: the content types of errors then."""
 
     method: str
     path: str
@@ -58,6 +59,8 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     links: tuple[str, ...] = ()
     lenient: bool = False
+    takes: tuple[str, ...] = ()
+    complains: tuple[str, ...] = ("application/json",)
 
     @property
     def statuses(self) -> tuple[int, ...]:
@@ -65,9 +68,16 @@ class Operation:
         found = {*self.answers, *self.refusals, *IMPLIED[self.access]}
         if self.body is not None:
             found |= {413, 422} if self.lenient else {400, 413, 422}
+        if self.takes:
+            found |= {400, 413, 415}
         if "{" in self.path:
             found.add(404)
         return tuple(sorted(found))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its answers, errors too, are those of another protocol."""
+        return self.complains != ("application/json",)
 
     @property
     def checks_fields(self) -> bool:
@@ -87,13 +97,14 @@ IMPLIED: dict[Access, tuple[int, ...]] = {
     "manage": (401, 403, 429, 500, 503),
     "edit_metadata": (401, 403, 429, 500, 503),
     "operate": (401, 403, 429, 500, 503),
-    "read_runtime": (401, 429, 500, 503),
+    "read_runtime": (401, 403, 429, 500, 503),
+    "ingest": (401, 403, 429, 500, 503),
     "signed": (401, 429, 500, 503),
     "probe": (401, 500),
     "metrics": (401, 500, 503),
     "open": (500,),
 }
-"""Statuses that come from before the handler; any key has the right to read_runtime, so there is no 403."""
+"""Statuses that come from before the handler."""
 
 
 def ok(body: Any, *headers: str, about: str = "Done.") -> dict[int, Answer]:

@@ -21,7 +21,8 @@ from breaker_actors.core.rule_fields import (
     RuleField,
     described,
 )
-from breaker_actors.store.mutes.matching import STARS_MAX
+from breaker_actors.store.mappings.model import KEY_CHARS_MAX
+from breaker_actors.text.globs import STARS_MAX
 
 INTERVAL_MAX_MS = MS_MAX // (RAMP_STEPS_MAX + 1)
 """What every number of ramp steps allows; fewer steps allow more."""
@@ -109,6 +110,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 _ADDRESS = {"type": "string", "pattern": "^https?://", "description": "Slack's address for the channel's messages."}
+_NOT_SLACK = ["pagerduty", "alertmanager", "email", "webhook", "apprise"]
 _SLACK = {
     "properties": {
         "channel": {"const": "slack"},
@@ -182,6 +184,17 @@ _OVERRIDE: list[dict[str, Any]] = [
     },
     {"anyOf": [{"properties": {"for_ms": NULL}}, {"properties": {"until_ms": NULL}}]},
 ]
+_KEY = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
+_OK_RULES: dict[str, dict[str, Any]] = {
+    "absent": _KEY,
+    "below": {"$ref": "#/components/schemas/Below"},
+    "in": {"$ref": "#/components/schemas/OneOf"},
+    "label": _KEY,
+}
+_ONE_RULE = [
+    {"required": [name], "properties": {other: NULL for other in _OK_RULES if other != name} | {name: rule}}
+    for name, rule in _OK_RULES.items()
+]
 NEVER_NULL = {"RouterLink": ["breaker_ids", "breaker_id"]}
 """Fields that callers leave out instead, beside those that are required."""
 RULES: dict[str, dict[str, Any]] = {
@@ -194,9 +207,12 @@ RULES: dict[str, dict[str, Any]] = {
     "BreakerItem": {"allOf": [{"anyOf": BY_KIND}, _any_of("id", "name")], "required": RULE_REQUIRED},
     "StateBatch": _any_of("breaker_ids", "router_ids", "router_id"),
     "RouterLink": {"anyOf": [{"required": [name]} for name in NEVER_NULL["RouterLink"]]},
-    "ChannelCreate": {"anyOf": [{"properties": {"channel": {"enum": ["pagerduty", "email", "webhook"]}}}, _SLACK]},
+    "ChannelCreate": {"anyOf": [{"properties": {"channel": {"enum": _NOT_SLACK}}}, _SLACK]},
     "Matcher": {"allOf": [_GLOB]},
     "OverrideMatcher": {"allOf": [_GLOB]},
+    "SeriesMatcher": {"allOf": [_GLOB]},
+    "OkRule": {"anyOf": _ONE_RULE},
+    "MappingSent": _any_of("id", "name"),
     "MutePreview": {"allOf": [_MATCHED]},
     "MuteCreate": {"allOf": [_MATCHED, _with(_END, "ends_ms", "windows")]},
     "MutePatch": {"allOf": [_ASKED, {"anyOf": _END}]},

@@ -22,12 +22,16 @@ from api.openapi.operation import (
 from api.wire import comparison, overrides
 from api.wire import requests as r
 from api.wire import requests_accounts as ra
+from api.wire import requests_mappings as rp
 from api.wire import requests_mutes as rm
+from api.wire import requests_rules as rr
 from api.wire import responses as a
 from api.wire import responses_accounts as accounts
 from api.wire import responses_admin as admin
 from api.wire import responses_deliveries as deliveries
+from api.wire import responses_mappings as mappings
 from api.wire import responses_mutes as mutes
+from api.wire import responses_rules as rules
 from api.wire.decoding import MetricSample, Samples
 from api.wire.query import ACTION_PATTERN, LIMIT_DEFAULT, LIMIT_MAX
 from api.wire.types import Cursor, Moment, NumberCursor, Uuid
@@ -47,6 +51,9 @@ class Document(a.Answer, kw_only=True):
 V1, P = "/v1", "/v1/projects/{project_id}"
 B, R, N, K = f"{P}/breakers", f"{P}/routers", f"{P}/notification-channels", f"{P}/keys"
 M = f"{P}/mutes"
+MP = f"{P}/mappings"
+RU = f"{P}/rules"
+WRITTEN = tuple(f"X-Prometheus-Remote-Write-{what}-Written" for what in ("Samples", "Histograms", "Exemplars"))
 W, S, BM, RM = f"{V1}/workspaces", f"{P}/status", f"{B}/metadata", f"{R}/metadata"
 OV = f"{B}/{{breaker_id}}/override"
 OVS = f"{P}/overrides"
@@ -59,6 +66,7 @@ Until = Annotated[int, Meta(ge=1, le=WHOLE_MAX, extra_json_schema={"format": "in
 Overlap = Annotated[int, Meta(ge=0, le=600_000, extra_json_schema={"default": 600_000})]
 IF_MATCH = Parameter("If-Match", "header", str, "Replace only while the set has one of these entity tags.")
 DESTRUCTIVE = Parameter("allow_destructive", "query", bool, "true overrides the guardrail.")
+BREAKER_MATCH = Parameter("If-Match", "header", str, "Change only while the breaker has one of these entity tags.")
 OVERRIDE_MATCH = Parameter("If-Match", "header", str, "Only while the override in force has this entity tag.")
 END_REASON = Parameter("reason", "query", Annotated[str, Meta(max_length=500)], "Why it is ended.")
 SPAN_SINCE = Parameter("since_ms", "query", Since, "The span begins then; a day before its end unless said.")
@@ -94,6 +102,9 @@ DELIVERIES = (
     Parameter("cursor", "query", NumberCursor, "next_cursor of a previous answer."),
     Parameter("limit", "query", Limit, "Deliveries in one answer."),
 )
+OWNER = Parameter("owner", "query", rr.Owner, "Only what this owner declares.")
+FROM = Parameter("from", "query", rr.Owner, "Take over what this owner declares, too.")
+PLAN_MATCH = Parameter("If-Match", "header", str, "Apply only while the plan has this version.")
 MUTES = (Parameter("state", "query", MuteState, "Only mutes in this state."),)
 REDRIVEN = {202: Answer(deliveries.DeliveryList, "They are pending again: the dead ones of the same outage, in order.")}
 STREAM = {200: Answer(str, "States of all breakers, then every change.", "text/event-stream", ("Cache-Control",))}
@@ -139,6 +150,27 @@ OPERATIONS: tuple[Operation, ...] = (
         "signed",
         body=Samples | list[MetricSample],
         parameters=(*SIGNATURE, STRICT_SAMPLES),
+        takes=("application/vnd.apache.arrow.stream",),
+    ),
+    Op(
+        "POST",
+        f"{P}/otlp/v1/metrics",
+        "receive_otlp",
+        "Take metrics of OpenTelemetry",
+        {200: Answer(str, "In the sample log, or partly: see partial_success.", "application/x-protobuf")},
+        "ingest",
+        takes=("application/x-protobuf", "application/json"),
+        complains=("application/x-protobuf", "application/json"),
+    ),
+    Op(
+        "POST",
+        f"{P}/remote_write",
+        "receive_remote_write",
+        "Take samples of Prometheus",
+        {204: Answer(None, "In the sample log.", headers=WRITTEN)},
+        "ingest",
+        takes=("application/x-protobuf",),
+        complains=("text/plain",),
     ),
     polled(B, "list_breakers", "All breakers", a.BreakerList, "manage"),
     creating(
@@ -160,8 +192,18 @@ OPERATIONS: tuple[Operation, ...] = (
         body=r.BreakersReplace,
         parameters=(IF_MATCH, DESTRUCTIVE),
     ),
-    Op("GET", B1, "get_breaker", "One breaker", ok(a.BreakerSingle)),
-    editing(B1, "update_breaker", "Change a breaker", r.BreakerPatch, a.BreakerSingle, refusals=(409,)),
+    Op("GET", B1, "get_breaker", "One breaker", ok(a.BreakerSingle, "ETag")),
+    Op(
+        "PATCH",
+        B1,
+        "update_breaker",
+        "Change a breaker",
+        ok(a.BreakerSingle, "ETag"),
+        refusals=(409, 412),
+        body=r.BreakerPatch,
+        body_required=False,
+        parameters=(BREAKER_MATCH,),
+    ),
     Op("DELETE", B1, "delete_breaker", "Delete a breaker", GONE),
     Op(
         "GET",
@@ -314,6 +356,59 @@ OPERATIONS: tuple[Operation, ...] = (
     Op("GET", f"{M}/{{mute_id}}", "get_mute", "One mute", ok(mutes.CountedMuteSingle)),
     editing(f"{M}/{{mute_id}}", "update_mute", "Change a mute", rm.MutePatch, mutes.MuteSingle),
     Op("DELETE", f"{M}/{{mute_id}}", "end_mute", "End a mute", GONE),
+    Op("GET", MP, "list_mappings", "All mappings, in order", ok(mappings.MappingList)),
+    creating(MP, "create_mapping", "Make a mapping", rp.MappingCreate, mappings.MappingSingle, "mapping_id"),
+    Op(
+        "PUT",
+        MP,
+        "replace_mappings",
+        "Replace the whole list",
+        ok(mappings.MappingsReplaced),
+        body=rp.MappingsReplace,
+    ),
+    Op(
+        "POST",
+        f"{MP}:preview",
+        "preview_mappings",
+        "What series would become",
+        ok(mappings.MappingsPreviewed),
+        body=rp.MappingsPreview,
+        takes=("application/x-protobuf",),
+    ),
+    Op("GET", f"{MP}/{{mapping_id}}", "get_mapping", "One mapping", ok(mappings.MappingSingle)),
+    editing(f"{MP}/{{mapping_id}}", "update_mapping", "Change a mapping", rp.MappingPatch, mappings.MappingSingle),
+    Op("DELETE", f"{MP}/{{mapping_id}}", "delete_mapping", "Delete a mapping", GONE),
+    Op("GET", RU, "export_rules", "Rules as files", ok(rules.RulesExport), refusals=(400,), parameters=(OWNER,)),
+    Op(
+        "GET",
+        f"{RU}:drift",
+        "drift_rules",
+        "What was changed since files were applied",
+        ok(rules.RulesPlan),
+        refusals=(400,),
+        parameters=(OWNER,),
+    ),
+    Op("POST", f"{RU}:plan", "plan_rules", "What files would change", ok(rules.RulesPlan), body=rr.RulesDocument),
+    Op(
+        "POST",
+        f"{RU}:apply",
+        "apply_rules",
+        "Make it as files say",
+        ok(rules.RulesApplied),
+        body=rr.RulesDocument,
+        refusals=(409, 412),
+        parameters=(PLAN_MATCH, DESTRUCTIVE),
+    ),
+    Op(
+        "POST",
+        f"{RU}:adopt",
+        "adopt_rules",
+        "Let files own what is there",
+        ok(rules.RulesAdopted),
+        body=rr.RulesDocument,
+        refusals=(400, 409),
+        parameters=(FROM,),
+    ),
     Op("GET", K, "list_keys", "Keys of a project", ok(accounts.ProjectKeyList)),
     creating(
         K,

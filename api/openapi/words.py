@@ -16,6 +16,8 @@ TAGS = {
     "ingest_secret": "The secret that signs samples.",  # nosec B105 # its description
     "status": "Numbers of closed and open breakers.",
     "ingest": "Samples in.",
+    "otlp": "Samples from OpenTelemetry.",
+    "remote_write": "Samples from Prometheus.",
     "breakers": "Rules over samples, their states and their metadata.",
     "overrides": "What callers see of many breakers, by an operator's word and for a time.",
     "events": "The history of state changes.",
@@ -23,7 +25,9 @@ TAGS = {
     "routers": "Which samples reach which breakers.",
     "notification-channels": "Who is told of a trip or a recovery, and what was sent.",
     "mutes": "What people don't hear of, and when.",
-    "keys": "Keys of a project for runtime clients.",
+    "mappings": "What becomes of the series that OTLP, Prometheus and StatsD bring.",
+    "rules": "Everything that files declare of a project: plans, and the change that carries one out.",
+    "keys": "Keys of a project for runtime clients, and its ingest tokens.",
     "health": "Probes of the infrastructure.",
     "rebalance": "For the operator: how the service is doing, and where its breakers run.",
     "metrics": "Series for Prometheus.",
@@ -47,16 +51,24 @@ OPERATIONS = {
     "`overlap_ms` more.",
     "get_status": "Counts closed and open breakers; half_open ones are in neither count.",
     "head_status": "Shows the entity tag of the status without its body.",
-    "ingest": "Takes up to 1000 samples. 202: the good ones are durable in the log; the others are named in `errors`. "
-    "422: none was good. Needs a signature where the project asks for one.",
+    "ingest": "Takes up to 1000 samples as JSON, or 100000 as an Arrow stream with their fields as columns. 202: the "
+    "good ones are durable in the log; the others are named in `errors`, by `index` or row. "
+    "422: none was good. Needs a signature or an ingest token where the project asks for it; a wrong "
+    "ingest token is refused everywhere.",
+    "receive_otlp": "Takes an ExportMetricsServiceRequest, as protobuf or JSON, with gzip or without. The project's "
+    "mappings say what becomes of each series; what none of them takes is accepted and counted. Errors are a "
+    "google.rpc.Status; 429 and 503 are to be sent again.",
+    "receive_remote_write": "Takes a remote-write request 1.0 or 2.0, a snappy block. The project's mappings say what "
+    "becomes of each series; what none of them takes counts as written. 400: some samples were rejected, the others "
+    "are stored. Errors are a line of text.",
     "list_breakers": "Lists all breakers of the project in one page, with the hash of the set as entity tag.",
     "create_breaker": "Makes a breaker in state closed, and a router of its own that is linked to it. 409: the id is "
     "taken.",
     "replace_breakers": "Replaces the whole set: items match by id, else by name; others are made, "
     "and missing ones deleted. 409: a guardrail stops a removal of most breakers; 412: If-Match names another set.",
-    "get_breaker": "Shows one breaker.",
+    "get_breaker": "Shows one breaker; its entity tag is of all that is shown.",
     "update_breaker": "Changes the fields that are given; null sets a field back to its default. A change of metric, "
-    "kind or kind_params starts the evidence anew and keeps the state.",
+    "kind or kind_params starts the evidence anew and keeps the state. 412: the breaker is other than If-Match says.",
     "compare_shadow": "Compares the machine of a shadow with that of the breaker it watches, whatever callers saw. "
     "422: it is no shadow, or there were too many events.",
     "list_overrides": "Lists the overrides in force, the one that ends first first.",
@@ -110,8 +122,29 @@ OPERATIONS = {
     "get_mute": "Shows one mute with what it matches and holds now.",
     "update_mute": "Changes the fields that are given; null takes a default. One that has ended stays so.",
     "end_mute": "Ends a mute now; what it held and still stands is told.",
+    "list_mappings": "Lists the project's own mappings in the order in which they are looked at; behind them come the "
+    "built-in ones.",
+    "create_mapping": "Makes a mapping, last unless `position` says where. Names are had once in a project.",
+    "replace_mappings": "Makes the list given the whole list, in its order, all or nothing: items match by id, else by "
+    "name; others are made, and missing ones deleted.",
+    "preview_mappings": "Says what each series would become, or why nothing would; nothing is stored. The body may be "
+    "that of an OTLP or remote-write request, too, with its Content-Type and Content-Encoding: then its points are "
+    "looked at as well, and of its series the first 1000 are listed.",
+    "get_mapping": "Shows one mapping.",
+    "update_mapping": "Changes the fields that are given, and of `to` those given in it; null takes a default.",
+    "delete_mapping": "Deletes a mapping; those behind it move up.",
+    "export_rules": "Shows what an owner declares, or everything, as files have it: names in the place of ids, "
+    "defaults left out, secrets by where they came from, else masked.",
+    "drift_rules": "Says what it would take to get back to what an owner applied last: what was changed by hand since, "
+    "by whom and when.",
+    "plan_rules": "Compares a document with what there is and with what was applied last. Nothing is changed. What is "
+    "in no document of its owner any more would be deleted; what others declare, or nobody, is left alone.",
+    "apply_rules": "Carries out what a plan says, in one transaction; the same again changes nothing. 409: some things "
+    "are another owner's or nobody's, or a guardrail stops the removal of most breakers; 412: the plan is another by "
+    "now.",
+    "adopt_rules": "Takes over what the document names and nobody declares, as it is: nothing of it changes.",
     "list_keys": "Lists the keys of a project without the keys themselves.",
-    "create_key": "Makes a key for runtime reads of the project. It is shown only in this answer.",
+    "create_key": "Makes a key for runtime reads of the project, or an ingest token. It is shown only in this answer.",
     "delete_key": "Revokes a key; it is refused everywhere within a second.",
     "get_health": "Says that the replica answers.",
     "head_health": "Says that the replica answers, without a body.",
@@ -137,6 +170,7 @@ PATH_PARAMETERS = {
     "channel_id": "Id of the notification channel.",
     "delivery_id": "Id of the delivery.",
     "mute_id": "Id of the mute.",
+    "mapping_id": "Id of the mapping.",
     "key_id": "Id of the key, not the key itself.",
 }
 
@@ -192,6 +226,9 @@ PROPERTIES = {
     # keys
     "key": "The key itself, shown only here.",
     "NewProjectKey.message": "Reminder to store the key now.",
+    "ProjectKeyCreate.kind": "project: reads the runtime. ingest: posts samples, and nothing else. Default: project.",
+    "ProjectKey.kind": "project: reads the runtime. ingest: posts samples, and nothing else.",
+    "NewProjectKey.kind": "project: reads the runtime. ingest: posts samples, and nothing else.",
     "key_prefix": "First characters of the key, to tell keys apart.",
     "last_used_at": "When a request came with it last, some seconds late; null: never.",
     # breakers
@@ -248,7 +285,8 @@ PROPERTIES = {
     "OverrideSet.for_ms": "How long it lasts, milliseconds. Default: an hour.",
     "OverrideSet.until_ms": "When it ends, Unix milliseconds, instead of for_ms.",
     "OverrideSet.then": "half_open: a ramp begins where it ends. Default: callers see the machine's own state again.",
-    "Comparison.since_ms": "Begin of the span, Unix milliseconds.",
+    "Comparison.since_ms": "Begin of the span, Unix milliseconds: what was asked for, or when the younger of the two "
+    "was made. As late as until_ms: there were not both in the span.",
     "Comparison.until_ms": "End of the span, Unix milliseconds.",
     "Comparison.shadow": "What the shadow's machine did.",
     "Comparison.watched": "What the machine of the watched breaker did.",
@@ -286,6 +324,8 @@ PROPERTIES = {
     "OverrideShown.version": "Tells it from other overrides of the breaker; its entity tag.",
     "override": "What callers see instead of the machine's state, for a time; null: nothing.",
     "override_max_ms": "How long an override of its breakers may last, milliseconds; null: as the service says.",
+    "BreakerState.deadline_ms": "When the machine moves on whatever comes, Unix milliseconds: open to half_open, "
+    "one that is held back to open. Null: nothing but an evaluation moves it.",
     "machine_state": "The state that callers would see without override and in mode enforce.",
     "confirm": "true: enforce the breaker although its machine is not closed, which callers feel at once.",
     "shadow_of": "The breaker whose samples this one gets, too; null: none.",
@@ -343,6 +383,7 @@ PROPERTIES = {
     "ok": "Whether the call succeeded; for error_rate and consecutive_failures. Default: true.",
     "MetricSample.tags": "Labels, at most 32; they don't influence evaluation.",
     "trace_id": "Id of the trace, for links in notifications and for shares of routers.",
+    "MetricSample.count": "How many observations of this value the sample stands for, 1 to 10000000. Default: 1.",
     "accepted": "Samples that are durable.",
     "rejected": "Samples that were not taken.",
     "Accepted.errors": "What is wrong with the first hundred of them.",
@@ -354,10 +395,12 @@ PROPERTIES = {
     "Channel.channel": "Kind of the receiver.",
     "ChannelCreate.channel": "Kind of the receiver; can't be changed later.",
     "ChannelSingle.channel": "The channel.",
-    "config": "By kind. slack: webhook_url (required). webhook: url, headers, secret. pagerduty: routing_key. email: "
-    "to. Secrets and addresses are masked in answers.",
+    "config": "By kind. slack: webhook_url (required). webhook: url, headers, secret. pagerduty: routing_key. "
+    "alertmanager: url, username and password or bearer_token, labels, generator_url. email: to. apprise: url. Secrets "
+    "and addresses are masked in answers.",
     "ChannelPatch.config": "Keys to change, those left out stay; null removes a key, null in place of all empties it. "
-    "A key that is given is replaced whole, `headers` too. Another scheme, host or port asks for the secrets again.",
+    "A key that is given is replaced whole, `headers` and `labels` too. Another scheme, host or port asks for the "
+    "secrets again.",
     "Channel.enabled": "Whether anything is sent.",
     "ChannelPatch.enabled": "Whether anything is sent. Default: true.",
     "Channel.events": "What is told: trip (a move to open), recover (a move to closed), observed (the same of breakers "
@@ -420,6 +463,122 @@ PROPERTIES = {
     "MutePreviewed.breakers": "Names of breakers that match, open ones first; at most 20.",
     "mutes": "The mutes.",
     "mute": "The mute.",
+    # rules as code
+    "RulesDocument.owner": "Whose files these are. Default: default.",
+    "RulesPlan.owner": "Whose files these are.",
+    "RulesApplied.owner": "Whose files these are.",
+    "RulesAdopted.owner": "Whose files these are.",
+    "RulesExport.owner": "Whose files these are; null: of everything, whoever declares it.",
+    "RulesDocument.labels": "Labels of the files, kept with each thing.",
+    "RulesExport.labels": "Labels of the files.",
+    "RulesDocument.breakers": "Breakers by name.",
+    "RulesDocument.routers": "Routers by name; `breakers` of each are the names of those it is linked to.",
+    "RulesDocument.mappings": "Mappings by name, in their order.",
+    "RulesDocument.channels": "Notification channels by name.",
+    "RulesDocument.mutes": "Mutes by a name that they have in files alone.",
+    "RulesExport.breakers": "Breakers by name.",
+    "RulesExport.routers": "Routers by name.",
+    "RulesExport.mappings": "Mappings by name, in their order.",
+    "RulesExport.channels": "Notification channels by name.",
+    "RulesExport.mutes": "Mutes by name.",
+    "RulesPlan.version": "Of all that would be done, for If-Match.",
+    "RulesPlan.count": "How many changes there are.",
+    "RulesApplied.count": "How many changes there were.",
+    "RulesApplied.changed": "Whether anything was changed.",
+    "changes": "What would change, or was changed, in a stable order.",
+    "adopted": "What is the owner's now, as kind.name.",
+    "act": "create, update, delete; adopt: it is there and nobody's; conflict: it is another owner's.",
+    "RuleChange.kind": "The section of the document that it stands in.",
+    "RuleChange.name": "Its name in the document.",
+    "RuleChange.id": "Its id; null: it is to be made.",
+    "RuleChange.fields": "The fields that differ.",
+    "RuleChange.owner": "Whose it is; null: the document's.",
+    "RuleChange.message": "What is in the way; null: nothing is.",
+    "by_hand": "What was changed since the files were applied last; null: nothing was, or the files don't differ from "
+    "it.",
+    "RuleField.field": "The field, such as threshold or metadata.team.",
+    "RuleField.before": "As it is.",
+    "RuleField.after": "As the document wants it.",
+    "RuleField.secret": "The values are secret and not shown.",
+    "ByHand.fields": "What was changed by hand; none: the thing was deleted.",
+    "ByHand.who": "Id of the key that made the last change; null: it is not known.",
+    "ByHand.name": "Name of that key.",
+    "ByHand.at_ms": "When, Unix milliseconds.",
+    "ByHand.action": "What was done, as the audit log calls it.",
+    # mappings
+    "MappingCreate.matchers": "Which series it takes: all of them have to match.",
+    "SeriesMatcher.field": "name (of the series), label.KEY or resource.KEY.",
+    "SeriesMatcher.op": "= and != compare with case; glob knows * (any characters; at most 8 of them) and ? (one). "
+    "What is not there, or is empty, matches != alone.",
+    "SeriesMatcher.value": "What is compared.",
+    "MappingCreate.to": "What the series become.",
+    "MappingPatch.to": "What the series become: what is given is put over what is stored, null is a default.",
+    "MappingCreate.position": "Place in the order, 1 is looked at first; others move. Default: the last.",
+    "Mapping.position": "Place in the order: the first that matches decides, 1 is looked at first.",
+    "MappingCreate.name": "Name for people, had once in the project; default: one is made.",
+    "MappingSent.name": "Name for people, had once in the project. Needed without an id.",
+    "MappingSent.id": "Id, as paths name it. Needed without a name.",
+    "MappingCreate.enabled": "false: as if it were not there. Default: true.",
+    "MappingTo.router": "Id of a router of the project, or label.KEY or resource.KEY, whose text names one by id or by "
+    "name.",
+    "MappingTo.metric": "Metric of the samples, as breakers name it; null: the name of the series, unchanged.",
+    "scale": "Each value is multiplied by it: 1000 makes milliseconds of seconds. Default: 1.",
+    "as": "What a rise by n of a counter becomes: observations: n of them, of 1 x scale; value: one sample whose value "
+    "is the rise. A histogram is observations, and all else its value, anyway. Default: observations.",
+    "MappingTo.ok": "When samples are good: a rule, or several that all have to hold. None: by the conventions of "
+    "OpenTelemetry and Prometheus (error.type, status codes, gRPC codes, a label ok).",
+    "MappingTo.temporality": "Of counters and histograms that don't say: delta: each point is a rise; cumulative: a "
+    "total so far, also for series of unknown type. null: cumulative for counters and histograms.",
+    "series_max": "Distinct series that it takes; more are refused. Default: 2000.",
+    "absent": "Good where no label and no resource attribute has this key.",
+    "below": "Good where the number under a key is below a limit.",
+    "in": "Good where the text under a key is one of some.",
+    "label": "Good where the text under this key is true, 1, yes or ok; not where it is false, 0, no or error.",
+    "Below.key": "Key of a label, else of a resource attribute. Where it is not there, the rule holds.",
+    "OneOf.key": "Key of a label, else of a resource attribute. Where it is not there, the rule holds.",
+    "Below.limit": "The first number that is not good.",
+    "values": "The texts that are good, with case.",
+    "Mapping.version": "Goes up with each change of the mapping itself.",
+    "mapping": "The mapping.",
+    "MappingList.mappings": "The mappings, in their order.",
+    "mappings": "The mappings, in their order.",
+    "MappingsReplaced.changed": "Whether anything was changed.",
+    "MappingsReplaced.count": "How many there are now.",
+    "MappingsPreview.series": "The series to ask about, at most 1000.",
+    "MappingsPreviewed.series": "What each would become, in the order of the request.",
+    "MappingsPreviewed.points": "What the points of a payload would come to; null: the request names series.",
+    "SeriesPreview.name": "Name of the series.",
+    "SeriesPreview.points": "Its points in a payload; null: the request names series.",
+    "PointsPreview.taken": "Points that would count.",
+    "PointsPreview.unmatched": "Points that no mapping takes.",
+    "PointsPreview.absent": "Points that say that their series has ended or pauses.",
+    "PointsPreview.rejected": "Points that would be rejected.",
+    "PointsPreview.errors": "The first 20 of them.",
+    "RejectedPoint.where": "Its place in the payload, or its series.",
+    "RejectedPoint.code": "Why, as a word.",
+    "RejectedPoint.message": "The same for people.",
+    "PreviewedSeries.name": "Name of the series, as its sender spells it.",
+    "labels": "Attributes of OTLP data points, labels of Prometheus, tags of StatsD.",
+    "resource": "Attributes of an OTLP resource.",
+    "PreviewedSeries.type": "What kind of series it is.",
+    "PreviewedSeries.temporality": "delta or cumulative, where its sender says; null: it does not.",
+    "monotonic": "Whether a sum only rises. Default: false.",
+    "unit": "Unit, as its sender spells it; nothing is converted.",
+    "mapped": "Series that become samples.",
+    "unmatched": "Series that no mapping takes: they are accepted and counted, nothing becomes of them.",
+    "refused": "Series that a mapping takes and can't use: they are rejected.",
+    "outcome": "mapped: it becomes samples. unmatched: no mapping takes it. refused: one does, and can't use it.",
+    "SeriesPreview.mapping_id": "Id of the mapping that decides; null: a built-in one, or none.",
+    "SeriesPreview.mapping": "Name of the mapping that decides; null: none does.",
+    "SeriesPreview.router_id": "Id of the router of the samples; null: there are none.",
+    "SeriesPreview.router": "Name of that router; null: there are no samples.",
+    "SeriesPreview.metric": "Metric of the samples; null: there are none.",
+    "SeriesPreview.ok": "Whether the samples are good; null: there are none.",
+    "SeriesPreview.scale": "What values are multiplied by; null: there are no samples.",
+    "SeriesPreview.as": "What a rise becomes; value where points are no rises; null: there are no samples.",
+    "SeriesPreview.temporality": "How points are read: as rises or as totals; null: each value is a sample.",
+    "SeriesPreview.code": "Why it is refused, as a word; null: it is not.",
+    "SeriesPreview.message": "The same for people; null: it is not refused.",
     # audit
     "AuditEntry.id": "Number of the entry.",
     "AuditEntry.project_id": "Id of the project; null: it concerned the organisation.",
@@ -508,6 +667,11 @@ LIKE = {
     "OverridesSet": "OverrideSet",
     "OverridesEnd": "OverrideMatch",
     "OverrideMatcher": "Matcher",
+    "Mapping": "MappingCreate",
+    "MappingPatch": "MappingCreate",
+    "MappingSent": "MappingCreate",
+    "MappingToPatch": "MappingTo",
+    "MappingToCreate": "MappingTo",
 }
 """Components whose properties mean what those of another one do, unless they have words of their own."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 from quart import Blueprint, Response, request
 
@@ -28,13 +30,13 @@ from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.wire import requests as wire
 from api.wire import responses as bodies
-from api.wire.http import json_pieces, json_response, no_content
+from api.wire.http import json_pieces, json_response, matches, no_content, tagged
 from api.wire.query import flag
 from api.wire.remarks import name_remarks, now_enforced, rule_remarks
 from api.wire.requests_bulk import Guard, bulk_items
 from api.wire.unknown import FieldWarning
 from breaker_actors.core.model import BreakerMode
-from breaker_actors.errors import ConfirmationNeeded, NotFound
+from breaker_actors.errors import ConfirmationNeeded, NotFound, PreconditionFailed
 from breaker_actors.store.rows import BreakerRow
 
 blueprint = Blueprint("breakers", __name__, url_prefix="/v1/projects/<project_id>/breakers")
@@ -97,7 +99,7 @@ async def get_breaker(project_id: str, breaker_id: str) -> Response:
     row = await replica().config.get_breaker(project.id, path_uuid(breaker_id))
     if row is None:
         raise NotFound("There is no such breaker.")
-    return json_response(bodies.breaker_single(row))
+    return _shown(row)
 
 
 @blueprint.patch("/<breaker_id>")
@@ -106,13 +108,25 @@ async def update_breaker(project_id: str, breaker_id: str) -> Response:
     breaker_id = path_uuid(breaker_id)
     fields = await sent_fields(wire.BreakerPatch)
     await _confirm_mode(project.id, breaker_id, *wire.mode_asked(fields))
-    edit = partial(wire.breaker_edit, fields=fields, by=current_actor())
+    edit = partial(_edited, fields=fields, by=current_actor(), if_match=request.headers.get("If-Match"))
     row, change_ids = await parts.config.update_breaker(
         project.id, breaker_id, edit, parts.clock.now_ms(), by=current_key_id()
     )
     await configured(project.id, change_ids)
     await _remark(row)
-    return json_response(bodies.breaker_single(row))
+    return _shown(row)
+
+
+def _edited(row: BreakerRow, fields: Mapping[str, Any], by: str, if_match: str | None) -> BreakerRow:
+    """The row as a PATCH wants it. Raises Invalid, and PreconditionFailed where it is not what the caller knows."""
+    edited = wire.breaker_edit(row, fields, by)
+    if if_match is not None and not matches(if_match, known := bodies.breaker_tag(row)):
+        raise PreconditionFailed(details={"breaker": known})
+    return edited
+
+
+def _shown(row: BreakerRow) -> Response:
+    return tagged(json_response(bodies.breaker_single(row)), bodies.breaker_tag(row))
 
 
 async def _confirm_mode(project_id: str, breaker_id: str, mode: BreakerMode | None, confirmed: bool) -> None:

@@ -16,10 +16,11 @@ from api.wire import responses_accounts as bodies
 from api.wire.http import json_response, no_content
 from api.wire.remarks import NO_MAIL_SERVER, channel_remarks
 from api.wire.requests_accounts import ChannelCreate, ChannelPatch, channel_draft, channel_edit
-from breaker_actors.errors import NotFound, SendFailed
+from breaker_actors.errors import Invalid, NotFound, SendFailed
+from breaker_actors.notify.channels.config import ADDRESS_KEYS
 from breaker_actors.notify.model import Destination, sample
 from breaker_actors.store.base import ChannelEdit
-from breaker_actors.store.rows import ChannelRow
+from breaker_actors.store.rows import ChannelKind, ChannelRow
 
 blueprint = Blueprint("channels", __name__, url_prefix="/v1/projects/<project_id>/notification-channels")
 
@@ -42,6 +43,7 @@ async def create_channel(project_id: str) -> Response:
     draft = channel_draft(await sent_fields(ChannelCreate), parts.settings.allow_private_destinations)
     if strict():
         refuse(channel_remarks(draft.channel, draft.config))
+    await _examine(project.org_id, draft.channel, draft.config)
     asked = await once(project.org_id, bodies.channel_single, project.id)
     row = await parts.config.create_channel(project.id, draft, parts.clock.now_ms(), current_key_id(), asked)
     noted(asked)
@@ -57,8 +59,13 @@ async def get_channel(project_id: str, channel_id: str) -> Response:
 
 @blueprint.patch("/<channel_id>")
 async def update_channel(project_id: str, channel_id: str) -> Response:
-    row, parts = await _channel(project_id, channel_id), replica()
-    edit = channel_edit(await sent_fields(ChannelPatch), parts.settings.allow_private_destinations)
+    project, parts = await authorized_project(project_id, "manage"), replica()
+    row = await _channel(project_id, channel_id)
+    fields = await sent_fields(ChannelPatch)
+    edit = channel_edit(fields, parts.settings.allow_private_destinations)
+    after = edit(row)
+    if after.config is not row.config:
+        await _examine(project.org_id, after.channel, after.config)
     if strict():
         edit = _refusing(edit)
     changed = await parts.config.update_channel(row.project_id, row.id, edit, parts.clock.now_ms(), by=current_key_id())
@@ -85,6 +92,14 @@ async def test_channel(project_id: str, channel_id: str) -> Response:
     if attempt.result != "sent":
         raise SendFailed(f"The test notification could not be sent: {attempt.error}", _status(attempt.status))
     return json_response(bodies.ChannelTest(status="sent", message="The test notification was sent."))
+
+
+async def _examine(org_id: str, kind: ChannelKind, config: dict[str, Any]) -> None:
+    """Refuses an address that the library of its kind can't read."""
+    to = Destination(channel_id="", kind=kind, config=config, org_id=org_id)
+    if problem := await replica().sender.examine(to):
+        place = f"config.{ADDRESS_KEYS[kind]}"
+        raise Invalid(f"{place} {problem}", {place: problem})
 
 
 def _refusing(edit: ChannelEdit) -> ChannelEdit:

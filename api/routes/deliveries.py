@@ -29,8 +29,8 @@ async def list_deliveries(project_id: str, channel_id: str) -> Response:
     rows = await parts.outbox.deliveries(msgspec.structs.replace(query, limit=query.limit + 1))
     page = rows[: query.limit]
     cursor = number_cursor(page[-1].number) if len(rows) > query.limit else None
-    known = await parts.outbox.circuit(channel_id)
-    quiet = silence(known, parts.clock.now_ms())
+    failing = {row.channel_id: row.circuit for row in await parts.outbox.failing_channels(project.id)}
+    quiet = silence(failing.get(channel_id), parts.clock.now_ms())
     return await tell(page, delivery, DeliveryList, next_cursor=cursor, silence=quiet)
 
 

@@ -1,4 +1,5 @@
-"""Keys of a project: made for runtime clients, shown once, gone everywhere within a second of their revocation."""
+"""Keys of a project: made for runtime clients, or for who sends samples, shown once, gone everywhere within a second of
+their revocation."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ from api.wire import responses_accounts as bodies
 from api.wire.http import json_response, no_content
 from api.wire.requests import shape
 from api.wire.requests_accounts import ProjectKeyCreate
+from breaker_actors.store.rows import ProjectKeyKind
 
 blueprint = Blueprint("keys", __name__, url_prefix="/v1/projects/<project_id>/keys")
 
 NAME_DEFAULT = "default"
+KIND_DEFAULT: ProjectKeyKind = "project"
 
 
 @blueprint.get("")
@@ -44,7 +47,7 @@ async def create_key(project_id: str) -> Response:
     name, now_ms = asked.name or NAME_DEFAULT, parts.clock.now_ms()
     once_asked = await once(project.org_id, lambda made: bodies.new_key(*made), project.id)
     row, text = await parts.accounts.create_key(
-        project.org_id, "project", name, now_ms, project.id, by=current_key_id(), once=once_asked
+        project.org_id, asked.kind or KIND_DEFAULT, name, now_ms, project.id, by=current_key_id(), once=once_asked
     )
     noted(once_asked)
     return json_response(bodies.new_key(row, text), 201)

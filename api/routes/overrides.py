@@ -81,7 +81,8 @@ async def end_overrides(project_id: str) -> Response:
 
 @blueprint.get("/breakers/<breaker_id>/comparison")
 async def compare_shadow(project_id: str, breaker_id: str) -> Response:
-    """A shadow beside the breaker that it watches, over a span of time; the last day unless another is named."""
+    """A shadow beside the breaker that it watches, over a span of time in which there were both; the last day unless
+    another is named."""
     project, parts = await authorized_project(project_id, "manage"), replica()
     row = await parts.config.get_breaker(project.id, path_uuid(breaker_id))
     if row is None:
@@ -90,6 +91,9 @@ async def compare_shadow(project_id: str, breaker_id: str) -> Response:
         raise Invalid("This breaker is no shadow of another one.", {"shadow_of": "is null"})
     since_ms, until_ms = span(request.args, parts.clock.now_ms(), DAY_MS)
     ids = (row.id, row.shadow_of)
+    watched_row = await parts.config.get_breaker(project.id, row.shadow_of)
+    born_ms = max(one.created_ms for one in (row, watched_row or row))
+    since_ms = min(max(since_ms, born_ms), until_ms)
     shadow, watched = [await _course(project.id, id_, since_ms, until_ms) for id_ in ids]
     return json_response(compare(ids, shadow, watched, since_ms, until_ms))
 

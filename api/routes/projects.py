@@ -49,7 +49,8 @@ async def create_project() -> Response:
     workspace_id = uuid_or_none(asked.workspace_id)
     workspace = await parts.accounts.get_workspace(workspace_id) if workspace_id else None
     if workspace is None or workspace.org_id != key.org_id:
-        raise wire.invalid("workspace_id", "Expected the id of one of your workspaces")
+        words = "is required" if asked.workspace_id is None else "is none of yours"
+        raise wire.invalid("workspace_id", f"{words}: the id of a workspace; GET /v1/workspaces lists them")
     now_ms = parts.clock.now_ms()
     once_asked = await once(key.org_id, bodies.new_project)
     row = await parts.accounts.create_project(

@@ -2,5 +2,5 @@
 the change feed, and clients that subscribe. Out: server-sent events, bounded per client, and word to the caches of
 what changed.
 
-Public: `feed.Feed`, `sse`.
+Public: `feed.Feed`, `listeners`, `sse`.
 """

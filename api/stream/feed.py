@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import cycle
 
 import structlog
@@ -127,6 +127,8 @@ class Feed:
         self.ended = 0
         """Streams so far that are over."""
         self.caches = Caches(gateway.store, self.fresh, clock.monotonic)
+        self.ears: list[Callable[[FeedEntry], None]] = []
+        """Who is told of each entry, behind the caches; "config" of EVERY_PROJECT: anything may have changed."""
         meters.watch(lambda: meters.gauge("breakers_stream_clients", self.stream_count()))
 
     # life cycle
@@ -243,6 +245,7 @@ class Feed:
     def _start_over(self) -> None:
         """Anything may have changed."""
         self.caches.forget_all()
+        _tell(self.ears, FeedEntry(0, "config", EVERY_PROJECT))
         self._check_keys(EVERY_PROJECT)
         for project_id in tuple(self._watches):
             self._renew(project_id)
@@ -254,9 +257,11 @@ class Feed:
         if entry.kind == "keys":
             self.caches.forget_access(entry.project_id)
             self._check_keys(entry.project_id)
+            _tell(self.ears, entry)
             return
         if entry.kind == "config":
             self.caches.forget_project(entry.project_id)
+        _tell(self.ears, entry)
         watch = self._watches.get(entry.project_id)
         if watch is not None and entry.kind == "config":
             self._renew(entry.project_id)
@@ -365,3 +370,8 @@ class Feed:
             self._drop_old()
             for watch in [watch for watch in self._watches.values() if watch.turn == turn]:
                 watch.beat()
+
+
+def _tell(ears: Iterable[Callable[[FeedEntry], None]], entry: FeedEntry) -> None:
+    for ear in ears:
+        ear(entry)

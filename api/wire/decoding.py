@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from api.wire.places import not_json
 from api.wire.types import Uuid
+from breaker_actors.core.model import COUNT_MAX
 from breaker_actors.errors import BadRequest, PayloadTooLarge
 
 SAMPLES_MAX = 1000
@@ -45,6 +46,7 @@ class MetricSample(msgspec.Struct, gc=False):
     ok: bool = True
     tags: Tags | None = None
     trace_id: Annotated[str, msgspec.Meta(max_length=TRACE_LENGTH_MAX)] | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)] | None = None
 
 
 class Samples(msgspec.Struct):
@@ -64,6 +66,7 @@ class Loose(msgspec.Struct, gc=False):
     ok: Raw = ABSENT
     tags: Raw = ABSENT
     trace_id: Raw = ABSENT
+    count: Raw = ABSENT
 
 
 LOOKED_BYTES = 1 << 11

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import msgspec
 
 from api.auth import uuid_or_none
+from api.wire.types import OWNER
 from breaker_actors.clock import unix_ms
 from breaker_actors.errors import BadRequest
 from breaker_actors.store.rows import (
@@ -102,6 +103,17 @@ def mute_state(args: Mapping[str, str]) -> MuteState | None:
     if state is None:
         return None
     raise _bad("state", f"not one of {', '.join(MUTE_STATES)}")
+
+
+_OWNER = re.compile(OWNER)
+
+
+def owner_asked(args: Mapping[str, str], field: str = "owner") -> str | None:
+    """The owner of rules that is asked for; None: nobody said."""
+    owner = args.get(field) or None
+    if owner is not None and not _OWNER.fullmatch(owner):
+        raise _bad(field, "not an owner: at most 63 letters, digits, dots, slashes, dashes and underscores")
+    return owner
 
 
 def number_cursor(number: int) -> str:

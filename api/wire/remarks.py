@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 from api.wire.decoding import Loose, strange_fields
-from api.wire.samples import Columns
-from api.wire.unknown import NAME_SHOWN_MAX, UNKNOWN_FIELD, FieldWarning
+from api.wire.unknown import NAME_SHOWN_MAX, UNKNOWN_FIELD, WARNINGS_MAX, FieldWarning
 from breaker_actors.core.model import Rule, StateWord
 from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.messages import AppendResult, Part
@@ -42,11 +41,14 @@ def rule_remarks(rule: Rule) -> list[FieldWarning]:
     return [FieldWarning(told.code, told.field, told.message) for told in remarks_on(rule)]
 
 
-def heard_remarks(good: Columns, parts: Sequence[Part], outcomes: Sequence[AppendResult]) -> list[FieldWarning]:
-    """On samples that were taken and that no breaker hears. Their records may hold samples of other requests, too."""
+def heard_remarks(
+    pairs: Iterable[tuple[str, str]], parts: Sequence[Part], outcomes: Sequence[AppendResult]
+) -> list[FieldWarning]:
+    """On samples that were taken and that no breaker hears. `pairs`: their routers and metrics; their records may hold
+    samples of other requests, too."""
     if not any(outcome.disabled or outcome.unheard for outcome in outcomes):
         return []
-    sent, found = set(zip(good.router_id, good.metric, strict=True)), []
+    sent, found = set(pairs), []
     for part, outcome in zip(parts, outcomes, strict=True):
         if outcome.disabled:
             message = f"Router {part.router_id} is disabled: no breaker hears these samples."
@@ -73,6 +75,12 @@ def sample_remarks(body: bytes) -> list[FieldWarning]:
         )
         for name, (index, says_ok) in strange_fields(body).items()
     ]
+
+
+def column_remarks(unknown: Sequence[str], says_ok: bool) -> list[FieldWarning]:
+    """On columns that no sample has, beside an `ok` or not."""
+    shown = [name[:NAME_SHOWN_MAX] for name in unknown[:WARNINGS_MAX]]
+    return [FieldWarning(UNKNOWN_FIELD, name, _strange(name, says_ok)) for name in shown]
 
 
 @lru_cache(256)

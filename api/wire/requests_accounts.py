@@ -11,10 +11,11 @@ from msgspec import UNSET, UnsetType
 from api.wire.requests import Enabled, bounded, invalid, shape, unmasked
 from api.wire.types import NAME_LENGTH_MAX, JsonObject, Name, default, form
 from breaker_actors.errors import Invalid
+from breaker_actors.notify.channels import apprise
 from breaker_actors.notify.channels.config import stays
 from breaker_actors.notify.channels.reach import unreachable
 from breaker_actors.store.base import ChannelEdit
-from breaker_actors.store.rows import Alert, ChannelDraft, ChannelEvent, ChannelKind, ChannelRow
+from breaker_actors.store.rows import Alert, ChannelDraft, ChannelEvent, ChannelKind, ChannelRow, ProjectKeyKind
 from breaker_actors.text.redaction import mask, masked_paths
 
 SLUG = f"[A-Za-z0-9._~-]{{1,{NAME_LENGTH_MAX}}}"
@@ -45,6 +46,7 @@ class WorkspacePatch(msgspec.Struct):
 
 class ProjectKeyCreate(msgspec.Struct):
     name: Name | None = None
+    kind: Annotated[ProjectKeyKind, default("project")] | None = None
 
 
 class Rebalance(msgspec.Struct):
@@ -145,6 +147,8 @@ def _config(
     url = config.get("webhook_url")
     if kind == "slack" and not (isinstance(url, str) and url.startswith(("http://", "https://"))):
         raise invalid("config.webhook_url", "Expected an http(s) address")
+    if kind == "apprise" and not apprise.installed():
+        raise invalid("channel", apprise.NOT_INSTALLED)
     if problem := unreachable(kind, config, allow_private):
         raise invalid(problem.path, problem.message)
     return dict(config)

@@ -232,6 +232,11 @@ def breaker_single(row: BreakerRow) -> BreakerSingle:
     return shown(BreakerSingle, body, breaker=body)
 
 
+def breaker_tag(row: BreakerRow) -> str:
+    """What one breaker is known by: any difference in what is shown of it makes another tag."""
+    return digest(breaker(row))
+
+
 def set_hash(rows: Sequence[BreakerRow]) -> str:
     """What the list of these breakers is known by: any difference in what it shows makes another hash."""
     return digest(sorted(map(breaker, rows), key=lambda body: body.id))
@@ -361,6 +366,7 @@ class BreakerState(Answer, kw_only=True, omit_defaults=True):
     last_eval_ms: Ms
     evaluated_at_ms: Ms | None
     next_eval_ms: Ms | None
+    deadline_ms: Ms | None
     state_since_ms: Ms
     updated_at: Instant
     truncated: Count
@@ -397,6 +403,7 @@ def state(row: BreakerBrief, reading: StateReading) -> BreakerState:
         last_eval_ms=view.last_eval_ms,
         evaluated_at_ms=view.last_eval_ms or None,
         next_eval_ms=view.next_eval_ms,
+        deadline_ms=view.deadline_ms,
         state_since_ms=view.state_since_ms,
         updated_at=rfc3339(max(view.last_eval_ms, view.state_since_ms)),
         truncated=view.truncated_count,

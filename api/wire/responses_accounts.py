@@ -8,7 +8,15 @@ from typing import Any
 from api.wire.responses import Answer, list_of, shown
 from api.wire.types import Count, Instant, JsonObject, Ms, Uuid
 from breaker_actors.clock import rfc3339
-from breaker_actors.store.rows import AuditRow, ChannelEvent, ChannelKind, ChannelRow, KeyRow, WorkspaceRow
+from breaker_actors.store.rows import (
+    AuditRow,
+    ChannelEvent,
+    ChannelKind,
+    ChannelRow,
+    KeyRow,
+    ProjectKeyKind,
+    WorkspaceRow,
+)
 from breaker_actors.text.redaction import mask
 
 KEY_SHOWN_ONCE = "Keep this key: it is shown only now."
@@ -31,6 +39,7 @@ def workspace(row: WorkspaceRow) -> Workspace:
 
 class ProjectKey(Answer, kw_only=True):
     id: Uuid
+    kind: ProjectKeyKind
     name: str
     key_prefix: str
     inserted_at: Instant

@@ -29,8 +29,8 @@ from api.wire.decoding import (
     text_of,
 )
 from api.wire.responses import SampleError
-from breaker_actors.core.log_entries import encode_samples, share_of_trace
-from breaker_actors.core.model import Int64
+from breaker_actors.core.log_entries import counted, encode_samples, shares_of
+from breaker_actors.core.model import COUNT_MAX, Counts, Int64
 from breaker_actors.messages import Part
 
 ERRORS_MAX = 100
@@ -42,12 +42,14 @@ SENTENCES = {
     "invalid_router_id": "router_id is missing, or not the id of a router here.",
     "invalid_metric": f"metric must be text of 1 to {METRIC_LENGTH_MAX} characters.",
     "invalid_ts_ms": "ts_ms must be an integer, Unix milliseconds; left out, X-EB-Timestamp must say the time.",
-    "ts_ms_too_old": "ts_ms is older than BREAKERS_MAX_SAMPLE_AGE_MS allows; is it in milliseconds?",
+    "ts_ms_too_old": "ts_ms is more than {0.age_ms} ms old (BREAKERS_MAX_SAMPLE_AGE_MS): is it in milliseconds?"
+    " Old samples are loaded by `breakers backfill`.",
     "ts_ms_in_future": "ts_ms is further ahead than BREAKERS_MAX_SAMPLE_AHEAD_MS allows; is it in milliseconds?",
     "invalid_value": "value must be a finite number.",
     "invalid_ok": "ok must be true or false.",
     "invalid_tags": f"tags must be an object of at most {TAGS_MAX} strings.",
     "invalid_trace_id": f"trace_id must be text of at most {TRACE_LENGTH_MAX} characters.",
+    "invalid_count": f"count must be a whole number from 1 to {COUNT_MAX}: how often the value was observed.",
     UNKNOWN_FIELD: "A sample has no such field, and the caller is strict.",
 }
 """What is wrong with a sample, by its code."""
@@ -65,6 +67,8 @@ class ValidationContext(msgspec.Struct, frozen=True):
     newest_ms: int
     default_ms: int | None = None
     strict: bool = False
+    age_ms: int = 0
+    """How old a sample may be."""
 
     @classmethod
     def at(
@@ -78,13 +82,13 @@ class ValidationContext(msgspec.Struct, frozen=True):
     ) -> ValidationContext:
         """What holds at an instant, kept within what a column can hold."""
         oldest_ms, newest_ms = max(now_ms - age_ms, -_INT64_SAFE), min(now_ms + ahead_ms, _INT64_SAFE)
-        return cls(routers, oldest_ms, newest_ms, default_ms, strict)
+        return cls(routers, oldest_ms, newest_ms, default_ms, strict, age_ms)
 
 
 class Columns:
     """Good samples, one list per field, in request order."""
 
-    __slots__ = ("metric", "ok", "router_id", "trace_id", "ts_ms", "value")
+    __slots__ = ("count", "metric", "ok", "router_id", "trace_id", "ts_ms", "value")
 
     def __init__(self) -> None:
         self.router_id: list[str] = []
@@ -93,17 +97,28 @@ class Columns:
         self.value: list[float] = []
         self.ok: list[bool] = []
         self.trace_id: list[str | None] = []
+        self.count: list[int | None] = []
 
     def __len__(self) -> int:
         return len(self.ts_ms)
 
-    def add(self, router_id: str, metric: str, ts_ms: int, value: float, ok: bool, trace_id: str | None) -> None:
+    def add(
+        self,
+        router_id: str,
+        metric: str,
+        ts_ms: int,
+        value: float,
+        ok: bool,
+        trace_id: str | None,
+        count: int | None = None,
+    ) -> None:
         self.router_id.append(router_id)
         self.metric.append(metric)
         self.ts_ms.append(ts_ms)
         self.value.append(value)
         self.ok.append(ok)
         self.trace_id.append(trace_id)
+        self.count.append(count)
 
 
 class Validated(msgspec.Struct, frozen=True):
@@ -112,6 +127,10 @@ class Validated(msgspec.Struct, frozen=True):
     good: Columns
     reasons: Mapping[str, int]
     errors: list[SampleError]
+
+    @property
+    def accepted(self) -> int:
+        return len(self.good)
 
     @property
     def rejected(self) -> int:
@@ -146,7 +165,21 @@ class Request:
             if (good := _all_good(self._typed, bounds)) is not None:
                 yield Validated(good, {}, [])
                 return
-        yield from _judging(self._texts or Texts(self._body), bounds)
+        self._texts = self._texts or Texts(self._body)
+        yield from _judging(self._texts, bounds)
+
+    def told(self, index: int) -> tuple[str, str, str]:
+        """Router, metric and value of a sample that was judged by itself, as it says them, each cut to NAME_SHOWN_MAX
+        characters; "" for what it does not say."""
+        fields = self._texts.loose(index) if self._texts is not None else None
+        return ("", "", "") if fields is None else (_told(fields.router_id), _told(fields.metric), _told(fields.value))
+
+
+def _told(text: Raw) -> str:
+    """JSON text for people, of which little is looked at."""
+    begin = bytes(memoryview(text)[: 6 * NAME_SHOWN_MAX])
+    plain = text_of(Raw(begin))
+    return (begin.decode(errors="replace") if plain is None else plain)[:NAME_SHOWN_MAX]
 
 
 def router_ids(texts: Texts) -> set[str]:
@@ -169,6 +202,7 @@ def _all_good(samples: Sequence[MetricSample], bounds: ValidationContext) -> Col
     good.value = [sample.value for sample in samples]
     good.ok = [sample.ok for sample in samples]
     good.trace_id = [sample.trace_id for sample in samples]
+    good.count = [sample.count for sample in samples]
     return good if len(good.ts_ms) == len(samples) else None
 
 
@@ -197,7 +231,7 @@ def _judging(texts: Texts, bounds: ValidationContext) -> Iterator[Validated | No
         field, code = wrong
         reasons[code] += 1
         if len(errors) < ERRORS_MAX:
-            errors.append(SampleError(index, field, code, SENTENCES[code]))
+            errors.append(SampleError(index, field, code, SENTENCES[code].format(bounds)))
     yield Validated(good, reasons, errors)
 
 
@@ -211,7 +245,7 @@ def _judge_typed(sample: MetricSample, bounds: ValidationContext, good: Columns)
         return "ts_ms", "invalid_ts_ms"
     if wrong := _wrong_time(ts_ms, bounds):
         return "ts_ms", wrong
-    good.add(router_id, sample.metric, ts_ms, sample.value, sample.ok, sample.trace_id)
+    good.add(router_id, sample.metric, ts_ms, sample.value, sample.ok, sample.trace_id, sample.count)
     return None
 
 
@@ -238,8 +272,19 @@ def _judge_loose(sample: Loose | None, bounds: ValidationContext, good: Columns)
     trace_id = text_of(sample.trace_id) if is_traced else None
     if is_traced and (trace_id is None or len(trace_id) > TRACE_LENGTH_MAX):
         return "trace_id", "invalid_trace_id"
-    good.add(router_id, metric, ts_ms, value, ok == b"true", trace_id)
+    count = _read_count(bytes(sample.count))
+    if count == 0:
+        return "count", "invalid_count"
+    good.add(router_id, metric, ts_ms, value, ok == b"true", trace_id, count)
     return None
+
+
+def _read_count(text: bytes) -> int | None:
+    """How many observations; None where nothing is said, 0 where it is no such number."""
+    if text in (b"", b"null"):
+        return None
+    count = int(text) if _INTEGER.match(text) else 0
+    return count if 1 <= count <= COUNT_MAX else 0
 
 
 def _read_time(text: bytes, bounds: ValidationContext) -> int | str:
@@ -300,7 +345,8 @@ def to_parts(
         rows = slice(start, start + n)
         share = _shares(good, order[rows]) if router_id in splitting else None
         traces = _traces(good, order[rows]) if with_traces else []
-        payload = encode_samples(list(metrics), sizes, ts_ms[rows], value[rows], ok[rows], share, traces)
+        count = _counts(good, order[rows]) if any(good.count) else None
+        payload = encode_samples(list(metrics), sizes, ts_ms[rows], value[rows], ok[rows], share, traces, count)
         parts.append(Part(router_id, keys, payload, n))
         start += n
     return parts
@@ -308,8 +354,12 @@ def to_parts(
 
 def _shares(good: Columns, rows: Int64) -> Int64 | None:
     """Hashes of the rows' traces, 0 for none; None when no row has one."""
-    traces = [good.trace_id[row] for row in rows.tolist()]
-    return np.array([share_of_trace(t) if t else 0 for t in traces], np.int64) if any(traces) else None
+    return shares_of([good.trace_id[row] for row in rows.tolist()])
+
+
+def _counts(good: Columns, rows: Int64) -> Counts:
+    """How many observations the rows stand for; None where each stands for one."""
+    return counted(np.array([good.count[row] or 1 for row in rows.tolist()], np.int64))
 
 
 def _traces(good: Columns, rows: Int64) -> list[str]:
@@ -319,7 +369,11 @@ def _traces(good: Columns, rows: Int64) -> list[str]:
 
 
 def duplicate_keys(
-    signature: str | None, idempotency_key: str | None, timestamp: str | None, raw: bytes, body: bytes
+    signature: str | None,
+    idempotency_key: str | None,
+    timestamp: str | None,
+    raw: bytes,
+    body: bytes | bytearray,
 ) -> tuple[bytes, ...]:
     """What makes a repeated request recognisable; nothing when nothing does.
 

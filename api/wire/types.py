@@ -34,6 +34,8 @@ ID = "0b8f0e1c-6a52-4c0e-9d4b-2f9f1f7a3c11"
 INSTANT = "2026-11-21T06:29:55.980Z"
 AT_MS = 1_795_242_595_980
 UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+OWNER = "[A-Za-z0-9][A-Za-z0-9._/-]{0,62}"
+"""Of rules that files declare: a team, or a path in a repository."""
 NAME_LENGTH_MAX = 255
 KEY_LENGTH_MAX, VALUE_LENGTH_MAX = 64, 255
 IDS_MAX = 10_000

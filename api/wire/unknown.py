@@ -15,8 +15,10 @@ import msgspec
 
 from api.wire import requests as r
 from api.wire import requests_accounts as ra
+from api.wire import requests_mappings as rm
 from api.wire import responses as a
 from api.wire import responses_accounts as accounts
+from api.wire import responses_mappings as mappings
 from breaker_actors.core.rule_fields import FIELDS, PARAMS
 
 WARNINGS_MAX = 20
@@ -30,6 +32,8 @@ READ_BEFORE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     r.BreakerPatch: a.Breaker,
     r.BreakerItem: a.Breaker,
     r.RouterPatch: a.Router,
+    rm.MappingPatch: mappings.Mapping,
+    rm.MappingSent: mappings.Mapping,
     ra.WorkspacePatch: accounts.Workspace,
     ra.ChannelPatch: accounts.Channel,
 }
@@ -54,11 +58,11 @@ class FieldWarning(msgspec.Struct, frozen=True):
 @cache
 def _known(kind: type[msgspec.Struct]) -> tuple[frozenset[str], frozenset[str]]:
     """The fields that a body of this kind has, and those that pass without a word."""
-    fields = frozenset(kind.__struct_fields__)
+    fields = frozenset(kind.__struct_encode_fields__)
     if issubclass(kind, r.BreakerFields):
         fields |= RULE_FIELDS
     read = READ_BEFORE.get(kind)
-    return fields, fields | frozenset(read.__struct_fields__ if read else ())
+    return fields, fields | frozenset(read.__struct_encode_fields__ if read else ())
 
 
 def unknown_fields(fields: Mapping[str, Any], kind: type[msgspec.Struct], place: str = "") -> list[FieldWarning]:
@@ -69,6 +73,22 @@ def unknown_fields(fields: Mapping[str, Any], kind: type[msgspec.Struct], place:
     strange = [name for name in fields if name not in passed][:WARNINGS_MAX]
     elsewhere = ELSEWHERE if issubclass(kind, r.BreakerFields) else {}
     return [_warning(place, name[:NAME_SHOWN_MAX], known, elsewhere) for name in strange]
+
+
+def unknown_inside(fields: Mapping[str, Any], kind: type[msgspec.Struct]) -> list[FieldWarning]:
+    """The same of what is within the body of a mapping, or of a list of them: fields of the items, and of `to`."""
+    found = list[FieldWarning]()
+    items = fields.get("mappings") if kind is rm.MappingsReplace else None
+    for n, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict) and len(found) < WARNINGS_MAX:
+            found += unknown_fields(item, rm.MappingSent, f"mappings[{n}].")
+            found += _unknown_of_to(item, f"mappings[{n}].")
+    return [*found, *_unknown_of_to(fields, "")][:WARNINGS_MAX]
+
+
+def _unknown_of_to(fields: Mapping[str, Any], place: str) -> list[FieldWarning]:
+    to = fields.get("to")
+    return unknown_fields(to, rm.MappingToPatch, f"{place}to.") if isinstance(to, dict) else []
 
 
 def _warning(place: str, name: str, known: Collection[str], elsewhere: Mapping[str, str]) -> FieldWarning:

@@ -1,0 +1,115 @@
+"""Stops of a request of an open protocol (OTLP, remote-write), from its body to the logs of the routers.
+
+What is more than a little is decoded on a thread, one body at a time and callers in turn; then its series are judged
+and its points taken in slices, each in its caller's turn, so that others are served between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from api.admission.intake import Turn
+from api.context.appended import check_outcomes
+from api.context.current import arrival, callers, raw_body
+from api.context.payloads import Decode, Inflate
+from api.context.replica import replica
+from api.protocols.mapping import Outcome
+from api.protocols.points import Points
+from api.protocols.taking import Span, Taking, taking
+from breaker_actors.store.rows import ProjectRow
+
+T = TypeVar("T")
+HEAVY_BYTES = 1 << 14
+"""Plain bodies up to this are decoded at once: a hundred series, a few milliseconds where all are new."""
+BODIES = 4
+"""A plain body has so many times BREAKERS_MAX_INFLATED_BYTES at most: 8,192 points as JSON are 5 MB."""
+STEP = 500
+"""Points taken at a time, about a millisecond."""
+SLICE = 5
+"""Series judged at a time: each takes a thousandth of a second at most."""
+NO_ROOM = (
+    "the router, its project or all routers of its actor keep as many cumulative series as they may"
+    " (BREAKERS_COUNTER_SERIES_MAX, BREAKERS_COUNTER_SERIES_ALL_MAX)"
+)
+
+
+async def receive(project: ProjectRow, protocol: str, inflate: Inflate, decode: Decode) -> tuple[Taking, Points]:
+    """The current request's points, what counts of them in the logs. Raises what any request may be refused for."""
+    parts = replica()
+    raw = await raw_body(parts.settings.max_body_bytes)
+    points = await points_in(raw, inflate, decode)
+    async with Turn(parts.intake.turns, callers()) as turn:
+        found = await _taken(project, points, turn)
+    await _store(project, found, _keys(protocol, raw, points))
+    for outcome in ("taken", "unmatched", "absent", "rejected"):
+        if n := getattr(found, outcome):
+            parts.meters.count("breakers_points_total", n, protocol=protocol, outcome=outcome)
+    return found, points
+
+
+async def points_in(raw: bytes, inflate: Inflate, decode: Decode) -> Points:
+    """The points of a body; more than a little is decoded in a turn of the caller. Raises what is wrong with it."""
+    parts = replica()
+    plain = await inflate(raw, BODIES * parts.settings.max_inflated_bytes)
+    arrival().work += len(plain)
+    if len(plain) <= HEAVY_BYTES:
+        return decode(plain)
+    async with parts.intake.decodes.turn(callers()):
+        return await asyncio.to_thread(decode, plain)
+
+
+async def taken_by(points: Points, outcomes: Sequence[Outcome]) -> Taking:
+    """What points come to now, by the outcomes of their series, in turns of the caller."""
+    async with Turn(replica().intake.turns, callers()) as turn:
+        return await _came_to(points, outcomes, turn)
+
+
+async def _taken(project: ProjectRow, points: Points, turn: Turn) -> Taking:
+    parts = replica()
+    plan = await parts.plans.get(project.id)
+    outcomes: list[Outcome] = await _through(parts.outcomes.judging(project.id, plan, points.series), SLICE, turn)
+    return await _came_to(points, outcomes, turn)
+
+
+async def _came_to(points: Points, outcomes: Sequence[Outcome], turn: Turn) -> Taking:
+    parts = replica()
+    now_ms, settings = parts.clock.now_ms(), parts.settings
+    span = Span(now_ms, now_ms - settings.max_sample_age_ms, now_ms + settings.max_sample_ahead_ms)
+    return await _through(taking(points, outcomes, span, STEP), 1, turn)
+
+
+async def _through(steps: Iterator[T | None], pause: int, turn: Turn) -> T:
+    """The result of steps; after so many of them the next slice waits for its turn."""
+    for number, result in enumerate(steps, 1):
+        if result is not None:
+            return result
+        if number % pause == 0:
+            await turn.next()
+    raise AssertionError("the last step has the result")
+
+
+async def _store(project: ProjectRow, found: Taking, keys: tuple[bytes, ...]) -> None:
+    parts = replica()
+    routers = await parts.caches.routers(project.id, {*found.rows, *found.totals})
+    splitting = {router_id for router_id, splits in routers.items() if splits}
+    sent = found.parts(keys, splitting, bool(project.trace_id_url_template))
+    if not sent:
+        return
+    outcomes = await parts.gateway.ingest(sent)
+    parts.ingested.took(project.id, sent, outcomes)
+    check_outcomes(outcomes)
+    for part, outcome in zip(sent, outcomes, strict=True):
+        if outcome.beyond:
+            found.had_no_room(part.router_id, outcome.beyond, NO_ROOM)
+
+
+def _keys(protocol: str, raw: bytes, points: Points) -> tuple[bytes, ...]:
+    """By what the request is recognised when it is sent again: its body, which is another one where times are told."""
+    if not len(points.of) or not points.ts_ms.all():
+        return (uuid.uuid4().bytes,)
+    digest = hashlib.blake2b(raw, digest_size=16, person=protocol.encode()[:16]).digest()
+    return uuid.uuid4().bytes, digest

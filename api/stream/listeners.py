@@ -1,0 +1,229 @@
+"""Pages of the console that are open: each hears that something of its project changed, and fetches what it shows anew.
+
+What is told is small and merged while a page is not asked for it: which breakers moved, whether configuration changed,
+and which of the breakers on the page have other figures. Figures are no feed entries, so they are read here, once every
+TICK_S for all pages of a project together. Where nothing changes nothing is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import structlog
+
+from api.admission.shares import Holders, Shares
+from breaker_actors.errors import BreakersError, Overloaded
+from breaker_actors.messages import EVERY_PROJECT, FeedEntry, StateReading
+from breaker_actors.store.base import SessionStore
+from breaker_actors.telemetry.meters import Meters
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 2.0
+TOLD_MAX = 200
+"""Breakers named at once; of more a page is told that many moved."""
+WATCHED_MAX = 200
+"""Breakers on one page."""
+READ_MAX = 500
+"""Breakers of one project whose figures are read with one tick; the others have their turn with the next."""
+PAGES_MAX, OF_SESSION_MAX = 2_000, 20
+"""Pages open on one replica, of which keys and organisations have their shares, and those of one session."""
+AGAIN_S = 1.0
+
+Read = Callable[[str, Sequence[str]], Awaitable[Mapping[str, StateReading]]]
+
+
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a page is told. `config`: something was set otherwise; `moved`: breakers that have another state or rate;
+    `figures`: breakers of the page that have other figures; `many`: more than can be named."""
+
+    config: bool = False
+    many: bool = False
+    moved: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+
+
+class Listener:
+    """One open page. `token`: of its session; `watched`: breakers it shows the figures of."""
+
+    def __init__(self, project_id: str, token: str, watched: Collection[str]) -> None:
+        self.project_id, self.token = project_id, token
+        self.watched = frozenset(list(watched)[:WATCHED_MAX])
+        self.over = False
+        self._moved: dict[str, None] = {}
+        self._figures: dict[str, None] = {}
+        self._config = self._many = False
+        self._news = asyncio.Event()
+
+    def moved(self, breaker_id: str) -> None:
+        self._note(self._moved, breaker_id)
+
+    def figures(self, breaker_id: str) -> None:
+        self._note(self._figures, breaker_id)
+
+    def config(self) -> None:
+        self._config = True
+        self._news.set()
+
+    def cut(self) -> None:
+        """Its session is over."""
+        self.over = True
+        self._news.set()
+
+    def _note(self, names: dict[str, None], breaker_id: str) -> None:
+        if len(names) < TOLD_MAX:
+            names[breaker_id] = None
+        elif breaker_id not in names:
+            self._many = True
+        self._news.set()
+
+    async def waited(self, within_s: float) -> bool:
+        """Whether something changed, or it is over, within so long."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def news(self) -> News:
+        """What has changed since the last time."""
+        self._news.clear()
+        news = News(self._config, self._many, tuple(self._moved), tuple(self._figures))
+        self._config = self._many = False
+        self._moved.clear()
+        self._figures.clear()
+        return news
+
+
+class Listeners:
+    """All open pages of a replica. `read`: states of breakers of a project; `now_ms`: the wall clock."""
+
+    def __init__(self, store: SessionStore, read: Read, now_ms: Callable[[], int], meters: Meters) -> None:
+        self._store, self._read, self._now_ms = store, read, now_ms
+        self._of: dict[str, set[Listener]] = {}
+        self._known: dict[str, dict[str, Any]] = {}
+        self._turn: dict[str, int] = {}
+        self._places = Shares("open pages of the console", PAGES_MAX, OF_SESSION_MAX)
+        self._access_changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._meters = meters
+        meters.watch(lambda: meters.gauge("breakers_console_pages", len(self)))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def start(self) -> None:
+        """Needs a running loop."""
+        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watch_access())]
+
+    async def stop(self) -> None:
+        for listener in self._all():
+            listener.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def admit(self, token: str, holders: Holders) -> None:
+        """Refuses a page while its session, its key and organisation (`holders`), or all have as many as they may."""
+        of_session = sum(listener.token == token for listener in self._all())
+        if of_session >= OF_SESSION_MAX or self._places.full(holders):
+            self._meters.count("breakers_streams_refused_total")
+            raise Overloaded("Too many pages of the console are open.", {"retry_after_s": 5})
+
+    @contextmanager
+    def listening(self, project_id: str, token: str, holders: Holders, watched: Collection[str]) -> Iterator[Listener]:
+        """A page while it is open. Raises Overloaded where too many are."""
+        self.admit(token, holders)
+        listener = Listener(project_id, token, watched)
+        self._of.setdefault(project_id, set()).add(listener)
+        self._places.add(holders, 1)
+        try:
+            yield listener
+        finally:
+            self._places.give_back(holders)
+            self._of[project_id].discard(listener)
+            if not self._of[project_id]:
+                for kept in (self._of, self._known, self._turn):
+                    kept.pop(project_id, None)
+
+    def hear(self, entry: FeedEntry) -> None:
+        """An entry of the feed."""
+        if entry.kind == "keys":
+            self._access_changed.set()
+            return
+        if entry.kind == "config" and entry.project_id == EVERY_PROJECT:
+            self.start_over()
+            return
+        for listener in self._of.get(entry.project_id, ()):
+            if entry.kind == "config":
+                listener.config()
+            else:
+                listener.moved(entry.breaker_id)
+
+    def start_over(self) -> None:
+        """Anything may have changed."""
+        self._access_changed.set()
+        for listener in self._all():
+            listener.config()
+
+    def _all(self) -> list[Listener]:
+        return [listener for some in self._of.values() for listener in some]
+
+    async def _watch_access(self) -> None:
+        """Ends the pages of sessions that are over: of who signed out, and of keys that are revoked."""
+        while True:
+            await self._access_changed.wait()
+            self._access_changed.clear()
+            listeners = self._all()
+            tokens = sorted({listener.token for listener in listeners})
+            try:
+                valid = await self._store.live_sessions(tokens, self._now_ms()) if tokens else set()
+            except BreakersError as error:
+                log.warning("sessions_not_checked", error=str(error))
+                self._access_changed.set()
+                await asyncio.sleep(AGAIN_S)
+                continue
+            for listener in listeners:
+                if listener.token not in valid:
+                    listener.cut()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            for project_id in tuple(self._of):
+                try:
+                    await self._look(project_id)
+                except BreakersError as error:
+                    log.warning("figures_not_read", project_id=project_id, error=str(error))
+
+    async def _look(self, project_id: str) -> None:
+        """Reads the figures of breakers that pages show, and tells the pages of those that are other ones."""
+        ids = sorted({id_ for listener in self._of.get(project_id, ()) for id_ in listener.watched})
+        first = self._turn.get(project_id, 0) if len(ids) > READ_MAX else 0
+        some = ids[first : first + READ_MAX]
+        self._turn[project_id] = first + READ_MAX if first + READ_MAX < len(ids) else 0
+        if not some:
+            return
+        readings = await self._read(project_id, some)
+        listeners = self._of.get(project_id)
+        if listeners is None:
+            return
+        before = self._known.get(project_id, {})
+        told = {id_: _figures(readings[id_]) for id_ in some if id_ in readings}
+        self._known[project_id] = {id_: before[id_] for id_ in ids if id_ in before} | told
+        changed = {id_ for id_, figures in told.items() if id_ in before and before[id_] != figures}
+        for listener in listeners:
+            for id_ in sorted(changed & listener.watched):
+                listener.figures(id_)
+
+
+def _figures(reading: StateReading) -> tuple[Any, ...]:
+    """What a page shows of a breaker beside its settings."""
+    view = reading.view
+    return view.state, view.allow_rate, view.value, view.sample_count, view.verdict, view.held_back, reading.stale
