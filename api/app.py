@@ -8,6 +8,7 @@ from quart import Quart
 from werkzeug.routing import Map, UnicodeConverter
 
 from api import problems
+from api.console import BLUEPRINTS as CONSOLE
 from api.context.replica import EXTENSION, Replica, assemble
 from api.middleware import idempotency, rate_limits, request_log, waste
 from api.middleware.connection import Connection
@@ -16,7 +17,7 @@ from api.stream.sse import StreamTiming
 from breaker_actors.clock import Clock
 from breaker_actors.gateway.gateway import Gateway
 from breaker_actors.notify.lazy_sender import late_sender
-from breaker_actors.notify.model import Sender
+from breaker_actors.notify.model import ExaminingSender
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry.meters import Meters
 
@@ -39,7 +40,7 @@ def create_app(
     owns_gateway: bool = True,
     names_requests: bool = True,
     meters: Meters | None = None,
-    sender: Sender | None = None,
+    sender: ExaminingSender | None = None,
 ) -> Quart:
     """The app of one replica. `owns_gateway`: it opens the gateway when it starts and closes it in the end. `meters`:
     where it counts, if somebody wants to know. `sender`: what sends test notifications, if not the real one.
@@ -55,7 +56,7 @@ def create_app(
     app.url_map.converters["default"] = Segment
     app.config.update(RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False)
     app.extensions[EXTENSION] = parts
-    for blueprint in BLUEPRINTS:
+    for blueprint in (*BLUEPRINTS, *CONSOLE):
         app.register_blueprint(blueprint)
     problems.install(app)
     idempotency.install(app)
@@ -72,11 +73,13 @@ def _live(app: Quart, parts: Replica, owns_gateway: bool) -> None:
         if owns_gateway:
             await parts.gateway.open()
         parts.feed.start()
+        parts.listeners.start()
         parts.uses.start()
 
     @app.after_serving
     async def stop() -> None:
         await parts.uses.stop()
+        await parts.listeners.stop()
         await parts.feed.stop()
         await parts.sender.close()
         if owns_gateway:

@@ -6,6 +6,7 @@ unknown key, then 403 for a key without the right, then 404 for what belongs to 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import re
@@ -13,13 +14,15 @@ from typing import Literal
 
 from breaker_actors.errors import Forbidden, NotFound, Unauthorized
 from breaker_actors.store.rows import KeyKind, KeyRow, ProjectRow
+from breaker_actors.store.secrets import KEY_PREFIXES
 
-Right = Literal["manage", "read_runtime", "edit_metadata", "operate"]
+Right = Literal["manage", "read_runtime", "edit_metadata", "operate", "ingest"]
 
 RIGHTS: dict[KeyKind, frozenset[Right]] = {
     "user": frozenset({"manage", "read_runtime"}),
     "admin": frozenset({"manage", "read_runtime", "edit_metadata", "operate"}),
     "project": frozenset({"read_runtime"}),
+    "ingest": frozenset({"ingest"}),
 }
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -32,6 +35,24 @@ def bearer(header: str | None) -> str:
     scheme, _, key = (header or "").strip().partition(" ")
     key = key.strip()
     return key if scheme.lower() == "bearer" and key != "null" else ""
+
+
+def sender_key(header: str | None) -> str:
+    """The key in the Authorization header of who sends samples: a bearer, or the password of HTTP Basic (RFC 7617),
+    whatever the user name is; "" when there is none."""
+    scheme, _, encoded = (header or "").strip().partition(" ")
+    if scheme.lower() != "basic":
+        return bearer(header)
+    try:
+        return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2].strip()
+    except ValueError:
+        return ""
+
+
+def ingest_token(header: str | None) -> str:
+    """The same if it looks like an ingest token, whether or not it is one; "" otherwise."""
+    key = sender_key(header)
+    return key if key.startswith(KEY_PREFIXES["ingest"]) else ""
 
 
 def permit(key: KeyRow | None, right: Right) -> KeyRow:
@@ -47,7 +68,7 @@ def project_in_scope(key: KeyRow, project: ProjectRow | None) -> ProjectRow:
     """The project, if the key reaches it; otherwise it might as well not exist."""
     if project is None or project.org_id != key.org_id:
         raise NotFound("There is no such project.")
-    if key.kind == "project" and key.project_id != project.id:
+    if key.kind in ("project", "ingest") and key.project_id != project.id:
         raise NotFound("There is no such project.")
     return project
 
@@ -98,10 +119,13 @@ def check_signature(
 NO_METRICS = "No key reads metrics here: the service needs BREAKERS_METRICS_TOKEN, or BREAKERS_METRICS_OPEN=true."
 
 
+OTHER_TOKEN = "This is not the token of BREAKERS_METRICS_TOKEN; API keys read no metrics."  # nosec B105 # words
+
+
 def check_metrics_token(expected: str | None, everybody: bool, header: str | None) -> None:
     """Metrics are for who has the token; without one, for nobody unless everybody may read them."""
     if not everybody and not (expected and hmac.compare_digest(bearer(header).encode(), expected.encode())):
-        raise Unauthorized("" if expected else NO_METRICS)
+        raise Unauthorized((OTHER_TOKEN if header else "") if expected else NO_METRICS)
 
 
 def check_health_token(expected: str | None, header: str | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -17,8 +18,13 @@ from werkzeug.exceptions import HTTPException
 from api.wire.http import json_response, request_id
 from api.wire.responses import Error
 from breaker_actors import errors
+from breaker_actors.clock import SystemClock
 
 log = structlog.get_logger(__name__)
+_monotonic = SystemClock().monotonic
+
+SAY_EACH_S = 10.0
+"""How often a process tells the log why it answers that something is away."""
 
 STATUS: dict[type[errors.BreakersError], int] = {
     errors.BadRequest: 400,
@@ -31,8 +37,10 @@ STATUS: dict[type[errors.BreakersError], int] = {
     errors.GuardrailBlocked: 409,
     errors.ConfirmationNeeded: 409,
     errors.NotRedrivable: 409,
+    errors.NotOwned: 409,
     errors.PreconditionFailed: 412,
     errors.PayloadTooLarge: 413,
+    errors.UnsupportedMedia: 415,
     errors.Invalid: 422,
     errors.IdempotencyKeyReused: 422,
     errors.SendFailed: 422,
@@ -65,11 +73,34 @@ def problem_body(code: str, message: str, details: dict[str, Any] | None = None)
     return Error(error=code, code=code, message=message, request_id=request_id(), details=details or {})
 
 
+class Causes:
+    """Why something was away, which answers do not tell: the log does, once in SAY_EACH_S, with how many it was."""
+
+    def __init__(self, monotonic: Callable[[], float] = _monotonic) -> None:
+        self._monotonic = monotonic
+        self._quiet_until_s = 0.0
+        self._n = 0
+
+    def note(self, error: errors.BreakersError) -> None:
+        """Nothing for an error without a cause."""
+        if not isinstance(error, errors.Unavailable) or not error.cause:
+            return
+        self._n += 1
+        now_s = self._monotonic()
+        if now_s >= self._quiet_until_s:
+            log.warning("part_away", error=str(error), n=self._n)
+            self._quiet_until_s, self._n = now_s + SAY_EACH_S, 0
+
+
+CAUSES = Causes()
+
+
 async def answer_error(error: errors.BreakersError) -> Response:
     """An error of ours; one that isn't meant for callers is logged and answered without details."""
     status = status_of(error)
     if status == 500:
         return await answer_bug(error)
+    CAUSES.note(error)
     response = json_response(problem_body(error.code, error.message, error.details), status)
     # Seconds, on 429 only: one public client crashes on any other error answer that carries the header.
     if status == 429:

@@ -6,14 +6,16 @@ Journal, which looks at it several times a second, tells the replicas.
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.cli.errors import one_line_errors
-from api.cli.named import project_id_of
-from api.cli.output import put, put_records
+from api.cli.named import BEGINNING, begun_id, project_id_of
+from api.cli.output import note, put, put_records
 from api.cli.store_access import BY, AsJson, DataDir, on_store
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid
@@ -27,6 +29,10 @@ orgs = typer.Typer(name="orgs", no_args_is_help=True, help="Make and list organi
 projects = typer.Typer(name="projects", no_args_is_help=True, help="List projects.")
 
 KEY_TITLES = ("id", "kind", "key_prefix", "project_id", "name", "last_used_at")
+PROJECT = "BREAKERS_PROJECT"
+KeysProject = Annotated[
+    str | None, typer.Option(help=f"Name or id of the project, for a project key or ingest token; default: {PROJECT}.")
+]
 Org = Annotated[str | None, typer.Option(help="Id of the organisation; not needed while there is one only.")]
 
 
@@ -36,6 +42,7 @@ class Kind(StrEnum):
     user = "user"
     admin = "admin"
     project = "project"
+    ingest = "ingest"
 
 
 @keys.command("create")
@@ -43,22 +50,22 @@ def create_key(
     kind: Annotated[Kind, typer.Option(help="What the key may do.")] = Kind.user,
     name: Annotated[str, typer.Option(help="What the key is for.")] = "command line",
     org: Org = None,
-    project: Annotated[str | None, typer.Option(help="Name or id of the project, for a project key.")] = None,
+    project: KeysProject = None,
     data_dir: DataDir = None,
 ) -> None:
     """Make a key and show it; it can't be shown again."""
 
     with one_line_errors():
-        if (project is not None) != (kind is Kind.project):
-            raise Invalid("--project goes with --kind project, and only with it")
-        project_id = None if project is None else project_id_of(project, data_dir)
+        project_id = _project_of(kind, project, data_dir)
 
-    async def work(store: Store, now_ms: int) -> str:
+    async def work(store: Store, now_ms: int) -> tuple[str, str]:
         owner = await _org(store, org, project_id)
-        _, key = await store.create_key(owner.id, kind.value, name, now_ms, project_id, by=BY)
-        return key
+        row, key = await store.create_key(owner.id, kind.value, name, now_ms, project_id, by=BY)
+        return row.id, key
 
-    put(on_store(data_dir, work))
+    id_, key = on_store(data_dir, work)
+    put(key)
+    note(f"key {id_}: it can't be shown again; `breakers keys revoke {id_}` takes it back")
 
 
 @keys.command("list")
@@ -69,23 +76,23 @@ def list_keys(org: Org = None, json: AsJson = False, data_dir: DataDir = None) -
         rows = [row for owner in await _orgs(store, org) for row in await store.list_keys(owner.id)]
         return [_key(row) for row in rows]
 
-    put_records("keys", KEY_TITLES, on_store(data_dir, work), json)
+    put_records("keys", KEY_TITLES, on_store(data_dir, work), json, short=("id",), least=("project id", "key prefix"))
 
 
 @keys.command("revoke")
 def revoke_key(
-    key_id: Annotated[str, typer.Argument(help="Id of the key, as `keys list` shows it.")], data_dir: DataDir = None
+    key_id: Annotated[str, typer.Argument(help=f"Id of the key, as `keys list` shows it; {BEGINNING}.")],
+    data_dir: DataDir = None,
 ) -> None:
     """Remove a key; a running service refuses it within a second."""
 
-    async def work(store: Store, now_ms: int) -> None:
-        for owner in await store.list_orgs():
-            if any(row.id == key_id for row in await store.list_keys(owner.id)):
-                return await store.revoke_key(owner.id, key_id, now_ms, by=BY)
-        raise Invalid(f"there is no key {key_id}")
+    async def work(store: Store, now_ms: int) -> str:
+        owners = {row.id: owner.id for owner in await store.list_orgs() for row in await store.list_keys(owner.id)}
+        meant = begun_id("key", key_id, owners)
+        await store.revoke_key(owners[meant], meant, now_ms, by=BY)
+        return meant
 
-    on_store(data_dir, work)
-    put(f"revoked {key_id}")
+    put(f"revoked {on_store(data_dir, work)}")
 
 
 @orgs.command("create")
@@ -120,10 +127,21 @@ def list_projects(org: Org = None, json: AsJson = False, data_dir: DataDir = Non
             rows += await store.list_projects(owner.id)
         return [(row.id, row.workspace_id, row.shown_name()) for row in rows]
 
-    put_records("projects", ("id", "workspace_id", "name"), on_store(data_dir, work), json)
+    put_records("projects", ("id", "workspace_id", "name"), on_store(data_dir, work), json, least=("workspace id",))
 
 
 # ------------------------------------------------------------------ inside
+
+
+def _project_of(kind: Kind, project: str | None, data_dir: Path | None) -> str | None:
+    """The id of the project that a key is for. Raises Invalid."""
+    if kind not in (Kind.project, Kind.ingest):
+        if project is not None:
+            raise Invalid("--project goes with --kind project or ingest, and only with them")
+        return None
+    if not (wanted := project or os.environ.get(PROJECT)):
+        raise Invalid(f"say --project NAME, or set {PROJECT}: a key of kind {kind.value} is for one project")
+    return project_id_of(wanted, data_dir)
 
 
 def _key(row: KeyRow) -> tuple[object, ...]:

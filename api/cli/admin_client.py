@@ -79,9 +79,13 @@ class ServiceClient:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """The object that answers; an empty one for 204. Raises BreakersError."""
+        return self._send(method, path, json=body, params=query)
+
+    def _send(self, method: str, path: str, **body: Any) -> dict[str, Any]:
+        """The same of a body as the HTTP client takes it."""
         self.check()
         try:
-            answer = self._client.request(method, path, json=body, params=query)
+            answer = self._client.request(method, path, **body)
             if answer.status_code == 204:
                 return {}
             found = answer.json()
@@ -93,9 +97,14 @@ class ServiceClient:
             raise self.odd()
         return found
 
+    key_from = ""
+    """Where the key came from, as words."""
+
     def refusal(self, status: int, body: Any) -> BreakersError:
         """What to raise for an answer that is no success."""
         told = body.get("message", "") if isinstance(body, dict) else ""
+        if status == 401 and self.key_from:
+            told = f"{told} The key is that of {self.key_from}; `breakers keys create` makes another one".strip()
         return BreakersError(f"{self._client.base_url} answers {status}: {told}")
 
 

@@ -14,7 +14,7 @@ from api.cli.errors import one_line_errors
 from api.cli.named import is_id
 from api.cli.output import put_json, put_table
 from api.cli.spans import moment, span_ms
-from api.cli.store_access import AsJson
+from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Invalid
 
@@ -23,6 +23,7 @@ SIDES = ("before", "after")
 OMITTED = "omitted_characters"
 DULL = ("updated_ms", "inserted_ms", "created_ms")
 """Fields that change with every change."""
+INSTANTS = ("starts_ms", "ends_ms", "ended_ms", "until_ms", "since_ms")
 VALUE_CHARS, CHANGES_CHARS = 40, 160
 
 
@@ -63,7 +64,7 @@ def audit(
             ]
         except (LookupError, TypeError, AttributeError):
             raise client.odd() from None
-        put_table(TITLES, table)
+        put_table(TITLES, table, least=("id",))
 
 
 def name_of(entry: dict[str, Any]) -> str | None:
@@ -76,14 +77,14 @@ def changes(entry: dict[str, Any]) -> str | None:
     """Fields that have another value than before, shortly, and of an override why."""
     before, after = (_flat(entry[side] or {}) for side in SIDES)
     if entry["action"] == "override.set" and "control.override.kind" in after:
-        return f"{after['control.override.kind']}: {_text(after.get('control.override.reason'))}"
+        return f"{after['control.override.kind']}: {after.get('control.override.reason')}"
     if entry["action"] == "override.end":
         return after.get("control.comment")
     if entry["before"] is None or entry["after"] is None:
         return (after or before).get("comment")  # a mute's
     names = [name for name in dict.fromkeys((*before, *after)) if name not in DULL]
     told = [
-        f"{name} {_text(before.get(name))} -> {_text(after.get(name))}"
+        f"{name} {_text(before.get(name), name)} -> {_text(after.get(name), name)}"
         for name in names
         if before.get(name) != after.get(name)
     ]
@@ -116,9 +117,11 @@ def _flat(fields: dict[str, Any], at: str = "") -> dict[str, Any]:
     return found
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, name: str = "") -> str:
     if value is None:
         return "-"
+    if name.endswith(INSTANTS) and isinstance(value, int):
+        return instant(value)
     return _cut(value if isinstance(value, str) else to_json.dumps(value), VALUE_CHARS)
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,10 +17,12 @@ from uuid import uuid4
 
 import polars as pl
 
-from api.wire.decoding import SAMPLES_MAX
-from api.wire.samples import Columns, to_parts
+from api.arrow.bounds import ROWS_MAX
+from api.arrow.frames import read_frame
+from api.wire.sample_columns import Pieces, judge_frame, rounds
+from api.wire.samples import ValidationContext
 from breaker_actors.clock import Clock
-from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.errors import BreakersError, Invalid, Unavailable
 from breaker_actors.gateway.gateway import Gateway
 from breaker_actors.messages import Part
 from pipelines.backfill.evaluate import BreakerEvent
@@ -28,6 +32,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 NICENESS = 10
 FULL_S, PATIENCE_S = 0.2, 60.0
+_ANY_MS = 1 << 62
 
 
 class Tasks:
@@ -74,6 +79,8 @@ class RunningService:
     def __init__(self, gateway: Gateway, manifest: Manifest, clock: Clock) -> None:
         self._gateway, self._manifest, self._clock = gateway, manifest, clock
         self._runner = asyncio.Runner()
+        known = {router.id: router.view.mode != "static" for router in manifest.routers}
+        self._bounds = ValidationContext(known, -_ANY_MS, _ANY_MS)
         self._splitting = {router.id for router in manifest.routers if router.view.mode != "static"}
 
     def __enter__(self) -> RunningService:
@@ -96,12 +103,19 @@ class RunningService:
         self._run(self._gateway.store.remove_backfill_events(project_id, run_id))
 
     def ingest(self, key: str, samples: pl.DataFrame) -> None:
-        """As requests of SAMPLES_MAX samples, one after the other."""
-        for number, piece in enumerate(samples.iter_slices(SAMPLES_MAX)):
-            duplicate = hashlib.blake2b(f"{key}.{number}".encode(), digest_size=16, person=b"backfill").digest()
-            keys = (uuid4().bytes, duplicate)
-            parts = to_parts(_columns(piece), keys, self._splitting, self._manifest.with_traces)
-            self._run(self._ingest(parts))
+        """As requests of ROWS_MAX samples in columns, one after the other."""
+        for number, piece in enumerate(samples.iter_slices(ROWS_MAX)):
+            duplicate = hashlib.blake2b(f"{key}.{number}".encode(), digest_size=16, person=b"backfill columns").digest()
+            for parts in rounds(self._parts(piece, (uuid4().bytes, duplicate))):
+                self._run(self._ingest(parts))
+
+    def _parts(self, samples: pl.DataFrame, keys: tuple[bytes, ...]) -> list[list[Part]]:
+        stream = io.BytesIO()
+        samples.write_ipc_stream(stream)
+        judged = judge_frame(read_frame(stream.getvalue(), sys.maxsize), self._bounds)
+        if judged.rejected:
+            raise Invalid(f"live samples can't be ingested: {', '.join(judged.reasons)}")
+        return Pieces(judged, self._bounds, self._splitting, self._manifest.with_traces).parts(keys)
 
     async def _ingest(self, parts: list[Part]) -> None:
         """Until all are in the log; what is full is asked again."""
@@ -116,10 +130,3 @@ class RunningService:
 
 
 _TAKEN = ("ok", "duplicate")
-
-
-def _columns(piece: pl.DataFrame) -> Columns:
-    columns = Columns()
-    for name in ("router_id", "metric", "ts_ms", "value", "ok", "trace_id"):
-        setattr(columns, name, piece[name].to_list())
-    return columns

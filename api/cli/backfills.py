@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.errors import one_line_errors
-from api.cli.history import HistoryUrl, Project, bars
+from api.cli.history import HistoryUrl, bars
 from api.cli.named import project_id_of
 from api.cli.output import put, put_json
-from api.cli.store_access import AsJson, DataDir, on_store, settings_of
+from api.cli.store_access import AsJson, DataDir, Project, on_store, settings_of
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid
 from breaker_actors.text.escaping import for_terminal

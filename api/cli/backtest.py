@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pipelines.sources.files import Source
 
 MOVES_SHOWN, SETTINGS_SHOWN, RULES_SHOWN = 40, 12, 20
+UNLABELLED_SHOWN = 3
+"""Settings that the last line names where nothing says which are right."""
 WIDTH = 200
 """Of tables that go into a file or a pipe."""
 COLOUR = {"closed": "green", "open": "red", "half_open": "yellow"}
@@ -111,7 +113,8 @@ def backtest(
             if report is not None and page is not None:
                 files.enter_context(replacing(report)).write_text(page, encoding="utf-8")
         if json:
-            put_json(run.to_dict() | _passed_over(source))
+            remarks = {"warnings": [*getattr(source, "remarks", ()), *run.remarks]}
+            put_json(run.to_dict() | remarks | _passed_over(source))
         else:
             _show(run, source, [path for path in (out, report) if path is not None])
 
@@ -171,7 +174,7 @@ def writer_for(path: Path) -> Any:
         raise Invalid(f"{path}: transitions are written as {', '.join(WRITERS)}")
 
     def write(run: Backtest, path: Path) -> None:
-        method(run.transitions.drop("ts"), path)
+        method(run.transitions, path)
 
     return write
 
@@ -296,7 +299,7 @@ def _show_outcome(console: Console, run: Run, windows: int | None) -> None:
     if windows is not None:
         words += [f"labelled failures caught: {len(tally.latencies())} of {windows}", f"false: {tally.false_trips}"]
     if run.late:
-        words.append(f"too late for the window: {run.late:,}")
+        words.append(f"too late to count (older than the window, or from before its state began): {run.late:,}")
     if run.truncated:
         words.append(f"left the window early: {run.truncated:,}")
     console.print(", ".join(words), highlight=False, soft_wrap=True)
@@ -365,8 +368,9 @@ def _cell(name: str, value: Any) -> str:
 
 def verdict(run: Backtest, best: list[dict[str, Any]], fields: list[str]) -> str:
     """Which settings are best, in a sentence."""
-    settings = [", ".join(f"{name}={_cell(name, row[name])}" for name in fields) for row in best[:SETTINGS_SHOWN]]
-    more = f" and {len(best) - SETTINGS_SHOWN} more" if len(best) > SETTINGS_SHOWN else ""
+    most = SETTINGS_SHOWN if run.windows is not None else UNLABELLED_SHOWN
+    settings = [", ".join(f"{name}={_cell(name, row[name])}" for name in fields) for row in best[:most]]
+    more = f" and {len(best) - most} more" if len(best) > most else ""
     if run.windows is None:
         return _without_labels(best[0]["trips"], f"{'; '.join(settings)}{more}")
     false, caught, windows = (best[0][name] for name in ("false_trips", "caught", "windows"))

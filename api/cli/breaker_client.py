@@ -13,8 +13,11 @@ import httpx
 import typer
 
 from api.cli.admin_client import key_given, read_or_ask
-from api.cli.project_client import ProjectClient, heeded
-from api.cli.store_access import DataDir, settings_of
+from api.cli.mapping_client import MappingClient
+from api.cli.project_client import heeded
+from api.cli.rules_client import RulesClient
+from api.cli.store_access import DataDir, Project, settings_of
+from api.launch.bootstrap import FILE_NAME
 from breaker_actors.errors import Unavailable
 
 __all__ = ["BreakerClient", "DataDir", "Insecure", "Project", "Url", "WhichBreaker", "open_client"]
@@ -29,17 +32,13 @@ Url = Annotated[
     str | None,
     typer.Option(envvar="BREAKERS_URL", help="Base URL of the service; default: what credentials.json says."),
 ]
-Project = Annotated[
-    str | None,
-    typer.Option(envvar="BREAKERS_PROJECT", help="Name or id of the project; default: that of credentials.json."),
-]
 Insecure = Annotated[
     bool, typer.Option("--insecure-http", help="The key may go to another machine in the clear: on a trusted network.")
 ]
 WhichBreaker = Annotated[str, typer.Argument(help="Name or id of the breaker.", metavar="NAME")]
 
 
-class BreakerClient(ProjectClient):
+class BreakerClient(MappingClient, RulesClient):
     """Speaks about the breakers of one project."""
 
     def breakers(self) -> list[dict[str, Any]]:
@@ -83,6 +82,10 @@ class BreakerClient(ProjectClient):
                 return
             query["cursor"] = page["next_cursor"]
 
+    def compare(self, breaker_id: str) -> dict[str, Any]:
+        """A shadow beside what it watches, over the last day."""
+        return self._ask("GET", self.path(f"breakers/{breaker_id}/comparison"))
+
     def create(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Makes a breaker; what became of it."""
         return self._single(heeded(self._ask("POST", self.path("breakers"), fields)))
@@ -98,6 +101,12 @@ class BreakerClient(ProjectClient):
     def link(self, router_id: str, breaker_id: str) -> None:
         """Hangs a breaker on a router as well."""
         self._ask("POST", self.path(f"routers/{router_id}/breakers"), {"breaker_ids": [breaker_id]})
+
+    def take_off(self, router_id: str, breaker_id: str) -> None:
+        """Takes a breaker off the router that was made with it, and that router away, where it did not go with it."""
+        self._ask("DELETE", self.path(f"routers/{router_id}/breakers/{breaker_id}"))
+        if any(router["id"] == router_id for router in self.routers()):
+            self._ask("DELETE", self.path(f"routers/{router_id}"))
 
     def change(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Changes fields of a breaker; what became of it."""
@@ -126,6 +135,10 @@ def open_client(url: str | None, project: str | None, data_dir: Path | None, ins
     """With what is given, and for the rest with credentials.json of the data directory. Raises Invalid."""
     settings, key = settings_of(data_dir), key_given()
     if url and key and project:
-        return BreakerClient(url, key, project, insecure)
-    known = read_or_ask(settings, {"BREAKERS_URL": url, "BREAKERS_KEY": key, "BREAKERS_PROJECT": project})
-    return BreakerClient(url or known.base_url, key or known.user_key, project or known.project_id, insecure)
+        client = BreakerClient(url, key, project, insecure)
+    else:
+        known = read_or_ask(settings, {"BREAKERS_URL": url, "BREAKERS_KEY": key, "BREAKERS_PROJECT": project})
+        address, project = url or known.base_url, project or known.project_id
+        client = BreakerClient(address, key or known.user_key, project, insecure)
+    client.key_from = "BREAKERS_KEY" if key else str(settings.data_dir / FILE_NAME)
+    return client

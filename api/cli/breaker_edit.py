@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import json as json_text
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from api.cli.breaker_client import DataDir, Insecure, Project, Url, WhichBreaker, open_client
 from api.cli.errors import one_line_errors
+from api.cli.json_file import read_object
 from api.cli.output import note, put, put_json
 from api.cli.store_access import AsJson
+from breaker_actors.core import rule_remarks
 from breaker_actors.core.rule_fields import FIELDS, PARAMS, RuleField
+from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Invalid
+from breaker_actors.text.escaping import for_terminal
 
-FILE_BYTES_MAX = 1 << 20
+RULE_FIELDS = frozenset(field.name for field in FIELDS)
 WORDS_SHOWN = 4
 """So many words of a field are listed in its usage."""
 
@@ -26,9 +28,17 @@ NewName = Annotated[
     str | None, typer.Argument(help="Name of the new breaker; default: that in --file.", metavar="[NAME]")
 ]
 Rename = Annotated[str | None, typer.Option(help="New name of the breaker.")]
-Router = Annotated[
-    str | None, typer.Option(help="Name or id of another router whose samples it takes, too: several on one stream.")
+ShadowOf = Annotated[
+    str | None, typer.Option(help="Name or id of the breaker that it watches, as its shadow; see `breakers compare`.")
 ]
+Router = Annotated[
+    str | None,
+    typer.Option(help="Name or id of the router whose samples it takes, in place of one of its own: several on one."),
+]
+Observe = Annotated[
+    bool, typer.Option("--observe", help="It observes from its first sample on: callers see it closed, nobody is told.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Also a rule that can never move its breaker; ask nothing.")]
 File = Annotated[str | None, typer.Option(help="JSON file with fields of the breaker, - for stdin; flags go first.")]
 
 
@@ -73,6 +83,9 @@ def create(
     name: NewName = None,
     file: File = None,
     router: Router = None,
+    shadow_of: ShadowOf = None,
+    observe: Observe = False,
+    yes: Yes = False,
     url: Url = None,
     project: Project = None,
     insecure_http: Insecure = False,
@@ -80,18 +93,25 @@ def create(
     data_dir: DataDir = None,
     **flags: Any,
 ) -> None:
-    """Create a breaker, with a router of its own; show its id. It needs --metric, --kind, --op and --threshold. What
-    the fields mean: `breakers explain`."""
+    """Create a breaker, with a router of its own unless --router names one; show its id. It needs --metric, --kind,
+    --op and --threshold. What the fields mean: `breakers explain`."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         more = [] if router is None else [client.router_id(router)]
         fields = _fields(file, flags, {}) | ({} if name is None else {"name": name})
         if "name" not in fields:
             raise Invalid("say how the breaker is to be named: breakers create NAME ...")
+        _ask(fields, yes)
+        fields |= {} if shadow_of is None else {"shadow_of": client.find(shadow_of)["id"]}
+        fields |= {"mode": "observe"} if observe else {}
         row = client.create(fields)
         for router_id in more:
             client.link(router_id, row["id"])
-    linked = [*row["router_ids"], *more]
+        for own in row["router_ids"] if more else ():
+            client.take_off(own, row["id"])
+    linked = more or row["router_ids"]
     put_json(row | {"router_ids": linked}) if json else put(row["id"])
+    if row["mode"] == "observe":
+        note("observes: callers see it closed until `breakers enforce`")
     note(f"takes samples of router{'s' if len(linked) > 1 else ''} {' and '.join(linked)}")
     if row["min_state_duration_ms"]:
         note(f"stays closed for {row['min_state_duration_ms'] / 1_000:g} s at least (min_state_duration_ms)")
@@ -102,6 +122,7 @@ def edit(
     name: WhichBreaker,
     rename: Rename = None,
     file: File = None,
+    yes: Yes = False,
     url: Url = None,
     project: Project = None,
     insecure_http: Insecure = False,
@@ -116,13 +137,33 @@ def edit(
         fields |= {} if rename is None else {"name": rename}
         if not fields:
             raise Invalid("say what to change: a field, --rename or --file")
+        if fields.keys() & RULE_FIELDS:
+            _ask(row | fields, yes)
         row = client.change(row["id"], fields)
     put_json(row) if json else put(f"changed {row['id']}")
 
 
+def never_moves(fields: Mapping[str, Any]) -> str | None:
+    """What keeps a rule from ever moving its breaker; None where nothing does, or fields are missing or wrong."""
+    try:
+        return next(iter(rule_remarks.never_moves(parse_rule(fields))), None)
+    except Invalid:
+        return None
+
+
+def _ask(fields: Mapping[str, Any], yes: bool) -> None:
+    """Asks about a rule that never opens its breaker, or always does. Raises Invalid where nobody can be asked."""
+    told = never_moves(fields)
+    if told is None or yes:
+        return
+    if not sys.stdin.isatty():
+        raise Invalid(f"nothing was saved. {told} Say --yes to save it all the same")
+    typer.confirm(for_terminal(f"{told} Save it all the same?"), abort=True, err=True)
+
+
 def _fields(file: str | None, flags: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     """The fields of the file and, over them, those of the flags; flags of kind_params join those there are."""
-    fields = {} if file is None else _read(file)
+    fields = {} if file is None else read_object(file)
     given = {name: value for name, value in flags.items() if value is not None}
     keys = {field.name for field in PARAMS}
     own = {name: given.pop(name) for name in keys & given.keys()}
@@ -130,24 +171,3 @@ def _fields(file: str | None, flags: dict[str, Any], params: dict[str, Any]) -> 
     if own and not isinstance(before, dict | None):
         raise Invalid("kind_params: not an object")
     return fields | given | ({"kind_params": (before or {}) | own} if own else {})
-
-
-def _read(file: str) -> dict[str, Any]:
-    """The JSON object of a file of at most FILE_BYTES_MAX bytes. Raises Invalid."""
-    shown = "stdin" if file == "-" else file
-    try:
-        if file == "-":
-            content = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                content = opened.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            raise Invalid(f"{shown} has more than {FILE_BYTES_MAX} bytes")
-        fields = json_text.loads(content)
-    except OSError as error:
-        raise Invalid(f"{shown} can't be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"{shown} is not valid JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise Invalid(f"{shown} is not a JSON object")
-    return fields

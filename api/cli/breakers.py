@@ -11,6 +11,7 @@ import typer
 
 from api.cli import breaker_edit, explain, watch
 from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, WhichBreaker, open_client
+from api.cli.breaker_edit import never_moves
 from api.cli.errors import one_line_errors
 from api.cli.output import note, put, put_json, put_table
 from api.cli.store_access import AsJson, instant
@@ -20,6 +21,7 @@ from breaker_actors.text.escaping import for_terminal
 
 TITLES = ("name", "state", "since", "value", "threshold", "samples", "allow rate", "note")
 DAY_MS = 86_400_000
+TIMES = ("_at_ms", "since_ms", "eval_ms", "deadline_ms")
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
@@ -64,11 +66,13 @@ def list_breakers(
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = sorted(with_states(client, client.breakers()), key=lambda row: (row["name"], row["id"]))
         off = set() if json else _switched_off(client, rows)
+        if not rows:
+            client.note_none("breakers")
     shown = [row for row in rows if state is None or row["status"].get("state") == state.value]
     if json:
         put_json({"breakers": shown})
     else:
-        put_table(TITLES, [_line(row, off) for row in shown])
+        put_table(TITLES, [_line(row, off) for row in shown], least=("allow rate", "samples"))
 
 
 def get(
@@ -85,11 +89,12 @@ def get(
     if json:
         put_json(row)
         return
+    row["status"].pop("observed", None)  # that it has samples: who reads it here takes it for the mode
     status = {f"status.{field}": value for field, value in row.pop("status").items()}
     put_table(
         ("field", "value"),
         (
-            (field, instant(value) if field.endswith(("_at_ms", "since_ms", "eval_ms")) and value else value)
+            (field, instant(value) if field.endswith(TIMES) and value else value)
             for field, value in (row | status).items()
         ),
     )
@@ -111,6 +116,8 @@ def events(
         which = None if name is None else client.find(name)["id"]
         rows = client.events(limit, which, source.value)
         hidden = not rows and source is Source.live and client.events(1, which, Source.backfill.value)
+        if not rows and not hidden and name is None:
+            client.note_none("events")
     if hidden:
         note("breakers: there are events of a backfill alone: --source backfill shows them")
     if json:
@@ -125,6 +132,7 @@ def events(
             )
             for r in rows
         ],
+        least=("from", "samples"),
     )
 
 
@@ -188,7 +196,7 @@ def _line(row: dict[str, Any], off: Collection[str]) -> tuple[Any, ...]:
         limit,
         status["sample_count"],
         rate,
-        _note(row, status, off, now_ms),
+        _note(row, status, off),
     )
 
 
@@ -204,37 +212,36 @@ def _until(then_ms: int, since_ms: int) -> str:
     return f"{clock[:8]}Z" if day == first else f"{day} {clock[:8]}Z"
 
 
-def _open_note(row: dict[str, Any], status: dict[str, Any], now_ms: int) -> str | None:
-    """When open ends. How many recoveries have failed is not told, so behind the first trip a backoff may prolong it;
-    the ticks meanwhile (`next_eval_ms`) move nothing."""
-    since_ms, wait_ms = status["state_since_ms"], max(row["cooldown_ms"], row["min_state_duration_ms"])
-    backs_off = row["half_open_backoff_enabled"] and status["transition_seq"] > 1
-    due_ms = since_ms + wait_ms if wait_ms else status["next_eval_ms"]
-    if due_ms is None or (backs_off and due_ms < now_ms):
-        return "half_open after its backoff" if backs_off else None
-    return f"half_open at {_until(due_ms, since_ms)}{', or later (backoff)' if backs_off else ''}"
+def _open_note(status: dict[str, Any]) -> str | None:
+    """When open ends: at the machine's own deadline, whatever callers saw; without a wait at its next tick."""
+    due_ms = status.get("deadline_ms") or status["next_eval_ms"]
+    return None if due_ms is None else f"half_open at {_until(due_ms, status['state_since_ms'])}"
 
 
-def _note(row: dict[str, Any], status: dict[str, Any], off: Collection[str], now_ms: int) -> str | None:
+def _note(row: dict[str, Any], status: dict[str, Any], off: Collection[str]) -> str | None:
     """Why the breaker stays where it is, when its value doesn't say so."""
     since_ms = status["state_since_ms"]
     if status.get("stale"):
         return "stands still, its owner does not answer for it: breakers status, breakers aside list"
     if (override := status.get("override")) is not None:
         until = _until(override["until_ms"], override["since_ms"])
-        return f"{override['kind']} until {until} by {override['by']}: {override['reason']}"
+        beneath = status.get("machine_state", status["state"])
+        machine = "" if beneath == status["state"] else f"its machine is {beneath}; "
+        return f"{machine}{override['kind']} until {until} by {override['by']}: {override['reason']}"
     if status.get("mode") == "observe":
         return f"observes; its machine is {status['machine_state']}"
+    if (never := never_moves(row)) is not None:
+        return never
     if status["state"] == "open":
-        return _open_note(row, status, now_ms)
+        return _open_note(status)
     if row["router_ids"] and off and set(row["router_ids"]) <= set(off):
         return "its router is disabled"
     if status["held_back"]:
-        return f"held back until {_until(since_ms + row['min_state_duration_ms'], since_ms)}"
-    if not status["sample_count"] and status["late"]:
-        return f"hears only samples that are too old: {status['late']} late"
+        due_ms = status.get("deadline_ms") or since_ms + row["min_state_duration_ms"]
+        return f"held back until {_until(due_ms, since_ms)}"
     if status["indeterminate"] and row["min_count"] and not status["sample_count"]:
-        return f"no samples of {row['metric']} in its window"
+        late = f", and {status['late']} so far came too late for it" if status["late"] else ""
+        return f"no samples of {row['metric']} in its window{late}"
     if status["indeterminate"] and (missing := row["min_count"] - status["sample_count"]) > 0:
         return f"judges after {missing} more sample{'s' if missing > 1 else ''}"
     return None

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from api.cli.errors import one_line_errors
-from api.cli.named import channel_id_of, project_id_of
+from api.cli.errors import FAILED, one_line_errors
+from api.cli.named import BEGINNING, begun_id, channel_id_of, is_id, project_id_of, project_words
+from api.cli.narrow import ID_CHARS
 from api.cli.output import note, put_json, put_table
-from api.cli.store_access import BY, AsJson, DataDir, instant, newest, on_store
-from breaker_actors.errors import Invalid, NotRedrivable
+from api.cli.store_access import BY, AsJson, DataDir, Project, instant, newest, on_store
+from breaker_actors.errors import Invalid, NotFound, NotRedrivable
 
 if TYPE_CHECKING:
     from breaker_actors.store.base import Store
@@ -26,9 +27,11 @@ deliveries = typer.Typer(
     name="deliveries", no_args_is_help=True, help="See what was told on notification channels; send dead letters again."
 )
 
-Project = Annotated[str | None, typer.Option(help="Name or id of the project; default: that of credentials.json.")]
 Channel = Annotated[
     str, typer.Option(help="Name or id of the channel; the project's id stands for its slack_webhook_url.")
+]
+DeadOnes = Annotated[
+    list[str] | None, typer.Argument(help=f"Dead deliveries, as `deliveries list` shows them; {BEGINNING}.")
 ]
 
 
@@ -62,14 +65,17 @@ def list_deliveries(
 
     project_id, channel_id = _meant(project, channel, data_dir)
 
-    async def work(store: Store, _: int) -> tuple[list[DeliveryRow], dict[str, str]]:
+    async def work(store: Store, _: int) -> tuple[list[DeliveryRow], dict[str, str], str]:
         await _check_project(store, project_id)
         names = {project_id: "slack_webhook_url"} | {row.id: row.name for row in await store.list_channels(project_id)}
         asked = [channel_id] if channel_id else list(names)
         found = [await _rows(store, project_id, of, state, limit) for of in asked]
-        return sorted((row for rows in found for row in rows), key=lambda row: -row.number)[:limit], names
+        rows = sorted((row for rows in found for row in rows), key=lambda row: -row.number)[:limit]
+        return rows, names, await project_words(store, project_id)
 
-    rows, names = on_store(data_dir, work)
+    rows, names, place = on_store(data_dir, work)
+    if not rows:
+        note(f"breakers: no such delivery in {place}")
     _show(rows, json, names)
 
 
@@ -77,37 +83,46 @@ def list_deliveries(
 def redrive(
     channel: Channel,
     project: Project = None,
-    ids: Annotated[list[str] | None, typer.Argument(help="Dead deliveries, as `deliveries list` shows them.")] = None,
+    ids: DeadOnes = None,
     all_dead: Annotated[bool, typer.Option("--all", help="All dead ones of the channel.")] = False,
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Send dead deliveries again, each with the other dead ones of its outage; list them. Oldest first."""
+    """Send dead deliveries again, each with the other dead ones of its outage; list them. Oldest first. Those that a
+    later word of their breaker has overtaken are left alone. Exit code 1 where none of them could be sent."""
 
     project_id, channel_id = _meant(project, channel, data_dir)
 
-    async def work(store: Store, now_ms: int) -> tuple[list[DeliveryRow], list[str], dict[str, str]]:
+    async def work(store: Store, now_ms: int) -> tuple[list[DeliveryRow], dict[str, str], dict[str, str], str]:
         if bool(ids) == all_dead:
             raise Invalid("name the deliveries to send again, or all of them with --all")
         done: dict[str, DeliveryRow] = {}
-        late: list[str] = []
-        for id_ in ids or await _dead(store, project_id, channel_id):
+        late: dict[str, str] = {}
+        for id_ in await _named(store, project_id, channel_id, ids):
             if id_ in done:
                 continue
             try:
                 rows = await store.redrive_delivery(project_id, channel_id, id_, now_ms, by=BY)
                 done |= {row.id: row for row in rows}
+            except NotFound:
+                place = await project_words(store, project_id)
+                raise NotFound(f"there is no delivery {id_} of this channel in {place}") from None
             except NotRedrivable as error:
-                if not all_dead:
-                    raise
-                late.append(f"{id_} was left alone: {error}")
+                late[id_] = str(error)
         names = {row.id: row.name for row in await store.list_channels(project_id)}
-        return list(done.values()), late, names
+        return list(done.values()), late, names, await project_words(store, project_id)
 
-    rows, late, names = on_store(data_dir, work)
+    rows, late, names, place = on_store(data_dir, work)
+    if not rows and not late:
+        note(f"breakers: no dead delivery in {place}")
     _show(rows, json, {project_id: "slack_webhook_url"} | names)
-    for line in late:
-        note(line)
+    for id_, why in late.items():
+        note(f"{id_} was left alone: {why}")
+    if rows or late:
+        reasons = "; ".join(dict.fromkeys(why.rstrip(".") for why in late.values()))
+        note(f"sent {len(rows)}" + (f", left alone {len(late)}: {reasons}" if late else ""))
+    if late and not rows:
+        raise typer.Exit(FAILED)
 
 
 def _meant(project: str | None, channel: str | None, data_dir: Path | None) -> tuple[str, str]:
@@ -137,6 +152,16 @@ async def _rows(store: Store, project: str, channel: str, state: State | None, l
         return store.deliveries(query)
 
     return await newest(limit, page)
+
+
+async def _named(store: Store, project: str, channel: str, ids: list[str] | None) -> list[str]:
+    """The deliveries that are meant, by their ids or by beginnings of them; without any all dead ones."""
+    if ids and not any(len(id_) >= ID_CHARS and not is_id(id_) for id_ in ids):
+        return ids
+    dead = await _dead(store, project, channel)
+    if not ids:
+        return dead
+    return [id_ if is_id(id_) or len(id_) < ID_CHARS else begun_id("dead delivery", id_, dead) for id_ in ids]
 
 
 async def _dead(store: Store, project: str, channel: str) -> list[str]:
@@ -170,4 +195,6 @@ def _show(rows: list[DeliveryRow], json: bool, names: dict[str, str]) -> None:
             )
             for row in rows
         ),
+        short=("id", "mute"),
+        least=("mute", "attempts", "channel", "last status"),
     )

@@ -15,7 +15,7 @@ from api.cli.errors import FAILED, one_line_errors
 from api.cli.named import project_id_of, router_id_of
 from api.cli.output import note, put, put_json
 from api.cli.sample_options import AsJson, Columns, check_folder, renamed
-from api.cli.store_access import DataDir, on_store, settings_of
+from api.cli.store_access import DataDir, Project, on_store, settings_of
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid, Unavailable
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pipelines.sources.object_store import Place
 
 INTERRUPTED = 130
+UNWRITTEN, GOES_ON = "nothing was written", "the same command goes on"
 
 Samples = Annotated[
     list[str],
     typer.Argument(help="Parquet, CSV or NDJSON: files, patterns, folders; in any order.", metavar="SAMPLES..."),
 ]
-Project = Annotated[str | None, typer.Option(help="Name or id of the project; default: that of credentials.json.")]
 Router = Annotated[str | None, typer.Option(help="Name or id of the router of the samples that name none.")]
 Metric = Annotated[str | None, typer.Option(help="Metric of the samples that name none.")]
 Unit = Annotated[
@@ -81,7 +81,7 @@ def backfill(
     Nobody is notified of these events, and no state changes; the events list shows them with source=backfill or all.
     Samples that a breaker's window still reaches are ingested as usual. A run that was stopped goes on when the same
     command is given again; one that has ended does nothing."""
-    with one_line_errors():
+    with one_line_errors(), _stoppable():
         from msgspec.structs import asdict
 
         from pipelines.backfill.manifest import begun, check_run_id, ended
@@ -95,17 +95,18 @@ def backfill(
         check_folder(out)
         place = open_place(settings.history)
         known = begun(place, asked, run_id)
-    plan = known or _planned(settings, data_dir, asked, run_id, chunk_rows)
     with one_line_errors(), bars(quiet=json) as tell:
-        if dry_run or known is None:
-            plan, counts = _surveyed(plan, tell, is_sure=time_unit is not None)
-            for line in _hints(plan, counts):
-                note(f"breakers: {line}")
+        with _stoppable():
+            plan = known or _planned(settings, data_dir, asked, run_id, chunk_rows)
+            if dry_run or known is None:
+                plan, counts = _surveyed(plan, tell, is_sure=time_unit is not None)
+                for line in _hints(plan, counts):
+                    note(f"breakers: {line}")
         if dry_run:
             shown = _of_counts(plan, counts)
         else:
             before = ended(place, plan) if known else None
-            summary = before or _carried_out(settings, place, plan, parallel, address, tell)
+            summary = before or _carried_out(settings, place, plan, parallel, address, tell, known is not None)
             shown = asdict(summary) | {"done_before": before is not None, "rejects": _write_rejects(place, plan, out)}
     _show(shown, json, dry_run)
     if not shown["history"] + shown["live"]:
@@ -199,9 +200,15 @@ def _rows_of(path: str) -> int | None:
 
 
 def _carried_out(
-    settings: Settings, place: Place, plan: Manifest, parallel: int | None, address: str | None, tell: Steps
+    settings: Settings,
+    place: Place,
+    plan: Manifest,
+    parallel: int | None,
+    address: str | None,
+    tell: Steps,
+    begun: bool,
 ) -> Summary:
-    """On the cluster. What was not begun yet is, once the cluster is there."""
+    """On the cluster. What was not `begun` yet is, once the cluster is there."""
     from api.launch.cluster import connected
     from api.launch.join import prepare_join
     from breaker_actors.clock import SystemClock
@@ -210,8 +217,9 @@ def _carried_out(
     from pipelines.sources.object_store import Folder
 
     address = address or _cluster_of(settings.data_dir, prepare_join(settings.data_dir))
+    stoppable = _stoppable(GOES_ON if begun else UNWRITTEN)
     # Ray tells drivers about its nodes on stdout, which is for results
-    with redirect_stdout(sys.stderr), connected(address, settings.data_dir):
+    with stoppable, redirect_stdout(sys.stderr), connected(address, settings.data_dir):
         import ray
 
         from api.cli.backfill_cluster import RunningService, Tasks
@@ -219,16 +227,23 @@ def _carried_out(
 
         if not names():
             raise Unavailable(f"the service is not running: {NOT_THERE.format(settings.data_dir)}")
-        begin(place, plan)
-        cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
-        many = parallel or max(1, int(cores) // 2)
-        tasks = Tasks(many, here=isinstance(place, Folder))
-        try:
+        with _stoppable(GOES_ON):
+            begin(place, plan)
+            cores = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
+            many = parallel or max(1, int(cores) // 2)
+            tasks = Tasks(many, here=isinstance(place, Folder))
             with RunningService(connect(settings), plan, SystemClock()) as service:
                 return carry_out(place, plan, tasks, service, tell)
-        except KeyboardInterrupt:
-            note("breakers: stopped; the same command goes on")
-            raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _stoppable(words: str = UNWRITTEN) -> Iterator[None]:
+    """Ctrl-C is one line, with what has become of the run so far, and its exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"breakers: stopped; {words}")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 NOT_THERE = "the Ray cluster here has none that serves {}; start it with `breakers serve`, or name its --address"
@@ -338,7 +353,8 @@ def export(
     history: HistoryUrl = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a project's samples (sample log and history store) and events as partitioned Parquet.
+    """Write a project's samples (sample log and history store) and events as partitioned Parquet, with tables of its
+    breakers and routers.
 
     Samples by when they were received, events by their time. `breakers backfill` and `breakers backtest --sort` read
     the samples again."""
@@ -357,7 +373,13 @@ def export(
     if json:
         put_json({"project_id": span.project_id, "out": str(out), **counts, "passed_over": passed})
         return
-    words = {"log": "samples of the log", "history": "samples of history", "events": "events"}
+    words = {
+        "log": "samples of the log",
+        "history": "samples of history",
+        "events": "events",
+        "breakers": "breakers",
+        "routers": "routers",
+    }
     for name, word in words.items():
         put(f"{counts[name]:>14,} {word}")
     if line := told(passed):
@@ -371,14 +393,16 @@ async def _exported(
     """Counts by what was written, and what could not be read of the log and of the store's rows."""
     from breaker_actors.persistence import make_log
     from breaker_actors.telemetry.set_aside import Asides
-    from pipelines.export import export_events, export_history, export_log
+    from pipelines.export import export_breakers, export_events, export_history, export_log, export_routers
     from pipelines.sources.object_store import Folder, open_place
     from pipelines.sources.passed_over import passed_over
 
     if await store.get_project(span.project_id) is None:
         raise Invalid(f"there is no project {span.project_id}")
     out, counts = Folder(folder), {"log": 0, "history": 0, "events": 0}
-    assigned = await store.router_assignments([row.id for row in await store.list_routers(span.project_id)])
+    routers, (breakers, _) = await store.list_routers(span.project_id), await store.list_breakers(span.project_id)
+    counts |= {"breakers": export_breakers(breakers, out), "routers": export_routers(routers, out)}
+    assigned = await store.router_assignments([row.id for row in routers])
     log, done, asides = make_log(settings), 0, Asides()
     try:
         async for rows in export_log(log, assigned, span, out, asides):

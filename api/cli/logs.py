@@ -15,7 +15,7 @@ import typer
 from api.cli.errors import one_line_errors
 from api.cli.output import put, put_json
 from api.cli.store_access import DataDir, settings_of
-from breaker_actors.errors import NotFound
+from breaker_actors.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from api.launch.log_lines import Line, LogLines
@@ -43,6 +43,7 @@ class Role(StrEnum):
     journal = "journal"
     notifier = "notifier"
     router = "router"
+    serve = "serve"
 
 
 _LEVELS = [level.value for level in Level]
@@ -119,8 +120,13 @@ def text_of(line: Line) -> str:
 
 
 def _transition(line: Line) -> str:
-    value = "" if line.get("value") is None else f" at {line['value']}"
-    return f"{line.get('name')}: {line.get('prev')} -> {line.get('curr')}{value} ({line.get('reason')})"
+    from breaker_actors.notify.channels.wording import figure
+
+    found = line.get("value")
+    value = f" at {figure(found)}" if isinstance(found, int | float) else ""
+    by = ": ".join(str(line[word]) for word in ("by", "comment") if line.get(word))
+    hand = f" by {by}" if by else ""
+    return f"{line.get('name')}: {line.get('prev')} -> {line.get('curr')}{value} ({line.get('reason')}){hand}"
 
 
 def _change(line: Line) -> str:
@@ -133,11 +139,22 @@ def _put_text(line: Line) -> None:
 
 
 def _folder(data_dir: Path) -> Path:
-    from api.launch.ray_environment import LOGS_KEPT, LOGS_LINK
+    """Of the service that runs, else of the last run. Raises Invalid where there is but a folder that others may write:
+    after a power loss the link leads to where another user may have made one since."""
+    from api.launch.ray_environment import LOGS_KEPT, LOGS_LINK, check_logs
 
-    for name in (LOGS_LINK, LOGS_KEPT):
-        if (data_dir / name).is_dir():
-            return data_dir / name
+    foreign: Invalid | None = None
+    for folder in (data_dir / LOGS_LINK, data_dir / LOGS_KEPT):
+        try:
+            check_logs(folder)
+            if folder.is_dir():
+                return folder
+        except OSError:
+            continue
+        except Invalid as error:
+            foreign = foreign or error
+    if foreign is not None:
+        raise foreign
     raise NotFound(
         f"no service has run in {data_dir}; for a cluster name the folder of Ray's logs on this node by --folder"
     )

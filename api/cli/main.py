@@ -18,18 +18,25 @@ from api.cli import backfills as cli_backfills
 from api.cli import backtest as cli_backtest
 from api.cli import breakers as cli_breakers
 from api.cli import cluster as cli_cluster
+from api.cli import console as cli_console
 from api.cli import db as cli_db
 from api.cli import deliveries as cli_deliveries
 from api.cli import doctor as cli_doctor
 from api.cli import history as cli_history
 from api.cli import logs as cli_logs
+from api.cli import mappings as cli_mappings
 from api.cli import mutes as cli_mutes
 from api.cli import overrides as cli_overrides
 from api.cli import recover as cli_recover
+from api.cli import rules as cli_rules
+from api.cli import ruletests as cli_ruletests
+from api.cli import statsd as cli_statsd
+from api.cli import suggest as cli_suggest
 from api.cli import verify as cli_verify
 from api.cli.errors import FAILED, one_line_errors
 from api.cli.output import note, put, put_script
 from api.cli.store_access import DataDir, settings_of
+from breaker_actors.errors import BreakersError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +56,7 @@ for group in (
     cli_admin.projects,
     cli_db.db,
     cli_deliveries.deliveries,
+    cli_mappings.mappings,
     cli_aside.aside,
     cli_backfills.backfills,
 ):
@@ -56,14 +64,20 @@ for group in (
 cli_breakers.install(app)
 cli_mutes.install(app)
 cli_overrides.install(app)
+cli_rules.install(app)
 cli_cluster.install(app)
 app.command("audit")(cli_audit.audit)
 app.command("backtest")(cli_backtest.backtest)
+app.command("console")(cli_console.console)
 app.command("backfill")(cli_history.backfill)
 app.command("export")(cli_history.export)
 app.command("logs")(cli_logs.logs)
 app.command("doctor")(cli_doctor.doctor)
+app.command("record")(cli_ruletests.record)
 app.command("recover")(cli_recover.recover)
+app.command("statsd")(cli_statsd.statsd)
+app.command("test")(cli_ruletests.run_tests)
+app.command("suggest")(cli_suggest.suggest)
 app.command("verify")(cli_verify.verify)
 
 
@@ -145,6 +159,7 @@ def _serve(service: Service, stopped: Stopped) -> None:
     put(whereabouts(service.data_dir))
     put(service.survives)
     put(f"docs {service.base_url}/docs")
+    put(f"console {_console(service)}")
     put(f"ready {service.base_url}")
     sys.stdout.flush()
     over = threading.Event()
@@ -155,6 +170,17 @@ def _serve(service: Service, stopped: Stopped) -> None:
             service.watch()
     finally:
         over.set()
+
+
+def _console(service: Service) -> str:
+    """Where the console is; on a terminal a link that signs in, which a log is not told."""
+    if not sys.stdout.isatty():
+        return f"{service.base_url}/console"
+    try:
+        return cli_console.link_to(service.base_url, service.data_dir)
+    except BreakersError as error:
+        note(f"no link to the console: {error}")
+        return f"{service.base_url}/console"
 
 
 @app.command()

@@ -11,6 +11,7 @@ import typer
 
 from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import one_line_errors
+from api.cli.named import BEGINNING, begun_id, is_id
 from api.cli.output import note, put, put_json, put_table
 from api.cli.spans import OPS, Match, matchers_of, moment, show_preview, span_ms
 from api.cli.store_access import AsJson, instant
@@ -30,6 +31,9 @@ class State(StrEnum):
 
 
 Everything = Annotated[bool, typer.Option("--all", help="Mute the whole project.")]
+Mutes = Annotated[
+    list[str], typer.Argument(help=f"Mutes, as `breakers mutes` shows them; {BEGINNING}.", metavar="ID...")
+]
 Comment = Annotated[str | None, typer.Option(help="Why; all who hear of it read it. Needed for a new mute.")]
 Span = Annotated[str | None, typer.Option("--for", help="How long, as 90m, 2h or 1d12h.", metavar="SPAN")]
 Until = Annotated[str | None, typer.Option(help="Until when, in RFC 3339, in place of --for.", metavar="TIME")]
@@ -78,6 +82,8 @@ def mute(
         if preview:
             show_preview(client.preview_mute(fields), json)
             return
+        if changed is None and comment is None:
+            raise Invalid("say --comment: all who hear of what was held read why")
         fields |= _when(span, until, start, SystemClock().now_ms()) | ({} if comment is None else {"comment": comment})
         fields |= {} if window is None else {"windows": [_window(text) for text in window]}
         fields |= {} if zone is None else {"zone": zone}
@@ -97,7 +103,7 @@ def _warn_of_none(client: BreakerClient, mute_id: str) -> None:
 
 
 def unmute(
-    ids: Annotated[list[str], typer.Argument(help="Mutes, as `breakers mutes` shows them.", metavar="ID...")],
+    ids: Mutes,
     url: Url = None,
     project: Project = None,
     insecure_http: Insecure = False,
@@ -105,7 +111,9 @@ def unmute(
 ) -> None:
     """End mutes now. What they held and still stands is told."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
-        for id_ in ids:
+        known = None if all(map(is_id, ids)) else [str(row["id"]) for row in client.mutes()]
+        meant = ids if known is None else [begun_id("mute", id_, known) for id_ in ids]
+        for id_ in meant:
             client.end_mute(id_)
             put(f"ended {id_}")
 
@@ -122,12 +130,15 @@ def list_mutes(
     comment."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = client.mutes()
-    shown = [row for row in rows if row["state"] in (("active", "pending") if state is None else (state.value,))]
+        if not rows:
+            client.note_none("mutes")
+    wanted = ("active", "pending") if state is None else (state.value,)
+    shown = [row for row in rows if row["state"] in wanted]
     if json:
         put_json({"mutes": shown})
         return
     titles = ("id", "state", "until", "by", "matches", "open", "holding", "what", "comment")
-    put_table(titles, map(_line, shown))
+    put_table(titles, map(_line, shown), short=("id",), least=("by", "matches", "open"))
 
 
 def _line(row: dict[str, Any]) -> tuple[Any, ...]:

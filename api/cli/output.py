@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import typer
 
+from api.cli.narrow import narrowed, widths
+from breaker_actors.clock import SystemClock
 from breaker_actors.text.escaping import for_terminal
 
 
@@ -45,8 +47,11 @@ def _text(cell: Any) -> str:
     return json.dumps(cell) if isinstance(cell, bool | list | dict) else str(cell)
 
 
-def put_table(titles: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    """Prints rows under their titles on a terminal; elsewhere the rows alone, as `put_rows` does."""
+def put_table(
+    titles: Sequence[str], rows: Iterable[tuple[Any, ...]], short: Collection[str] = (), least: Sequence[str] = ()
+) -> None:
+    """Prints rows under their titles on a terminal; elsewhere the rows alone, as `put_rows` does. `short` and `least`:
+    what is shortened and left out on a narrow one, see `narrowed`."""
     if not sys.stdout.isatty():
         put_rows(rows)
         return
@@ -55,17 +60,27 @@ def put_table(titles: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
     from breaker_actors.text.escaping import for_rich
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(for_rich(title), overflow="fold")
-    for row in rows:
-        table.add_row(*(for_rich(_text(cell)) for cell in row))
-    Console().print(table)
+    console = Console()
+    texts = [[_text(cell) for cell in row] for row in rows]
+    shown, cells = narrowed(titles, texts, console.width, SystemClock().now_ms(), short, least)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for title, least_width in zip(shown, widths(shown, cells), strict=True):
+        table.add_column(for_rich(title), overflow="fold", min_width=least_width)
+    for row in cells:
+        table.add_row(*map(for_rich, row))
+    console.print(table)
 
 
-def put_records(key: str, titles: Sequence[str], rows: Iterable[tuple[Any, ...]], as_json: bool) -> None:
+def put_records(
+    key: str,
+    titles: Sequence[str],
+    rows: Iterable[tuple[Any, ...]],
+    as_json: bool,
+    short: Collection[str] = (),
+    least: Sequence[str] = (),
+) -> None:
     """Prints rows as a table, or as a JSON object whose `key` lists them by their titles. Of a title in `_at` the
-    value is a time; None is null in JSON and "never" in the table."""
+    value is a time; None is null in JSON and "never" in the table. `short` and `least` as `put_table` has them."""
     if as_json:
         put_json({key: [dict(zip(titles, row, strict=True)) for row in rows]})
         return
@@ -73,4 +88,6 @@ def put_records(key: str, titles: Sequence[str], rows: Iterable[tuple[Any, ...]]
     put_table(
         [title.replace("_", " ") for title in titles],
         [tuple("never" if at and cell is None else cell for at, cell in zip(times, row, strict=True)) for row in rows],
+        short,
+        least,
     )

@@ -36,6 +36,7 @@ def install(app: typer.Typer) -> None:
     app.command("override")(override)
     app.command("overrides")(list_overrides)
     app.command("observe")(observe)
+    app.command("compare")(compare)
     app.command("enforce")(enforce)
 
 
@@ -79,7 +80,7 @@ def override(
     elif many:
         put(f"{done['changed']} of {done['matches']} breakers that match")
     elif (shown := done["override"]) is None:
-        put("ended")
+        put("ended" + _beneath(done))
     else:
         put(f"{shown['kind']} until {instant(shown['until_ms'])}")
 
@@ -94,12 +95,14 @@ def list_overrides(
     """List the overrides in force: breaker, kind, share of calls that pass, until when, by whom, why."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = client.overrides()
+        if not rows:
+            client.note_none("overrides")
     if json:
         put_json({"overrides": rows})
         return
     titles = ("breaker", "kind", "passes", "until", "by", "reason")
     lines = [(r["name"], r["kind"], r["allow_rate"], instant(r["until_ms"]), r["by"], r["reason"]) for r in rows]
-    put_table(titles, lines)
+    put_table(titles, lines, least=("passes", "by"))
 
 
 def observe(
@@ -113,6 +116,29 @@ def observe(
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         client.change(client.find(name)["id"], {"mode": "observe"})
     put(f"{name} observes")
+
+
+def compare(
+    name: WhichBreaker,
+    url: Url = None,
+    project: Project = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Compare a shadow with the breaker that it watches, over the last day: trips and time in each state, then each
+    stretch in which they differ: from, to, state of the shadow, state of the watched one."""
+    with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
+        found = client.compare(client.find(name)["id"])
+    if json:
+        put_json(found)
+        return
+    put(f"from {instant(found['since_ms'])} to {instant(found['until_ms'])}, {found['differing']} differences")
+    sides = [(side, found[side]) for side in ("shadow", "watched")]
+    figures = ("trips", "closed_ms", "half_open_ms", "open_ms")
+    put_table(("", *figures), [(side, *(one[figure] for figure in figures)) for side, one in sides])
+    rows = [(instant(r["from_ms"]), instant(r["to_ms"]), r["shadow"], r["watched"]) for r in found["differences"]]
+    put_table(("from", "to", "shadow", "watched"), rows)
 
 
 def enforce(
@@ -167,7 +193,14 @@ def _change(client: BreakerClient, name: str, fields: dict[str, Any], reason: st
     if fields:
         return client.set_override(breaker_id, fields)
     client.end_override(breaker_id, reason)
-    return {"breaker_id": breaker_id, "override": None}
+    status = client.states([breaker_id])[breaker_id]
+    told = {} if status.get("override") else {name: status[name] for name in ("state", "allow_rate")}
+    return {"breaker_id": breaker_id, "override": None} | told
+
+
+def _beneath(done: dict[str, Any]) -> str:
+    """What callers see now, where its owner has heard of the end."""
+    return f"; callers see {done['state']}, {done['allow_rate']:.0%} of calls pass" if "state" in done else ""
 
 
 def _change_all(

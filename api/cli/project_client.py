@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
 from api.cli.admin_client import ServiceClient
-from api.cli.named import is_id, one_of
+from api.cli.named import is_id, named_project, one_of
 from api.cli.output import note
 from breaker_actors.errors import BreakersError, ConfirmationNeeded, Invalid
 
@@ -29,12 +30,16 @@ class ProjectClient(ServiceClient):
         if body.get("code") == ConfirmationNeeded.code:
             return ConfirmationNeeded(message, {"machine_state": fields.get("machine_state", "not closed")})
         more = [f"{name}: {text}" for name, text in fields.items() if isinstance(text, str) and text not in message]
-        return Invalid(" ".join([message, "; ".join(more)]).strip())
+        return Invalid(" ".join([message, "; ".join(more)]).strip(), fields)
 
     def path(self, rest: str) -> str:
         """The path of something of the project."""
+        return f"/v1/projects/{self.project_id()}/{rest}"
+
+    def project_id(self) -> str:
+        """The id of the project, looked up once where a name was given."""
         self._project_id = self._project_id or self._find_project()
-        return f"/v1/projects/{self._project_id}/{rest}"
+        return self._project_id
 
     def _find_project(self) -> str:
         if is_id(self._wanted):
@@ -90,6 +95,10 @@ class ProjectClient(ServiceClient):
     def end_mute(self, mute_id: str) -> None:
         self._ask("DELETE", self.path(f"mutes/{quote(mute_id, '')}"))
 
+    def note_none(self, what: str) -> None:
+        """Says beside an empty list of which project it is."""
+        note(f"breakers: no {what} in {self.place()}")
+
     def _single(self, answer: dict[str, Any], what: str = "breaker") -> dict[str, Any]:
         found = answer.get(what)
         if not isinstance(found, dict):
@@ -106,9 +115,17 @@ class ProjectClient(ServiceClient):
         """The row of this id, or else of this name."""
         try:
             by_id = {str(row["id"]): row for row in rows}
-            return by_id[one_of(noun, wanted, ((id_, str(row["name"])) for id_, row in by_id.items()))]
+            names = [(id_, str(row["name"])) for id_, row in by_id.items()]
         except KeyError:
             raise self.odd() from None
+        return by_id[one_of(noun, wanted, names, str if noun == "project" else self.place)]
+
+    def place(self) -> str:
+        """The project that is asked about, by its name where that can be found out."""
+        id_, name = self._project_id, None
+        with suppress(BreakersError):
+            name = self._ask("GET", f"/v1/projects/{id_}").get("name")
+        return named_project(id_, name if isinstance(name, str) else None)
 
 
 def heeded(answer: dict[str, Any]) -> dict[str, Any]:

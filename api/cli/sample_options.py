@@ -14,7 +14,8 @@ Columns = Annotated[
     typer.Option(
         "--column",
         metavar="OURS=THEIRS",
-        help="How the input names ts_ms, value, ok, received_ms, metric, router_id or trace_id; may be given again.",
+        help="How the input names ts_ms, value, ok, received_ms, metric, router_id, trace_id or count; may be given "
+        "again.",
     ),
 ]
 TimeUnit = Annotated[Literal["s", "ms", "us", "ns"], typer.Option(help="Of times in the samples that are numbers.")]

@@ -28,6 +28,10 @@ BY = "command line"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where all data lives (BREAKERS_DATA_DIR; default ./.breakers).")]
+Project = Annotated[
+    str | None,
+    typer.Option(envvar="BREAKERS_PROJECT", help="Name or id of the project; default: that of credentials.json."),
+]
 
 
 def settings_of(data_dir: Path | None, whole: bool = False, **given: Any) -> Settings:

@@ -52,6 +52,8 @@ OTHERS_MAX = 16
 """Connections of each listener beside the service's port; what is beyond waits with the system, and costs nothing."""
 OTHERS_S = 2
 """Seconds that these have for a head, and for silence; a connection is one request."""
+SESSION = "breakers_session"
+"""The cookie of the console (api/console/guard.py)."""
 IDLE_S = 25
 """Seconds that a connection is kept between requests: longer than SDKs pause between batches of samples, and no period
 that pollers have, whose next request would meet the end."""
@@ -66,8 +68,12 @@ OPEN_PAGES = (
     "/-/healthz",
 )
 """What may be answered 200 without a key: such an answer says nothing for the caller, and ends its connection."""
+CONSOLE_PAGES = ("/", "/console/sign-in", "/console/enter")
+"""The same of the console, whose scripts and styles are alike: what is under CONSOLE_FILES."""
+CONSOLE_FILES = "/console/static/"
 KEYLESS_PER_S = 50
-"""Requests of one source a second that show no key: probes, the pages above, OPTIONS, and what will be 401."""
+"""Requests of one source a second that show no key and no session: probes, the pages above, OPTIONS, and what will be
+401."""
 UNKNOWN_PART = 5
 """HAProxy of a node lets one of so many through of what BREAKERS_RATE_UNKNOWN_PER_S allows: replicas can't bear as many
 that are cut off as they can refuse."""
@@ -283,18 +289,20 @@ _KNOWN = f"""backend breakers_known
 
 
 def _by_what_is_shown(door: Door) -> str:
-    """The bounds on requests of one source that show nothing, and that show what opened nothing yet: a key, or the path
-    of a project's ingest, which has no key. Only what is let through counts, so a flood leaves a bound's worth of room
-    each second; what is known is never counted. Kept are hashes, of what got an answer that nobody gets without. The
-    page that HAProxy answers by itself costs no replica anything."""
-    keyed = "^/+(v1|api)/" if door.asks_token else "^/+v1/"
+    """The bounds on requests of one source that show nothing, and that show what opened nothing yet: a key, a session
+    of the console, or the path of a project's ingest, which has no key. Only what is let through counts, so a flood
+    leaves a bound's worth of room each second; what is known is never counted. Kept are hashes, of what got an answer
+    that nobody gets without. The page that HAProxy answers by itself costs no replica anything."""
+    keyed = "^/+(v1|api|console/p)/" if door.asks_token else "^/+(v1|console/p)/"
     nothing, unknown = "keyless_per_s", "BREAKERS_RATE_UNKNOWN_PER_S"
     return f"""    acl is_ingest path_reg -i ^/+v1/+projects/+[^/]+/+ingest$
+    acl in_console path_reg ^/+console(/|$)
     acl shows var(txn.shown) -m found
     acl is_known var(txn.shown),in_table(breakers_known) -m bool
     acl is_own_page path -i /-/healthz
     http-request set-var(txn.shown) req.fhdr(authorization),sha2(256) if {{ req.fhdr(authorization) -m found }}
     http-request set-var(txn.shown) path,lower,sha2(256) if is_ingest METH_POST
+    http-request set-var(txn.shown) req.cook({SESSION}),sha2(256) if in_console {{ req.cook({SESSION}) -m found }}
     http-request set-var(txn.teaches) bool(true) if shows !METH_OPTIONS {{ path_reg {keyed} }}
     http-request deny {_limited(nothing)} if !shows !is_own_page {{ sc0_gpc0_rate ge {door.keyless_per_s} }}
     http-request deny {_limited(unknown)} if shows !is_known {{ sc0_gpc1_rate ge {door.unknown_per_s} }}
@@ -308,7 +316,9 @@ def _by_what_is_shown(door: Door) -> str:
 def _ends() -> str:
     """The connection ends with an answer to who proved nothing: else one probe of health, or one request that is
     refused, would buy a place for `idle_s`. Who has a key connects anew after an error."""
-    return f"""    http-request set-var(txn.open) bool(true) if {{ path -i {" ".join(OPEN_PAGES)} }} || METH_OPTIONS
+    pages = " ".join((*OPEN_PAGES, *CONSOLE_PAGES))
+    return f"""    http-request set-var(txn.open) bool(true) if {{ path -i {pages} }} || METH_OPTIONS
+    http-request set-var(txn.open) bool(true) if {{ path_beg -i {CONSOLE_FILES} }}
     http-after-response set-header connection close if {{ status ge 400 }} || {{ var(txn.open) -m bool }}
 """
 

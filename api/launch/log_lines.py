@@ -4,9 +4,13 @@ stderr, while they grow."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from breaker_actors.errors import Invalid
+from breaker_actors.store.own_file import check_regular, open_itself
 
 Line = dict[str, Any]
 
@@ -19,7 +23,8 @@ LAST_BYTES = 256 << 10
 
 
 class LogLines:
-    """Reads the `*.err` files of a folder. What is no JSON line of ours (Ray's own words, traces) is passed over."""
+    """Reads the `*.err` files of a folder. What is no JSON line of ours (Ray's own words, traces) is passed over, and
+    so is what is no regular file of this user or the folder's."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,12 +54,12 @@ class LogLines:
     def _more(self, path: Path) -> Iterator[Line]:
         at = self._read_to.setdefault(path, 0)
         try:
-            with path.open("rb") as file:
-                if at > path.stat().st_size:  # a new file has taken its place
+            with self._open(path) as file:
+                if at > os.fstat(file.fileno()).st_size:  # a new file has taken its place
                     at, self._rests[path] = 0, b""
                 file.seek(at)
                 read = file.read(READ_MAX)
-        except OSError:
+        except (OSError, Invalid):
             return
         self._read_to[path] = at + len(read)
         *whole, rest = (self._rests.get(path, b"") + read).split(b"\n")
@@ -62,6 +67,18 @@ class LogLines:
         for text in whole:
             if (line := _parse(text)) is not None:
                 yield line
+
+    def _open(self, path: Path) -> BinaryIO:
+        """Waits for nobody, and follows no link at the end. Raises Invalid, OSError."""
+        file = open(open_itself(path, os.O_RDONLY), "rb")
+        try:
+            check_regular(file.fileno(), path)
+            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), self._folder.stat().st_uid):
+                raise Invalid(f"{path} belongs to another user")
+        except BaseException:
+            file.close()
+            raise
+        return file
 
 
 def _size(path: Path) -> int:

@@ -48,7 +48,7 @@ def refuse(settings: Settings, mine: str, take_over: bool) -> None:
 
 
 def described(one: Alive) -> str:
-    """Host, process and since when."""
+    """Host, process, role and since when."""
     address = f" at {one.address}" if one.address else ""
     since = f", since {rfc3339(one.since_ms)}" if one.since_ms is not None else ""
-    return f"pid {one.pid} on {one.host}{address}{since}"
+    return f"pid {one.pid} on {one.host}{address}, as {one.role}{since}"

@@ -272,6 +272,13 @@ def link_logs(data_dir: Path, folder: Path) -> None:
     link.symlink_to(folder / RAY_LOGS)
 
 
+def check_logs(logs: Path) -> None:
+    """Raises Invalid unless what has log files, `logs-last` or the link, is this user's alone: of the link the folder
+    it leads into, for all in that is as safe as it is. Raises OSError where there is none."""
+    own = logs.readlink().parents[len(Path(RAY_LOGS).parts) - 1] if logs.is_symlink() else logs
+    private.check_folder(own)
+
+
 def keep_logs(data_dir: Path, folder: Path) -> None:
     """Before Ray's folder goes: the ends of what its processes and ours wrote to stderr stay, of the last run only."""
     kept = data_dir / LOGS_KEPT

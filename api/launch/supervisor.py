@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import select
@@ -24,6 +25,7 @@ from api.launch.held_ports import HeldPorts
 from api.launch.join import note_address
 from api.launch.quick_imports import absent, uncollected
 from api.launch.ray_environment import (
+    LOGS_LINK,
     RAY_FOLDER,
     NotStarted,
     ingress_of,
@@ -36,7 +38,7 @@ from api.launch.ray_environment import (
 )
 from api.launch.ray_tls import use_own_pair
 from api.launch.ray_token import use_own_token
-from breaker_actors.clock import Clock, SystemClock
+from breaker_actors.clock import Clock, SystemClock, rfc3339
 from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
 
@@ -48,7 +50,8 @@ NAMESPACE = "breakers"
 INGRESS_PROGRAMS = {"haproxy": "haproxy", "serve": "ray::ProxyActor"}
 """How the kernel names the process that listens on the service's port."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STOP, STARTED = b"x", b"s"
+STARTED = b"\xff"
+"""A byte that is no number of a signal."""
 VITAL = ("gcs_server", "raylet")
 LOOK_EACH = 10
 """Of the looks for a signal while a service starts, this one also looks at its processes: every half second."""
@@ -245,6 +248,14 @@ class Service:
 
     # stop
 
+    def say_stopping(self, number: int) -> None:
+        """Says which signal stops it, on stderr and among the lines that `breakers logs` shows."""
+        name = signal.Signals(number).name
+        self._warn(f"stopping: {name}")
+        line = {"ts": rfc3339(self._clock.now_ms()), "level": "info", "event": "stopping", "process": "serve"}
+        with contextlib.suppress(OSError), (self.data_dir / LOGS_LINK / "serve.err").open("a") as file:
+            file.write(json.dumps(line | {"signal": name}) + "\n")
+
     def stop(self) -> None:
         """Cuts clients, lets replicas and actors close, and makes sure that nothing is left. Harmless when repeated."""
         if self._ray_up:
@@ -369,7 +380,7 @@ def run(service: Service, work: Callable[[Service, Stopped], None]) -> None:
     os.set_blocking(writer, False)
 
     def listen() -> dict[int, Any]:
-        return {number: signal.signal(number, lambda *_: os.write(writer, STOP)) for number in STOP_SIGNALS}
+        return {number: signal.signal(number, lambda one, _: os.write(writer, bytes([one]))) for number in STOP_SIGNALS}
 
     before = listen()
     started: Future[None] = Future()
@@ -383,9 +394,13 @@ def run(service: Service, work: Callable[[Service, Stopped], None]) -> None:
             # process three seconds later.
             listen()
         listen()
-        if os.read(reader, 1) == STARTED:
+        first = os.read(reader, 1)
+        if first == STARTED:
             started.result()
             work(service, lambda within_s: bool(select.select([reader], [], [], within_s)[0]))
+        if first != STARTED or select.select([reader], [], [], 0)[0]:
+            service.say_stopping(ord(first if first != STARTED else os.read(reader, 1)))
+        if first == STARTED:
             service.stop()
     finally:
         service.kill()
