@@ -2,5 +2,5 @@
 samples, and rules to try. Out: transitions and scores, events of history, Parquet files, and a page.
 
 Public: `backtest.Backtest`, `backtest.BacktestWarning`, `backtest.backtest`, `backtest.source_of`, `candidates`,
-`export`, `frames`, `recorded.recorded`.
+`export`, `frames`, `planned`, `recorded.of_breaker`, `recorded.of_router`, `recorded.recorded`, `rules`.
 """

@@ -17,28 +17,28 @@ many settings of each rule; `run.sweep` has one row for each, the best of a rule
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from breaker_actors.clock import moment
 from breaker_actors.core.machine import SAMPLES_MAX
-from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.errors import Invalid
-from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, guess, variants
-from pipelines.frames import from_pandas, to_pandas
+from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, variants
+from pipelines.frames import to_pandas
 from pipelines.replay import results
 from pipelines.replay.memory import BASE_MB, BYTES_PER_ROW, MEMORY_MB, beyond_base, rows_within
 from pipelines.replay.run import Progress, Run, replayed
-from pipelines.replay.scoring import EffectBudget, Labelled, Tally, labelled
+from pipelines.replay.scoring import EffectBudget, Labelled, Tally, labelled_files
 from pipelines.replay.vectorized.engine import WindowsTooLarge
 from pipelines.report.notebook import html_of
 from pipelines.report.page import write_report
+from pipelines.report.remarks import remarks_on_labels, remarks_over
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import PYTHON, WITH_RECORD, Files, Frames, Layout, Source, Words, early
+from pipelines.sources.files import PYTHON, WITH_RECORD, Layout, Source, Words
+from pipelines.sources.given import source_over
 
 __all__ = ["Backtest", "BacktestWarning", "Invalid", "backtest", "source_of"]
 
@@ -59,13 +59,14 @@ class Backtest:
     as Datetime, UTC (`ts`, `from`, `to`).
 
     - `transitions`: breaker, ts_ms, ts, prev, curr, transition_seq, allow_rate, reason, value; avg, count,
-      error_count and p95 of the evaluation window; trace_id; hidden_by, by, comment (semantics.md section 12).
+      error_count (of observations) and p95 of the evaluation window; trace_id; hidden_by, by, comment (semantics.md
+      section 12).
     - `states`: breaker, state, from_ms, to_ms, duration_ms, from, to; of the machine, hidden or not.
-    - `summary`: per breaker from_ms, to_ms, from, to, samples, late, truncated, transitions; of the machine, hidden or
-      not, trips, incidents (trips out of closed; the others are re-trips of theirs), recoveries, closed_ms,
-      half_open_ms, open_ms; where there were modes or overrides also shown_trips, shown_closed_ms, shown_half_open_ms
-      and shown_open_ms, what callers saw; with labelled windows also windows (those that samples reach), caught,
-      false_trips (incidents that belong to none), latency_ms (mean of those caught).
+    - `summary`: per breaker trips, of the machine, hidden or not; with labelled windows caught and false_trips
+      (incidents that belong to none); samples, late, truncated, transitions, incidents (trips out of closed; the others
+      are re-trips of theirs), recoveries, closed_ms, half_open_ms, open_ms; where there were modes or overrides also
+      shown_trips, shown_closed_ms, shown_half_open_ms and shown_open_ms, what callers saw; with labelled windows also
+      windows (those that samples reach) and latency_ms (mean of those caught); last from_ms, to_ms, from, to.
     - `sweep`: the same per setting, the best of each rule first: most windows caught, then fewest false trips, then
       lowest latency; without windows fewest trips, and behind them the settings that never trip.
     - `remarks`: what is probably not meant, a sentence each; `backtest` warns of them (`BacktestWarning`).
@@ -101,11 +102,15 @@ class Backtest:
             windows,
             source,
             limits or {},
-            _remarks(given, windows, getattr(source, "words", None), (swept[0].setting or {}) if swept else ()),
+            remarks_over(given, windows, source, (swept[0].setting or {}) if swept else ()),
         )
 
     def __repr__(self) -> str:
-        return f"Backtest({len(self.summary)} rules, {len(self.transitions)} transitions)\n{self.summary}"
+        counted = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in self._counts())
+        return f"Backtest({', '.join(counted)})\n{self.summary}"
+
+    def _counts(self) -> list[tuple[int, str]]:
+        return [(len(self.summary), "rule"), (len(self.transitions), "transition")]
 
     def _repr_html_(self) -> str:
         """The tables, for a notebook."""
@@ -135,8 +140,8 @@ class Backtest:
         return {name: to_pandas(frame) for name, frame in frames.items() if frame is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: `transitions`, `summary` and, after a sweep, `sweep`."""
-        return results.plain(self.transitions, self.given, self.windows, self.sweep)
+        """Plain values for JSON: `transitions`, `summary`, `warnings` (the remarks) and, after a sweep, `sweep`."""
+        return results.plain(self.transitions, self.given, self.windows, self.sweep) | {"warnings": self.remarks}
 
 
 def backtest(
@@ -157,12 +162,13 @@ def backtest(
 
     - rule: a Breaker object (interface.md) as a dict, a `Rule`, a JSON or YAML file of one or several, or a list.
     - samples: a polars or pandas frame (an index of times is `ts_ms`, whatever its name), a pyarrow Table (or whatever
-      else hands out Arrow streams), a path, pattern, folder or URL (s3://, gs://, az://, https://) of Parquet, CSV or
-      NDJSON files, a list of these, or a `Source`. `columns` says how they name ours, for example
-      {"ts_ms": "timestamp"}.
-    - windows: labelled failures, [start, end] each as milliseconds, ISO 8601, datetime or Timestamp, or a JSON file of
-      them; see `pipelines.replay.scoring`. An incident that begins up to `grace_ms` behind a window
-      still belongs to it. Windows that no sample reaches are told, not judged.
+      else hands out Arrow streams), or a list of such frames; a path, pattern, folder or URL (s3://, gs://, az://,
+      https://) of Parquet, CSV or NDJSON files, or a list of such places; or a `Source`. Of a list one is read after
+      the other. `columns` says how they name ours, for example {"ts_ms": "timestamp"}.
+    - windows: labelled failures, [start, end] (or a dict of both) each as milliseconds, ISO 8601, datetime or
+      Timestamp, a frame with columns start and end, or a JSON file of them; see `pipelines.replay.scoring`. An incident
+      that begins up to `grace_ms` behind a window still belongs to it. Windows that no sample reaches are told, not
+      judged.
     - sweep: values per field of the rule, or text as of the command's --sweep ("threshold=100:500:25"); every
       combination is tried.
     - sort: the samples are not in order of time.
@@ -171,7 +177,7 @@ def backtest(
     - progress: called with the number of samples read so far.
     """
     source = source_of(samples, columns, sort=sort, time_unit=time_unit, memory_mb=memory_mb)
-    labels = None if windows is None else labelled(windows, source.names)
+    labels, files = (None, []) if windows is None else labelled_files(windows, source.names)
     grid = checked_sweep(sweep or {})
     runs, budget = [], EffectBudget(beyond_base(memory_mb) // BYTES_PER_EFFECT)
     for one in candidates(rule):
@@ -185,85 +191,10 @@ def backtest(
         raise Invalid(f"the windows hold {error} samples or more; {needed} MB of memory are enough for any") from None
     limits = {"memory_mb": memory_mb, "window_samples_max": window_samples_max}
     done = Backtest.of(runs, labels, source, limits)
+    done.remarks += remarks_on_labels(files, source)
     for remark in done.remarks:
         python_warnings.warn(remark, BacktestWarning, stacklevel=2)
     return done
-
-
-OK_KINDS = ("error_rate", "consecutive_failures")
-"""Kinds that look at `ok` alone."""
-
-
-def _remarks(
-    given: Sequence[Run], windows: list[Labelled] | None, words: Words | None, grid: Collection[str]
-) -> list[str]:
-    """What the caller should know of the input. `words`: None where times can't be in another unit; `grid`: fields that
-    were swept."""
-    if not given:
-        return []
-    found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words)]
-    return [
-        *_of_rules(given),
-        *_of_sweep(given, grid),
-        *(remark for remark in found if remark),
-        *_outside(given, windows),
-    ]
-
-
-def _of_rules(given: Sequence[Run]) -> list[str]:
-    """On fields that are none, and on rules that can hardly do what was meant."""
-    found = []
-    for one in (run.candidate for run in given):
-        for name in one.ignored:
-            found.append(f"{one.name}: ignored {name}, which is no field of a breaker; {guess(name)}")
-        found += [f"{one.name}: {remark.message}" for remark in remarks_on(one.rule)]
-    return found
-
-
-def _of_sweep(given: Sequence[Run], grid: Collection[str]) -> list[str]:
-    """A threshold means something else for every kind and metric."""
-    meant = list(dict.fromkeys(f"{one.kind} of {one.metric}" for one in (run.candidate.rule for run in given)))
-    if "threshold" not in grid or len(meant) < 2:
-        return []
-    return [
-        f"the sweep tries the same thresholds for {', '.join(meant[:-1])} and {meant[-1]}, which hardly mean the same; "
-        "try one rule at a time"
-    ]
-
-
-def _unnamed(given: Sequence[Run], words: Words) -> list[str]:
-    """On columns that rules need and the samples don't have."""
-    found = []
-    blind = [run.candidate.name for run in given if "ok" not in run.columns and run.candidate.rule.kind in OK_KINDS]
-    if blind:
-        named = f"{', '.join(blind[:3])}{' and others' if len(blind) > 3 else ''}"
-        found.append(
-            f"the samples have no column ok, so none of them failed, and {named} can't open on failures; "
-            f"name it by {words.rename.format('ok')}"
-        )
-    metrics = list(dict.fromkeys(run.candidate.rule.metric for run in given if "metric" not in run.columns))
-    if len(metrics) > 1:
-        found.append(
-            f"the samples name no metric, so the rules of {', '.join(metrics[:-1])} and {metrics[-1]} all take all of "
-            f"them; name the column by {words.rename.format('metric')}, or try the rules one metric at a time"
-        )
-    return found
-
-
-def _outside(given: Sequence[Run], windows: list[Labelled] | None) -> list[str]:
-    reached = {number for run in given for number in run.judged()}
-    outside = [window for i, window in enumerate(windows or ()) if i not in reached]
-    if not outside:
-        return []
-    first, last = (moment(ms).isoformat(" ", "seconds") for ms in _span(given))
-    which = ", ".join(moment(window.start_ms).isoformat(" ", "seconds") for window in outside[:3])
-    more = f" and {len(outside) - 3} more" if len(outside) > 3 else ""
-    told = f"{len(outside)} of {len(windows or ())} labelled windows lie outside of the samples ({first} to {last})"
-    return [f"{told} and are not judged: those from {which}{more}"]
-
-
-def _span(runs: Sequence[Run]) -> tuple[int, int]:
-    return min(run.first_ms for run in runs), max(run.last_ms for run in runs)
 
 
 def source_of(
@@ -277,25 +208,5 @@ def source_of(
 ) -> Source:
     """Whatever samples were given as, as a source; sorted within the memory. `words`: how errors name arguments."""
     layout = Layout(dict(columns or {}), WITH_RECORD, words, time_unit)
-    if isinstance(samples, str | Path):
-        samples = [samples]
-    source: Source
-    if isinstance(samples, pl.Series):
-        raise Invalid("samples: a polars Series has no times; give a frame with ts_ms and value")
-    if isinstance(samples, pl.DataFrame | pl.LazyFrame):
-        source = Frames(samples, layout, ordered=not sort)
-    elif type(samples).__module__.partition(".")[0] == "pandas":
-        if not hasattr(samples, "columns"):
-            raise Invalid(f'samples: a pandas {type(samples).__name__} has no columns; give series.to_frame("value")')
-        source = Frames(from_pandas(samples, layout.theirs("ts_ms")), layout, ordered=not sort)
-    elif hasattr(samples, "__arrow_c_stream__"):
-        source = Frames(pl.DataFrame(samples), layout, ordered=not sort)
-    elif isinstance(samples, Sequence) and all(isinstance(part, str | Path) for part in samples):
-        source = Files(samples, layout, ordered=not sort)
-    elif hasattr(samples, "batches") and hasattr(samples, "names"):
-        source = samples
-    else:
-        many = isinstance(samples, Sequence) and bool(samples)
-        what = f"a list of {type(samples[0]).__name__}" if many else type(samples).__name__
-        raise Invalid(f"samples: {what} is not a frame, an Arrow table, a path, a list of paths or a Source")
+    source = source_over(samples, layout, ordered=not sort)
     return Sorted(source, run_bytes=rows_within(memory_mb) * BYTES_PER_ROW // SORTED_PARTS) if sort else source

@@ -53,12 +53,15 @@ class Candidate:
 
 
 RuleLike = Rule | Mapping[str, Any] | Candidate | str | Path
+RULE_TYPES = (Rule, Mapping, Candidate, str, Path)
 
 
 def candidates(given: RuleLike | Sequence[RuleLike]) -> list[Candidate]:
     """Breakers from a rule, a Breaker object, a file of them, or a list of any of these; names are made unique, and
     a rule without one is named by its own words."""
-    things = [given] if isinstance(given, Rule | Mapping | Candidate | str | Path) else list(given)
+    things = [given] if isinstance(given, RULE_TYPES) else given
+    if not isinstance(things, list | tuple) or not all(isinstance(thing, RULE_TYPES) for thing in things):
+        raise Invalid("a rule is a dict, a Rule, a file, or a list of these")
     found: list[Candidate] = []
     for thing in things:
         if isinstance(thing, str | Path):

@@ -6,6 +6,8 @@ Times are Unix milliseconds. Pure: what reads files is `pipelines.sources.files`
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from breaker_actors.core.model import Batch, Flags, Float64, Int64
+from breaker_actors.core.log_entries import counted
+from breaker_actors.core.model import Batch, Counts, Flags, Float64, Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Samples:
     """Columns of one length. `at`: when each sample arrived, never going back; `ts_ms`: its own time, which is the same
     array where samples carry no arrival time. `trace`: trace ids, null where there is none; None when nobody asks.
     `record`: numbers that change where another record of a log begins, which is an arrival of its own; None: all that
-    came at one time came together."""
+    came at one time came together. `count`: how many observations each stands for; None: each for one."""
 
     at: Int64
     ts_ms: Int64
@@ -29,6 +32,7 @@ class Samples:
     ok: Flags
     trace: pl.Series | None = None
     record: Int64 | None = None
+    count: Counts = None
 
     def __len__(self) -> int:
         return len(self.at)
@@ -39,7 +43,8 @@ class Samples:
         ts_ms = at if self.ts_ms is self.at else self.ts_ms[start:stop]
         trace = None if self.trace is None else self.trace[start:stop]
         record = None if self.record is None else self.record[start:stop]
-        return Samples(at, ts_ms, self.value[start:stop], self.ok[start:stop], trace, record)
+        count = None if self.count is None else counted(self.count[start:stop])
+        return Samples(at, ts_ms, self.value[start:stop], self.ok[start:stop], trace, record, count)
 
     def pick(self, rows: npt.NDArray[np.intp]) -> Samples:
         """Some rows, copied."""
@@ -47,7 +52,8 @@ class Samples:
         ts_ms = at if self.ts_ms is self.at else self.ts_ms[rows]
         trace = None if self.trace is None else self.trace.gather(rows)
         record = None if self.record is None else self.record[rows]
-        return Samples(at, ts_ms, self.value[rows], self.ok[rows], trace, record)
+        count = None if self.count is None else counted(self.count[rows])
+        return Samples(at, ts_ms, self.value[rows], self.ok[rows], trace, record, count)
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
@@ -65,6 +71,7 @@ class Samples:
             np.concatenate([part.ok for part in parts]),
             pl.concat(traces) if traces else None,
             np.concatenate(records) if records else None,
+            _joined_counts(parts),
         )
 
     @classmethod
@@ -74,6 +81,12 @@ class Samples:
         return cls(at, at, np.empty(0, np.float64), np.empty(0, np.bool_))
 
 
+def _joined_counts(parts: Sequence[Samples]) -> Counts:
+    if all(part.count is None for part in parts):
+        return None
+    return np.concatenate([np.ones(len(part), np.int64) if part.count is None else part.count for part in parts])
+
+
 class Chunk:
     """Samples that were seen before and may still lie in a window (the first `start`), then new ones.
 
@@ -81,12 +94,16 @@ class Chunk:
     `eff` is the time at which a sample counts (semantics.md section 2); `in_order`: it never goes back.
     """
 
-    __slots__ = ("_arrival", "_traced", "at", "eff", "ends", "in_order", "ok", "samples", "start", "times", "value")
+    __slots__ = (
+        "_arrival", "_traced", "at", "count", "eff", "ends", "in_order", "ok", "samples", "start", "times", "value",
+    )  # fmt: skip
 
     def __init__(self, samples: Samples, start: int) -> None:
         self.samples, self.start = samples, start
-        self.at, self.value, self.ok = samples.at, samples.value, samples.ok
-        self._traced = None if samples.trace is None else np.flatnonzero(samples.trace.is_not_null().to_numpy())
+        self.at, self.value, self.ok, self.count = samples.at, samples.value, samples.ok, samples.count
+        traces = samples.trace
+        traced = None if traces is None else np.flatnonzero(traces.is_not_null().to_numpy()).astype(np.int64)
+        self._traced = None if traced is None else array("q", traced.tobytes())
         alike = samples.ts_ms is samples.at
         self.eff = self.at if alike else np.minimum(samples.ts_ms, self.at)
         self.in_order = alike or not bool((self.eff[1:] < self.eff[:-1]).any())
@@ -102,18 +119,25 @@ class Chunk:
     def batch(self, group: int) -> Batch:
         """What arrived then."""
         start, stop = self.begin(group), int(self.ends[group])
-        batch = Batch(self.samples.ts_ms[start:stop], self.value[start:stop], self.ok[start:stop])
-        batch.trace = self.newest_trace(start, stop)
-        return batch
+        count = None if self.count is None else self.count[start:stop]
+        trace = self.newest_trace(start, stop)
+        return Batch(self.samples.ts_ms[start:stop], self.value[start:stop], self.ok[start:stop], trace, count)
+
+    def held(self, stop: int) -> Batch:
+        """The rows before `stop`, each at the time it counts at, without a trace."""
+        count = None if self.count is None else self.count[:stop]
+        return Batch(self.eff[:stop], self.value[:stop], self.ok[:stop], count=count)
 
     def newest_trace(self, start: int, stop: int) -> tuple[int, str] | None:
         """(time it counts at, trace_id) of the newest of these rows that has one; of equal ones the last to arrive."""
         traces = self.samples.trace
         if traces is None or self._traced is None or start == stop:
             return None
-        rows = self._traced[slice(*np.searchsorted(self._traced, [start, stop]))]
-        if not len(rows):
-            return None
+        first = bisect_left(self._traced, start)
+        found = self._traced[first : bisect_left(self._traced, stop, first)]
+        if len(found) < 2:
+            return (int(self.eff[found[0]]), str(traces[found[0]])) if found else None
+        rows = np.array(found)
         rows = rows[self.eff[rows] == self.eff[rows].max()]
         rows = rows[self._arrival[rows] == self._arrival[rows[-1]]]
         ts_ms = self.samples.ts_ms[rows]

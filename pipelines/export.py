@@ -23,18 +23,35 @@ from breaker_actors.core.log_entries import LogRecord, decode_samples
 from breaker_actors.errors import Invalid
 from breaker_actors.messages import RouterAssignment, RouterRef
 from breaker_actors.store.base import EventStore
-from breaker_actors.store.rows import EventQuery, EventRow, EventSource
+from breaker_actors.store.rows import BreakerRow, EventQuery, EventRow, EventSource, RouterRow
 from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader
 from pipelines.sources import history_store as history
-from pipelines.sources.history_store import DAY_MS, SCHEMA, frame_of, parquet, within
+from pipelines.sources.history_store import DAY_MS, INSTANT, SCHEMA, frame_of, parquet, within
 from pipelines.sources.object_store import Folder, Place
 
 ROWS_OF_FILE, EVENTS_READ = 1 << 18, 1_000
-SAMPLES_SCHEMA = SCHEMA | {"record": pl.Int64}
-"""Columns of exported samples. `record`: the offset of their record in the router's log; null for those of history."""
-EVENTS = {
+Schema = dict[str, Any]
+READABLE = {"ts_ms": "ts", "received_ms": "received", "created_ms": "created"}
+"""Columns of milliseconds, and how the Datetime column beside each is called."""
+
+
+def _schema(columns: Schema) -> Schema:
+    """Columns with those of READABLE beside theirs."""
+    found: Schema = {}
+    for name, kind in columns.items():
+        found[name] = kind
+        if name in READABLE:
+            found[READABLE[name]] = INSTANT
+    return found
+
+
+RECORDED = SCHEMA | {"record": pl.Int64}
+SAMPLES_SCHEMA = _schema(RECORDED)
+"""Columns of exported samples. `count`: how many observations each stands for. `record`: the offset of their record
+in the router's log; null for those of history."""
+_EVENTS: Schema = {
     "source": pl.String,
     "run_id": pl.String,
     "sequence": pl.Int64,
@@ -56,9 +73,37 @@ EVENTS = {
     "by": pl.String,
     "comment": pl.String,
 }
+EVENTS = _schema(_EVENTS)
 """Columns of exported events. `rule`: as JSON; then the figures of the evaluation window. `hidden_by`: callers did not
 see this move; `by`, `comment`: who made it by hand, and why."""
 FIGURES = ("avg", "count", "error_count", "p95")
+_BREAKERS: Schema = {
+    "id": pl.String,
+    "name": pl.String,
+    "metric": pl.String,
+    "kind": pl.String,
+    "op": pl.String,
+    "threshold": pl.Float64,
+    "window_ms": pl.Int64,
+    "min_count": pl.Int64,
+    "router_ids": pl.List(pl.String),
+    "shadow_of": pl.String,
+    "created_ms": pl.Int64,
+    "rule": pl.String,
+}
+BREAKERS = _schema(_BREAKERS)
+"""Columns of the table of breakers as they are now. `rule`: all its fields, as JSON."""
+_ROUTERS: Schema = {
+    "id": pl.String,
+    "name": pl.String,
+    "mode": pl.String,
+    "enabled": pl.Boolean,
+    "breaker_ids": pl.List(pl.String),
+    "created_ms": pl.Int64,
+    "metadata": pl.String,
+}
+ROUTERS = _schema(_ROUTERS)
+"""Columns of the table of routers as they are now. `metadata`: as JSON."""
 
 
 class Span(NamedTuple):
@@ -93,7 +138,7 @@ def export_history(place: Place, span: Span, out: Folder) -> Iterator[int]:
     for name in history.files(place, span.project_id, from_ms=span.from_ms, to_ms=span.to_ms):
         frame = within(frame_of(place, name), span.from_ms, span.to_ms)
         if len(frame):
-            out.write(name, parquet(frame.with_columns(record=pl.lit(None, pl.Int64))))
+            out.write(name, parquet(readable(frame.with_columns(record=pl.lit(None, pl.Int64)))))
             yield len(frame)
 
 
@@ -105,7 +150,7 @@ async def export_log(
     for assigned in assignments:
         rows, number = 0, 0
         async for frame in _logged(LogReader(log, asides), log, assigned, span):
-            history.add(out, span.project_id, frame, f"log.{number:06}")
+            history.add(out, span.project_id, readable(frame), f"log.{number:06}")
             rows, number = rows + len(frame), number + 1
         yield rows
 
@@ -143,10 +188,42 @@ def _samples(record: LogRecord) -> pl.DataFrame:
             "value": batch.value,
             "ok": batch.ok,
             "trace_id": [trace or None for trace in columns.traces] or [None] * n,
+            "count": pl.repeat(1, n, dtype=pl.Int64, eager=True) if batch.count is None else pl.Series(batch.count),
             "record": pl.repeat(record.offset, n, dtype=pl.Int64, eager=True),
         },
-        SAMPLES_SCHEMA,
+        RECORDED,
     )
+
+
+def readable(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with the columns of READABLE beside theirs."""
+    schema = _schema(dict(frame.schema))
+    times = {name: pl.col(ms).cast(INSTANT) for ms, name in READABLE.items() if ms in frame.columns}
+    return frame.with_columns(**times).select(list(schema))
+
+
+def export_breakers(rows: Sequence[BreakerRow], out: Folder) -> int:
+    """Writes the table that says of which breaker, metric and routers events and samples are; how many rows it has."""
+    fields = ("metric", "kind", "op", "threshold", "window_ms", "min_count")
+    found = [
+        {name: getattr(row.rule if name in fields else row, name) for name in _BREAKERS if name != "rule"}
+        | {"router_ids": list(row.router_ids), "rule": msgspec.json.encode(row.rule).decode()}
+        for row in rows
+    ]
+    out.write("breakers.parquet", parquet(readable(pl.DataFrame(found, _BREAKERS))))
+    return len(found)
+
+
+def export_routers(rows: Sequence[RouterRow], out: Folder) -> int:
+    """The same of routers."""
+    found = [
+        {name: getattr(row, name) for name in ("id", "name", "mode", "enabled")}
+        | {"breaker_ids": list(row.breaker_ids), "created_ms": row.inserted_ms}
+        | {"metadata": msgspec.json.encode(row.metadata).decode()}
+        for row in rows
+    ]
+    out.write("routers.parquet", parquet(readable(pl.DataFrame(found, _ROUTERS))))
+    return len(found)
 
 
 async def export_events(store: EventStore, span: Span, out: Folder) -> AsyncIterator[int]:
@@ -170,7 +247,7 @@ async def export_events(store: EventStore, span: Span, out: Folder) -> AsyncIter
 
 
 def _write_events(out: Folder, project_id: str, part: str, rows: Sequence[EventRow]) -> None:
-    frame = pl.DataFrame([_event(row) for row in rows], EVENTS, orient="row")
+    frame = readable(pl.DataFrame([_event(row) for row in rows], _EVENTS, orient="row"))
     for (day,), piece in frame.with_columns(day=pl.col("ts_ms") // DAY_MS).group_by("day", maintain_order=True):
         folder = history.folder_of(project_id, day=int(str(day))).replace("samples/", "events/", 1)
         out.write(f"{folder}/{part}.parquet", parquet(piece.drop("day")))
@@ -178,4 +255,4 @@ def _write_events(out: Folder, project_id: str, part: str, rows: Sequence[EventR
 
 def _event(row: EventRow) -> tuple[Any, ...]:
     special = {name: row.agg.get(name) for name in FIGURES} | {"rule": msgspec.json.encode(row.rule).decode()}
-    return tuple(special[name] if name in special else getattr(row, name) for name in EVENTS)
+    return tuple(special[name] if name in special else getattr(row, name) for name in _EVENTS)

@@ -67,6 +67,8 @@ def _line(row: int) -> int:
 def from_pandas(frame: Any, time: str = "ts_ms") -> pl.DataFrame:
     """A pandas frame's columns, and its index where that holds times: by its name, and as the column `time` where there
     is none. Times with a zone are taken to UTC, text and objects one by one."""
+    if twice := sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}):
+        raise Invalid(f"frame: it has several columns {', '.join(map(repr, twice))}")
     columns = {str(name): _from_pandas(frame[name]) for name in frame.columns}
     if frame.index.dtype.kind == "M":
         index = _from_pandas(frame.index.to_series())

@@ -18,52 +18,123 @@ Nothing is written; the service may go on meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from breaker_actors.clock import SystemClock
-from breaker_actors.errors import Invalid
+from breaker_actors.core.log_entries import Link, RouterView, Splitter
+from breaker_actors.core.model import Rule
+from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.messages import RouterRef
 from breaker_actors.persistence import check_in_use, make_log, make_store
 from breaker_actors.settings import Settings, load_settings
 from breaker_actors.store.base import Store
 from breaker_actors.store.rows import UNREADABLE_RULE, BreakerRow
 from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import LogReader
 from pipelines.sources.routing import RouterPlan, plans
 from pipelines.sources.service_log import OwnLoop, Recorded
 
-__all__ = ["Recorded", "recorded"]
+__all__ = ["Recorded", "of_breaker", "of_router", "recorded"]
 
 NAMED = 10
 """Breakers that a message names."""
+WAYS = "; give data_dir= or set BREAKERS_DATA_DIR"
+"""Of a caller in Python to say where the data is."""
+NOBODY = "00000000-0000-4000-8000-000000000000"
+"""Stands for a breaker that is not made yet."""
 
 
-def recorded(breaker: str | None = None, settings: Settings | None = None) -> Recorded:
+def recorded(
+    breaker: str | None = None, settings: Settings | None = None, *, data_dir: str | Path | None = None
+) -> Recorded:
     """The samples of a breaker, by its id or name; without one, of the only breaker there is. Raises Invalid.
 
-    `settings`: where the service keeps its data; BREAKERS_* variables where none are given."""
-    found = load_settings() if settings is None else settings
+    `data_dir`: where the service keeps its data, or `settings` that say so; BREAKERS_* variables where neither is
+    given."""
+    if settings is not None and data_dir is not None:
+        raise Invalid("give data_dir or settings, not both")
+    given = None if data_dir is None else Path(data_dir).expanduser()
+    found = load_settings(data_dir=given) if settings is None else settings
     with OwnLoop() as loop:
-        return loop.run(_located(breaker, found))
+        return loop.run(_located(breaker, found, WAYS if settings is None and found.database_url is None else ""))
 
 
-async def _located(wanted: str | None, settings: Settings) -> Recorded:
-    await asyncio.to_thread(check_in_use, settings)
+def of_breaker(project_id: str, breaker_id: str, settings: Settings, within_ms: int = 0) -> Recorded:
+    """The same of a breaker that is known, without a look at any other, and without history: what its machine got.
+    `within_ms`: only what was received so long before the logs end; 0: all. Raises NotFound, and Invalid for a rule
+    that can't be read."""
+
+    async def found(store: Store, log: SampleLog) -> Recorded:
+        row = await store.get_breaker(project_id, breaker_id)
+        if row is None:
+            raise NotFound("There is no such breaker.")
+        return await _of_row(store, log, row, (), settings, within_ms)
+
+    with OwnLoop() as loop:
+        return loop.run(_opened(settings, found))
+
+
+def of_router(project_id: str, router_id: str, rule: Rule, settings: Settings, within_ms: int = 0) -> Recorded:
+    """What a breaker of this rule would have got, had it hung on the router all the time: of a canary or weighted one
+    all samples, too. Raises NotFound."""
+
+    async def found(store: Store, log: SampleLog) -> Recorded:
+        router = await store.get_router(project_id, router_id)
+        if router is None:
+            raise NotFound("There is no such router.")
+        row = BreakerRow(
+            id=NOBODY, project_id=project_id, name="draft", rule=rule, actions=None, metadata={}, version=1,
+            created_ms=0, updated_ms=0, router_ids=(router_id,),
+        )  # fmt: skip
+        view = RouterView(version=1, links=(Link(NOBODY, rule.metric),))
+        owned = await store.router_assignments([router_id])
+        links = [RouterRef(one.router_id, "", one.log_slot, 0) for one in owned]
+        logs = await _upto(log, links, SystemClock().now_ms(), within_ms)
+        return Recorded(row, logs, (), settings, Splitter(view))
+
+    with OwnLoop() as loop:
+        return loop.run(_opened(settings, found))
+
+
+async def _located(wanted: str | None, settings: Settings, ways: str) -> Recorded:
+    """`ways`: what to say where there is no data."""
+    try:
+        await asyncio.to_thread(check_in_use, settings)
+    except Invalid as error:
+        raise Invalid(f"{error}{ways}") from None
+
+    async def found(store: Store, log: SampleLog) -> Recorded:
+        rows = await _breakers(store)
+        row = _only(wanted, rows)
+        routers, _ = plans(await store.list_routers(row.project_id), rows)
+        return await _of_row(store, log, row, routers, settings)
+
+    return await _opened(settings, found)
+
+
+async def _opened(settings: Settings, work: Callable[[Store, SampleLog], Awaitable[Recorded]]) -> Recorded:
+    """What is found in a store and a log that are open meanwhile."""
     store, log = make_store(settings), make_log(settings)
     await store.open()
     try:
-        rows = await _breakers(store)
-        row = _only(wanted, rows)
-        if row.rule == UNREADABLE_RULE:
-            raise Invalid(f"the rule of breaker {row.name!r} ({row.id}) can't be read; write it anew with a PATCH")
-        links = [link for assigned in await store.breaker_assignments([row.id]) for link in assigned.routers]
-        logs = await _upto(log, links, SystemClock().now_ms())
-        routers, _ = plans(await store.list_routers(row.project_id), rows)
-        return Recorded(row, logs, [router for router in routers if _gives(router, row.id)], settings)
+        return await work(store, log)
     finally:
         await log.close()
         await store.close()
+
+
+async def _of_row(
+    store: Store, log: SampleLog, row: BreakerRow, routers: Sequence[RouterPlan], settings: Settings, within_ms: int = 0
+) -> Recorded:
+    """`routers`: all that may share history out to the breaker."""
+    if row.rule == UNREADABLE_RULE:
+        raise Invalid(f"the rule of breaker {row.name!r} ({row.id}) can't be read; write it anew with a PATCH")
+    links = [link for assigned in await store.breaker_assignments([row.id]) for link in assigned.routers]
+    logs = await _upto(log, links, SystemClock().now_ms(), within_ms)
+    return Recorded(row, logs, [router for router in routers if _gives(router, row.id)], settings)
 
 
 async def _breakers(store: Store) -> list[BreakerRow]:
@@ -94,15 +165,27 @@ def _gives(router: RouterPlan, breaker_id: str) -> bool:
     return router.view.enabled and any(link.breaker_id == breaker_id for link in router.view.links)
 
 
-async def _upto(log: SampleLog, links: Sequence[RouterRef], now_ms: int) -> list[RouterRef]:
-    """One reference per router, from its first link to where the log ends now. Which of the records in between concern
-    the breaker, the log's own views tell."""
+async def _upto(log: SampleLog, links: Sequence[RouterRef], now_ms: int, within_ms: int = 0) -> list[RouterRef]:
+    """One reference per router, from its first link to where the log ends now, or from so long before that. Which of
+    the records in between concern the breaker, the log's own views tell."""
     routers: dict[str, RouterRef] = {}
     for link in links:
         known = routers.get(link.router_id, link)
         routers[link.router_id] = replace(known, since_offset=min(known.since_offset, link.since_offset))
-    return [
+    found = [
         replace(router, until_offset=await log.find(router.log_slot, router.router_id, now_ms))
         for router in routers.values()
         if router.log_slot
     ]
+    return await _newest(log, found, within_ms) if within_ms else found
+
+
+async def _newest(log: SampleLog, routers: Sequence[RouterRef], within_ms: int) -> list[RouterRef]:
+    """Of what is read the part that was received so long before the last of it."""
+    ends_ms, reader = [0], LogReader(log)
+    for router in routers:
+        record = await reader.at(router, router.until_offset) if router.until_offset else None
+        ends_ms += [] if record is None else [record.received_ms]
+    begins = [await log.find(one.log_slot, one.router_id, max(ends_ms) - within_ms) for one in routers]
+    pairs = zip(routers, begins, strict=True)
+    return [replace(router, since_offset=max(begin, router.since_offset)) for router, begin in pairs]

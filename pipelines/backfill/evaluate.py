@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from breaker_actors.core.log_entries import SampleColumns, Splitter, share_of_trace
+from breaker_actors.core.log_entries import SampleColumns, Splitter, counted, shares_of
 from breaker_actors.core.model import Batch, Effect, Transition
 from breaker_actors.errors import Invalid
 from breaker_actors.messages import EventDraft
@@ -135,9 +135,7 @@ def _columns(piece: pl.DataFrame, shared: bool) -> tuple[SampleColumns, npt.NDAr
     ordered = piece.sort("metric", maintain_order=True)
     counts = ordered.group_by("metric", maintain_order=True).len()
     starts = [0, *np.cumsum(counts["len"].to_numpy()).tolist()]
-    share = None
-    if shared:
-        share = np.array([share_of_trace(trace) if trace else 0 for trace in ordered["trace_id"].to_list()], np.int64)
+    share = shares_of(ordered["trace_id"].to_list()) if shared else None
     batch = Batch(ordered["ts_ms"].to_numpy(), ordered["value"].to_numpy(), ordered["ok"].to_numpy())
     return SampleColumns(counts["metric"].to_list(), starts, batch, share), ordered["at"].to_numpy().astype(np.intp)
 
@@ -145,4 +143,5 @@ def _columns(piece: pl.DataFrame, shared: bool) -> tuple[SampleColumns, npt.NDAr
 def _samples(batch: pl.DataFrame, rows: npt.NDArray[np.intp]) -> Samples:
     ts_ms, at = batch["ts_ms"].to_numpy(), batch["received_ms"].to_numpy()
     at = ts_ms if np.array_equal(ts_ms, at) else at
-    return Samples(at, ts_ms, batch["value"].to_numpy(), batch["ok"].to_numpy()).pick(rows)
+    count = counted(batch["count"].to_numpy())
+    return Samples(at, ts_ms, batch["value"].to_numpy(), batch["ok"].to_numpy(), count=count).pick(rows)

@@ -20,6 +20,7 @@ import polars as pl
 from breaker_actors.errors import Invalid
 from pipelines.backfill.validation import REJECTS, Judged, Norms
 from pipelines.sources.files import Layout, check_regular
+from pipelines.sources.history_store import with_count
 from pipelines.sources.object_store import Place
 from pipelines.sources.routing import BreakerPlan, RouterPlan
 
@@ -234,7 +235,7 @@ def live_of(place: Place, manifest: Manifest, chunk: Chunk) -> pl.DataFrame | No
     content = place.read(f"{manifest.folder}/live/{manifest.chunk_of(chunk.number)}.parquet")
     if content is None:
         return None
-    return pl.read_parquet(io.BytesIO(content)).sort("received_ms", maintain_order=True)
+    return with_count(pl.read_parquet(io.BytesIO(content))).sort("received_ms", maintain_order=True)
 
 
 def is_marked(place: Place, manifest: Manifest, mark: str) -> bool:

@@ -38,7 +38,8 @@ def run_of(place: Place, project_id: str, run_id: str) -> Run:
     folder = f"runs/project={project_id}/{check_run_id(run_id)}"
     content, done = place.read(f"{folder}/manifest.json"), place.read(f"{folder}/done.json")
     if content is None:
-        raise Invalid(f"there is no run {run_id} in this project; `breakers backfills list` shows those there are")
+        known = "`breakers backfills list` shows those there are"
+        raise Invalid(f"there is no run {run_id} in project {project_id}; {known}")
     summary = None if done is None else msgspec.json.decode(done, type=Summary)
     return Run(run_id, msgspec.json.decode(content, type=Manifest).now_ms, summary)
 

@@ -77,13 +77,20 @@ def part_of(path: str, start: int = 0, count: int | None = None) -> Part:
 
 
 def _shape_of(part: Part, layout: Layout, norms: Norms) -> Shape:
-    shape = Shape.of(part, layout)
-    for name, option in (("router_id", "--router"), ("metric", "--metric")):
-        if name not in shape.names and getattr(norms, name) is None:
-            raise Invalid(
-                f"{part.label}: there is no column {layout.theirs(name)!r}; "
-                f"rename one with --column {name}=THEIRS, or say {option} for all rows"
-            )
+    schema = part.schema()
+    options = {"router_id": "--router", "metric": "--metric"}
+    lacking = [
+        f"there is no column {layout.theirs(name)!r}; rename one with --column {name}=THEIRS, or say {option} for all "
+        "rows"
+        for name, option in options.items()
+        if layout.theirs(name) not in schema and name not in layout.renamed and getattr(norms, name) is None
+    ]
+    try:
+        shape = Shape.of(part, layout, schema)
+    except Invalid as error:
+        raise Invalid("; ".join([str(error), *lacking])) from None
+    if lacking:
+        raise Invalid(f"{part.label}: {'; '.join(lacking)}")
     return shape
 
 

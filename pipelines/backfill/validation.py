@@ -1,8 +1,8 @@
 """Each row of a batch judged alone: good samples in the shape of the history store, and for the others what is wrong.
 
 The reasons are the words of ingest (semantics.md section 6): invalid_router_id, invalid_metric, invalid_ts_ms,
-ts_ms_in_future, invalid_value, invalid_ok, and the same for received_ms. What spoils a whole file, such as a column of
-the wrong type, raises Invalid as in `pipelines.sources.files`.
+ts_ms_in_future, invalid_value, invalid_ok, invalid_count, and the same for received_ms. What spoils a whole file, such
+as a column of the wrong type, raises Invalid as in `pipelines.sources.files`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipelines.sources.files import Layout, Rows, Shape
 from pipelines.sources.history_store import SCHEMA
 
 METRIC_LENGTH_MAX = 128
-ORDER = ("router_id", "metric", "ts_ms", "value", "ok", "received_ms", "trace_id")
+ORDER = ("router_id", "metric", "ts_ms", "value", "ok", "received_ms", "trace_id", "count")
 """A row is rejected for the first of its columns that isn't right."""
 REJECTS = ("file", "row", "column", "reason", *SCHEMA)
 """Columns of the file of rejected rows: where the row is, what is wrong, and the row as it was."""
@@ -97,6 +97,7 @@ def _completed(parsed: pl.DataFrame, norms: Norms) -> pl.DataFrame:
         pl.col("value"),
         pl.col("ok").fill_null(True),
         pl.col("trace_id"),
+        pl.col("count").fill_null(1),
     )
 
 

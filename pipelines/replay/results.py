@@ -94,12 +94,15 @@ def _stay(run: Run, state: str, from_ms: int, to_ms: int) -> tuple[str, str, int
 
 def _outcome(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
     tally = run.tally
+    latencies = tally.latencies()
+    judged = {} if windows is None else {"caught": len(latencies), "false_trips": tally.false_trips}
     row: dict[str, Any] = {
+        "trips": tally.trips,
+        **judged,
         "samples": run.samples,
         "late": run.late,
         "truncated": run.truncated,
         "transitions": tally.transitions,
-        "trips": tally.trips,
         "incidents": tally.incidents,
         "recoveries": tally.recoveries,
         **{f"{state}_ms": spent for state, spent in tally.time_in.items()},
@@ -109,21 +112,14 @@ def _outcome(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
         row |= {f"shown_{state}_ms": spent for state, spent in tally.shown_in.items()}
     if windows is None:
         return row
-    latencies = tally.latencies()
     mean = round(sum(latencies) / len(latencies)) if latencies else None
-    caught = {
-        "windows": len(run.judged()),
-        "caught": len(latencies),
-        "false_trips": tally.false_trips,
-        "latency_ms": mean,
-    }
-    return row | caught
+    return row | {"windows": len(run.judged()), "latency_ms": mean}
 
 
 def summary(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
     """One row per rule."""
     rows = [
-        {"breaker": run.candidate.name, "from_ms": run.first_ms, "to_ms": run.last_ms} | _outcome(run, windows)
+        {"breaker": run.candidate.name} | _outcome(run, windows) | {"from_ms": run.first_ms, "to_ms": run.last_ms}
         for run in runs
     ]
     return _frame(rows).with_columns(
@@ -147,7 +143,8 @@ def sweep(runs: Sequence[Run], windows: list[Labelled] | None) -> pl.DataFrame:
     frame = _frame(rows)
     by, descending = [pl.col("trips") == 0, pl.col("trips"), pl.col("open_ms")], [False, False, False]
     if windows is not None:
-        by, descending = [pl.col("caught"), pl.col("false_trips"), pl.col("latency_ms")], [True, False, False]
+        by = [pl.col("caught"), pl.col("false_trips"), pl.col("latency_ms"), pl.col("open_ms")]
+        descending = [True, False, False, False]
     ranked = frame.sort(by, descending=descending, nulls_last=True, maintain_order=True)
     return pl.concat(ranked.filter(pl.col("breaker") == name) for name in names) if several else ranked
 
@@ -204,4 +201,4 @@ def _plain_run(run: Run, windows: list[Labelled] | None) -> dict[str, Any]:
         told = {"start_ms": window.start_ms, "end_ms": window.end_ms, "first_trip_ms": first, "latency_ms": latency_ms}
         already_open = first is not None and first < window.start_ms
         shown.append(told | {"already_open": already_open, "has_samples": i in judged})
-    return row | {"windows": shown, "caught_all": row["caught"] == len(judged)}
+    return row | {"windows": shown, "caught_all": row["caught"] == len(judged) if judged else None}

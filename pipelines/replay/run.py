@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import numpy as np
 import polars as pl
 
-from breaker_actors.core.log_entries import Gap
+from breaker_actors.core.log_entries import Gap, counted
 from breaker_actors.errors import Invalid
 from pipelines.candidates import Candidate, Value
 from pipelines.columns import Samples
@@ -19,18 +20,21 @@ from pipelines.sources import passed_over as passing
 from pipelines.sources.files import Born, ControlSet, InForce, Log, Source
 
 Progress = Callable[[int], None]
+ROUTERS_TOLD, ROWS_LOOKED_AT = 10, 1_000
+"""Routers that are told apart in what a rule takes, and rows of a batch that are looked at for more than two."""
 
 
 @dataclass(slots=True)
 class Run:
     """One breaker's way over the samples. `setting`: what a sweep changed of the rule named `swept`; None: the rule as
-    given. `sketch`: to be drawn on the way."""
+    given. `sketch`: to be drawn on the way; `watch`: see the engine's Walk."""
 
     candidate: Candidate
     tally: Tally
     setting: dict[str, Value] | None = None
     swept: str = ""
     sketch: Sketch | None = None
+    watch: Callable[[], None] | None = None
     samples: int = 0
     first_ms: int = 0
     last_ms: int = 0
@@ -38,6 +42,8 @@ class Run:
     truncated: int = 0
     columns: tuple[str, ...] = ()
     """What the samples have."""
+    routers: int = 0
+    """Of how many routers it took samples without naming any, up to ROUTERS_TOLD."""
 
     def judged(self) -> list[int]:
         """Numbers of the labelled windows that samples reach; the others are neither caught nor missed."""
@@ -103,6 +109,8 @@ class Stream:
         )
         self.taken = 0
         self._first_ms: int | None = None
+        self._routers: list[str] = []
+        """Those whose samples it takes, where it names none; no more than ROUTERS_TOLD."""
 
     def feed(self, batch: pl.DataFrame) -> None:
         """The next samples of the source."""
@@ -117,9 +125,25 @@ class Stream:
         if self._first_ms is None:
             self._begin(int(samples.at[0]))
         self.taken += len(batch)
+        if not router_ids and "router_id" in batch.columns and len(self._routers) < ROUTERS_TOLD:
+            self._note_routers(batch["router_id"])
         for sketch in self._sketches:
             sketch.add(samples)
         self._engine.feed(samples)
+
+    def _note_routers(self, column: pl.Series) -> None:
+        """That there is more than one is seen for sure. How many more is told by some rows of each batch, which costs
+        next to nothing and can miss a rare one."""
+        known = self._routers
+        if not known:
+            known.append(column[0])
+        if len(known) == 1:
+            differs = column != known[0]
+            if not differs.any():
+                return
+            known.append(column[differs.arg_max() or 0])
+        found = column.gather_every(len(column) // ROWS_LOOKED_AT + 1).unique(maintain_order=True)
+        known += [router for router in found if router not in known][: ROUTERS_TOLD - len(known)]
 
     def note(self, item: Born | ControlSet | Gap | InForce) -> None:
         """What a log says between samples."""
@@ -151,13 +175,16 @@ class Stream:
             assert walk.walker is not None
             run.tally.finish(last_ms)
             run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, last_ms
-            run.late, run.truncated = walk.walker.lost
+            run.routers = len(self._routers)
+            run.late, run.truncated = walk.walker.breaker.lost
 
 
 def _walk(run: Run) -> Walk:
     sketch = run.sketch
     figures, look = (run.tally.kept, None) if sketch is None else (True, sketch.look)
-    return Walk(run.candidate.rule, run.tally.tell, figures, look, run.tally.steer, run.candidate.follows_log)
+    return Walk(
+        run.candidate.rule, run.tally.tell, figures, look, run.tally.steer, run.candidate.follows_log, run.watch
+    )
 
 
 class Seen:
@@ -178,7 +205,24 @@ class Seen:
         wanted = {name: values for name, values in given.items() if values}
         asked = " and ".join(f"{name} {' or '.join(map(repr, values))}" for name, values in wanted.items())
         there = "; ".join(f"{name}: {', '.join(map(repr, self._names[name][: self.MOST]))}" for name in wanted)
-        return f"no sample has {asked}; there are {there}"
+        differ = "; samples name their routers, the rule has ids: {}" if self._names_for_ids(router_ids) else ""
+        return f"no sample has {asked}; there are {there}{differ.format(NAMES_OR_IDS)}"
+
+    def _names_for_ids(self, router_ids: Sequence[str]) -> bool:
+        """Whether the rule has ids of routers where samples have something else."""
+        there = self._names["router_id"]
+        return bool(there) and any(map(is_id, router_ids)) and not any(map(is_id, there))
+
+
+NAMES_OR_IDS = "say the names in its router_ids, or leave router_id and router_ids out of it to take all samples"
+
+
+def is_id(text: str) -> bool:
+    """Whether a text is an id as the service makes them."""
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False
 
 
 def samples_of(batch: pl.DataFrame) -> Samples:
@@ -187,4 +231,6 @@ def samples_of(batch: pl.DataFrame) -> Samples:
     at = batch["received_ms"].to_numpy() if "received_ms" in batch.columns else ts_ms
     ok = batch["ok"].to_numpy() if "ok" in batch.columns else np.ones(len(batch), np.bool_)
     trace = batch["trace_id"] if "trace_id" in batch.columns else None
-    return Samples(at, ts_ms, value, ok, trace, batch["record"].to_numpy() if "record" in batch.columns else None)
+    record = batch["record"].to_numpy() if "record" in batch.columns else None
+    count = counted(batch["count"].to_numpy()) if "count" in batch.columns else None
+    return Samples(at, ts_ms, value, ok, trace, record, count)

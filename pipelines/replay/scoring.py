@@ -197,13 +197,24 @@ def belonging(windows: Sequence[Labelled], grace_ms: int, began_ms: int, end_ms:
 
 def labelled(given: Any, names: Sequence[str]) -> list[Labelled]:
     """Labelled windows from a file, or from what such a file holds: a list of [start, end], or an object with such a
-    list per file name, of which those of `names` are taken. Times are Unix milliseconds, ISO 8601, datetime, pandas
-    Timestamp or numpy datetime64; UTC unless they say otherwise. Raises Invalid."""
-    where = "windows"
+    list per file name, of which those of `names` are taken. A window may be an object with start and end, too, and all
+    of them a frame with these columns. Times are Unix milliseconds, ISO 8601, datetime, pandas Timestamp or numpy
+    datetime64; UTC unless they say otherwise. Raises Invalid."""
+    return labelled_files(given, names)[0]
+
+
+def labelled_files(given: Any, names: Sequence[str]) -> tuple[list[Labelled], list[str]]:
+    """The same, and the names of which there are labels."""
+    where, taken = "windows", list[str]()
     if isinstance(given, str | Path):
         where = str(given)
         given = _read(Path(given))
+    if hasattr(given, "columns"):
+        given = _rows(given)
+    if isinstance(given, Mapping) and set(given) == {"start", "end"}:
+        given = [given]
     if isinstance(given, Mapping):
+        taken = [name for name in names if name in given]
         found = [given[name] for name in names if name in given]
         if not found:
             raise Invalid(
@@ -212,7 +223,16 @@ def labelled(given: Any, names: Sequence[str]) -> list[Labelled]:
         given = [pair for pairs in found for pair in (pairs if isinstance(pairs, list) else [pairs])]
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise Invalid(f"{where}: expected a list of [start, end]")
-    return sorted(_window(pair, f"{where}, window {i}") for i, pair in enumerate(given, 1))
+    return sorted(_window(pair, f"{where}, window {i}") for i, pair in enumerate(given, 1)), taken
+
+
+def _rows(frame: Any) -> list[Any]:
+    """Start and end of each row of a polars or pandas frame."""
+    if not {"start", "end"} <= set(frame.columns):
+        raise Invalid(
+            f"windows: a frame of them has columns start and end, this one {', '.join(map(str, frame.columns))}"
+        )
+    return list(zip(frame["start"].to_list(), frame["end"].to_list(), strict=True))
 
 
 def _read(path: Path) -> Any:
@@ -227,6 +247,8 @@ def _read(path: Path) -> Any:
 def _window(pair: Any, where: str) -> Labelled:
     if isinstance(pair, Labelled):
         return pair
+    if isinstance(pair, Mapping) and {"start", "end"} <= set(pair):
+        pair = [pair["start"], pair["end"]]
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise Invalid(f"{where}: expected [start, end]")
     start_ms, end_ms = (_time(one, where) for one in pair)

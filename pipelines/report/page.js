@@ -306,8 +306,21 @@ const headed = name => SPENT.includes(name) ? name.slice(0, -3) : name;
 /** A cell's colour: grey where not all are caught, the redder the more false trips beyond the fewest. Time until they are
  caught goes from soon to late between those that no other one beats: they tie. */
 function colours(sweep, rows) {
-  const bad = row => sweep.judged ? row.false_trips : row.trips;
-  const full = row => !sweep.judged || row.caught === row.windows;
+  return sweep.judged ? judgedColours(rows) : countedColours(rows);
+}
+/** Where no failure is labelled nothing says which setting is right: grey never trips, the others go from few to many. */
+function countedColours(rows) {
+  const counts = rows.map(row => row.trips).filter(count => count > 0);
+  const fewest = Math.min(...counts), most = Math.max(...counts);
+  const share = row => most > fewest ? Math.log(row.trips / fewest) / Math.log(most / fewest) : 0;
+  const of = row => row.trips ? mixed("var(--late)", share(row), "var(--soon)") : "var(--miss)";
+  const marks = [["miss", "never trips"], counts.length ? ["soon", `fewest trips (${fewest})`] : null,
+    most > fewest ? ["late", `most trips (${most})`] : null];
+  return {of, marks: marks.filter(Boolean)};
+}
+const mixed = (one, share, other) => `color-mix(in srgb, ${one} ${Math.round(share * 100)}%, ${other})`;
+function judgedColours(rows) {
+  const bad = row => row.false_trips, full = row => row.caught === row.windows;
   const most = Math.max(0, ...rows.filter(full).map(bad));
   const timed = rows.filter(row => full(row) && Number.isFinite(row.latency_ms)), fewest = Math.min(...timed.map(bad));
   const times = timed.filter(row => bad(row) === fewest).map(row => row.latency_ms);
@@ -315,10 +328,12 @@ function colours(sweep, rows) {
   const badness = row => most > least ? Math.max(0, Math.log1p(bad(row) - least) / Math.log1p(most - least)) : 0;
   const lateness = row => !(late > soon) || !Number.isFinite(row.latency_ms) ? 0
     : Math.min(1, Math.max(0, Math.log((row.latency_ms + 1) / (soon + 1)) / Math.log((late + 1) / (soon + 1))));
-  const mixed = (one, share, other) => `color-mix(in srgb, ${one} ${Math.round(share * 100)}%, ${other})`;
   const of = row => !full(row) ? "var(--miss)"
     : mixed("var(--bad)", badness(row), mixed("var(--late)", lateness(row), "var(--soon)"));
-  return {of, soon, late, least, most};
+  const marks = [Number.isFinite(soon) ? ["soon", `all caught, fewest false trips (${least}), soonest (${span(soon)})`] : null,
+    late > soon ? ["late", `the same, latest (${span(late)})`] : null,
+    most > least ? ["bad", `all caught, most false trips (${most})`] : null, ["miss", "not all caught"]];
+  return {of, marks: marks.filter(Boolean)};
 }
 function heat(sweep, rows, detail) {
   const distinct = field => [...new Set(rows.map(row => row[field]))].sort((a, b) => a > b ? 1 : a < b ? -1 : 0);
@@ -347,11 +362,8 @@ function heat(sweep, rows, detail) {
     ...heads.map(a => node("th", {}, a === null ? "" : shown(across, a)))), ...distinct(down).map(d =>
     node("tr", {}, node("th", {}, shown(down, d)), ...heads.map(a => cell(d, a)))));
   const mark = (name, words) => node("b", {}, node("span", {style: `background:var(--${name})`}), words);
-  const told = !sweep.judged ? null : node("p", {class: "key dim"},
-    Number.isFinite(paint.soon) ? mark("soon", `all caught, fewest false trips (${paint.least}), soonest (${span(paint.soon)})`) : null,
-    paint.late > paint.soon ? mark("late", `the same, latest (${span(paint.late)})`) : null,
-    paint.most > paint.least ? mark("bad", `all caught, most false trips (${paint.most})`) : null, mark("miss", "not all caught"));
-  return [told, node("div", {class: "scroll", style: "max-height:none"}, made)].filter(Boolean);
+  const told = node("p", {class: "key dim"}, ...paint.marks.map(([name, words]) => mark(name, words)));
+  return [told, node("div", {class: "scroll", style: "max-height:none"}, made)];
 }
 if (content.sweep) {
   const sweep = content.sweep, all = sweep.rows.map(row => Object.fromEntries(sweep.names.map((name, i) => [name, row[i]])));

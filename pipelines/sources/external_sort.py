@@ -27,6 +27,7 @@ class Sorted:
     def __init__(self, source: Source, *, run_bytes: int = RUN_BYTES) -> None:
         self.names, self.words = source.names, getattr(source, "words", None)
         self.titles: list[str] = getattr(source, "titles", source.names)
+        self.unread = getattr(source, "unread", None)
         self._source, self._run_bytes = source, run_bytes
 
     def rows(self) -> int | None:

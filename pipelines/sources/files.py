@@ -2,8 +2,8 @@
 
 A source hands out the same batches each time it is asked. `pipelines.sources.service_log` reads a service's log instead
 of files. A batch is a polars frame with `ts_ms` (Int64), `value` (Float64) and, where the input has them, `received_ms`
-(Int64), `ok` (Boolean), `metric`, `router_id`, `trace_id` (String), `record` (Int64): a change of it is an arrival of
-its own.
+(Int64), `ok` (Boolean), `metric`, `router_id`, `trace_id` (String), `count` (Int64): how many observations each stands
+for, `record` (Int64): a change of it is an arrival of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import glob
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,11 +25,11 @@ import polars as pl
 
 from breaker_actors.clock import moment
 from breaker_actors.core.log_entries import Gap
-from breaker_actors.core.model import Control, Rule
+from breaker_actors.core.model import COUNT_MAX, Control, Rule
 from breaker_actors.errors import Invalid
 
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-REQUIRED, OPTIONAL = ("ts_ms", "value"), ("ok", "received_ms", "metric", "router_id", "trace_id")
+REQUIRED, OPTIONAL = ("ts_ms", "value"), ("ok", "received_ms", "metric", "router_id", "trace_id", "count")
 WITH_RECORD = (*OPTIONAL, "record")
 NAMES = REQUIRED + WITH_RECORD
 TIMES, TEXTS = ("ts_ms", "received_ms"), ("metric", "router_id", "trace_id")
@@ -98,10 +98,11 @@ class Words(NamedTuple):
     rename: str
     sort: str
     unit: str
+    unit_option: str
 
 
-COMMAND = Words("--column {}=THEIRS", "say --sort", "say --time-unit s, us or ns")
-PYTHON = Words('columns={{"{}": THEIRS}}', "give sort=True", "give time_unit='s', 'us' or 'ns'")
+COMMAND = Words("--column {}=THEIRS", "say --sort", "say --time-unit s, us or ns", "--time-unit")
+PYTHON = Words('columns={{"{}": THEIRS}}', "give sort=True", "give time_unit='s', 'us' or 'ns'", "time_unit")
 EARLIEST_MS = 631_152_000_000
 """1990: times before it are probably in another unit."""
 TIME_UNITS = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -135,6 +136,13 @@ class Layout:
         """What the input calls it."""
         return self.renamed.get(name, name)
 
+    def found(self, schema: Collection[str]) -> dict[str, str]:
+        """Our names of the columns that the input has -> its own. What was named as another of ours is not read under
+        its own name, too."""
+        taken = set(self.renamed.values())
+        known = (*REQUIRED, *(name for name in self.wanted if name in self.renamed or name not in taken))
+        return {name: self.theirs(name) for name in NAMES if name in known and self.theirs(name) in schema}
+
 
 def early(first_ms: int, words: Words) -> str | None:
     """What to say of samples that begin before 1990; None of others."""
@@ -144,18 +152,48 @@ def early(first_ms: int, words: Words) -> str | None:
     return f"the samples begin in {at[:4]}, at {at}; if their times are in another unit, {words.unit}"
 
 
-class Frames:
-    """A source over a frame that lies in memory, or is read lazily."""
+class Unread:
+    """Columns of the input that nothing reads, by their names."""
 
-    def __init__(self, frame: pl.DataFrame | pl.LazyFrame, columns: Layout, *, ordered: bool = True) -> None:
-        self.names, self.words = ["frame"], columns.words
-        self._lazy, self._layout, self._ordered = frame.lazy(), columns, ordered
+    MOST = 100
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def note(self, there: Iterable[str], columns: Layout, read: Collection[str]) -> None:
+        """What one part has; what a column that is read says as well is no news. No more than MOST are kept."""
+        taken = {columns.theirs(name) for name in read}
+        for name in there:
+            if name not in taken and SAID_BY.get(name) not in read and len(self.names) < self.MOST:
+                self.names[name] = None
+
+
+SAID_BY = {
+    "received": "received_ms",
+    **dict.fromkeys(("project", "router"), "router_id"),
+    **dict.fromkeys(("ts", "day", "date", "dt", "year", "month", "hour"), "ts_ms"),
+}
+"""Columns that `breakers export` and folders of days have beside others that say the same."""
+
+
+class Frames:
+    """A source over frames that lie in memory, or are read lazily, one after the other."""
+
+    def __init__(self, frames: Frame | Sequence[Frame], columns: Layout, *, ordered: bool = True) -> None:
+        many = [frames] if isinstance(frames, pl.DataFrame | pl.LazyFrame) else frames
+        self.names = ["frame"] if len(many) == 1 else [f"frame {number}" for number in range(1, len(many) + 1)]
+        self.words, self.unread = columns.words, Unread()
+        self._parts = [Part(name, one.lazy) for name, one in zip(self.names, many, strict=True)]
+        self._layout, self._ordered = columns, ordered
 
     def rows(self) -> int | None:
-        return int(self._lazy.select(pl.len()).collect().item())
+        return sum(int(part.open().select(pl.len()).collect().item()) for part in self._parts)
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        return checked([Part(self.names[0], lambda: self._lazy)], self._layout, self._ordered)
+        return checked(self._parts, self._layout, self._ordered, self.unread)
+
+
+Frame = pl.DataFrame | pl.LazyFrame
 
 
 class Files:
@@ -169,7 +207,7 @@ class Files:
         self.names = [place.name for place in self.places]
         self.titles = [place.title for place in self.places]
         """The names, with the way to a file from the folder that was given."""
-        self.words = columns.words
+        self.words, self.unread = columns.words, Unread()
         self._layout, self._ordered = columns, ordered
 
     def rows(self) -> int | None:
@@ -179,7 +217,7 @@ class Files:
         return sum(int(batch.item()) for batches in counts for batch in batches)
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        return checked([place.part() for place in self.places], self._layout, self._ordered)
+        return checked([place.part() for place in self.places], self._layout, self._ordered, self.unread)
 
 
 PACKED = (".gz", ".zst")
@@ -329,11 +367,19 @@ def _scan_file(path: Path) -> pl.LazyFrame:
         case "csv":
             return pl.scan_csv(path, infer_schema=False, glob=False)
         case "ndjson":
+            if path.suffix.lower() not in PACKED and is_blank(path):
+                raise Invalid(f"{path} is empty")
             alone = glob.escape(str(path))  # unlike the others this one has no word for it
             known = pl.scan_ndjson(alone, infer_schema_length=1).collect_schema().names()
             return pl.scan_ndjson(alone, schema=dict.fromkeys([*known, *NAMES], pl.String))
         case _:
             raise Invalid(f"{path}: {READABLE}")
+
+
+def is_blank(path: Path) -> bool:
+    """Whether nothing is in a text file but blanks."""
+    with path.open("rb") as lines:
+        return not any(line.strip() for line in lines)
 
 
 def bad_row(path: Path) -> str:
@@ -396,13 +442,20 @@ class Part:
             raise Invalid(f"{self.label} can't be read: {words}") from None
 
 
-def checked(parts: Sequence[Part], columns: Layout, ordered: bool) -> Iterator[pl.DataFrame]:
-    """The batches of all parts in one shape; raises Invalid with file, row (counted from 1) and column."""
+def checked(
+    parts: Sequence[Part], columns: Layout, ordered: bool, unread: Unread | None = None
+) -> Iterator[pl.DataFrame]:
+    """The batches of all parts in one shape; raises Invalid with file, row (counted from 1) and column. `unread` is
+    told of their other columns."""
     first: Shape | None = None
     last_ms = 0
-    recorded = "record" in columns.wanted and any(columns.theirs("record") in part.schema() for part in parts)
-    for part in parts:
-        shape, row = Shape.of(part, columns), 0
+    schemas = [part.schema() for part in parts]
+    named = {name for schema in schemas for name in columns.found(schema)}
+    for part, schema in zip(parts, schemas, strict=True):
+        row = 0
+        shape = Shape.of(part, columns, schema)
+        if unread is not None:
+            unread.note(schema, columns, shape.names)
         for batch in part.batches([pl.col(columns.theirs(name)).alias(name) for name in shape.names]):
             if not len(batch):
                 continue
@@ -416,7 +469,16 @@ def checked(parts: Sequence[Part], columns: Layout, ordered: bool) -> Iterator[p
             if ordered:
                 rows.check_order(key, last_ms)
             last_ms, row = int(key[-1]), row + len(batch)
-            yield batch.with_columns(_arrival(batch).alias("record")) if recorded else batch
+            yield _completed(batch, named)
+
+
+def _completed(batch: pl.DataFrame, named: Collection[str]) -> pl.DataFrame:
+    """The batch with what only other parts say: counts and records."""
+    if "count" in named and "count" not in batch.columns:
+        batch = batch.with_columns(count=pl.lit(1, pl.Int64))
+    if "record" in named:
+        batch = batch.with_columns(record=_arrival(batch))
+    return batch.select(name for name in NAMES if name in batch.columns)
 
 
 def _arrival(batch: pl.DataFrame) -> pl.Expr:
@@ -446,16 +508,13 @@ class Shape:
         return tuple(self.kinds)
 
     @classmethod
-    def of(cls, part: Part, columns: Layout) -> Shape:
-        """What the part has of the columns that are wanted."""
-        schema = part.schema()
-        for name in (*REQUIRED, *columns.named):
-            if columns.theirs(name) not in schema:
-                there = ", ".join(schema.names()) or "none"
-                hint = "" if columns.theirs(name) != name else f"; rename one with {columns.words.rename.format(name)}"
-                raise Invalid(f"{part.label}: there is no column {columns.theirs(name)!r}, there are {there}{hint}")
-        found = {name: columns.theirs(name) for name in NAMES if name in REQUIRED or name in columns.wanted}
-        kinds = {name: schema[theirs] for name, theirs in found.items() if theirs in schema}
+    def of(cls, part: Part, columns: Layout, schema: pl.Schema | None = None) -> Shape:
+        """What the part has of the columns that are wanted. `schema`: the part's, where it is known."""
+        schema = part.schema() if schema is None else schema
+        asked = dict.fromkeys((*REQUIRED, *columns.named))
+        if missing := [name for name in asked if columns.theirs(name) not in schema]:
+            raise _without(missing, part, columns, schema)
+        kinds = {name: schema[theirs] for name, theirs in columns.found(schema).items()}
         return cls(part.label, {name: ANY if part.is_text else _kind(kind) for name, kind in kinds.items()})
 
     def without(self, names: Iterable[str]) -> Shape:
@@ -463,10 +522,10 @@ class Shape:
         return Shape(self.label, {name: kind for name, kind in self.kinds.items() if name not in dropped})
 
     def check(self, other: Shape, columns: Layout) -> None:
-        """Samples of one run have one shape, but for records, which not all of them need to name."""
+        """Samples of one run have one shape, but for counts and records, which not all of them need to name."""
         for name in NAMES:
             here, there = self.kinds.get(name), other.kinds.get(name)
-            if name == "record" and None in (here, there):
+            if name in ("count", "record") and None in (here, there):
                 continue
             if here != there and (here is None or there is None or ANY not in (here, there)):
                 raise Invalid(
@@ -475,7 +534,28 @@ class Shape:
                 )
 
 
+def _without(missing: Sequence[str], part: Part, columns: Layout, schema: pl.Schema) -> Invalid:
+    """The error that names all columns that a part lacks, and which it has."""
+    there = ", ".join(schema.names()) or "none"
+    ours = [name for name in missing if columns.theirs(name) == name]
+    ways = " ".join(columns.words.rename.format(name) for name in ours)
+    if columns.words is PYTHON and ours:
+        ways = "columns={" + ", ".join(f'"{name}": THEIRS' for name in ours) + "}"
+    hint = f"; rename {'one' if len(ours) == 1 else 'some'} with {ways}" if ours else ""
+    if len(schema) == 1 and ";" in there:
+        hint = "; it is separated by semicolons, columns are separated by commas"
+    named = ", ".join(repr(columns.theirs(name)) for name in missing)
+    what = f"is no column {named}" if len(missing) == 1 else f"are no columns {named}"
+    return Invalid(f"{part.label}: there {what}, there are {there}{hint}")
+
+
 ANY = "text to be parsed, or blank"
+FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+
+
+def _has_fractions(column: pl.Series) -> bool:
+    numbers = column.cast(pl.Float64, strict=False)
+    return bool((numbers != numbers.floor()).any())
 
 
 def _kind(kind: pl.DataType) -> str:
@@ -489,6 +569,10 @@ def _kind(kind: pl.DataType) -> str:
     if kind == pl.Null:
         return ANY
     return "flags" if kind == pl.Boolean else str(kind)
+
+
+JOINED = "all that is given is one series; files of different things belong into runs of their own; those of one are"
+"""Of a part that begins before the one above it ends."""
 
 
 class Rows:
@@ -523,17 +607,17 @@ class Rows:
         row = 0 if times[0] < last_ms else int(back[0]) + 1 if len(back) else None
         if row is not None:
             name, before = self._columns.theirs(key.name), last_ms if row == 0 else int(times[row - 1])
-            joined = "" if self._row + row else "all that is given is one series; "
+            told = "samples are" if self._row + row else JOINED
             raise Invalid(
                 f"{self._label}, row {self._row + row + 1}: {name} {int(times[row])} comes after {before}; "
-                f"{joined}samples are read in order of time (sort them first, or {self._columns.words.sort})"
+                f"{told} read in order of time (sort them first, or {self._columns.words.sort})"
             )
 
     # one column each
 
     def _time(self, column: pl.Series) -> pl.Series:
         kind = column.dtype
-        if kind.is_integer() or (kind.is_float() and self._columns.time_unit == "s"):
+        if kind.is_integer() or kind.is_float():
             times = self._in_ms(column)
         elif kind == pl.String:
             times = self._in_ms(column.str.strip_chars())
@@ -544,7 +628,10 @@ class Rows:
         else:
             raise self._wrong_type(column, "Unix milliseconds or a time")
         unit = self._columns.time_unit
-        self._refuse(column, times.is_null(), f"is not a time; {time_forms(unit)}")
+        seconds = (
+            "" if unit == "s" or not _has_fractions(column) else f"; if it is in seconds, {self._columns.words.unit}"
+        )
+        self._refuse(column, times.is_null(), f"is not a time; {time_forms(unit)}{seconds}")
         outside = (times < 0) | (times > LATEST_MS)
         if outside.any():
             hint = f"; if it is in another unit, {self._columns.words.unit}"
@@ -558,7 +645,11 @@ class Rows:
             seconds = column.cast(pl.Float64, strict=False)
             finite = pl.select(pl.when(seconds.is_finite()).then(seconds)).to_series()
             return (finite * 1000).round().clip(-1, LATEST_MS + 1).cast(pl.Int64)
-        numbers = column.cast(pl.Int64, strict=False)
+        floats = column.cast(pl.Float64, strict=False)
+        whole = pl.select(pl.when((floats == floats.floor()) & (floats.abs() < 1 << 53)).then(floats)).to_series()
+        numbers = whole.cast(pl.Int64) if column.dtype.is_float() else column.cast(pl.Int64, strict=False)
+        if column.dtype == pl.String and numbers.null_count():  # whole numbers as a float is written
+            numbers = numbers.fill_null(whole.cast(pl.Int64))
         return numbers if unit == "ms" else numbers // (TIME_UNITS[unit] // 1000)
 
     def _parsed_times(self, column: pl.Series) -> pl.Series:
@@ -585,15 +676,27 @@ class Rows:
         return numbers
 
     def _ok(self, column: pl.Series) -> pl.Series:
-        """true and false, or 1 and 0; blank is true."""
+        """true and false, or 1 and 0, also as 1.0 and 0.0; blank is true."""
         if column.dtype == pl.Boolean:
             return column.fill_null(True)
-        if column.dtype != pl.String and not column.dtype.is_integer():
+        if column.dtype != pl.String and _kind(column.dtype) != "numbers":
             raise self._wrong_type(column, "true and false")
         text = column.cast(pl.String).str.strip_chars().str.to_lowercase().replace("", None)
-        flags = text.replace_strict({"true": True, "1": True, "false": False, "0": False}, default=None)
+        flags = text.replace_strict(FLAGS, default=None)
         self._refuse(column, flags.is_null() & text.is_not_null(), "is neither true nor false")
         return flags.cast(pl.Boolean).fill_null(True)
+
+    def _count(self, column: pl.Series) -> pl.Series:
+        """Whole numbers from 1 to COUNT_MAX, also as 2.0; blank is 1."""
+        if column.dtype != pl.String and _kind(column.dtype) != "numbers":
+            raise self._wrong_type(column, "whole numbers")
+        given = column.str.strip_chars().replace("", None) if column.dtype == pl.String else column
+        numbers = given.cast(pl.Float64, strict=False)
+        if column.dtype.is_float():
+            given = numbers = numbers.fill_nan(None)  # so pandas says that there is none
+        good = ((numbers >= 1) & (numbers <= COUNT_MAX) & (numbers == numbers.floor())).fill_null(False)
+        self._refuse(column, given.is_not_null() & ~good, f"is no whole number from 1 to {COUNT_MAX:,}")
+        return numbers.zip_with(good, pl.Series([1.0])).cast(pl.Int64)
 
     def _record(self, column: pl.Series) -> pl.Series:
         """Whole numbers; blank is none."""

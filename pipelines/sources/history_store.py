@@ -17,6 +17,8 @@ from breaker_actors.clock import moment
 from breaker_actors.errors import Invalid
 from pipelines.sources.object_store import Place
 
+INSTANT = pl.Datetime("ms", "UTC")
+"""The type of a readable time."""
 SCHEMA = {
     "router_id": pl.String,
     "metric": pl.String,
@@ -25,6 +27,7 @@ SCHEMA = {
     "value": pl.Float64,
     "ok": pl.Boolean,
     "trace_id": pl.String,
+    "count": pl.Int64,
 }
 DAY_MS = 86_400_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -89,12 +92,19 @@ def files(
 
 def frame_of(place: Place, name: str) -> pl.DataFrame:
     """The samples of one file."""
-    content = place.read(name)
+    content = io.BytesIO(place.read(name) or b"")
     try:
-        return pl.read_parquet(io.BytesIO(content or b""), columns=list(SCHEMA))
+        there = pl.read_parquet_schema(content)
+        return with_count(pl.read_parquet(content, columns=[one for one in SCHEMA if one != "count" or one in there]))
     except pl.exceptions.PolarsError as error:
         first = (str(error).strip().splitlines() or ["it is damaged"])[0]
         raise Invalid(f"{place.url}/{name} can't be read: {first}") from None
+
+
+def with_count(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with a count in each row; one of before there were any has none, and each stands for one."""
+    given = pl.col("count").fill_null(1) if "count" in frame.columns else pl.lit(1, pl.Int64)
+    return frame.with_columns(count=given)
 
 
 class History:

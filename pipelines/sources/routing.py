@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from breaker_actors.core.log_entries import RouterView, SampleColumns, Splitter, share_of_trace
+from breaker_actors.core.log_entries import RouterView, SampleColumns, Splitter, shares_of
 from breaker_actors.core.model import Batch, Rule
 from breaker_actors.store.config.routing_tables import Linked, view_of
 from breaker_actors.store.rows import BreakerRow, RouterRow
@@ -65,8 +65,6 @@ def _columns(piece: pl.DataFrame, shared: bool) -> tuple[SampleColumns, Rows]:
     ordered = piece.sort("metric", maintain_order=True)
     counts = ordered.group_by("metric", maintain_order=True).len()
     starts = [0, *np.cumsum(counts["len"].to_numpy()).tolist()]
-    share = None
-    if shared:
-        share = np.array([share_of_trace(trace) if trace else 0 for trace in ordered["trace_id"].to_list()], np.int64)
+    share = shares_of(ordered["trace_id"].to_list()) if shared else None
     batch = Batch(ordered["ts_ms"].to_numpy(), ordered["value"].to_numpy(), ordered["ok"].to_numpy())
     return SampleColumns(counts["metric"].to_list(), starts, batch, share), ordered["at"].to_numpy().astype(np.intp)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from breaker_actors.core.log_entries import (
@@ -42,6 +43,7 @@ from pipelines.sources.routing import RouterPlan, shares
 from pipelines.sources.rules_in_force import SettingsRead, course_of, rules_in_force
 
 T = TypeVar("T")
+Whole = npt.NDArray[np.int64]
 Item = pl.DataFrame | Born | ControlSet | Gap | InForce
 
 ROWS = 1 << 16
@@ -52,6 +54,7 @@ SCHEMA = {
     "received_ms": pl.Int64,
     "metric": pl.String,
     "trace_id": pl.String,
+    "count": pl.Int64,
     "record": pl.Int64,
 }
 
@@ -61,18 +64,28 @@ class Recorded:
 
     `breaker`: the breaker itself: over this source it has the rules that were in force; `breaker.rule` is the present
     one. `remarks`: after a pass, which rules these were, and what keeps a backtest of it from doing what the breaker
-    did. `passed_over`: after a pass, which records could not be read (see `passing.py`).
+    did. `row`, `settings`: the breaker as the service of these settings has it now.
+    `passed_over`: after a pass, which records could not be read (see `passing.py`). `watch` is told when each
+    record was received that is read, and may raise.
     """
 
     def __init__(
-        self, row: BreakerRow, logs: Sequence[RouterRef], routers: Sequence[RouterPlan], settings: Settings
+        self,
+        row: BreakerRow,
+        logs: Sequence[RouterRef],
+        routers: Sequence[RouterPlan],
+        settings: Settings,
+        taking: Splitter | None = None,
     ) -> None:
-        """`logs`: what is read of which router's; `routers`: those that share history out to the breaker."""
+        """`logs`: what is read of which router's; `routers`: those that share history out to the breaker, without any
+        there is none. `taking`: how samples are split, whatever the routers' views said."""
         self.names, self.breaker = [row.name], Candidate(row.name, row.rule, follows_log=True)
         self.window_samples_max = settings.window_samples_max
         self.remarks: list[str] = []
         self.passed_over = passing.passed_over()
-        self._row, self._logs, self._settings = row, logs, settings
+        self.watch: Callable[[int], None] = lambda received_ms: None
+        self.row, self.settings = row, settings
+        self._logs, self._taking = logs, taking
         self._splitters = {router.id: Splitter(router.view) for router in routers}
         self._rules: list[InForce] | None = None
 
@@ -86,19 +99,19 @@ class Recorded:
     def items(self) -> Iterator[Item]:
         """As `sources.Log` says."""
         yield pl.DataFrame(schema=SCHEMA)
-        reading = _Reading(self._row.id, self._row.rule.metric)
+        reading = _Reading(self.row.id, self.row.rule.metric, self._taking, self.watch)
         self.passed_over = passing.passed_over(reading.asides)
         with OwnLoop() as loop:
-            log = make_log(self._settings)
+            log = make_log(self.settings)
             entries = reading.entries(log, self._logs)
             try:
                 if self._rules is None:
-                    self._rules = loop.run(rules_in_force(log, self._logs, self._row))
+                    self._rules = loop.run(rules_in_force(log, self._logs, self.row))
                 yield reading.follow(self._rules)
                 item = loop.run(_next(entries))
                 yield from reading.counted(self._history(None if item is None else _begin_ms(item)))
-                if item is not None and self._row.control is not None and self._row.updated_ms < _begin_ms(item):
-                    yield ControlSet(_begin_ms(item), self._row.control)  # as it has been since before the log begins
+                if item is not None and self.row.control is not None and self.row.updated_ms < _begin_ms(item):
+                    yield ControlSet(_begin_ms(item), self.row.control)  # as it has been since before the log begins
                 while item is not None:
                     yield item
                     item = loop.run(_next(entries))
@@ -111,16 +124,18 @@ class Recorded:
     def _history(self, until_ms: int | None) -> Iterator[pl.DataFrame]:
         """What the breaker gets of what the history store has from before the log begins, each time of receipt an
         arrival."""
-        place = open_place(self._settings.history)
-        names = history.files(place, self._row.project_id, self._splitters, to_ms=until_ms)
+        if not self._splitters:
+            return
+        place = open_place(self.settings.history)
+        names = history.files(place, self.row.project_id, self._splitters, to_ms=until_ms)
         if names:
-            of_metric = pl.col("metric") == self._row.rule.metric
+            of_metric = pl.col("metric") == self.row.rule.metric
             for number, batch in enumerate(Sorted(history.History(place, names, to_ms=until_ms)).batches(), 1):
                 mine = self._share(batch.filter(of_metric), number)
                 yield mine.with_columns(record=pl.col("received_ms")).select(*SCHEMA)
 
     def _share(self, batch: pl.DataFrame, number: int) -> pl.DataFrame:
-        taken = [rows for _, id_, rows in shares(batch, self._splitters, number) if id_ == self._row.id]
+        taken = [rows for _, id_, rows in shares(batch, self._splitters, number) if id_ == self.row.id]
         return batch[np.sort(np.concatenate(taken))] if taken else batch.clear()
 
 
@@ -161,6 +176,8 @@ class _Reading:
 
     breaker_id: str
     metric: str
+    taking: Splitter | None = None
+    watch: Callable[[int], None] = lambda received_ms: None
     _parts: list[tuple[int, SampleColumns, int, int]] = field(default_factory=list)
     _rows: int = 0
     _records: int = 0
@@ -211,7 +228,8 @@ class _Reading:
 
     async def _of(self, reader: LogReader, router: RouterRef) -> AsyncIterator[Any]:
         async for record in reader.after(router, router.since_offset, router.until_offset or 0):
-            splitter = await reader.splitter(router, record)
+            self.watch(record.received_ms)
+            splitter = self.taking or await reader.splitter(router, record)
             for breaker_id, body, start, stop in reader.concerned(record, splitter):
                 if breaker_id == self.breaker_id:
                     yield record, body, start, stop
@@ -228,11 +246,6 @@ class _Reading:
         counts = np.array([stop - start for _, _, start, stop in parts])
         batches = [columns.batch.slice(start, stop) for _, columns, start, stop in parts]
         first, self._records = self._records, self._records + len(parts)
-        traces = [
-            trace or None
-            for _, columns, start, stop in parts
-            for trace in (columns.traces[start:stop] if columns.traces else [None] * (stop - start))
-        ]
         return pl.DataFrame(
             {
                 "ts_ms": np.concatenate([batch.ts_ms for batch in batches]),
@@ -240,11 +253,28 @@ class _Reading:
                 "ok": np.concatenate([batch.ok for batch in batches]),
                 "received_ms": np.repeat(np.array([received_ms for received_ms, *_ in parts], np.int64), counts),
                 "metric": pl.repeat(self.metric, int(counts.sum()), dtype=pl.String, eager=True),
-                "trace_id": traces,
+                "trace_id": _traces([columns.traces[start:stop] for _, columns, start, stop in parts], counts),
+                "count": _counts([batch.count for batch in batches], counts),
                 "record": np.repeat(np.arange(first, self._records), counts),
             },
             schema_overrides=SCHEMA,
         )
+
+
+def _traces(given: Sequence[Sequence[str]], rows: Whole) -> list[str | None] | pl.Series:
+    """The trace_id of each row of some parts, those of a part without any are empty; `rows`: of each part."""
+    if not any(given):
+        return pl.repeat(None, int(rows.sum()), dtype=pl.String, eager=True)
+    parts = zip(given, rows.tolist(), strict=True)
+    return [trace or None for traces, n in parts for trace in (traces or [""] * n)]
+
+
+def _counts(given: Sequence[Whole | None], rows: Whole) -> Whole | pl.Series:
+    """How many observations each row of some parts stands for; `rows`: of each part."""
+    if all(count is None for count in given):
+        return pl.repeat(1, int(rows.sum()), dtype=pl.Int64, eager=True)
+    parts = zip(given, rows.tolist(), strict=True)
+    return np.concatenate([np.ones(n, np.int64) if count is None else count for count, n in parts])
 
 
 async def _merged(logs: Sequence[AsyncIterator[Any]]) -> AsyncIterator[Any]:

@@ -2,5 +2,5 @@
 In: chunks of samples as columns, and many rules at once. Out: the transitions the reference finds, or word that a rule
 needs the reference.
 
-Public: `engine`.
+Public: `aggregates`, `engine`, `exact_sums.TooWide`, `judge`, `order_statistics.Cuts`, `prefix_columns.PrefixColumns`.
 """

@@ -15,11 +15,12 @@ A walk stands still at the end of an override, so that it ends at its own time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Control, Effect, Int64, RateChange, Record, Rule, Transition
+from breaker_actors.core.model import Control, Effect, Int64, RateChange, Record, Rule, Transition
 from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.breach_search import BreachSearch, Floor
 from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
@@ -41,6 +42,7 @@ class VectorizedBreaker:
         "_counted",
         "_figures",
         "_floors",
+        "_kind",
         "_look",
         "_looks",
         "_row",
@@ -61,9 +63,11 @@ class VectorizedBreaker:
         figures: bool,
         samples_max: int,
         steered: Callable[[int], None] | None = None,
+        watch: Callable[[], None] | None = None,
     ) -> None:
-        """`tell` gets the effects; `figures`: events are to say value and agg; `steered`: see the engine's Walk. Walks
-        once `create` was called."""
+        """`tell` gets the effects; `figures`: events are to say value and agg; `steered`, `watch`: see the engine's
+        Walk. Walks once `create` was called."""
+        self._kind = Breaker if watch is None else _watched(watch)
         self._rule, self._tell, self._figures = rule, tell, figures
         self._samples_max = samples_max
         self._look: Callable[[int, float | None], None] = lambda now_ms, value: None
@@ -74,7 +78,7 @@ class VectorizedBreaker:
 
     def create(self, created_ms: int, after_seq: int, control: Control | None) -> None:
         """A new breaker, whose transitions are numbered from `after_seq` + 1, under a control."""
-        self._breaker, effects = Breaker.create(
+        self._breaker, effects = self._kind.create(
             self._rule,
             created_ms,
             after_seq=after_seq,
@@ -84,8 +88,24 @@ class VectorizedBreaker:
         )
         self._told(effects)
 
-    def record(self) -> Record:
-        return self._breaker.record()
+    def resume(self, record: Record, held: Samples) -> None:
+        """The breaker as of a record, in the place of a new one. `held`: the samples before that may be in its window,
+        in order of arrival."""
+        chunk, override = Chunk(held, len(held)), record.override
+        self._chunk, self._times, self._row = chunk, chunk.times, len(held)
+        self._floors = [Floor(record.evidence_floor_ms, 0, False)]
+        self._steers = override.until_ms if override is not None and override.then is not None else None
+        self._breaker = self._kind.restore(
+            self._rule, record, window_samples_max=self._samples_max, evidence=self._make_evidence
+        )
+        if isinstance(self.evidence.window, Lookup):
+            self.evidence.window.place(chunk, None)
+        self.evidence.expire(self._breaker.now_ms)
+
+    @property
+    def breaker(self) -> Breaker:
+        """The breaker of the core as it stands, to be read."""
+        return self._breaker
 
     def _make_evidence(self, rule: Rule, record: Record, samples_max: int) -> ChunkEvidence:
         self.evidence = ChunkEvidence(rule, record, samples_max, self._figures)
@@ -104,10 +124,10 @@ class VectorizedBreaker:
         """Puts another rule in force, as the core does. `held`: the samples before that may be in its window; they are
         behind the last chunk."""
         self._told(self._breaker.advance(now_ms - 1))
-        breaker = Breaker.restore(self._rule, self._breaker.record(), window_samples_max=self._samples_max)
+        breaker = self._kind.restore(self._rule, self._breaker.record(), window_samples_max=self._samples_max)
         breaker.evidence.trace, rate = self.evidence.trace, breaker.allow_rate
         chunk = Chunk(held, len(held))
-        window = Batch(chunk.eff, chunk.value, chunk.ok)
+        window = chunk.held(len(held))
         window.trace = chunk.newest_trace(0, len(held))
         breaker.load(window, breaker.now_ms)
         if breaker.configure(rule, now_ms) and rule.metric == self._rule.metric:
@@ -124,11 +144,6 @@ class VectorizedBreaker:
     def advance(self, until_ms: int) -> None:
         """Fires what is left up to a time."""
         self._told(self._breaker.advance(until_ms))
-
-    @property
-    def lost(self) -> tuple[int, int]:
-        """Samples so far that came too late for the window, and that left it early."""
-        return self._breaker.lost
 
     def _told(self, effects: Iterable[Effect]) -> None:
         """Tells effects; where evidence begins anew meanwhile, that is with the current row."""
@@ -214,10 +229,9 @@ class VectorizedBreaker:
         chunk, old = self._chunk, self.evidence
         self._told(self._breaker.advance(int(self._times[start]) - 1))
         self._count_lost(chunk.begin(start), bounds)
-        breaker = Breaker.restore(self._rule, self._breaker.record(), window_samples_max=self._samples_max)
+        breaker = self._kind.restore(self._rule, self._breaker.record(), window_samples_max=self._samples_max)
         breaker.evidence.trace = old.trace
-        held = slice(0, chunk.begin(start))
-        breaker.load(Batch(chunk.eff[held], chunk.value[held], chunk.ok[held]), breaker.now_ms)
+        breaker.load(chunk.held(chunk.begin(start)), breaker.now_ms)
         for arrival, time in enumerate(self._times[start:stop].tolist(), start):
             effects = breaker.ingest(chunk.batch(arrival), time)
             if effects or self._steers is not None:
@@ -229,7 +243,7 @@ class VectorizedBreaker:
 
     def _take_over(self, breaker: Breaker, old: ChunkEvidence) -> None:
         """Goes on where the breaker is, at the current row."""
-        self._breaker = Breaker.restore(
+        self._breaker = self._kind.restore(
             self._rule, breaker.record(), window_samples_max=self._samples_max, evidence=self._make_evidence
         )
         evidence = self.evidence
@@ -333,6 +347,21 @@ class VectorizedBreaker:
             if bounds.truncated:
                 evidence.truncated += bounds.truncated_between(rows.start, rows.stop, floor.ms)
         self._counted = stop
+
+
+def _watched(watch: Callable[[], None]) -> type[Breaker]:
+    """Breakers of the core that call `watch` with each evaluation."""
+
+    class Watched(Breaker):
+        """It may be stopped by an exception of who watches."""
+
+        __slots__ = ()
+
+        def evaluate(self, now: int, trigger: Any) -> tuple[Effect, ...]:
+            watch()
+            return super().evaluate(now, trigger)
+
+    return Watched
 
 
 def _is_before(effect: Effect, override_end_ms: int) -> bool:

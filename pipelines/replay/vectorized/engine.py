@@ -3,7 +3,7 @@
 Rules share what they can: the columns, the windows of one length, the figures over them. Each is then walked from edge
 to edge (`pipelines.replay.vectorized.breaker`). The transitions are those of `pipelines.replay.reference`, which is the
 reference; tests/parity holds the two against each other. A stretch that can't be told by prefix sums is taken by the
-core itself.
+core itself, and so is one with samples that stand for several observations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from breaker_actors.core.machine import SAMPLES_MAX
-from breaker_actors.core.model import Control, Effect, Int64, Rule
+from breaker_actors.core.model import Control, Effect, Int64, Record, Rule
 from breaker_actors.errors import Invalid
 from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.aggregates import RANKED
@@ -44,7 +44,8 @@ class Walk:
 
     `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`;
     `steered`, in the order of the effects, when an override that ends puts the machine into half_open, which may be
-    told by none of them. `follows_log`: its rule may change on the way."""
+    told by none of them. `follows_log`: its rule may change on the way. `watch` is called with each evaluation that is
+    run; what it raises ends the replay."""
 
     rule: Rule
     tell: Tell
@@ -52,6 +53,7 @@ class Walk:
     look: Look | None = None
     steered: Callable[[int], None] | None = None
     follows_log: bool = False
+    watch: Callable[[], None] | None = None
     walker: VectorizedBreaker | None = None
 
 
@@ -89,8 +91,16 @@ class FastReplay:
         numbered from `after_seq` + 1; `control`: their mode and override from the beginning."""
         self._last_ms = created_ms
         for walk in self._walks:
-            walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max, walk.steered)
+            walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max, walk.steered, walk.watch)
             walk.walker.create(created_ms, after_seq, control)
+
+    def resume(self, record: Record, held: Samples) -> None:
+        """Takes the breakers up as of a record, in the place of `create`. `held`: the samples before that may lie in
+        their windows, in order of arrival; they are not evaluated again."""
+        self._last_ms, self._held = record.now_ms, held
+        for walk in self._walks:
+            walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max, walk.steered, walk.watch)
+            walk.walker.resume(record, held)
 
     def gap(self, from_ms: int, to_ms: int) -> None:
         """No sample could come in between (semantics.md section 2); what was fed came before that."""
@@ -210,6 +220,9 @@ class FastReplay:
         if walk.look is not None and self._instants is not None:
             first, last = np.searchsorted(self._instants, chunk.times[[0, -1]], "left")
             walker.watch(walk.look, self._instants[first : last + 1], chunk)
+        if chunk.count is not None:
+            walker.step_through(chunk)
+            return
         if rule.kind == "consecutive_failures":
             walker.walk(chunk, Streaks(rule, chunk, walker.evidence), None)
             return

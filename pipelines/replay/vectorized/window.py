@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from breaker_actors.core.accumulators import COMPARE, Accumulator, Columns
-from breaker_actors.core.definitions import P95, exact_value, inner_kind, nearest, percent_of, rank
+from breaker_actors.core.definitions import P95, exact_value, inner_kind, nearest, observations, percent_of, rank
 from breaker_actors.core.evidence import LONG_AGO, Evidence
-from breaker_actors.core.model import Agg, Batch, Flags, Float64, Record, Rule
+from breaker_actors.core.model import Agg, Batch, Counts, Flags, Float64, Record, Rule
 from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.aggregates import RANKED, value_bounds_of_one
 from pipelines.replay.vectorized.breach_tests import places_of
@@ -66,6 +66,10 @@ class Lookup:
         return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
     @property
+    def observations(self) -> int:
+        return observations(len(self), self.counts())
+
+    @property
     def oldest_ms(self) -> int | None:
         eff = self._chunk.eff[self.rows()]
         return int(eff.min()) if len(eff) else None
@@ -76,10 +80,14 @@ class Lookup:
     def flags(self) -> Flags:
         return self._chunk.ok[self.rows()]
 
-    def since(self, low: int) -> tuple[Float64, Flags]:
-        rows = np.arange(self._stop)[self.rows()]
+    def counts(self) -> Counts:
+        count = self._chunk.count
+        return None if count is None else count[self.rows()]
+
+    def since(self, low: int) -> tuple[Float64, Flags, Counts]:
+        rows, count = np.arange(self._stop)[self.rows()], self._chunk.count
         rows = rows[self._chunk.eff[rows] > low]
-        return self._chunk.value[rows], self._chunk.ok[rows]
+        return self._chunk.value[rows], self._chunk.ok[rows], None if count is None else count[rows]
 
     def add(self, batch: Batch, received_ms: int, low: int) -> tuple[int, int]:
         """The next rows have arrived. What is late or truncated is counted by who walks."""
@@ -115,9 +123,9 @@ class ChunkAccumulator:
 
     def drop(self, value: float, ok: bool) -> None: ...
 
-    def add_many(self, values: Float64, ok: Flags) -> None: ...
+    def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
-    def drop_many(self, values: Float64, ok: Flags) -> None: ...
+    def drop_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -127,7 +135,8 @@ class ChunkAccumulator:
 
     def breach(self, n: int, columns: Columns) -> bool:
         if self._kind in RANKED:
-            above = int(np.count_nonzero(columns.values() >= self._cut))
+            reached, counts = columns.values() >= self._cut, columns.counts()
+            above = int(np.count_nonzero(reached)) if counts is None else int(counts[reached].sum())
             return (above > n - self._places.of(n)) is self._rises
         low, high = self._bounds()
         at_low = self._compare(low, self._threshold)
@@ -150,7 +159,7 @@ class ChunkAccumulator:
         return low, high
 
     def _exact(self, columns: Columns) -> float:
-        return exact_value(self._kind, self._percent, columns.values(), columns.flags())
+        return exact_value(self._kind, self._percent, columns.values(), columns.flags(), columns.counts())
 
 
 class ChunkEvidence(Evidence):

@@ -1,0 +1,38 @@
+"""The samples that a suggestion is made from, all at once in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from breaker_actors.errors import Invalid
+from pipelines.columns import Samples
+from pipelines.replay.run import samples_of
+from pipelines.sources.files import Source
+
+SAMPLES_MOST = 1 << 22
+"""Samples that are held at once; more are refused."""
+
+
+def history_of(source: Source, wanted: str | None, router_ids: Sequence[str]) -> tuple[str, Samples]:
+    """The metric, and its samples of these routers; of all where none is named. Raises Invalid."""
+    parts, rows, seen = list[pl.DataFrame](), 0, list[str]()
+    for batch in source.batches():
+        if "metric" in batch.columns:
+            seen += [name for name in batch["metric"].unique(maintain_order=True) if name not in seen]
+            if wanted is not None:
+                batch = batch.filter(pl.col("metric") == wanted)
+            elif len(seen) > 1:
+                raise Invalid(f"samples are of several metrics, say which: {', '.join(seen[:10])}")
+        if router_ids and "router_id" in batch.columns:
+            batch = batch.filter(pl.col("router_id").str.to_lowercase().is_in(router_ids))
+        parts.append(batch.drop("trace_id", strict=False))
+        rows += len(batch)
+        if rows > SAMPLES_MOST:
+            raise Invalid(f"more than {SAMPLES_MOST:,} samples; suggest from a shorter history")
+    if not rows:
+        there = f"; there are metrics {', '.join(map(repr, seen[:10]))}" if seen else ""
+        raise Invalid(f"{', '.join(source.names)}: there is no sample in it to suggest from{there}")
+    name = wanted or (seen[0] if seen else "value")
+    return name, samples_of(pl.concat(parts, rechunk=True))

@@ -1,0 +1,53 @@
+"""What speaks for a suggestion, in a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from breaker_actors.core.model import Rule
+from pipelines.candidates import SIGNS
+from pipelines.suggest.bounds import UNTOLD
+from pipelines.suggest.budget import Budgeted
+from pipelines.suggest.measures import Measure
+from pipelines.suggest.search import Found
+
+
+def why_found(found: Found, tried: int) -> str:
+    done, rule = found.outcome, found.outcome.rule
+    plateau = f"any threshold from {found.from_threshold:.5g} to {found.to_threshold:.5g} catches as much"
+    if found.from_threshold == found.to_threshold:
+        plateau = "no threshold beside it does as well: it stands on a narrow ridge"
+    after = "" if done.latency_ms is None else f", {_span(done.latency_ms)} after they began on average"
+    return (
+        f"{_said(rule)} catches {done.caught} of {done.windows} labelled failures{after}, with {done.false_trips} "
+        f"false trips, and is open for {_span(done.open_ms)}; {plateau}. Of {found.settings:,} settings of {tried} "
+        f"measures none catches more, and none as many with fewer false trips; {found.judged} had to be judged."
+    )
+
+
+def why_budget(found: Budgeted, trips_a_week: float) -> str:
+    rule, side = found.rule, "above" if found.rule.op in ("gt", "gte") else "below"
+    return (
+        f"{_said(rule)}: the usual level ends at {found.usual:.5g} ({found.bins}); the value went {side} it "
+        f"{found.peaks} times. On this history of {found.weeks:.2g} weeks it trips {found.incidents} times; "
+        f"{trips_a_week:g} a week are allowed."
+    )
+
+
+def why_none(found: Sequence[Budgeted], tried: Sequence[Measure]) -> str:
+    if any(measure.rule.kind in UNTOLD for measure in tried):
+        return f"kind {tried[0].rule.kind} needs labelled failures: its value hangs on more than its window"
+    if found:
+        return "what is usual reaches so far that no value beyond it can come"
+    return "the value never changes, so no threshold tells anything apart"
+
+
+def _said(rule: Rule) -> str:
+    return f"{rule.kind} of {rule.metric} over {_span(rule.window_ms)} {SIGNS[rule.op]} {rule.threshold:.6g}"
+
+
+def _span(ms: float) -> str:
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= size:
+            return f"{ms / size:.3g} {unit}"
+    return f"{ms / 1000:.3g} s"

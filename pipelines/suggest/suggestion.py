@@ -1,0 +1,211 @@
+"""Suggestion: which threshold, and which window, would have caught the failures of a history.
+
+    from pipelines.suggest.suggestion import suggest
+
+    found = suggest("samples/*.parquet", windows="windows.json")
+    found.frame         # a polars frame: one row per breaker suggested
+    found.why           # what speaks for each, a sentence or two
+    found.run           # the backtest of what is suggested: which trips would have happened
+    found.yaml          # the breakers as a file of rules
+    found.report("r.html")  # a page with charts, which works offline
+
+With labelled failures the best of many settings is looked for (`pipelines.suggest.search`); without, a threshold that
+trips no more often than a budget allows (`pipelines.suggest.budget`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings as python_warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from breaker_actors.core.model import Rule
+from breaker_actors.core.rules import DEFAULTS
+from breaker_actors.errors import Invalid
+from pipelines.backtest import Backtest, BacktestWarning, backtest, source_of
+from pipelines.candidates import RULE_FIELDS, Candidate, RuleLike, candidates
+from pipelines.frames import to_pandas
+from pipelines.replay.memory import MEMORY_MB
+from pipelines.replay.scoring import Labelled, labelled_files
+from pipelines.replay.vectorized.judge import Judge
+from pipelines.sources.files import Source
+from pipelines.suggest.budget import within_budget
+from pipelines.suggest.history import history_of
+from pipelines.suggest.measures import SETTINGS, measures, reachable, usual_measures
+from pipelines.suggest.reasons import why_budget, why_found, why_none
+from pipelines.suggest.search import Found, Search
+
+__all__ = ["Invalid", "Suggestion", "suggest"]
+
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    "breaker": pl.String, "metric": pl.String, "kind": pl.String, "op": pl.String, "threshold": pl.Float64,
+    "window_ms": pl.Int64, "from_threshold": pl.Float64, "to_threshold": pl.Float64, "caught": pl.Int64,
+    "windows": pl.Int64, "false_trips": pl.Int64, "latency_ms": pl.Int64, "open_ms": pl.Int64, "incidents": pl.Int64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What is suggested. `frame`: one row per breaker; `from_threshold` to `to_threshold` is its plateau, where it was
+    looked for. `rules`: fields of each breaker. `run`: what they would have done; None where nothing is suggested.
+    `settings`: how many were looked at; `judged`: how many of them the machine had to judge."""
+
+    frame: pl.DataFrame
+    rules: dict[str, dict[str, Any]]
+    why: list[str]
+    run: Backtest | None
+    settings: int = 0
+    judged: int = 0
+
+    @property
+    def yaml(self) -> str:
+        """The breakers as a file of rules; what is left to its default is left out."""
+        yaml: Any = importlib.import_module("yaml")
+        return str(yaml.safe_dump({"breakers": self.rules}, sort_keys=False, allow_unicode=True))
+
+    def report(self, path: str | Path) -> Path:
+        """Writes a page with charts and what speaks for each breaker. Raises Invalid."""
+        if self.run is None:
+            raise Invalid("nothing is suggested, so there is nothing to draw")
+        return self.run.report(path)
+
+    def to_pandas(self) -> Any:
+        """The frame for pandas."""
+        return to_pandas(self.frame)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: `suggested`, `rules`, `why`, `settings`, `judged`, and the trips as `transitions`."""
+        moves = [] if self.run is None else self.run.to_dict()["transitions"]
+        return {
+            "suggested": self.frame.to_dicts(),
+            "rules": self.rules,
+            "why": self.why,
+            "settings": self.settings,
+            "judged": self.judged,
+            "transitions": moves,
+        }
+
+    def _repr_html_(self) -> str:
+        """The table, for a notebook."""
+        return str(self.frame._repr_html_())
+
+
+def suggest(
+    samples: Any,
+    *,
+    rule: RuleLike | None = None,
+    metric: str | None = None,
+    windows: Any = None,
+    grace_ms: int = 0,
+    trips_a_week: float = 1.0,
+    settings: int = SETTINGS,
+    columns: Mapping[str, str] | None = None,
+    sort: bool = False,
+    time_unit: str = "ms",
+    memory_mb: int = MEMORY_MB,
+) -> Suggestion:
+    """Suggests breakers for the samples of one metric. Raises Invalid.
+
+    - samples, columns, sort, time_unit, memory_mb: as of `backtest`.
+    - rule: only its threshold is wanted, and its window where it names none; all else stays as it is.
+    - metric: which, where there is no rule and samples name several.
+    - windows, grace_ms: labelled failures, as of `backtest`. With them the objective is, in this order: most failures
+      caught, fewest false trips, caught earliest, least time open, widest plateau.
+    - trips_a_week: without labels, so many incidents a week are borne.
+    - settings: how many are looked at, at most.
+    """
+    if not trips_a_week >= 0:
+        raise Invalid(f"trips a week must be 0 or more, not {trips_a_week}")
+    source = source_of(samples, columns, sort=sort, time_unit=time_unit, memory_mb=memory_mb)
+    base = _base(rule)
+    router_ids = () if base is None else base.candidate.router_ids
+    named, history = history_of(source, metric if base is None else base.candidate.rule.metric, router_ids)
+    judge = Judge(history)
+    fields = None if base is None else base.given
+    if windows is None:
+        tried = usual_measures(history, named, fields)
+        found = [one for measure in tried if (one := within_budget(judge, measure, trips_a_week)) is not None]
+        suggested = [(one.rule, why_budget(one, trips_a_week), None) for one in found if reachable(one.rule, history)]
+        why = [words for _, words, _ in suggested] or [why_none(found, tried)]
+        return _told(source, suggested, why, None, grace_ms, router_ids, base, (len(tried), 0))
+    labels = labelled_files(windows, source.names)[0]
+    search = Search(judge, labels, grace_ms, settings)
+    if not search.windows:
+        raise Invalid("no labelled failure has samples, so nothing says which setting is best")
+    tried = measures(history, named, fields)
+    best = search.best(tried)
+    if best is None:
+        why = [f"no setting catches any of the {len(search.windows)} labelled failures"]
+        return _told(source, [], why, labels, grace_ms, router_ids, base, (0, search.judged))
+    why = [why_found(best, len(tried))]
+    counts = best.settings, best.judged
+    return _told(source, [(best.outcome.rule, why[0], best)], why, labels, grace_ms, router_ids, base, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A rule whose threshold is wanted. `given`: the fields it names."""
+
+    candidate: Candidate
+    given: dict[str, Any]
+
+
+def _base(rule: RuleLike | None) -> Base | None:
+    if rule is None:
+        return None
+    fields = {"threshold": 0.0} | dict(rule) if isinstance(rule, Mapping) else rule
+    found = candidates(fields)
+    if len(found) != 1:
+        raise Invalid(f"a threshold is suggested for one rule, not {len(found)}")
+    one = found[0].rule
+    whole = {name: getattr(one, name) for name in RULE_FIELDS}
+    given = set(fields) if isinstance(fields, Mapping) else set(RULE_FIELDS)
+    return Base(found[0], {name: value for name, value in whole.items() if name in given and name != "threshold"})
+
+
+def _told(
+    source: Source,
+    suggested: Sequence[tuple[Rule, str, Found | None]],
+    why: list[str],
+    labels: list[Labelled] | None,
+    grace_ms: int,
+    router_ids: tuple[str, ...],
+    base: Base | None,
+    counts: tuple[int, int],
+) -> Suggestion:
+    """The suggestion, with the backtest of its rules over the same samples."""
+    tried = [Candidate(_named(rule, base), rule, router_ids) for rule, _, _ in suggested]
+    run = None
+    if tried:
+        with python_warnings.catch_warnings():
+            python_warnings.simplefilter("ignore", BacktestWarning)
+            run = backtest(tried, source, windows=labels, grace_ms=grace_ms)
+        run.remarks[:0] = why
+    rows = []
+    for one, (rule, _, found) in zip(tried, suggested, strict=True):
+        assert run is not None
+        done = run.summary.row(by_predicate=pl.col("breaker") == one.name, named=True)
+        plateau = (None, None) if found is None else (found.from_threshold, found.to_threshold)
+        row = {"breaker": one.name, "from_threshold": plateau[0], "to_threshold": plateau[1]}
+        row |= {name: getattr(rule, name) for name in ("metric", "kind", "op", "threshold", "window_ms")}
+        rows.append({name: (row | done).get(name, row.get(name)) for name in SCHEMA})
+    rules = {one.name: _fields(one.rule) for one in tried}
+    return Suggestion(pl.DataFrame(rows, SCHEMA, orient="row"), rules, why, run, *counts)
+
+
+def _named(rule: Rule, base: Base | None) -> str:
+    if base is not None and base.candidate.name:
+        given = base.candidate.name
+        return given if ":" not in given else f"{rule.metric}-{rule.kind}"
+    return f"{rule.metric}-{rule.kind}-{'high' if rule.op in ('gt', 'gte') else 'low'}"
+
+
+def _fields(rule: Rule) -> dict[str, Any]:
+    """What a file of rules says of it: what differs from its default, and its window."""
+    found = {name: getattr(rule, name) for name in RULE_FIELDS}
+    return {k: v for k, v in found.items() if k == "window_ms" or k not in DEFAULTS or v != DEFAULTS[k]}
