@@ -24,6 +24,8 @@ KEYS = {
     "user_key": "user",
     "admin_key": "admin",
     "project_key": "project",
+    "ingest_token": "ingest token",
+    "ingest_password": "ingest token",
     "signature": "signature",
     "health_token": "health token",
     "metrics_token": "metrics token",

@@ -135,9 +135,9 @@ def _credentials() -> dict[str, str]:
 
 
 async def _router_of(breaker: str, cred: dict[str, str], http: httpx.AsyncClient) -> str:
-    key = {"Authorization": f"Bearer {cred['user_key']}"}
-    answer = (await http.get(f"/v1/projects/{cred['project_id']}/breakers", headers=key)).raise_for_status()
-    routers = {row["name"]: row["router_id"] for row in answer.json()["breakers"]}
+    key = {"Authorization": f"Bearer {cred['project_key']}"}
+    answer = (await http.get(f"/v1/projects/{cred['project_id']}/routers/metadata", headers=key)).raise_for_status()
+    routers = {row["name"]: row["id"] for row in answer.json()["routers"]}
     if breaker not in routers:
-        raise LookupError(f"the project has no breaker {breaker!r}")
+        raise LookupError(f"the project has no router {breaker!r}; each breaker is made with one of its name")
     return str(routers[breaker])
