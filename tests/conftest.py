@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import cache
+from unittest.mock import patch
 
 import pytest
 import structlog
+from typer.main import get_command
 
 from breaker_actors.telemetry import logs
 from tests.support import postgres, routes, workers
@@ -53,6 +56,13 @@ def empty_postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
 @pytest.fixture(scope="session", autouse=True)
 def _statements_compiled_once() -> Iterator[None]:
     with statements_compiled_once():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """typer builds all commands anew at every call, which takes longer than most of them."""
+    with patch("typer.testing._get_command", cache(get_command)):
         yield
 
 

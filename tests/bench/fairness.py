@@ -140,10 +140,14 @@ class Client:
     def __init__(self, base_url: str, address: str | None = None) -> None:
         self._url, self._address = urlsplit(base_url), address
         self._writer: asyncio.StreamWriter | None = None
+        self.told = b""
+        """The body of the last answer."""
 
     async def ask(self, request: bytes) -> int:
         """The status of the answer."""
         async with asyncio.timeout(ANSWER_S):
+            if self._writer is not None and self._reader.at_eof():  # it was idle for too long
+                self.close()
             if self._writer is None:
                 local = (self._address, 0) if self._address else None
                 streams = await asyncio.open_connection(self._url.hostname, self._url.port, local_addr=local)
@@ -153,7 +157,7 @@ class Client:
                 await self._writer.drain()
             lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
             fields = dict(line.split(b": ", 1) for line in lines[1:] if line)
-            await self._reader.readexactly(int(fields.get(b"content-length", b"0")))
+            self.told = await self._reader.readexactly(int(fields.get(b"content-length", b"0")))
         if fields.get(b"connection") == b"close":
             self.close()
         return int(lines[0].split()[1])

@@ -109,6 +109,9 @@ BREAKERS = (
         check=lambda r, b: all(b["breaker"][name] == value for name, value in FULL.items()),
     ),
     Row(f"PATCH {B} 422", "null threshold", {"threshold": None}, field="threshold"),
+    Row(f"PATCH {B} 200", "If-Match *", {"cooldown_ms": 7}, headers={"If-Match": "*"}),
+    Row(f"PATCH {B} 412", "another one", {}, headers={"If-Match": 'W/"x"'}, code="precondition_failed"),
+    Row(f"PATCH {B} 422", "before If-Match", {"threshold": None}, headers={"If-Match": 'W/"x"'}, field="threshold"),
     Row(f"DELETE {B} 204", ""),
     Row(f"DELETE {B} 404", "twice", before=((f"DELETE {B}",),)),
     Row(

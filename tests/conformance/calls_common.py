@@ -29,8 +29,8 @@ def refusals() -> Iterator[Row]:
             key="eb_pk_x",
             names={**_nothing(path), "project_id": "{nil}"},
         )
-        if access != "runtime":
-            yield Row(f"{line} 403", "key without the right", key="project", names=_nothing(path))
+        key = "ingest" if access == "runtime" else "project"
+        yield Row(f"{line} 403", "key without the right", key=key, names=_nothing(path))
         for name in re.findall(r"{(\w+)}", path):
             yield from _unknown(line, name, KEY_OF[access], path)
 

@@ -50,10 +50,10 @@ OVERRIDES = (
     Row(f"GET {B}/comparison 400", "an empty span", query="since_ms=5&until_ms=5", names={"breaker_id": "{shadow_id}"}),
     Row(
         f"GET {B}/comparison 200",
-        "an end in the first day of all",
+        "before there were both",
         query="until_ms=5",
         names={"breaker_id": "{shadow_id}"},
-        check=lambda r, b: (b["since_ms"], b["until_ms"]) == (0, 5),
+        check=lambda r, b: (b["since_ms"], b["until_ms"], b["shadow"]["closed_ms"]) == (5, 5, 0),
     ),
     Row(f"GET {B}/comparison 422", "no shadow", field="shadow_of"),
     Row("GET P/overrides 200", "", before=((f"PUT {O1}", FORCE),), check=lambda r, b: b["count"] >= 1),

@@ -109,6 +109,13 @@ KEYS = (
         {"name": "ci"},
         check=lambda r, b: b["name"] == "ci" and b["key"].startswith("eb_pk_"),
     ),
+    Row(
+        "POST P/keys 201",
+        "an ingest token",
+        {"kind": "ingest"},
+        check=lambda r, b: b["kind"] == "ingest" and b["key"].startswith("eb_ingest_"),
+    ),
+    Row("POST P/keys 422", "another kind", {"kind": "admin"}, field="kind"),
     Row("POST P/keys 201", "unnamed", {}, check=lambda r, b: b["name"] != ""),
     Row("POST P/keys 201", "no body"),
     Row("POST P/keys 422", "wrong type", {"name": 3}, field="name"),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import polars as pl
+
 from api.wire.samples import SENTENCES
 from tests.conformance.rows import Row
+from tests.support.arrow_streams import STREAM, of_polars
 
 R, N = "P/routers/{router_id}", "P/notification-channels/{channel_id}"
 CHANNELS_PATH = "P/notification-channels"
@@ -100,7 +105,7 @@ CHANNELS = (
             {"channel": kind, "config": {}},
             check=lambda r, b, kind=kind: b["channel"]["channel"] == kind,
         )
-        for kind in ("pagerduty", "email", "webhook")
+        for kind in ("pagerduty", "alertmanager", "email", "webhook", "apprise")
     ),
     Row(
         f"POST {CHANNELS_PATH} 201",
@@ -174,8 +179,12 @@ def good(note: str, **fields: object) -> Row:
     )
 
 
+DEFAULTS = SimpleNamespace(age_ms=3_600_000)
+"""What sentences name of the settings."""
+
+
 def bad(note: str, code: str, **fields: object) -> Row:
-    first = {"index": 0, "field": next(iter(fields)), "code": code, "message": SENTENCES[code]}
+    first = {"index": 0, "field": next(iter(fields)), "code": code, "message": SENTENCES[code].format(DEFAULTS)}
     return Row(
         "POST P/ingest 422",
         note,
@@ -185,6 +194,9 @@ def bad(note: str, code: str, **fields: object) -> Row:
         check=lambda r, b: b["details"]["errors"] == [first],
     )
 
+
+ARROW, ARROW_FILE = {"Content-Type": STREAM}, "application/vnd.apache.arrow.file"
+EMPTY = of_polars(pl.DataFrame(schema={"router_id": pl.String, "metric": pl.String, "value": pl.Float64}))
 
 INGEST = (
     good("bare list"),
@@ -197,6 +209,11 @@ INGEST = (
         check=lambda r, b: b["accepted"] == 1 and [one["code"] for one in b["warnings"]] == ["no_breaker_hears"],
     ),
     Row("POST P/ingest 202", "empty", [], key=None, check=lambda r, b: b == {"accepted": 0}),
+    Row("POST P/ingest 202", "a token", [], key="ingest", check=lambda r, b: b == {"accepted": 0}),
+    Row("POST P/ingest 401", "a wrong token", [], key="eb_ingest_x"),
+    Row(
+        "POST P/ingest 404", "a token of another project", [], key="ingest", names={"project_id": "{other_project_id}"}
+    ),
     Row(
         "POST P/ingest 202",
         "the good ones",
@@ -232,12 +249,37 @@ INGEST = (
     bad("tags list", "invalid_tags", tags=[]),
     bad("tags of numbers", "invalid_tags", tags={"a": 1}),
     bad("trace_id number", "invalid_trace_id", trace_id=1),
+    bad("count zero", "invalid_count", count=0),
+    bad("count fraction", "invalid_count", count=1.5),
+    bad("count text", "invalid_count", count="2"),
+    bad("count beyond", "invalid_count", count=10_000_001),
     Row(
         "POST P/ingest 422",
         "no ts_ms at all",
         [sample()],
         key=None,
         check=lambda r, b: b["details"]["errors"][0]["code"] == "invalid_ts_ms",
+    ),
+    Row("POST P/ingest 202", "columns", EMPTY, key=None, headers=ARROW, check=lambda r, b: b == {"accepted": 0}),
+    Row("POST P/ingest 202", "columns, a token", EMPTY, key="ingest", headers=ARROW),
+    Row("POST P/ingest 401", "columns, a wrong token", EMPTY, key="eb_ingest_x", headers=ARROW),
+    Row("POST P/ingest 400", "no columns", b"ARROW1", key=None, code="bad_request", headers=ARROW),
+    Row("POST P/ingest 415", "an Arrow file", b"ARROW1", key=None, headers={"Content-Type": ARROW_FILE}),
+    Row(
+        "POST P/ingest 422",
+        "columns of others",
+        of_polars(pl.DataFrame({"a": [1]})),
+        key=None,
+        headers=ARROW,
+        check=lambda r, b: b["details"] == {"where": "schema", "field": "router_id"},
+    ),
+    Row(
+        "POST P/ingest 422",
+        "columns of an unknown router",
+        of_polars(pl.DataFrame({"router_id": ["x"], "metric": ["m"], "value": [1.5]})),
+        key=None,
+        headers=ARROW | STAMPED,
+        check=lambda r, b: [one["code"] for one in b["details"]["errors"]] == ["invalid_router_id"],
     ),
     Row("POST P/ingest 400", "no list", {"sample": 1}, key=None, code="bad_request"),
     Row("POST P/ingest 400", "no gzip", b"x", key=None, headers={"Content-Encoding": "gzip"}),

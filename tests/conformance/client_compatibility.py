@@ -45,7 +45,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "creator": words("system", "user"),
     "reason": words("insufficient_samples"),
     "reason_code": words("insufficient_samples", "threshold_exceeded"),
-    "channel": words("slack", "pagerduty", "email", "webhook"),
+    "channel": words("slack", "pagerduty", "alertmanager", "email", "webhook", "apprise"),
     "channel_events": lambda value: isinstance(value, list) and set(value) <= {"trip", "recover"},
     "null": lambda value: value is None,
     "false": lambda value: value is False,
@@ -67,6 +67,8 @@ OVERRIDE = """kind:string allow_rate:number reason:string by:string since:time s
 MUTE = """id:uuid project_id:uuid state:string active_until_ms:int? matchers:list all:bool starts_ms:int ends_ms:int?
     windows:list zone:string comment:string created_by:string created_name:string inserted_ms:int updated_ms:int
     ended_ms:int? ended_reason:string?"""
+MAPPING = """id:uuid project_id:uuid position:int name:string matchers:list to:object enabled:bool version:int
+    inserted_ms:int updated_ms:int"""
 KEY = "id:string name:string key_prefix:string last_used_at:time? inserted_at:time?"
 
 SHAPES: dict[str, str] = {
@@ -118,6 +120,16 @@ SHAPES: dict[str, str] = {
     "CountedMuteSingle": "mute:CountedMute",
     "MuteList": "mutes:[CountedMute] items:[CountedMute] " + PAGE,
     "MutePreviewed": "matches:int open:int breakers:list",
+    "Mapping": MAPPING,
+    "MappingSingle": "mapping:Mapping",
+    "MappingList": "mappings:[Mapping] items:[Mapping] " + PAGE,
+    "MappingsReplaced": "changed:bool count:int mappings:[Mapping]",
+    "MappingsPreviewed": "mapped:int unmatched:int refused:int series:list",
+    "RulesPlan": "owner:string version:string count:int changes:list",
+    "RulesApplied": "owner:string changed:bool count:int changes:list",
+    "RulesAdopted": "owner:string adopted:list",
+    "RulesExport": "owner:string? labels:object breakers:object routers:object mappings:object channels:object "
+    "mutes:object",
     "Key": KEY,
     "NewKey": KEY + " key:string message:string",
     "KeyList": "keys:[Key] items:[Key] count:int " + PAGE,
@@ -178,6 +190,17 @@ ANSWERS: dict[str, str] = {
     "POST P/mutes:preview": "MutePreviewed",
     "GET P/mutes/{mute_id}": "CountedMuteSingle",
     "PATCH P/mutes/{mute_id}": "MuteSingle",
+    "GET P/mappings": "MappingList",
+    "POST P/mappings": "MappingSingle",
+    "PUT P/mappings": "MappingsReplaced",
+    "POST P/mappings:preview": "MappingsPreviewed",
+    "GET P/mappings/{mapping_id}": "MappingSingle",
+    "PATCH P/mappings/{mapping_id}": "MappingSingle",
+    "GET P/rules": "RulesExport",
+    "GET P/rules:drift": "RulesPlan",
+    "POST P/rules:plan": "RulesPlan",
+    "POST P/rules:apply": "RulesApplied",
+    "POST P/rules:adopt": "RulesAdopted",
     "GET P/keys": "KeyList",
     "GET P/audit": "AuditList",
     "GET /v1/audit": "AuditList",

@@ -36,6 +36,7 @@ async def _keys(s: Service) -> tuple[dict[str, str], dict[str, str]]:
     keys = {kind: (await s.store.create_key(org, kind, kind, now))[1] for kind in ("user", "admin")}
     keys["eager"] = (await s.store.create_key(org, "user", "eager", now))[1]
     keys["project"] = (await s.store.create_key(org, "project", "p", now, s.project.id))[1]
+    keys["ingest"] = (await s.store.create_key(org, "ingest", "i", now, s.project.id))[1]
     keys["stranger"] = (await s.store.create_key(foreign, "user", "s", now))[1]
     return keys, {"other_project_id": other.id, "other_workspace_id": abroad.id}
 

@@ -15,7 +15,7 @@ POST   P/ingest_secret/rotate                manage   200 404
 GET    P/breakers                            manage   200 304
 GET    P/breakers/{breaker_id}               manage   200 404
 POST   P/breakers                            manage   201 409 422
-PATCH  P/breakers/{breaker_id}               manage   200 404 422
+PATCH  P/breakers/{breaker_id}               manage   200 404 412 422
 PUT    P/breakers                            manage   200 409 412 422
 DELETE P/breakers/{breaker_id}               manage   204 404
 GET    P/breakers/{breaker_id}/state         runtime  200 404
@@ -52,7 +52,9 @@ DELETE /v1/workspaces/{workspace_id}         manage   204 404 409
 DELETE P                                     manage   204 422
 GET    P/status                              runtime  200 304
 HEAD   P/status                              runtime  200 304
-POST   P/ingest                              signed   202 400 401 413 422
+POST   P/ingest                              signed   202 400 401 413 415 422
+POST   P/otlp/v1/metrics                     ingest   200 400 401 403 404 413 415
+POST   P/remote_write                        ingest   204 400 401 403 404 413 415
 GET    P/routers/metadata                    runtime  200 304
 PATCH  P/routers/{router_id}/metadata        admin    200 404 422
 POST   P/routers/{router_id}/breakers        manage   200 404 422
@@ -74,6 +76,18 @@ POST   P/mutes:preview                       manage   200 422
 GET    P/mutes/{mute_id}                     manage   200 404
 PATCH  P/mutes/{mute_id}                     manage   200 404 422
 DELETE P/mutes/{mute_id}                     manage   204 404
+GET    P/mappings                            manage   200
+POST   P/mappings                            manage   201 422
+PUT    P/mappings                            manage   200 422
+POST   P/mappings:preview                    manage   200 422
+GET    P/mappings/{mapping_id}               manage   200 404
+PATCH  P/mappings/{mapping_id}               manage   200 404 422
+DELETE P/mappings/{mapping_id}               manage   204 404
+GET    P/rules                               manage   200 400
+GET    P/rules:drift                         manage   200 400
+POST   P/rules:plan                          manage   200 422
+POST   P/rules:apply                         manage   200 409 412 422
+POST   P/rules:adopt                         manage   200 400 409 422
 GET    P/audit                               manage   200 400
 GET    /v1/audit                             manage   200 400
 GET    P/keys                                manage   200

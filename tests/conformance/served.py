@@ -48,7 +48,8 @@ def served(directory: Path) -> Iterator[Served]:
 
 async def _serve(directory: Path, made: Served, ready: threading.Event, stop: asyncio.Event) -> None:
     unlimited: dict[str, int] = {"rate_events_per_s": 0, "rate_requests_per_s": 0, "rate_tests_per_minute": 0}
-    async with service(directory, **unlimited, mutes_per_project_max=100_000) as s:
+    unlimited["rate_reads_per_s"] = 0
+    async with service(directory, **unlimited, mutes_per_project_max=100_000, mappings_per_project_max=100_000) as s:
         now = s.clock.now_ms()
         for kind in ("user", "admin"):
             made.keys[kind] = (await s.store.create_key(s.project.org_id, kind, kind, now))[1]

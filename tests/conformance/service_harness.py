@@ -64,6 +64,8 @@ class House:
             assert status in described.statuses, f"{method} {template} answers {status}, which is not described"
         if method == "HEAD" or status in (204, 304):
             assert content == b""
+        elif described is not None and described.is_foreign and status >= 400:
+            assert response.content_type.partition(";")[0] in (*described.takes, *described.complains)
         elif status >= 400:
             body = json.loads(content)
             assert response.content_type == "application/json"
@@ -147,6 +149,11 @@ _MAKERS: dict[str, tuple[str, Any, str]] = {
     "router_id": ("POST P/routers", {"name": "r"}, "router.id"),
     "channel_id": ("POST P/notification-channels", {"channel": "webhook", "config": {"url": "{hook}"}}, "channel.id"),
     "mute_id": ("POST P/mutes", {"all": True, "ends_ms": "{soon}", "comment": "c"}, "mute.id"),
+    "mapping_id": (
+        "POST P/mappings",
+        {"matchers": [{"field": "name", "op": "=", "value": "requests"}], "to": {"router": "label.router"}},
+        "mapping.id",
+    ),
     "key_id": ("POST P/keys", {}, "id"),
     "new_workspace_id": ("POST /v1/workspaces", {"name": "w", "slug": "w"}, "id"),
     "new_project_id": ("POST /v1/projects", {"workspace_id": "{workspace_id}"}, "project_id"),

@@ -10,10 +10,12 @@ from api.middleware.rate_limits import EVENTS_BURST
 from tests.conformance.calls_breakers import BREAKERS, EVENTS, METADATA, STATES
 from tests.conformance.calls_common import ALL, bodies, methods, refusals, wrong_types
 from tests.conformance.calls_limits import LIMITS
+from tests.conformance.calls_mappings import MAPPINGS
 from tests.conformance.calls_mutes import MUTES
 from tests.conformance.calls_overrides import OVERRIDES
 from tests.conformance.calls_projects import ADMIN, AUDIT, HEALTH, KEYS, PROJECTS, WORKSPACES
 from tests.conformance.calls_routers import CHANNELS, INGEST, ROUTERS
+from tests.conformance.calls_rules import RULES
 from tests.conformance.conftest import EVENTS_PER_S
 from tests.conformance.interface import LIMITS as PROMISED_LIMITS
 from tests.conformance.interface import full
@@ -25,7 +27,7 @@ in_session = pytest.mark.asyncio(loop_scope="session")
 OWN = (
     *(PROJECTS + WORKSPACES + KEYS + AUDIT + ADMIN + HEALTH),
     *(BREAKERS + STATES + METADATA + EVENTS),
-    *(ROUTERS + CHANNELS + MUTES + OVERRIDES + INGEST),
+    *(ROUTERS + CHANNELS + MUTES + MAPPINGS + OVERRIDES + RULES + INGEST),
 )
 COMMON = (*refusals(), *bodies(), *wrong_types(), *methods())
 ALONE = {("GET", full("P/breakers/state:stream"), 200), ("GET", full("P/events"), 429)}

@@ -29,14 +29,22 @@ ALL = Span("p", 0, LATEST_MS)
 
 
 def record(
-    offset: int, received_ms: int, values: list[float], traces: tuple[str, ...] = (), router_id: str = "a"
+    offset: int,
+    received_ms: int,
+    values: list[float],
+    traces: tuple[str, ...] = (),
+    router_id: str = "a",
+    counts_of: list[int] | None = None,
 ) -> Append:
     """Two metrics: the last value is of another one."""
     n = len(values)
     counts = [n - 1, 1] if n > 1 else [1]
     ts_ms = np.arange(n, dtype=np.int64) + received_ms - 5
     ok = np.arange(n) % 2 == 0
-    payload = encode_samples(["latency", "load"][: len(counts)], counts, ts_ms, np.array(values), ok, None, traces)
+    count = None if counts_of is None else np.array(counts_of, np.int64)
+    payload = encode_samples(
+        ["latency", "load"][: len(counts)], counts, ts_ms, np.array(values), ok, None, traces, count
+    )
     return Append(router_id, 1, offset, received_ms, SAMPLES, 0, payload)
 
 
@@ -60,7 +68,7 @@ async def test_samples_of_the_log(log: SampleLog, tmp_path: Path, monkeypatch: p
         record(1, 1_000, [1.0, 2.0, 3.0], ("t1", "", "t3")),
         record(2, 1_100, [4.0]),
         gap,
-        record(4, 1_300, [5.0, 6.0]),
+        record(4, 1_300, [5.0, 6.0], counts_of=[3, 1]),
         record(5, DAY_MS + 5, [7.0]),
     ]
     assert await log.append(SLOT, records) == [True] * 5
@@ -74,6 +82,7 @@ async def test_samples_of_the_log(log: SampleLog, tmp_path: Path, monkeypatch: p
     assert found["ok"].to_list() == [True, False, True, True, True, False, True]
     assert found["trace_id"].to_list() == ["t1", None, "t3", None, None, None, None]
     assert found["record"].to_list() == [1] * 3 + [2] + [4] * 2 + [5]
+    assert found["count"].to_list() == [1] * 4 + [3, 1] + [1]
     assert await exported(log, tmp_path / "part", Span("p", 1_100, 1_300)) == [1, 0]
     assert read(tmp_path / "part", "samples")["value"].to_list() == [4.0]
 
@@ -86,26 +95,31 @@ RULE = {
 
 async def test_records_of_one_millisecond(log: SampleLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backtest of an exported folder takes record by record, as the core does with the log: of one router, and of two
-    whose records have the same offsets. History beside it, or a folder from before records were named, changes nothing
-    of that."""
+    whose records have the same offsets. History beside it, or a folder from before records and counts were named,
+    changes nothing of that."""
     monkeypatch.setattr(export, "ROWS_OF_FILE", 3)
     draw, place = np.random.default_rng(1), Folder(tmp_path / "store")
     await log.acquire(SLOT, "o", [("a", 1), ("b", 1)], 0, 0)
     at = np.sort(draw.integers(10, 50, 150) * 100).tolist()
     values = [[1_000.0 if draw.random() < 0.2 else 1.0] * 3 for _ in at]
     logs = {
-        id_: [record(n, ms, v, router_id=id_) for n, (ms, v) in enumerate(those, 1)]
+        id_: [
+            record(n, ms, v, router_id=id_, counts_of=[1, n % 5 + 1, 1] if n % 4 == 0 else None)
+            for n, (ms, v) in enumerate(those, 1)
+        ]
         for id_, those in (("a", list(zip(at, values, strict=True))), ("b", list(zip(at, values[::-1], strict=True))))
     }
     for those in logs.values():
         assert await log.append(SLOT, those) == [True] * len(those)
     assert await exported(log, tmp_path / "out") == [450, 450]
     before = {"router_id": "a", "metric": "latency", "ts_ms": [1, 2], "received_ms": [1, 2], "value": 1.0, "ok": True}
-    loaded = pl.DataFrame(before).with_columns(trace_id=pl.lit(None, pl.String)).select(*SCHEMA)
+    loaded = (
+        pl.DataFrame(before).with_columns(trace_id=pl.lit(None, pl.String), count=pl.lit(1, pl.Int64)).select(*SCHEMA)
+    )
     history.add(place, "p", loaded, "run-1.0")
     assert list(export_history(place, ALL, Folder(tmp_path / "out"))) == [2]
     assert read(tmp_path / "out", "samples").schema == SAMPLES_SCHEMA
-    loaded.write_parquet(tmp_path / "out/samples/0-old.parquet")
+    loaded.drop("count").write_parquet(tmp_path / "out/samples/0-old.parquet")
     for routers in (["a"], ["a", "b"]):
         with pytest.warns(BacktestWarning, match="begin in 1970"):
             found = backtest(RULE | {"router_ids": routers}, str(tmp_path / "out/samples/**/*.parquet"), sort=True)

@@ -10,7 +10,7 @@ import pytest
 from breaker_actors.store.mutes import matching
 from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import WEEKDAYS, Window
-from breaker_actors.store.outbox import held, judging, muting
+from breaker_actors.store.outbox import held, judges, judging, muting
 from tests.contract.mute_world import HOUR, NAMED_A, MuteWorld
 from tests.contract.store_world import World
 
@@ -53,22 +53,97 @@ async def test_a_schedule_is_asked_once_for_each_mute(told: MuteWorld, monkeypat
     assert (asked.calls, compared.calls) == (12, 2)
 
 
-async def test_beyond_the_budget_people_hear(told: MuteWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, and nobody else's mutes are looked at less."""
+SLOW = tuple(Matcher(field="name", op="glob", value="*" + "?" * 200 + "*") for _ in range(20))
+
+
+async def slow_to_match(told: MuteWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project whose mutes take more effort than a transaction has."""
+    for _ in range(4):
+        await told.mute(*SLOW)
+    monkeypatch.setattr(judges, "EFFORT_MAX", 400 + 8 * judging.LOADED + 8_000)
+    monkeypatch.setattr(judges, "PART_MIN", 1_000)
+
+
+async def test_beyond_the_effort_trips_are_held_until_the_notifier_has_decided(
+    told: MuteWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else's mutes are looked at less."""
     channel, rows = await told.channel(), [await told.breaker(name) for name in "ab"]
     other = MuteWorld(await told.world.neighbour("other"))
     theirs, mine = await other.channel(), await other.breaker()
     await other.mute(NAMED_A)
-    for _ in range(4):
-        await told.mute(*(Matcher(field="name", op="glob", value="*" + "?" * 200 + "*") for _ in range(20)))
-    await told.mute(ends_ms=10)
-    monkeypatch.setattr(muting, "EFFORT_MAX", 8_000)
+    await told.mute(Matcher(field="name", op="=", value="b"), ends_ms=HOUR // 2)
+    await slow_to_match(told, monkeypatch)
     commits = [told.commit(row.id, "open") for row in rows]
     await told.world.take_journal()
     assert await told.world.write(*commits, other.commit(mine.id, "open")) == ["ok"] * 3
-    assert await told.words(channel.id) == ["trip pending"] * 2
+    assert await told.words(channel.id) == ["trip held"] * 2
+    assert await told.mutes_of(channel.id) == [None, None]
     assert await other.words(theirs.id) == ["trip held"]
-    assert (await told.store.stored_figures()).unmuted == 2
+    assert await other.mutes_of(theirs.id) != [None]
+    assert await told.look() == {"pending": 1}
+    assert await told.words(channel.id) == ["trip pending", "trip held"]
+    assert None not in (await told.mutes_of(channel.id))[1:]
+    assert (await told.take(channel.id))[0].told.muted_by is None
+    assert (await told.store.stored_figures()).unmuted == 0
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(("muted", "spent"), [(False, True), (False, False), (True, False)])
+async def test_a_recovery_decides_about_its_trip_where_nobody_has(
+    told: MuteWorld, monkeypatch: pytest.MonkeyPatch, apart: bool, muted: bool, spent: bool
+) -> None:
+    """As of the trip's time. Where there is no effort for it both go out, counted: better heard than lost."""
+    monkeypatch.setattr(judges, "EFFORT_MAX", 0)
+    await told.mute(NAMED_A, starts_ms=0 if muted else 1_500)
+    ends = ["trip suppressed", "recover suppressed"] if muted and apart else ["trip pending", "recover pending"]
+    channel, row = await told.channel(), await told.breaker()
+    first, then = told.commit(row.id, "open"), told.commit(row.id, "half_open", "closed")
+    if apart:
+        assert await told.world.write(first) == ["ok"]
+        assert await told.words(channel.id) == ["trip held"]
+        if not spent:
+            monkeypatch.setattr(judges, "EFFORT_MAX", judging.EFFORT_MAX)
+        assert await told.world.write(then) == ["ok"]
+    else:
+        assert await told.world.write(first, then) == ["ok"] * 2
+    assert await told.words(channel.id) == ends
+    assert (await told.store.stored_figures()).unmuted == (2 if spent or not apart else 0)
+    assert await told.look() == {}
+
+
+async def test_one_effort_serves_all_projects_of_a_commit(told: MuteWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading mutes is a part of it: what is loaded and compared does not grow with the projects."""
+    worlds = [MuteWorld(await told.world.neighbour(f"o{number}")) for number in range(12)]
+    rows = []
+    for one in worlds:
+        await one.channel()
+        rows.append(await one.breaker())
+        for _ in range(2):
+            await one.mute(*(Matcher(field="name", op="glob", value="*a*") for _ in range(20)))
+    await told.world.take_journal()
+    monkeypatch.setattr(judges, "EFFORT_MAX", 12 * judging.LOADED)
+    monkeypatch.setattr(judges, "PART_MIN", 1_000)
+    loaded, compared = Counted(muting.mute_of), Counted(matching._pattern)
+    monkeypatch.setattr(muting, "mute_of", loaded)
+    monkeypatch.setattr(matching, "_pattern", compared)
+    commits = [one.commit(row.id, "open") for one, row in zip(worlds, rows, strict=True)]
+    assert await told.world.write(*commits) == ["ok"] * 12
+    assert loaded.calls == 6
+    assert matching.COMPARISON * compared.calls <= 12 * judging.LOADED
+    held_back = [await one.words((await one.store.list_channels(one.world.project_id))[0].id) for one in worlds]
+    assert held_back == [["trip held"]] * 12
+
+
+def test_who_takes_little_leaves_the_rest_to_others() -> None:
+    effort = matching.Effort(100)
+    given = {}
+    for key, part in judges.divided(effort, {"large": 9, "small": 1, "larger": 10}):
+        given[key] = part.left
+        part.left -= 4 if key == "small" else part.left
+    assert (given, effort.left) == ({"small": 33, "large": 48, "larger": 48}, 0)
+    parts = [part.left for _, part in judges.divided(matching.Effort(100), dict.fromkeys("abcdef", 1), 40)]
+    assert parts == [40, 40, 40, 40, 50, 100], "none spent anything"
 
 
 async def test_a_look_ends_where_its_effort_does_and_goes_on_there(
@@ -78,7 +153,7 @@ async def test_a_look_ends_where_its_effort_does_and_goes_on_there(
     await told.mute(Matcher(field="name", op="glob", value="b*"))
     for row in rows:
         await told.moves(row.id, "open")
-    monkeypatch.setattr(held, "EFFORT_MAX", held.LOADED + 3_000)
+    monkeypatch.setattr(held, "EFFORT_MAX", judging.LOADED + 3_000)
     first = await told.store.look_at_held(told.epoch, 10_000)
     assert first.last is not None
     numbers = [one.number for one in await told.rows(channel.id)]

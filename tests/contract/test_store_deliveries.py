@@ -53,6 +53,17 @@ async def test_the_oldest_ended_ones_go_early(small: Small) -> None:
     assert await told.store.shed_deliveries(NOW_MS) == 0
 
 
+async def test_dead_ones_are_counted_by_channel(small: Small) -> None:
+    told = await told_of(small, 10)
+    first, second, row = await told.channel(), await told.channel(), await told.breaker("a")
+    await told.moves(row.id, "open")
+    assert await told.store.dead_deliveries(told.world.project_id, first.id) == 0
+    await told.send_all(first.id, "dead")
+    counts = [await told.store.dead_deliveries(told.world.project_id, one.id) for one in (first, second)]
+    assert counts == [1, 0]
+    assert await told.store.dead_deliveries("another", first.id) == 0
+
+
 async def test_who_takes_alerts_too_slowly_loses_whole_outages(small: Small) -> None:
     """The longest waiting first; the end of an outage whose trip was sent is kept, what is being sent is left alone."""
     told = await told_of(small, 6)

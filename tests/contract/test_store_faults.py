@@ -17,7 +17,7 @@ from breaker_actors.store import checksums, migrations
 from breaker_actors.store.faults import TOLD_MAX, Found, faults
 from breaker_actors.store.secrets import SecretBox
 from tests.contract.backends import Backend
-from tests.contract.store_world import RULE, World, event
+from tests.contract.store_world import RULE, World, draft, event
 
 MINUTE = 60_000
 MOVES: tuple[tuple[StateWord, StateWord], ...] = (("open", "closed"), ("closed", "open"))
@@ -87,6 +87,45 @@ async def test_the_first_move_that_callers_see_is_one_from_closed(
         "ok"
     ]
     assert words(look(backend)) == told
+
+
+async def test_one_made_again_by_a_clock_hours_behind_is_none(world: World, breaker_id: str, backend: Backend) -> None:
+    """Its predecessor was open. Nothing but what is written first of it tells that it is another."""
+    now_ms = 5 * 3_600_000
+    assert await world.write(world.commit(breaker_id, 1, event(1, ts_ms=now_ms), state="open")) == ["ok"]
+    await world.store.delete_breaker(world.project_id, breaker_id, now_ms)
+    await world.store.create_breaker(world.project_id, draft("a", id=breaker_id), 1)
+
+    def told() -> list[str]:
+        return [fault.words for fault in look(backend).told if fault.words.startswith(("event", "its state"))]
+
+    assert told() == []
+    epoch = await world.own(breaker_id)
+    assert await world.write(world.commit(breaker_id, epoch, event(2, ts_ms=now_ms - 1), state="open")) == ["ok"]
+    assert told() == []
+    changes(backend, "UPDATE records SET state = 'closed'")
+    assert told() == ["its state is closed after transition 2, its last event leads to open with transition 2"]
+
+
+async def test_one_made_again_begins_closed(world: World, breaker_id: str, backend: Backend) -> None:
+    assert await world.write(world.commit(breaker_id, 1, event(1))) == ["ok"]
+    await world.store.delete_breaker(world.project_id, breaker_id, 2)
+    await world.store.create_breaker(world.project_id, draft("a", id=breaker_id), MINUTE)
+    epoch = await world.own(breaker_id)
+    assert await world.write(world.commit(breaker_id, epoch, event(2, "open", "half_open"))) == ["ok"]
+    assert words(look(backend)) == ["event 2 moves from open: a breaker begins closed"]
+
+
+async def test_one_made_again_is_not_every_event_without_a_link(
+    world: World, breaker_id: str, backend: Backend
+) -> None:
+    """One whose checksum went with its link was not written so."""
+    moves = [event(1), event(2, "open", "half_open")]
+    assert await world.write(world.commit(breaker_id, 1, *moves)) == ["ok"]
+    changes(backend, "UPDATE events SET before = NULL, checksum = NULL, prev = 'closed' WHERE transition_seq = 2")
+    told = words(look(backend))
+    assert "event 2 was written behind another event 1 than the one that is there" in told
+    assert "event 2 moves from closed, event 1 led to open" in told
 
 
 async def test_a_project_with_many_faults_hides_no_other(world: World, breaker_id: str, backend: Backend) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import update
 from breaker_actors.errors import Fenced
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import Store
+from breaker_actors.store.outbox import channel_queue
 from breaker_actors.store.rows import DeliveryResult
 from breaker_actors.store.sql_store import SqlStore
 from tests.contract.outbox_world import LEASE_MS, OutboxWorld, circuit_row
@@ -251,6 +253,50 @@ async def test_giving_up(told: OutboxWorld) -> None:
     assert [one.last_error for one in rows if one.kind == "trip"] == ["down", "not tried"]
 
 
+async def test_a_channel_with_nothing_to_give_up_is_looked_at_without_a_write(
+    told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much waits: writes of everybody else would wait for the look. And of what waits anew the time of a
+    bounded part begins."""
+    channel = await told.channel()
+    for name in "abc":
+        await told.outage((await told.breaker(name)).id)
+    monkeypatch.setattr("breaker_actors.store.outbox.claims.BEGUN_MAX", 4)
+    write, writes = told.store._db.write, list[object]()
+
+    async def counted(work: Any) -> Any:
+        writes.append(work)
+        return await write(work)
+
+    monkeypatch.setattr(told.store._db, "write", counted)
+
+    async def give_up(now_ms: int) -> dict[str, int]:
+        return await told.store.give_up_deliveries(told.epoch, channel.id, now_ms, now_ms - 1_000, "not tried")
+
+    assert [await give_up(10_000 + at_ms) for at_ms in range(4)] == [{}] * 4
+    assert len(writes) == 2
+    assert await give_up(11_000) == {"dead": 4}
+    assert sorted(one.state for one in await told.rows(channel.id)) == ["dead"] * 4 + ["pending"] * 2
+    assert await give_up(11_001) == {"dead": 2}
+    assert len(writes) == 4
+
+
+async def test_what_waits_for_a_receiver_is_counted_up_to_a_bound(
+    told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million may wait, and every page asks."""
+    monkeypatch.setattr(channel_queue, "PENDING_COUNTED", 2)
+    channel = await told.channel()
+    for name in "xyz":
+        await told.moves((await told.breaker(name)).id, "open")
+    (waiting,) = await told.store.waiting_channels()
+    assert waiting.version is not None
+    await told.store.settle_deliveries(told.epoch, [], [circuit_row(channel.id, waiting.version)])
+    (counted,) = await told.store.failing_channels(channel.project_id)
+    oldest_ms = min(row.created_ms for row in await told.rows(channel.id))
+    assert (counted.pending, counted.oldest_ms) == (2, oldest_ms)
+
+
 async def test_circuits_are_kept_per_version_of_the_channel(told: OutboxWorld) -> None:
     """An edited channel starts anew; hasten makes what waits due."""
     channel, row = await told.channel(), await told.breaker()
@@ -261,14 +307,18 @@ async def test_circuits_are_kept_per_version_of_the_channel(told: OutboxWorld) -
     kept = circuit_row(channel.id, before.version)
     retry = DeliveryResult(delivery_id=taken.id, result="retry", at_ms=10_000, next_ms=90_000)
     await told.store.settle_deliveries(told.epoch, [retry], [kept])
-    assert (await told.store.waiting_channels())[0].circuit == kept == await told.store.circuit(channel.id)
+    assert (await told.store.waiting_channels())[0].circuit == kept
+    (failing,) = await told.store.failing_channels(channel.project_id)
+    assert (failing.channel_id, failing.name, failing.circuit, failing.pending) == (channel.id, channel.name, kept, 1)
+    assert failing.oldest_ms == (await told.rows(channel.id))[0].created_ms
+    assert await told.store.failing_channels("another") == []
     newer = circuit_row(channel.id, before.version, last_error="slow")
     await told.store.settle_deliveries(told.epoch, [], [newer])
-    assert await told.store.circuit(channel.id) == newer
+    assert (await told.store.failing_channels(channel.project_id))[0].circuit == newer
     await told.store.update_channel(channel.project_id, channel.id, lambda r: msgspec.structs.replace(r, name="n"), 3)
     (after,) = await told.store.waiting_channels()
     assert after.version != before.version
-    assert await told.store.circuit(channel.id) is None
+    assert await told.store.failing_channels(channel.project_id) == []
     (other,) = [await told.breaker("b")]
     await told.moves(other.id, "open")
     (second,) = await told.take(channel.id)

@@ -401,6 +401,17 @@ async def test_another_end_is_warned_of_again_and_windows_are_not(told: MuteWorl
     assert words == ["trip held", "mute_ending pending", "mute_ending pending"]
 
 
+async def test_a_short_mute_is_warned_of_in_its_last_quarter(told: MuteWorld) -> None:
+    """Not while most of it is to come; its begin counts, not when it was made."""
+    channel, row = await told.channel(), await told.breaker()
+    await told.mute(ends_ms=AHEAD_MS // 2, now_ms=0)
+    await told.moves(row.id, "open")
+    due_ms = AHEAD_MS // 2 - AHEAD_MS // 8
+    tended = await told.store.tend_mutes(told.epoch, due_ms - 1, AHEAD_MS)
+    assert (tended.warned, tended.next_ms) == ((), due_ms)
+    assert (await told.store.tend_mutes(told.epoch, due_ms, AHEAD_MS)).warned == (channel.id,)
+
+
 async def test_nobody_is_warned_of_what_is_over(told: MuteWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
     await told.mute()

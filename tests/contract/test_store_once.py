@@ -12,7 +12,8 @@ from sqlalchemy import select
 from breaker_actors.errors import IdempotencyKeyReused, NotFound
 from breaker_actors.store import tables as t
 from breaker_actors.store.config import idempotency as module
-from breaker_actors.store.rows import KEPT_MS, ChannelDraft, Once, Repeated, RouterDraft
+from breaker_actors.store.mappings.model import MappingTo, SeriesMatcher
+from breaker_actors.store.rows import KEPT_MS, ChannelDraft, MappingDraft, Once, Repeated, RouterDraft
 from breaker_actors.store.sql_store import SqlStore
 from tests.contract.store_world import World, draft
 
@@ -24,6 +25,12 @@ CREATES: dict[str, Callable[[World, Once], Awaitable[Any]]] = {
         w.project_id, ChannelDraft(channel="webhook", config={"url": "https://x.example"}), 5, once=once
     ),
     "breaker": lambda w, once: w.store.create_breaker(w.project_id, draft("n"), 5, once=once),
+    "mapping": lambda w, once: w.store.create_mapping(
+        w.project_id,
+        MappingDraft(matchers=(SeriesMatcher(field="name", op="=", value="n"),), to=MappingTo(router="label.router")),
+        5,
+        once=once,
+    ),
     "router": lambda w, once: w.store.create_router(w.project_id, RouterDraft(name="n"), 5, once=once),
     "secret": lambda w, once: w.store.rotate_secret(w.project_id, 5, 1_000, once=once),
 }
@@ -43,7 +50,7 @@ def asked(world: World, key: str = "k", now_ms: int = 5, body: str = "body", wha
 
 
 async def counts(world: World) -> dict[str, int]:
-    tables = (t.workspaces, t.projects, t.api_keys, t.channels, t.breakers, t.routers, t.changes, t.audit)
+    tables = (t.workspaces, t.projects, t.api_keys, t.channels, t.breakers, t.routers, t.mappings, t.changes, t.audit)
     store: Any = world.store
     return await store._db.read(lambda c: {table.name: len(c.execute(select(table)).all()) for table in tables})
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import Connection, func, select
 
+from breaker_actors.core.model import Control, Override
 from breaker_actors.errors import Invalid
 from breaker_actors.messages import ProjectShare
 from breaker_actors.store.config.audit_log import OMITTED
@@ -17,7 +18,7 @@ from breaker_actors.store.quotas import AUDIT_WEIGHT, Shares
 from breaker_actors.store.rows import BreakerItem, ChannelDraft, RouterDraft, StoredFigures
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
-from breaker_actors.store.tables import audit, breakers, events, stored
+from breaker_actors.store.tables import audit, breakers, counters, events, stored
 from tests.contract.backends import Backend
 from tests.contract.store_world import RULE, World, event
 
@@ -203,6 +204,36 @@ async def test_beyond_its_share_an_audit_entry_tells_who_and_when_only(small: Ca
     assert caught.value.details == {"limit": "BREAKERS_AUDIT_BYTES_MAX"}
     assert (await sums(world))["audit"] < 61_000
     await world.store.delete_breaker(world.project_id, row.id, 5_000)
+
+
+async def test_an_override_can_be_set_and_ended_while_the_audit_log_is_full(small: Callable[..., Any]) -> None:
+    """And nothing else be changed along with it; one entry of each for a breaker counts them."""
+    world = await small(audit_bytes=2_000)
+    row = await world.breaker("a")
+    override = Override(kind="force_open", reason="r", by="ann", since_ms=1, until_ms=900_000, version=2)
+    await world.edit(row.id, control=Control(override=override))
+    with pytest.raises(Invalid, match="audit log of this project"):
+        await edit_for_ever(world, row.id)
+    for change in ({"name": "other"}, {"control": Control(mode="observe")}):
+        with pytest.raises(Invalid, match="audit log of this project"):
+            await world.edit(row.id, now_ms=2_000, **({"control": Control()} | change))
+    ended, _ = await world.edit(row.id, now_ms=2_000, control=Control(by="bob", comment="it is over"))
+    assert ended.controls.override is None
+    assert (await world.store.audit(world.project_id, 1))[0].action == "override.end"
+    for n in range(3):
+        again = Override(kind="force_open", reason="r", by="ann", since_ms=n, until_ms=900_000, version=3 + n)
+        assert (await world.edit(row.id, now_ms=2_001 + n, control=Control(override=again)))[0].controls.override
+        await world.edit(row.id, now_ms=2_001 + n, control=Control())
+    last = await world.store.audit(world.project_id, 2)
+    assert [(entry.action, entry.target_id, entry.before, entry.after) for entry in last] == [
+        ("override.set", row.id, None, {"times": 3, "last_ms": 2_003}),
+        ("override.end", row.id, None, {"times": 4, "last_ms": 2_003}),
+    ]
+    told = select(func.sum(AUDIT_WEIGHT)).select_from(audit).where(audit.c.project_id == world.project_id)
+    assert (await sums(world))["audit"] == await read(world, lambda c: c.execute(told).scalar_one())
+    await world.store.prune(10_000)
+    names = await read(world, lambda c: c.execute(select(counters.c.name)).scalars().all())
+    assert not [name for name in names if name.startswith("override")]
 
 
 async def edit_for_ever(world: World, breaker_id: str) -> None:

@@ -3,12 +3,14 @@ ends with the last of them: an idle service takes a fifth of a core from the tes
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.live import LiveService, serving
+from tests.support.real_senders import NODE_PACKAGES, installed
 
 HERE = Path(__file__).parent
 _running = pytest.StashKey[LiveService]()
@@ -19,10 +21,29 @@ def _asks_for_live(item: pytest.Item | None) -> bool:
 
 
 @pytest.fixture(scope="session")
-def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    with serving(tmp_path_factory.mktemp("service") / "data") as service:
+def metrics_token() -> str:
+    return f"scrapes-only-{os.urandom(8).hex()}"
+
+
+@pytest.fixture(scope="session")
+def live(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, metrics_token: str
+) -> Iterator[LiveService]:
+    folder = tmp_path_factory.mktemp("service")
+    (token := folder / "token").write_text(metrics_token)
+    with serving(folder / "data", BREAKERS_METRICS_TOKEN_FILE=str(token)) as service:
         request.session.stash[_running] = service
         yield service
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what programs for Node send with."""
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "package.json").write_text('{"name": "shop", "private": true}')
+    command = ["npm", "install", "--no-fund", "--no-audit", "--ignore-scripts", "--omit=optional", *NODE_PACKAGES]
+    installed(command, folder)
+    return folder
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,7 +8,20 @@ from types import ModuleType
 
 import pytest
 
-from tests.bench import decoding, density, fairness, ingest, override, push, recovery, soak, start, streams
+from tests.bench import (
+    decoding,
+    density,
+    fairness,
+    ingest,
+    overload,
+    override,
+    push,
+    recovery,
+    soak,
+    start,
+    storm,
+    streams,
+)
 from tests.bench.service import measure
 from tests.support.live import LiveService
 from tests.support.usage import TICKS, Used, cpu_s
@@ -37,7 +50,9 @@ async def test_the_soak_bench_sees_everything_there_is(live: LiveService) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bench", [ingest, push, override, density, recovery, streams, fairness, decoding, start])
+@pytest.mark.parametrize(
+    "bench", [ingest, push, override, density, recovery, streams, fairness, decoding, start, storm, overload]
+)
 def test_a_bench_with_a_service_of_its_own(bench: ModuleType, tmp_path: Path) -> None:
     """Each checks what came of its load before it shows a figure."""
     bench.main(["--smoke", "--json", str(tmp_path / "figures.json")])

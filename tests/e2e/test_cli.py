@@ -150,8 +150,9 @@ def test_start_use_stop_and_start_again(start: Start, tmp_path: Path) -> None:
     assert time.monotonic() - begun < STOP_S
     assert serve.left() == {}
     assert not folder.exists()
-    (line,) = serve.err
-    assert "take unsigned samples" in line
+    unsigned, stopping = serve.err
+    assert "take unsigned samples" in unsigned
+    assert stopping == "stopping: SIGINT\n"
 
     again = start(data_dir, "--port", "0")
     url = again.ready()

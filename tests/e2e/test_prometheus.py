@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.support.live import LiveService, serving, wait_for
+from tests.support.live import LiveService, wait_for
 
 pytestmark = [
     pytest.mark.e2e,
@@ -25,20 +26,13 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus"),
 ]
 RULES = Path(__file__).parents[2] / "dashboards" / "breakers.rules.yaml"
-TOKEN = "scrapes-only-" + os.urandom(8).hex()
 BREAKERS = 200
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    folder = tmp_path_factory.mktemp("scraped")
-    (folder / "token").write_text(TOKEN)
-    with serving(folder / "data", BREAKERS_METRICS_TOKEN_FILE=str(folder / "token")) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def prometheus(live: LiveService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def prometheus(
+    live: LiveService, metrics_token: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
     """Its API. The rules are ours, without the time that an alert has to wait."""
     folder = tmp_path_factory.mktemp("prometheus")
     rules = yaml.safe_load(RULES.read_text())
@@ -46,7 +40,7 @@ def prometheus(live: LiveService, tmp_path_factory: pytest.TempPathFactory) -> I
         for rule in group["rules"]:
             rule.pop("for", None)
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
-    (folder / "token").write_text(TOKEN)
+    (folder / "token").write_text(metrics_token)
     job = {
         "job_name": "breakers",
         "static_configs": [{"targets": [urlsplit(live.base_url).netloc]}],
@@ -87,9 +81,9 @@ def asked(client: httpx.Client, query: str) -> list[dict[str, Any]]:
     return found
 
 
-def scraped(live: LiveService) -> str:
-    with live.client() as client:
-        answer = client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+def scraped(live: LiveService, token: str) -> str:
+    with live.client(token) as client:
+        answer = client.get("/metrics")
     assert answer.status_code == 200
     return answer.text
 
@@ -106,9 +100,9 @@ def firing(client: httpx.Client, breaker: str) -> set[str]:
 def test_a_trip_is_alerted_and_its_end_too(live: LiveService, prometheus: httpx.Client) -> None:
     made = live.breaker(name="scraped", cooldown_ms=3_600_000)
     wait_for(lambda: asked(prometheus, 'breakers_breaker_state{breaker="scraped", state="closed"} == 1'), 60, 0.2)
-    assert "BreakerOpen" not in firing(prometheus, "scraped")
+    assert "BreakerStaysOpen" not in firing(prometheus, "scraped")
     live.trip(made)
-    wait_for(lambda: "BreakerOpen" in firing(prometheus, "scraped"), 60, 0.2)
+    wait_for(lambda: "BreakerStaysOpen" in firing(prometheus, "scraped"), 60, 0.2)
     live.user.delete(f"{live.project_path}/breakers/{made['breaker']['id']}").raise_for_status()
     wait_for(lambda: not firing(prometheus, "scraped"), 60, 0.2)
 
@@ -126,27 +120,45 @@ def test_it_has_what_all_processes_count(live: LiveService, prometheus: httpx.Cl
     assert not volatile & set(everything)
 
 
-def test_promtool_has_nothing_to_say_under_load(live: LiveService) -> None:
+@pytest.fixture
+def loaded(live: LiveService) -> Iterator[str]:
+    """The path of a project with 200 breakers."""
+    body = {"workspace_id": live.credentials["workspace_id"], "name": "loaded"}
+    path = f"/v1/projects/{live.user.post('/v1/projects', json=body).raise_for_status().json()['project_id']}"
+    rule = {"metric": "latency", "kind": "avg", "op": "gt", "threshold": 100, "window_ms": 30_000}
+    breakers = [{**rule, "name": f"loaded-{i}", "eval_interval_ms": 100} for i in range(BREAKERS)]
+    live.user.put(f"{path}/breakers", json={"breakers": breakers}, timeout=60).raise_for_status()
+    yield path
+    live.user.delete(path, timeout=60).raise_for_status()
+
+
+def test_promtool_has_nothing_to_say_under_load(live: LiveService, metrics_token: str, loaded: str) -> None:
     """200 breakers, while samples come in."""
-    made = [live.breaker(name=f"loaded-{i}") for i in range(BREAKERS)]
-    routers, ended = [one["router_id"] for one in made], threading.Event()
+    listed = live.user.get(f"{loaded}/breakers").raise_for_status().json()["breakers"]
+    routers, ended, taken = [one["router_id"] for one in listed], threading.Event(), 0
 
     def send() -> None:
-        i = 0
-        while not ended.is_set():
-            live.send(routers[i % BREAKERS], [10.0] * 20)
-            i += 1
+        nonlocal taken
+        with live.client(live.credentials["user_key"]) as client:
+            for router_id in itertools.cycle(routers):
+                if ended.is_set():
+                    return
+                now_ms = int(time.time() * 1000)
+                sample = {"router_id": router_id, "metric": "latency", "ts_ms": now_ms, "value": 10.0}
+                taken += client.post(f"{loaded}/ingest", json={"samples": [sample] * 20}).status_code == 202
 
     sender = threading.Thread(target=send)
     sender.start()
     try:
         # a look is shared for a second: the first one may be of before
-        wait_for(lambda: scraped(live).count("\nbreakers_breaker_state{") >= 3 * BREAKERS, 20, 0.2)
+        wait_for(lambda: scraped(live, metrics_token).count("\nbreakers_breaker_state{") >= 3 * BREAKERS, 20, 0.2)
         for _ in range(3):
+            text = scraped(live, metrics_token)
             done = subprocess.run(
-                ["promtool", "check", "metrics"], input=scraped(live), capture_output=True, text=True, check=False
+                ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
             )
             assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     finally:
         ended.set()
         sender.join()
+    assert taken > 10

@@ -16,7 +16,7 @@ import pytest
 from tests.support.history import differing_rules, is_alike, is_log_alike
 from tests.support.series import SERIES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RULES, SAMPLES = 200, 100_000
 LOGS, SAMPLES_OF_LOG = 2_000, 400

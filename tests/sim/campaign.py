@@ -6,6 +6,7 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 from tests.sim.faults import KINDS, share_of
 from tests.sim.reached import REACHED, SEEDS_MIN
 from tests.sim.run import Result, run_safely
+from tests.support.fresh import statements_compiled_once
 
 HIT_SHARE = 0.36
 """Each kind of fault has an effect in at least this share of the seeds it is there for."""
@@ -84,8 +86,16 @@ def results(seeds: Sequence[int], jobs: int, **options: Any) -> Iterator[Result]
     if jobs == 1:
         yield from map(work, seeds)
         return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _share_statements) as pool:
         yield from pool.map(work, seeds, chunksize=4)
+
+
+_for_good = ExitStack()
+
+
+def _share_statements() -> None:
+    """Runs of a process take each other's compiled statements."""
+    _for_good.enter_context(statements_compiled_once())
 
 
 def _told_if_failed(options: dict[str, Any], seed: int) -> Result:

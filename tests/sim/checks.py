@@ -335,7 +335,7 @@ class Checks:
             if record is not None and record.kind == SAMPLES:
                 values = decode_samples(record.payload).batch.value.tolist()
                 self.excused.update(values)
-                for value in values:
-                    del self.samples[value]
+                for value in values:  # one that was sent again hours later may lie in a record that is lost as well
+                    self.samples.pop(value, None)
             elif record is not None and record.kind == BREAKER:
                 self.forgotten.add(decode_breaker(record.payload).breaker_id)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from breaker_actors.core.log_entries import encode_samples
+from breaker_actors.core.model import Counts
 from breaker_actors.core.rule_fields import DELTA_OF, KINDS, POLICIES
 from breaker_actors.errors import BreakersError, Unavailable
 from breaker_actors.messages import AppendResult
@@ -103,6 +104,7 @@ class SampleClients:
         self._world = world
         self._client = client
         self._draws = world.faults.stream("samples")
+        self._counts = world.faults.stream("counts")
         self._spells: dict[str, tuple[float, bool]] = {}
         self._made = 0
         self._pause_s = self._draws.uniform(0.15, 0.6)
@@ -138,8 +140,15 @@ class SampleClients:
         if draws.random() < 0.3:
             shares = np.array([draws.getrandbits(63) for _ in range(n)], np.int64)
         ts = np.array(self._times(n), np.int64)
-        payload = encode_samples(metrics, counts, ts, np.array(values), np.array(ok), shares)
+        payload = encode_samples(metrics, counts, ts, np.array(values), np.array(ok), shares, count=self._count(n))
         return Request(router_id, draws.randbytes(16) if draws.random() < 0.9 else None, payload, tuple(values))
+
+    def _count(self, n: int) -> Counts:
+        """How many observations samples stand for; most requests say nothing of it."""
+        if self._counts.random() < 0.75:
+            return None
+        self._world.reach("client sends counts")
+        return np.array([self._counts.choice([1, 1, 2, 3, 12]) for _ in range(n)], np.int64)
 
     def _times(self, n: int) -> list[int]:
         """Mostly now; some late, some very late, some ahead, often several at one instant."""

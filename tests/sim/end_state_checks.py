@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from breaker_actors.core.log_entries import BREAKER, VIEW, decode_breaker, decode_view
 from breaker_actors.core.machine import Breaker
 from breaker_actors.messages import StateReading
+from breaker_actors.notify.channels.alertmanager import LASTS
 from tests.sim.checks import Event, Violation
 from tests.sim.replays import CoreModel, Life, Model, NaiveModel, lives_of, told, transitions
 from tests.sim.shared_router_checks import check_durations, count, rules_of
@@ -36,6 +37,7 @@ class Final:
     async def check(self) -> None:
         world = self._world
         await self._told()
+        await self._alerts()
         self._checks.all_records()
         self._checks.whole_log()
         self._checks.outbox()
@@ -60,15 +62,27 @@ class Final:
     async def _told(self) -> None:
         """A breaker that flaps may have moved just now: each look may find something, none finds the same."""
         was_ahead = self._world.faults.hits["clock_notifier"] > 0
-        words = self._world.mutes.at_rest(was_ahead)
+        words = self._world.mutes.at_rest(was_ahead, self._world.now_ms())
         for _ in range(LOOKS):
             if not words:
                 return
             await asyncio.sleep(0.7)
-            before, words = words, self._world.mutes.at_rest(was_ahead)
+            before, words = words, self._world.mutes.at_rest(was_ahead, self._world.now_ms())
             if words == before:
                 break
         self._world.judge(words)
+
+    async def _alerts(self) -> None:
+        """An Alertmanager knows what stands. What a Notifier that was replaced said too late ends by itself."""
+        if self._world.faults.hits["clock_notifier"] > 0:
+            return
+        wrong = self._world.far.different(self._world.now_ms())
+        for _ in range(2 * LASTS * self._world.settings.alert_renewal_ms // 700):
+            if not wrong:
+                return
+            await asyncio.sleep(0.7)
+            wrong &= self._world.far.different(self._world.now_ms())
+        raise Violation(f"an Alertmanager believes the contrary of breakers {sorted(wrong)}")
 
     # samples and configuration
 
@@ -185,7 +199,8 @@ class Final:
                 return f"breaker {reading.breaker_id} is under an override that was to end at {override.until_ms}"
             held = count(stored[reading.breaker_id], self._checks.log, reading.view.last_eval_ms, self._samples_max)
             if reading.breaker_id in linked and held not in (None, reading.view.sample_count):
-                return f"breaker {reading.breaker_id} counts {reading.view.sample_count} samples, its logs have {held}"
+                seen = reading.view.sample_count
+                return f"breaker {reading.breaker_id} counts {seen} observations, its logs have {held}"
             if (life := lives.get(reading.breaker_id)) is not None:
                 core = life.models[0]
                 assert isinstance(core, CoreModel)

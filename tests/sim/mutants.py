@@ -45,6 +45,11 @@ CORE = {
         "self.window.add(batch,",
         "self.window.add(Batch(batch.ts_ms * 0 + received_ms, batch.value, batch.ok),",
     ),
+    "counted samples count once after a restore": Mutant(
+        "breaker_actors.core.evidence:Evidence.load",
+        "self.window.add(batch,",
+        "self.window.add(Batch(batch.ts_ms, batch.value, batch.ok),",
+    ),
     "gap ignored": Mutant(
         "breaker_actors.core.machine:Breaker.gap", "effects = self.fire(from_ms)", "return self.fire(from_ms)"
     ),
@@ -173,18 +178,18 @@ MUTES = {
         f"self._mutes.work(self._epoch, {_OWN_CLOCK})",
     ),
     "a muted trip is sent": Mutant(
-        "breaker_actors.store.alerts:hold_back",
-        "if found:\n                row |=",
-        "if False:\n                row |=",
+        "breaker_actors.store.outbox.muting:Births._trip",
+        "if mute_id or not is_known:",
+        "if not is_known:",
     ),
     "a recover of a sent trip is held back": Mutant(
-        "breaker_actors.store.alerts:hold_back",
-        'elif found and row["incident"] is None and before is None:',
-        "elif found:",
+        "breaker_actors.store.outbox.muting:Births.judge",
+        'elif row["incident"] is None and before is None:',
+        "else:",
     ),
     "a recover behind a second trip that is held is not told": Mutant(
-        "breaker_actors.store.alerts:hold_back",
-        "elif before is not None and outage not in told:",
+        "breaker_actors.store.outbox.muting:Births.judge",
+        'elif before is not None and (row["channel_id"], row["incident"]) not in self._told:',
         "elif before is not None:",
     ),
     "what is held is released whoever else mutes it": Mutant(
@@ -192,6 +197,11 @@ MUTES = {
         "self._judge_of(row).last_to_end(",
         "Judge([one for one in live_mutes(self._c, [row.project_id]).get(row.project_id, ()) if one.id == row.mute_id],"
         " self._routers.of, self._effort).last_to_end(",
+    ),
+    "what stands is not sent again": Mutant(
+        "breaker_actors.notify.renewals:Renewals.begin",
+        "queue.renew_ms, queue.renewed, queue.failures = now, 0, 0",
+        "pass",
     ),
     "an end of a mute is not looked at": Mutant(
         "breaker_actors.notify.mute_keeper:MuteKeeper.work",
@@ -226,7 +236,8 @@ SYMPTOMS = {
     "a recover of a sent trip is held back": r"ends an outage that was told",
     "a recover behind a second trip that is held is not told": r"ends an outage that was told",
     "what is held is released whoever else mutes it": r"is released at \d+, muted by",
-    "an end of a mute is not looked at": r"deliveries wait, \d+ are held",
+    "what stands is not sent again": r"believes the contrary",
+    "an end of a mute is not looked at": r"deliveries wait, \d+ are held|\(held\) is at rest, behind mute",
 }
 """What each of them is found by."""
 

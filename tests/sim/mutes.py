@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,7 @@ class Receiver:
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
+        self._process = process
         self._draws = world.faults.stream(f"receiver of {process.label}")
 
     async def send(self, to: Destination, message: Message) -> Attempt:
@@ -77,7 +78,20 @@ class Receiver:
         await asyncio.sleep(draws.uniform(0.005, 2.0 if luck < 0.1 else 0.05))
         if luck > 0.05:
             self._world.check(self._world.mutes.arrived, message.delivery_id)
+            self._hear(to, [message], self._process.believed.now_ms())
         return Attempt(result="sent", status=200) if luck > 0.08 else Attempt(result="retry", error="no answer")
+
+    async def renew(self, to: Destination, trips: Sequence[Message], now_ms: int) -> Attempt:
+        luck = self._draws.random() if self._world.faults.active else 1.0
+        await asyncio.sleep(self._draws.uniform(0.005, 2.0 if luck < 0.1 else 0.05))
+        if luck > 0.05:
+            self._world.reach("an alert is renewed")
+            self._hear(to, trips, now_ms)
+        return Attempt(result="sent", status=200) if luck > 0.08 else Attempt(result="retry", error="no answer")
+
+    def _hear(self, to: Destination, messages: Sequence[Message], now_ms: int) -> None:
+        if to.kind == "alertmanager":
+            self._world.judge(self._world.far.hear(to, messages, now_ms, self._process.label))
 
     async def close(self) -> None:
         pass
@@ -200,9 +214,10 @@ class MuteChecks:
 
     # the end
 
-    def at_rest(self, was_ahead: bool) -> str:
+    def at_rest(self, was_ahead: bool, now_ms: int) -> str:
         """Everything was told, or kept back by a mute, or cancelled by a rule that is written. `was_ahead`: a Notifier
-        was hours ahead, for which a delivery may have been too old."""
+        was hours ahead, for which a delivery may have been too old. A breaker that flaps may have tripped behind a mute
+        that goes on: that trip waits for its end."""
         mutes = {id_ for (id_,) in self._store.execute("SELECT id FROM mutes")}
         errors = dict(self._store.execute("SELECT id, last_error FROM outbox WHERE state = 'cancelled'"))
         for row in self._rows("1"):
@@ -212,13 +227,15 @@ class MuteChecks:
                 fine = row.mute_id in mutes and (row.kind == "trip" or "sent" not in self._trips(row))
             elif row.state == "dead":
                 fine = was_ahead
+            elif row.state == "held":
+                fine = bool(self._active(row, now_ms))
             else:
                 fine = row.state == "cancelled" and errors[row.id] in (GONE, *NOT_TOLD.values())
             if not fine:
                 return f"{row} is at rest, behind mute {row.mute_id}"
-        return self._standing()
+        return self._standing(now_ms)
 
-    def _standing(self) -> str:
+    def _standing(self, now_ms: int) -> str:
         """Of what is open now everybody has heard."""
         begun = self._store.execute(
             "SELECT max(e.sequence) FROM events e JOIN records r ON r.breaker_id = e.breaker_id"
@@ -229,6 +246,6 @@ class MuteChecks:
             for row in self._rows("o.kind = 'trip' AND o.incident = ?", incident):
                 newest[row.channel_id] = row
             for row in newest.values():
-                if row.state != "sent":
+                if row.state != "sent" and not (row.state == "held" and self._active(row, now_ms)):
                     return f"{row} is the newest of an outage that stands"
         return ""

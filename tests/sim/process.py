@@ -72,7 +72,7 @@ class ActorClock(SteadyClock):
     def __init__(self, clock: ProcessClock, step_max_ms: int) -> None:
         super().__init__(clock, step_max_ms)
         self._own, self._bound_ms = clock, step_max_ms
-        self._furthest_ms: float | None = None
+        self._furthest_ms = float(self._offset_ms)
         self.highest_ms = 0
 
     def now_ms(self) -> int:
@@ -81,7 +81,7 @@ class ActorClock(SteadyClock):
         ActorClock.latest_ms = max(ActorClock.latest_ms, now_ms)
         at_s = self._own.monotonic()
         offset_ms = now_ms - 1000 * at_s
-        furthest_ms = offset_ms if self._furthest_ms is None else self._furthest_ms
+        furthest_ms = self._furthest_ms
         if offset_ms > furthest_ms + self._bound_ms + 1 and at_s - self._own.stepped_s < STEP_LASTS_S:
             ahead_s, since_s = (offset_ms - furthest_ms) / 1000, at_s - self._own.stepped_s
             ActorClock.hasty = f"a step of {ahead_s:.1f} s is believed after {since_s:.1f} s"

@@ -17,6 +17,7 @@ REACHED = frozenset(
     a recover of a told trip goes out inside a mute
     a rule is changed under an override
     a trip is held
+    an alert is renewed
     an override expires
     an override expires inside an outage
     an override is ended by hand
@@ -41,6 +42,7 @@ REACHED = frozenset(
     client is answered failed
     client is answered full
     client is answered ok
+    client sends counts
     directory says actor_misses
     directory says breakers_not_started
     directory says change_not_appended

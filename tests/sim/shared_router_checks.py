@@ -52,17 +52,22 @@ def rules_of(logs: Mapping[str, Sequence[LogRecord]]) -> dict[str, list[Rule]]:
 
 
 def count(stored: StoredState, logs: Mapping[str, Sequence[LogRecord]], at_ms: int, samples_max: int) -> int | None:
-    """Samples in a breaker's window at a time, drawn from all logs; None for kinds without a window."""
+    """Observations in a breaker's window at a time, drawn from all logs. None for kinds without a window, and where not
+    all samples are held and it matters which."""
     if stored.record is None or stored.rule.kind == "consecutive_failures":
         return None
     record = _decode_record(stored.record)
     low_ms = max(at_ms - stored.rule.window_ms, record.evidence_floor_ms - 1)
-    found = 0
+    samples = observations = 0
     for records in logs.values():
         for received_ms, batch in _batches(records, stored, record.created_ms):
             times = np.minimum(batch.ts_ms, received_ms)
-            found += int(((times > low_ms) & (times <= at_ms)).sum())
-    return min(found, samples_max)
+            inside = (times > low_ms) & (times <= at_ms)
+            samples += int(inside.sum())
+            observations += int((inside if batch.count is None else batch.count[inside]).sum())
+    if samples > samples_max:
+        return None if observations > samples else samples_max
+    return observations
 
 
 def _batches(records: Sequence[LogRecord], stored: StoredState, since_ms: int) -> Iterator[tuple[int, Batch]]:

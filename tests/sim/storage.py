@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 READS = {
     "store": frozenset(
         "access_version audit circuit deliveries held_count held_news held_projects get_mute list_mutes muted_breakers"
+        " get_mapping list_mappings router_names project_rules"
         " held_counts"
-        " outbox_depth waiting_channels breaker_assignments breaker_briefs breaker_metadata directory_epoch"
+        " outbox_depth standing_alerts standing_channels waiting_channels"
+        " breaker_assignments breaker_briefs breaker_metadata directory_epoch"
         " events find_key get_breaker get_channel get_project get_router get_workspace has_org history_ms"
         " journal_head latest_event_ms link_refs list_breakers live_keys"
         " list_channels list_keys list_orgs list_projects list_routers list_workspaces operator_org pending_changes"

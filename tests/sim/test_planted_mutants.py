@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -10,26 +11,42 @@ from tests.sim.mutants import ALL, SYMPTOMS, planted
 from tests.sim.run import Result, run_safely
 
 SEEDS = range(1, 201)
-LATE = {
+FIRST = {
+    "minimum duration off by one tick": 4,
     "peak not reset": 26,
-    "restore loses passes": 2,
-    "ramp not announced": 126,
+    "restore loses passes": 4,
+    "ramp not announced": 160,
+    "samples are taken into a log that is ahead of the clock": 8,
+    "a watermark is given whatever the clock says": 4,
     "checksums are not looked at": 21,
-    "a log that is too short is taken over": 20,
+    "a log that is too short is taken over": 33,
+    "a missing record is passed over": 12,
     "what stands for lost records is believed": 200,
-    "a recover of a sent trip is held back": 4,
+    "a change of settings drops the override": 4,
+    "an override that ends inside an outage ends behind it": 2,
+    "what is held is released by the machine's clock": 4,
+    "a recover of a sent trip is held back": 19,
     "a recover behind a second trip that is held is not told": 255,
     "what is held is released whoever else mutes it": 19,
-    "no epoch is looked at": 332,
+    "an end of a mute is not looked at": 17,
+    "hidden moves are alerted": 4,
+    "no epoch is looked at": 594,
 }
-"""Bugs that show in few seeds, and the first of these, which is tried before all others."""
+"""Bugs that none of the first two seeds shows, and the first seed that does: it is tried first, so that a bug costs two
+runs. Where the code has moved on, all are tried; note the one that was found."""
 
 
 def first_find(name: str) -> Result | None:
     """The first seed that fails with the bug, None when none does."""
     with planted(name):
-        seeds = (*((LATE[name],) if name in LATE else ()), *SEEDS)
+        seeds = (*((FIRST[name],) if name in FIRST else ()), *SEEDS)
         return next((result for result in map(run_safely, seeds) if result.failure is not None), None)
+
+
+@functools.cache
+def without_bugs(seed: int) -> Result:
+    """A seed's run is always the same: most bugs are found by one of the first two."""
+    return run_safely(seed)
 
 
 @pytest.mark.slow
@@ -41,7 +58,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     assert found is not None
     assert found.failure is not None
     assert re.search(SYMPTOMS.get(name, ""), found.failure), found.message()
-    clean = run_safely(found.seed)
+    clean = without_bugs(found.seed)
     assert clean.failure is None, clean.message()
 
 

@@ -28,7 +28,7 @@ def _sample(**fields: object) -> bytes:
     return json.dumps({"router_id": "r", "metric": "m", "ts_ms": 1, "value": 1, **fields}).encode()
 
 
-_KINDS = {
+KINDS = {
     "zeros": lambda n: _repeat(n, b"0,"),
     "objects": lambda n: _repeat(n, b"{},"),
     "objects of one key": lambda n: _repeat(n, b'{"a":0},'),
@@ -68,7 +68,7 @@ def bombs() -> dict[str, bytes]:
 @functools.cache
 def ladders() -> dict[str, list[bytes]]:
     """The same in falling sizes: a smaller one may pass bounds that end a larger one early, and then cost more."""
-    return {name: _ladder(make) for name, make in _KINDS.items()}
+    return {name: _ladder(make) for name, make in KINDS.items()}
 
 
 def _ladder(make: Callable[[int], bytes]) -> list[bytes]:
@@ -90,28 +90,41 @@ def unpacked(body: bytes, encoding: str | None, bytes_max: int) -> bytes:
     return bytes(inflation.plain)
 
 
+_UNITS = {
+    "slow numbers": b"1e-320,",
+    "slow long numbers": SLOW + b",",
+    "lists": b"[],",
+    "strings": b'"",',
+    "objects": b"{},",
+    "lists in lists": b"[[[[]]]],",
+    "lists in objects": b'{"a":[]},',
+    "zeros": b"0,",
+}
+_PLACES = {
+    "": (b'{"x":[', b"]}"),
+    " in ids": (b'{"breaker_ids":[', b"]}"),
+    " in actions": (b'{"actions":{"a":[', b"]}}"),
+}
+KEYED = {name + place: (unit, *ends) for name, unit in _UNITS.items() for place, ends in _PLACES.items()}
+
+
 @functools.cache
 def keyed() -> dict[str, list[bytes]]:
     """Bodies for what asks for a key, in falling sizes; nothing packs them."""
-    units = {"slow numbers": b"1e-320,", "slow long numbers": SLOW + b",", "lists": b"[],", "strings": b'"",'}
-    units |= {"objects": b"{},", "lists in lists": b"[[[[]]]],", "lists in objects": b'{"a":[]},', "zeros": b"0,"}
-    heads = {"": b'{"x":[', " in ids": b'{"breaker_ids":[', " in actions": b'{"actions":{"a":['}
-    tails = {" in actions": b"]}}"}
-    return {
-        name + place: [_repeat(size, unit, head, tails.get(place, b"]}")) for size in _SIZES if size <= 1_000_000]
-        for name, unit in units.items()
-        for place, head in heads.items()
-    }
+    return {name: [_repeat(size, *parts) for size in _SIZES if size <= 1_000_000] for name, parts in KEYED.items()}
+
+
+_LARGE = b'{"x":[' + b",".join([b"1e-320"] * 36_000) + b"]}"
+_SMALL = b'{"metric":"m","kind":"avg","op":"gt","threshold":%b,"actions":{"a":%b}}' % (SLOW, SLOW)
+SETS = {
+    "slow numbers in large breakers": (8_000_000, _LARGE + b","),
+    "slow numbers in small breakers": (1_000_000, _SMALL + b","),
+    "zeros": (8_000_000, b"0,"),
+    "objects": (8_000_000, b"{},"),
+}
 
 
 @functools.cache
 def sets() -> dict[str, bytes]:
     """Bodies of a PUT of breakers of 8 MB, or of 1 MB where all of its breakers are good."""
-    large = b'{"x":[' + b",".join([b"1e-320"] * 36_000) + b"]}"
-    small = b'{"metric":"m","kind":"avg","op":"gt","threshold":%b,"actions":{"a":%b}}' % (SLOW, SLOW)
-    return {
-        "slow numbers in large breakers": _repeat(8_000_000, large + b",", b'{"breakers":[', b"]}"),
-        "slow numbers in small breakers": _repeat(1_000_000, small + b",", b'{"breakers":[', b"]}"),
-        "zeros": _repeat(8_000_000, b"0,", b'{"breakers":[', b"]}"),
-        "objects": _repeat(8_000_000, b"{},", b'{"breakers":[', b"]}"),
-    }
+    return {name: _repeat(size, unit, b'{"breakers":[', b"]}") for name, (size, unit) in SETS.items()}

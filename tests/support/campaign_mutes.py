@@ -120,10 +120,10 @@ class Muter:
 
 
 def assert_muted_rightly(
-    evidence: Evidence, project: Project, mutes: Iterable[Mute], arrived: Mapping[str, list[int]]
+    evidence: Evidence, project: Project, mutes: Iterable[Mute], arrived: Mapping[str, list[int]], ended_ms: int
 ) -> int:
     """What people heard of a project (delivery -> when it came, in ms) was not muted, and what they did not hear was;
-    answers how many deliveries were suppressed."""
+    answers how many deliveries were suppressed. `ended_ms`: what was made before that is no longer to be sent."""
     rows = evidence.rows(
         "SELECT o.id, o.channel_id, o.breaker_id, o.kind, o.state, o.incident, o.created_ms, o.mute_id, m.id, o.number"
         " FROM outbox o LEFT JOIN mutes m ON m.id = o.mute_id AND m.project_id = o.project_id"
@@ -136,9 +136,10 @@ def assert_muted_rightly(
     for id_, channel_id, breaker_id, kind, state, incident, at_ms, mute_id, known, _ in rows:
         who = f"delivery {id_} ({kind}, {state})"
         assert state != "held", f"{who} is held, and nothing is muted"
-        assert (id_ in arrived) <= (state == "sent"), f"{who} came"
+        assert (id_ in arrived) <= (state == "sent" or at_ms >= ended_ms), f"{who} came"
         states[channel_id, incident, kind, state] += 1
-        if kind == "trip":
+        assert at_ms >= ended_ms or state not in ("pending", "held"), f"{who} was to be sent before, and still is"
+        if kind == "trip" and at_ms < ended_ms:
             newest[channel_id, incident] = state
         if state == "suppressed":
             suppressed += 1

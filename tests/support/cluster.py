@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typer.testing import Result
 
 from breaker_actors.core.log_entries import (
     BREAKER,
@@ -105,10 +107,13 @@ class Service:
         keys: tuple[bytes, ...] | None = None,
         ts_ms: int | None = None,
         traces: Sequence[str] = (),
+        counts: Sequence[int] | None = None,
     ) -> AppendResult:
         n = len(values)
+        count = None if counts is None else np.array(counts, np.int64)
         ts = np.full(n, self.clock.now_ms() if ts_ms is None else ts_ms)
-        payload = encode_samples([metric], [n], ts, np.array(values, float), np.full(n, ok), traces=traces)
+        value = np.array(values, float)
+        payload = encode_samples([metric], [n], ts, value, np.full(n, ok), traces=traces, count=count)
         part = Part(router_id, keys or (os.urandom(16),), payload, n)
         return (await self.gateway.ingest([part]))[0]
 
@@ -216,3 +221,9 @@ async def service(directory: Path, **settings: Any) -> AsyncIterator[Service]:
     project = await store.create_project(org, workspace.id, "project", now)
     async with LocalCluster(store, make_log(made), clock, made) as cluster:
         yield Service(cluster, project)
+
+
+def printed(done: Result) -> Any:
+    """What a command printed as JSON beside a service of this process, whose logs go to the same stdout."""
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(line)

@@ -13,7 +13,15 @@ from typing import Any
 from api.context.replica import EXTENSION
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.settings import Settings
-from breaker_actors.store.rows import BreakerDraft, ChannelDraft, DeliveryQuery, MuteDraft, ProjectRow
+from breaker_actors.store.mappings.model import MappingTo, SeriesMatcher
+from breaker_actors.store.rows import (
+    BreakerDraft,
+    ChannelDraft,
+    DeliveryQuery,
+    MappingDraft,
+    MuteDraft,
+    ProjectRow,
+)
 from breaker_actors.store.sql_store import SqlStore
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World as StoreWorld
@@ -26,6 +34,9 @@ PROJECTS = ("ours", "second", "theirs")
 """Two of one organisation, in workspaces of their own, and one of another."""
 HEALTH_TOKEN = "probes-only"
 METRICS_TOKEN = "metrics-token-of-16"
+MAPPING = MappingDraft(
+    matchers=(SeriesMatcher(field="name", op="=", value="requests"),), to=MappingTo(router="label.router")
+)
 
 
 @dataclass
@@ -72,6 +83,7 @@ async def _contents(store: SqlStore, ids: Ids) -> Any:
         [await store.deliveries(DeliveryQuery(project_id=project_id, channel_id=c.id)) for c in channels],
         [key.id for key in await store.list_keys(project.org_id)],
         await store.list_mutes(project_id),
+        await store.list_mappings(project_id),
         await store.audit(project_id, 10),
     ]
 
@@ -113,9 +125,13 @@ async def build(path: Path) -> Content:
         ("foreign_admin", foreign, "admin", None),
         ("foreign_project", foreign, "project", projects["theirs"].id),
         ("revoked", org, "admin", None),
+        ("ingest", org, "ingest", projects["ours"].id),
+        ("second_ingest", org, "ingest", projects["second"].id),
+        ("foreign_ingest", foreign, "ingest", projects["theirs"].id),
+        ("revoked_ingest", org, "ingest", projects["ours"].id),
     ]:
         row, keys[name] = await store.create_key(owner, kind, name, 1, project_id)  # type: ignore[arg-type]
-        if name == "revoked":
+        if name.startswith("revoked"):
             await store.revoke_key(org, row.id, 2)
     ids = {name: await _things(store, project) for name, project in projects.items()}
     await store.close()
@@ -142,6 +158,7 @@ async def _things(store: SqlStore, project: ProjectRow) -> Ids:
         "delivery_id": await _dead_delivery(store, project, breaker.id, channel.id),
         "key_id": key.id,
         "mute_id": mute.id,
+        "mapping_id": (await store.create_mapping(project.id, MAPPING, NOW_MS)).id,
     }
 
 

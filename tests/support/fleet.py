@@ -8,8 +8,11 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import polars as pl
 
 from breaker_actors.core.log_entries import (
     BREAKER,
@@ -25,6 +28,7 @@ from breaker_actors.core.model import Rule, Transition
 from breaker_actors.messages import RouterRef
 from breaker_actors.wal.reader import LogReader, concerned
 from tests.support import load
+from tests.support.arrow_streams import of_polars
 from tests.support.invariants import Evidence, assert_replayed
 from tests.support.live import LiveService
 
@@ -32,6 +36,7 @@ FORMS, CONNECTIONS = 64, 8
 READ_MAX = 1_000
 """States asked for at once: many more are not told within BREAKERS_OWNER_TIMEOUT_MS by a busy service."""
 MADE_S, STORED_S = 600.0, 30.0
+RuleOf = Callable[[int, str], dict[str, Any]]
 Move = tuple[str, str, int]
 """From which state to which, and when."""
 
@@ -52,10 +57,12 @@ def rule_of(i: int, metric: str) -> dict[str, Any]:
 
 class Fleet:
     """A project with signed ingest whose breakers, made by one PUT, hang on few routers, by metric. (Each has the
-    router that was made with it as well.) `took_s`: how long the steps of making it took."""
+    router that was made with it as well.) `prefix`: how their names begin; `rule`: of the i-th metric of a router.
+    `took_s`: how long the steps of making it took."""
 
-    def __init__(self, live: LiveService, routers: int, metrics: int) -> None:
+    def __init__(self, live: LiveService, routers: int, metrics: int, prefix: str = "", rule: RuleOf = rule_of) -> None:
         self.live = live
+        self._prefix, self._rule = prefix, rule
         self.metrics = [f"m{i}" for i in range(metrics)]
         self.took_s: dict[str, float] = {}
         body = {"name": "bench", "workspace_id": live.credentials["workspace_id"]}
@@ -65,6 +72,7 @@ class Fleet:
         self.key = live.user.post(f"{self.path}/keys", json={"name": "bench"}).json()["key"]
         began = time.monotonic()
         self.homes: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         self.breakers = self._breakers(routers)
         self.took_s["put"] = time.monotonic() - began
         self.until_fresh()
@@ -76,14 +84,19 @@ class Fleet:
 
     def _breakers(self, routers: int) -> dict[int, dict[str, str]]:
         """Router -> metric -> breaker."""
-        places = {f"r{router}-{m}": (router, i, m) for router in range(routers) for i, m in enumerate(self.metrics)}
-        wanted = [{**rule_of(i, metric), "name": name} for name, (_, i, metric) in places.items()]
+        places = {
+            f"{self._prefix}r{router}-{m}": (router, i, m)
+            for router in range(routers)
+            for i, m in enumerate(self.metrics)
+        }
+        wanted = [{**self._rule(i, metric), "name": name} for name, (_, i, metric) in places.items()]
         answer = self.live.user.put(f"{self.path}/breakers", json={"breakers": wanted}, timeout=MADE_S)
         assert answer.status_code == 200, answer.text
         found: dict[int, dict[str, str]] = {router: {} for router in range(routers)}
         for breaker in answer.json()["breakers"]:
             router, _, metric = places[breaker["name"]]
             found[router][metric] = breaker["id"]
+            self.names[breaker["id"]] = breaker["name"]
             self.homes[breaker["id"]] = breaker["router_id"]
         assert len(self.homes) == len(places)
         return found
@@ -96,7 +109,7 @@ class Fleet:
     @property
     def tripping(self) -> set[str]:
         """Breakers that any sample trips."""
-        usual = [i for i, metric in enumerate(self.metrics) if rule_of(i, metric)["threshold"] == 100.0]
+        usual = [i for i, metric in enumerate(self.metrics) if self._rule(i, metric)["threshold"] == 100.0]
         return {breakers[self.metrics[i]] for breakers in self.breakers.values() for i in usual}
 
     # -- states
@@ -141,6 +154,23 @@ class Fleet:
         forms = [load.form_of(list(self._samples(chance, samples))) for _ in range(FORMS)]
         count = max(CONNECTIONS, int(per_s * seconds))
         return [load.body_at(forms[n % FORMS], int(start_ms + 1000 * n / per_s)) for n in range(count)]
+
+    def streams(self, rows: int, count: int, seed: int, coded: bool) -> list[bytes]:
+        """Arrow streams of so many rows for all routers and metrics, as polars writes them with zstd; `coded`: with
+        categorical columns."""
+        chance, now_ms = np.random.default_rng(seed), int(time.time() * 1000)
+        return [of_polars(self._frame(rows, chance, now_ms, coded), compression="zstd") for _ in range(count)]
+
+    def _frame(self, rows: int, chance: np.random.Generator, now_ms: int, coded: bool) -> pl.DataFrame:
+        kind = pl.Categorical if coded else pl.String
+        columns = {
+            "router_id": pl.Series(self.routers)[chance.integers(0, len(self.routers), rows)].cast(kind),
+            "metric": pl.Series(self.metrics)[chance.integers(0, len(self.metrics), rows)].cast(kind),
+            "ts_ms": np.sort(now_ms - chance.integers(0, 1000, rows)),
+            "value": chance.uniform(100, 300, rows).round(3),
+            "ok": chance.random(rows) < 0.9,
+        }
+        return pl.DataFrame(columns)
 
     def _samples(self, chance: random.Random, count: int) -> Iterator[dict[str, object]]:
         routers = chance.sample(self.routers, chance.choice((1, 2)) if len(self.routers) > 1 else 1)

@@ -22,10 +22,11 @@ OUTAGES = 2
 
 
 def live(service: LiveService) -> None:
-    """What users do: breakers of several kinds, outages, a channel, a mute, overrides, an observing breaker, changes,
-    links, and something deleted."""
+    """What users do: breakers of several kinds, outages, a channel, a mute, a mapping, overrides, an observing breaker,
+    changes, links, a session of the console, and something deleted."""
     quick = {"window_ms": 1_000, "cooldown_ms": 100, "recovery_allow_rate_ramp_steps": 1}
     made = [service.breaker(metric="latency", name=f"golden {n}", threshold=100 + n, **quick) for n in range(3)]
+    assert service.client().post("/console/sign-in", data={"key": service.credentials["admin_key"]}).status_code == 303
     failing = {"kind": "consecutive_failures", "op": "gte", "threshold": 3, "name": "failing"}
     service.breaker(metric="errors", **failing)
     path = service.project_path
@@ -42,7 +43,11 @@ def live(service: LiveService) -> None:
     ends_ms = round(time.time() * 1000) + 3_600_000
     mute = {"matchers": [{"field": "name", "op": "=", "value": "golden 1"}], "ends_ms": ends_ms, "comment": "golden"}
     assert service.user.post(f"{path}/mutes", json=mute).status_code == 201
-    service.trip(made[1])
+    named = [{"field": "name", "op": "=", "value": "requests"}]
+    mapping = {"name": "golden", "matchers": named, "to": {"router": router["id"], "ok": {"label": "good"}}}
+    assert service.user.post(f"{path}/mappings", json=mapping).status_code == 201
+    while service.state(ids[1])["state"] == "closed":  # it is open for a moment only
+        service.send(made[1]["router_id"], [900.0] * 5)
     override = f"{path}/breakers/{ids[0]}/override"
     for body in ({"kind": "throttle", "allow_rate": 0.5, "for_ms": 1_000}, {"kind": "force_open"}):
         assert service.user.put(override, json=body | {"reason": "golden"}).status_code == 200

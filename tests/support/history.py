@@ -13,10 +13,10 @@ import polars as pl
 
 from breaker_actors.core.log_entries import Gap
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Control, Effect, Int64, Override, OverrideKind, Record, Rule
+from breaker_actors.core.model import Control, Counts, Effect, Int64, Override, OverrideKind, Record, Rule
 from breaker_actors.core.rule_fields import DELTA_OF, KINDS, OPS, POLICIES
 from breaker_actors.core.rules import parse_rule
-from pipelines.columns import Samples
+from pipelines.columns import Samples, counted
 from pipelines.frames import read_series
 from pipelines.replay.reference import arrivals, replay_samples
 from pipelines.replay.scoring import Tally
@@ -37,7 +37,8 @@ def made_up(seed: int, count: int, *, spans: tuple[float, ...] = (0.05, 0.5, 2, 
 
 
 def made_up_samples(chance: random.Random, count: int, spacing_ms: float) -> Samples:
-    """Bursts and pauses, equal times, late samples and times ahead of the clock, failures that come and go."""
+    """Bursts and pauses, equal times, late samples and times ahead of the clock, failures that come and go; in a
+    quarter of the cases samples that stand for several observations."""
     draw = np.random.default_rng(chance.randrange(1 << 30))
     gaps = draw.exponential(spacing_ms, count)
     if chance.random() < 0.5:
@@ -60,7 +61,15 @@ def made_up_samples(chance: random.Random, count: int, spacing_ms: float) -> Sam
     record = None
     if chance.getrandbits(64) % 3 == 0:
         record = np.cumsum((np.diff(at, prepend=0) > 0) | (draw.random(count) < 0.3))
-    return Samples(at, ts_ms, value, ok, trace, record)
+    return Samples(at, ts_ms, value, ok, trace, record, counts(draw, count) if draw.random() < 0.25 else None)
+
+
+def counts(draw: np.random.Generator, count: int) -> Counts:
+    """How many observations samples stand for: few of them, some or all for several, a few for thousands."""
+    several = draw.random(count) < draw.choice([0.002, 0.1, 1])
+    found = np.where(several, draw.choice([1, 1, 2, 3, 5, 20], count), 1)
+    many = draw.random(count) < draw.choice([0, 0, 0.005])
+    return counted(np.where(many, draw.integers(1_000, 20_000, count), found))
 
 
 def values(draw: np.random.Generator, shape: str, count: int) -> np.ndarray:
@@ -112,7 +121,7 @@ def threshold_for(chance: random.Random, fields: dict[str, Any], samples: Sample
         inner = threshold_for(chance, fields | {"kind": fields["kind_params"]["delta_of"]}, samples)
         return chance.choice([0.0, 0.02, 0.1, -0.1, 0.5]) * abs(inner)
     spacing_ms = max(1e-3, (int(samples.at[-1]) - int(samples.at[0])) / len(samples))
-    held = fields["window_ms"] / spacing_ms
+    held = fields["window_ms"] / spacing_ms * (1 if samples.count is None else float(samples.count.mean()))
     if kind == "error_rate":
         return chance.choice([0, 0.1, 0.3, 1 / 3, 0.5, 0.8, 1])
     if kind == "consecutive_failures":
@@ -141,7 +150,7 @@ def walked(
         at = until
     engine.finish()
     assert walk.walker is not None
-    return effects, walk.walker.record()
+    return effects, walk.walker.breaker.record()
 
 
 @dataclass(frozen=True)
@@ -251,7 +260,7 @@ def log_walked(
         row = until
     engine.finish()
     assert walk.walker is not None
-    return effects, walk.walker.record()
+    return effects, walk.walker.breaker.record()
 
 
 def is_log_alike(seed: int, count: int) -> bool:
@@ -291,11 +300,13 @@ def real_rules(values: np.ndarray) -> list[dict[str, object]]:
 
 
 def differing_rules(series: Path, timing: tuple[int, int, int]) -> list[Rule]:
-    """Of the rules over a real series, with this (window, interval, minimum duration): those of which the fast path
-    makes something else than the core."""
+    """Of the rules over a real series, in a share of the cases with counts, with this (window, interval, minimum
+    duration): those of which the fast path makes something else than the core."""
     batch = read_series(series)
     ok = batch.value <= np.quantile(batch.value, 0.97)
-    samples = Samples(batch.ts_ms, batch.ts_ms, batch.value, ok)
+    draw = np.random.default_rng([len(series.name), *timing])
+    count = counts(draw, len(batch)) if draw.random() < 0.25 else None
+    samples = Samples(batch.ts_ms, batch.ts_ms, batch.value, ok, count=count)
     window_ms, interval_ms, least_ms = timing
     fields = {"metric": "m", "window_ms": window_ms, "eval_interval_ms": interval_ms, "min_state_duration_ms": least_ms}
     rules = [parse_rule(fields | one) for one in real_rules(batch.value)]

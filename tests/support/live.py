@@ -62,30 +62,45 @@ class LiveService:
     def __init__(self, data_dir: Path, *options: str, cwd: Path | None = None, **environ: str) -> None:
         self.data_dir = data_dir
         program = str(Path(sys.executable).with_name("breakers"))
-        command = [program, "serve", "--port", "0", "--data-dir", str(data_dir), *options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}, cwd=cwd
-        )
+        self._command = [program, "serve", "--data-dir", str(data_dir), *options]
+        self._environ, self._cwd = {**os.environ, **environ}, cwd
         self.output: list[str] = []
-        self._ready = threading.Event()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        if not self._ready.wait(READY_S) or self.process.poll() is not None:
-            self.stop()
-            raise AssertionError("the service did not get ready:\n" + "".join(self.output))
+        self._run("0")
         self.credentials: dict[str, str] = json.loads((data_dir / "credentials.json").read_text())
         self.base_url = self.credentials["base_url"]
         self.project_id = self.credentials["project_id"]
         self.project_path = f"/v1/projects/{self.project_id}"
         self.user = self.client(self.credentials["user_key"])
 
-    def _listen(self) -> None:
+    def _run(self, port: str) -> None:
+        """Starts it; returns when it is ready."""
+        self.process = subprocess.Popen(
+            [*self._command, "--port", port],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environ,
+            cwd=self._cwd,
+        )
+        ready = threading.Event()
+        self._listener = threading.Thread(target=self._listen, args=(ready,), daemon=True)
+        self._listener.start()
+        if not ready.wait(READY_S) or self.process.poll() is not None:
+            self.stop()
+            raise AssertionError("the service did not get ready:\n" + "".join(self.output))
+
+    def _listen(self, ready: threading.Event) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.output.append(line)
             if line.startswith("ready "):
-                self._ready.set()
-        self._ready.set()
+                ready.set()
+        ready.set()
+
+    def start_again(self) -> None:
+        """After a crash: on the same data, at the same address."""
+        self._run(self.base_url.rpartition(":")[2])
+        self.user = self.client(self.credentials["user_key"])
 
     def client(self, key: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -32,13 +32,17 @@ class Target:
     key: str
     secret: str
     """The ingest secret that signs bodies."""
+    content: str = "Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
+    """The headers that say what bodies are."""
 
 
 @dataclass
 class Report:
-    """Of one run: answers by status, latencies (ms) in order, seconds it took, CPU seconds of the generator."""
+    """Of one run: answers by status, those with a Retry-After of them, latencies (ms) in order, seconds it took, CPU
+    seconds of the generator."""
 
     statuses: Counter[int] = field(default_factory=Counter)
+    put_off: Counter[int] = field(default_factory=Counter)
     latencies_ms: list[float] = field(default_factory=list)
     seconds: float = 0.0
     cpu_s: float = 0.0
@@ -69,8 +73,8 @@ def signed(target: Target, body: bytes, now_ms: int) -> bytes:
     mac = hmac.new(bytes.fromhex(target.secret), f"{now_ms}.".encode() + body, hashlib.sha256).hexdigest()
     head = (
         f"POST {target.path} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\nAuthorization: Bearer {target.key}\r\n"
-        f"X-EB-Timestamp: {now_ms}\r\nX-EB-Signature: v1={mac}\r\nContent-Type: application/json\r\n"
-        f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"X-EB-Timestamp: {now_ms}\r\nX-EB-Signature: v1={mac}\r\n{target.content}"
+        f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
@@ -125,12 +129,14 @@ async def _send(target: Target, bodies: Sequence[bytes], due: asyncio.Queue[floa
     while (at := await due.get()) is not None:
         writer.write(signed(target, bodies[n % len(bodies)], time.time_ns() // 1_000_000))
         n += 1
-        status, body, kept = await answer_of(reader)
+        status, fields = await _head_of(reader)
+        body = await reader.readexactly(int(fields["content-length"]))
         report.statuses[status] += 1
+        report.put_off[status] += int(fields.get("retry-after", 0)) > 0
         report.latencies_ms.append((time.perf_counter() - at) * 1000)
         if status == 202:
             report.accepted += json.loads(body)["accepted"]
-        if not kept:
+        if not _is_kept(fields):
             writer.close()
             reader, writer = await asyncio.open_connection(target.host, target.port)
     writer.close()
@@ -139,8 +145,16 @@ async def _send(target: Target, bodies: Sequence[bytes], due: asyncio.Queue[floa
 async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
     """Status and body of the next answer on a connection, and whether that is kept: HAProxy ends those of callers who
     are refused, and of a source with many."""
+    status, fields = await _head_of(reader)
+    return status, await reader.readexactly(int(fields["content-length"])), _is_kept(fields)
+
+
+async def _head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Status and headers, names in lower case."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
-    fields = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
-    body = await reader.readexactly(int(fields["content-length"]))
-    return int(lines[0].split()[1]), body, fields.get("connection") != "close"
+    return int(lines[0].split()[1]), dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
+
+
+def _is_kept(fields: dict[str, str]) -> bool:
+    return fields.get("connection") != "close"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from breaker_actors.notify.limits import Pace
@@ -28,6 +28,7 @@ class ScriptedSender:
     def __init__(self, clock: FakeClock, script: Script = lambda to, message: SENT) -> None:
         self.script = script
         self.asked: list[tuple[int, Destination, Message, Attempt]] = []
+        self.renewed: list[tuple[int, Destination, tuple[Message, ...], Attempt]] = []
         self.under_way = 0
         self.most: Counter[str] = Counter()
         self.hold: asyncio.Event | None = None
@@ -50,6 +51,22 @@ class ScriptedSender:
         finally:
             self.under_way -= 1
             self._now[to.channel_id] -= 1
+
+    async def examine(self, to: Destination) -> str | None:
+        return None
+
+    async def renew(self, to: Destination, trips: Sequence[Message], now_ms: int) -> Attempt:
+        """Scripted by the first of them; kept apart from what was sent."""
+        self.under_way += 1
+        try:
+            await asyncio.sleep(0)
+            if self.hold is not None and (not self.held or to.channel_id in self.held):
+                await self._stick(self.hold)
+            attempt = self.script(to, trips[0])
+            self.renewed.append((self._clock.now_ms(), to, tuple(trips), attempt))
+            return attempt
+        finally:
+            self.under_way -= 1
 
     async def close(self) -> None:
         pass

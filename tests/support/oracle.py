@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -54,7 +54,7 @@ def mean(values: list[float]) -> float:
 
 def deviation(values: list[float]) -> float:
     scale = 1.0
-    if any(abs(v) >= 2.0**500 for v in values):
+    if any(abs(v) >= 2.0**480 for v in values):
         scale, values = 2.0**600, [v * 2.0**-600 for v in values]
     middle = mean(values)
     return clamped(math.sqrt(math.fsum((v - middle) * (v - middle) for v in values) / len(values)) * scale)
@@ -78,6 +78,11 @@ def aggregate(kind: str, params: dict, samples: list[tuple[float, bool]], min_co
     if kind == "percentile":
         return nearest_rank(params["percentile"], values)
     return {"avg": mean, "sum": total, "max": max, "min": min, "stddev": deviation}[kind](values)
+
+
+def counts_of(batch: Batch) -> list[int]:
+    """How many observations each sample stands for."""
+    return [1] * len(batch) if batch.count is None else batch.count.tolist()
 
 
 @dataclass
@@ -112,7 +117,7 @@ class Oracle:
     mode: str = "enforce"
     override: Override | None = None
     seen_since: int | None = None
-    samples: list[tuple[int, float, bool, str]] = field(default_factory=list)
+    samples: list[tuple[int, float, bool, str, int]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -125,11 +130,10 @@ class Oracle:
         before = len(self.effects)
         self.fire(received - 1)
         now = self.logical = max(self.logical, received)
-        oks = batch.ok.tolist()
         if self.rule.kind == "consecutive_failures":
-            self.follow(oks)
+            self.follow(ok for ok, n in zip(batch.ok.tolist(), counts_of(batch), strict=True) for _ in range(n))
         else:
-            held = len(self.window(now))
+            held = min(self.samples_max, len(self.inside(now)))
             fresh = 0
             for ts in batch.ts_ms.tolist():
                 time = min(ts, received)
@@ -143,10 +147,10 @@ class Oracle:
         return tuple(self.effects[before:])
 
     def keep(self, batch: Batch, received: int) -> None:
-        rows = zip(batch.ts_ms.tolist(), batch.value.tolist(), batch.ok.tolist(), strict=True)
-        self.samples += [(min(ts, received), value, ok, self.rule.metric) for ts, value, ok in rows]
+        rows = zip(batch.ts_ms.tolist(), batch.value.tolist(), batch.ok.tolist(), counts_of(batch), strict=True)
+        self.samples += [(min(ts, received), value, ok, self.rule.metric, n) for ts, value, ok, n in rows]
 
-    def follow(self, oks: list[bool]) -> None:
+    def follow(self, oks: Iterable[bool]) -> None:
         for ok in oks:
             self.seen += 1
             self.streak = 0 if ok else self.streak + 1
@@ -304,10 +308,11 @@ class Oracle:
     # evaluation
 
     def window(self, now: int) -> list[tuple[float, bool]]:
+        """Observation by observation: of a sample that stands for several, each."""
         inside = sorted(self.inside(now), key=lambda sample: sample[0])
-        return [(value, ok) for _, value, ok, _ in inside[-self.samples_max :]]
+        return [(value, ok) for _, value, ok, _, n in inside[-self.samples_max :] for _ in range(n)]
 
-    def inside(self, now: int) -> list[tuple[int, float, bool, str]]:
+    def inside(self, now: int) -> list[tuple[int, float, bool, str, int]]:
         if self.rule.kind == "consecutive_failures":
             return []
         return [
@@ -491,4 +496,5 @@ class Oracle:
             machine_state=self.state,  # type: ignore[arg-type]
             mode=self.mode,  # type: ignore[arg-type]
             override=self.override,
+            deadline_ms=deadline,
         )

@@ -9,6 +9,7 @@ process, as do one file, `-m slow`, `--pdb` and `-p no:xdist`.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import fcntl
 import os
 import shutil
@@ -25,6 +26,7 @@ NICE = 19
 E2E = "tests/e2e/"
 FIRST = (E2E, "tests/conformance", "tests/contract", "tests/sim", "tests/unit/engine", "tests/unit/api/app")
 """What takes longest begins first: short modules at the end fill both workers."""
+GRACE_S = 120.0
 _IN_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 
 
@@ -85,6 +87,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Around all of a test, outside its time limit."""
+    marked = item.get_closest_marker("timeout")
+    with _ended_anyhow(float(marked.args[0] if marked and marked.args else item.config.getini("timeout"))):
+        return (yield from _placed(item))
+
+
+@contextlib.contextmanager
+def _ended_anyhow(limit_s: float) -> Iterator[None]:
+    """The time limit of a test is an exception, which a task in the background may take: then its process ends a while
+    later, and says where it was."""
+    faulthandler.dump_traceback_later(limit_s + GRACE_S, exit=True, file=sys.__stderr__)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _placed(item: pytest.Item) -> Generator[None, Any, Any]:
     if not hasattr(item.config, "workerinput"):
         return (yield)
     if not item.nodeid.startswith(E2E):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import types
@@ -97,17 +98,22 @@ def names_in(path: Path) -> set[str]:
 def imports_from(importer: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Module (or name of the folder itself) and name of each import that leads directly into a folder."""
     inside = ".".join(folder.relative_to(ROOT).parts)
-    for node in ast.walk(PARSED[importer]):
-        if not isinstance(node, ast.ImportFrom) or node.module is None:
-            continue
-        for alias in node.names:
-            if node.module == inside:
-                yield alias.name, ""
-            elif node.module.startswith(f"{inside}.") and (folder / f"{node.module[len(inside) + 1 :]}.py").is_file():
-                yield node.module[len(inside) + 1 :], alias.name
+    for module, names in imports_of(importer):
+        for name in names:
+            if module == inside:
+                yield name, ""
+            elif module.startswith(f"{inside}.") and (folder / f"{module[len(inside) + 1 :]}.py").is_file():
+                yield module[len(inside) + 1 :], name
 
 
-PARSED = {path: ast.parse(path.read_text()) for path in FILES}
+@functools.cache
+def imports_of(path: Path) -> list[tuple[str, list[str]]]:
+    """Each import of names from a module, anywhere in a file."""
+    return [
+        (node.module, [alias.name for alias in node.names])
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+    ]
 
 
 def calls(peer: type) -> dict[str, Callable[..., Any]]:

@@ -100,6 +100,16 @@ def test_a_file_that_is_no_secret_is_told_without_its_content(
     assert "hush" not in told
 
 
+def test_what_of_a_file_is_refused_names_the_variable_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text("short")
+    monkeypatch.setenv("BREAKERS_METRICS_TOKEN_FILE", str(path))
+    with pytest.raises(Invalid, match=r"^BREAKERS_METRICS_TOKEN_FILE: String should have at least 16 characters$"):
+        load_settings()
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "secret"

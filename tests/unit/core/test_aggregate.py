@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from breaker_actors.core import accumulators as agg
 from breaker_actors.core import definitions as exact
-from breaker_actors.core.model import Agg, Rule
+from breaker_actors.core.model import COUNT_MAX, Agg, Rule
 from tests.support import oracle
 
 KINDS = ["error_rate", "avg", "sum", "max", "min", "p95", "percentile", "stddev", "count"]
@@ -78,8 +78,8 @@ def test_lost_bits_come_back() -> None:
 )
 def test_extreme_sums(values: list[float], sum_: float, mean: float) -> None:
     """Where fsum overflows on the way, the sum is exact and kept within the finite floats; the average is finite."""
-    assert exact.total(values) == sum_
-    assert exact.mean(values) == mean
+    assert exact.total(array(values)) == sum_
+    assert exact.mean(array(values)) == mean
 
 
 def test_deviation() -> None:
@@ -109,6 +109,22 @@ class Held:
 
     def flags(self) -> Any:
         return np.array([ok for _, ok in self.samples], np.bool_)
+
+    def counts(self) -> Any:
+        return None
+
+
+class Counted(Held):
+    """The same where each sample is (value, ok, how many observations it stands for)."""
+
+    def counts(self) -> Any:
+        return np.array([row[2] for row in self.samples], np.int64)  # type: ignore[misc]
+
+    def values(self) -> Any:
+        return array([row[0] for row in self.samples])
+
+    def flags(self) -> Any:
+        return np.array([row[1] for row in self.samples], np.bool_)
 
 
 numbers = st.one_of(
@@ -158,6 +174,63 @@ def test_accumulator_equals_definition(
                 assert not oracle.OPS[op](later, threshold)
 
 
+counted = st.lists(st.tuples(numbers, st.booleans(), st.integers(1, 5)), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    op=st.sampled_from(["gt", "lt", "gte", "lte"]),
+    threshold=numbers,
+    moves=st.lists(
+        st.one_of(st.tuples(st.just("add"), counted), st.tuples(st.just("drop"), st.integers(1, 10))), max_size=6
+    ),
+    percent=st.sampled_from([1, 33.3, 50, 99.9, 100]),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_counted_sample_is_so_many_samples(
+    kind: str, op: Any, threshold: float, moves: list[tuple[str, Any]], percent: float
+) -> None:
+    """Samples that stand for several observations have the value and the verdict of so many samples."""
+    params = {"percentile": percent} if kind == "percentile" else {}
+    rule = Rule(metric="m", kind=kind, op=op, threshold=threshold, kind_params=params)  # type: ignore[arg-type]
+    acc, held = agg.accumulator_for(rule), Counted([])
+    for word, what in moves:
+        rows, many = (what, acc.add_many) if word == "add" else (held.samples[:what], acc.drop_many)
+        held.samples = held.samples + what if word == "add" else held.samples[what:]
+        if rows:
+            some = Counted(rows)
+            many(some.values(), some.flags(), some.counts())
+        if not held.samples:
+            acc.clear()
+            continue
+        each = expanded(held.samples)
+        value = oracle.aggregate(kind, params, each, 1)
+        assert value is not None
+        assert acc.value(len(each), held) == value
+        assert acc.breach(len(each), held) is oracle.OPS[op](value, threshold)
+        percentile = Fraction(repr(percent)) if params else exact.P95
+        assert exact.exact_value(kind, percentile, held.values(), held.flags(), held.counts()) == value
+        if not acc.breach(len(each), held) and not acc.may_breach(len(each)):
+            for left in range(1, len(held.samples)):
+                later = oracle.aggregate(kind, params, expanded(held.samples[left:]), 1)
+                assert not oracle.OPS[op](later, threshold)
+
+
+def expanded(rows: list[Any]) -> list[tuple[float, bool]]:
+    """Observation by observation."""
+    return [(value, ok) for value, ok, n in rows for _ in range(n)]
+
+
+@given(values=st.lists(numbers, min_size=1, max_size=20), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_sums_of_millions_are_exact(values: list[float], data: st.DataObject) -> None:
+    """Of any finite values, each up to ten million times: the exact sum, rounded once."""
+    counts = [data.draw(st.integers(1, COUNT_MAX)) for _ in values]
+    whole = sum((Fraction(value) * n for value, n in zip(values, counts, strict=True)), Fraction(0))
+    assert exact.total(array(values), np.array(counts)) == oracle.to_float(whole)
+    assert exact.exact_total(array(values), np.array(counts)) == whole
+
+
 def change(one: Any, many: Any, what: list[tuple[float, bool]], scalar: bool) -> None:
     if scalar:
         for value, ok in what:
@@ -173,7 +246,7 @@ def test_deviation_filter_decides_without_columns() -> None:
         def values(self) -> Any:
             raise LookupError
 
-        flags = values
+        flags = counts = values
 
     acc = agg.Deviation("gt", 50.0)
     values = np.random.default_rng(5).normal(1e6, 10.0, 5000)

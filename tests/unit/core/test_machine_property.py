@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -129,7 +130,9 @@ controls = st.tuples(
     st.sampled_from(["enforce", "enforce", "observe"]),
     st.one_of(st.none(), st.none(), overrides),
 )
-batches = st.tuples(st.just("batch"), waits, rows, st.sampled_from([0, 0, 0, 0, 3, 20]))
+batches = st.tuples(
+    st.just("batch"), waits, rows, st.sampled_from([0, 0, 0, 0, 3, 20]), st.sampled_from([1, 1, 1, 1, 2, 3])
+)
 steps = st.one_of(
     batches,
     batches,
@@ -160,11 +163,13 @@ class Both:
         assert self.breaker.record() == self.oracle.record()
         self.look(0)
 
-    def batch(self, wait: int, rows: list[tuple[int, float, bool]], behind: int) -> None:
-        """`behind`: the stamp lies before the breaker's logical time, as from a second router."""
+    def batch(self, wait: int, rows: list[tuple[int, float, bool]], behind: int, most: int = 1) -> None:
+        """`behind`: the stamp lies before the breaker's logical time, as from a second router. `most`: samples stand
+        for up to so many observations."""
         self.now += wait
         received = self.now - behind
         batch = Batch.of([(received - lag, value, ok) for lag, value, ok in rows])
+        batch.count = 1 + np.arange(len(rows)) % most if most > 1 else None
         self.log.append((self.breaker.rule.metric, received, batch))
         assert self.breaker.ingest(batch, received) == self.oracle.ingest(batch, received)
 

@@ -84,20 +84,20 @@ def test_memory_goes_back_as_samples_leave() -> None:
 
 
 class Plain:
-    """The same window as one list of (time, arrival number, value, ok)."""
+    """The same window as one list of (time, arrival number, value, ok, how many observations)."""
 
     def __init__(self, samples_max: int) -> None:
-        self.rows: list[tuple[int, int, float, bool]] = []
+        self.rows: list[tuple[int, int, float, bool, int]] = []
         self.arrivals, self.samples_max = 0, samples_max
 
-    def add(self, rows: list[tuple[int, float, bool]], received: int, low: int) -> tuple[int, int]:
+    def add(self, rows: list[tuple[int, float, bool, int]], received: int, low: int) -> tuple[int, int]:
         late = 0
-        for ts_ms, value, ok in rows:
+        for ts_ms, value, ok, n in rows:
             self.arrivals += 1
             if min(ts_ms, received) <= low:
                 late += 1
             else:
-                self.rows.append((min(ts_ms, received), self.arrivals, value, ok))
+                self.rows.append((min(ts_ms, received), self.arrivals, value, ok, n))
         self.rows.sort()
         excess = max(0, len(self.rows) - self.samples_max)
         self.rows = self.rows[excess:]
@@ -114,6 +114,7 @@ arrivals = st.lists(
             st.tuples(st.sampled_from([0, 0, 1, 2, 3, 5, 8, 13, 21, 34, 55, -3]), st.integers(-9, 9), st.booleans()),
             max_size=30,
         ),
+        st.sampled_from([1, 1, 1, 4]),
     ),
     max_size=25,
 )
@@ -131,24 +132,37 @@ def test_window_equals_sorted_list(arrivals: list[Any], length: int, samples_max
     constants = {"NEAR": 3, "LATE_MIN": 5} if tight else {"NEAR": window_module.NEAR}
     with patch.multiple(window_module, **constants):
         held, plain, now = window(samples_max), Plain(samples_max), 100
-        for wait, rows in arrivals:
+        for wait, rows, n in arrivals:
             now += wait
             low = now - length
             held.expire(low)
             plain.expire(low)
             told = [(now - lag, float(value), ok) for lag, value, ok in rows]
-            assert held.add(Batch.of(told), now, low) == plain.add(told, now, low)
+            new = Batch.of(told)
+            counts = [1 + (n > 1) * (i % n) for i in range(len(told))]
+            new.count = np.array(counts, np.int64) if n > 1 else None
+            counted = [(*row, count) for row, count in zip(told, counts, strict=True)]
+            assert held.add(new, now, low) == plain.add(counted, now, low)
             same(held, plain, low)
 
 
 def same(held: Window, plain: Plain, low: int) -> None:
     rows = sorted(zip(held.values().tolist(), held.flags().tolist(), strict=True))
-    assert rows == sorted((value, ok) for _, _, value, ok in plain.rows)
+    assert rows == sorted((value, ok) for _, _, value, ok, _ in plain.rows)
+    counts = held.counts()
+    if counts is not None:
+        triples = zip(held.values().tolist(), held.flags().tolist(), counts.tolist(), strict=True)
+        assert sorted(triples) == sorted(row[2:] for row in plain.rows)
+        since, _, newer = held.since(low + 3)
+        assert newer is not None
+        pairs = sorted(zip(since.tolist(), newer.tolist(), strict=True))
+        assert pairs == sorted((row[2], row[4]) for row in plain.rows if row[0] > low + 3)
+    assert held.observations == sum(row[4] for row in plain.rows)
     assert len(held) == len(plain.rows)
     assert held.oldest_ms == (plain.rows[0][0] if plain.rows else None)
     assert sorted(held.since(low + 3)[0].tolist()) == sorted(row[2] for row in plain.rows if row[0] > low + 3)
     if plain.rows:
-        assert held.acc.value(len(held), held) == sum(row[2] for row in plain.rows)
+        assert held.acc.value(held.observations, held) == sum(row[2] * row[4] for row in plain.rows)
 
 
 def test_deep_late_samples_do_not_move_the_window() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.directory import config_dispatch
-from breaker_actors.messages import ChangeRow
+from breaker_actors.messages import ChangeRow, RouterRef
 from breaker_actors.store.rows import BreakerDraft, RouterDraft
 from breaker_actors.transport.peers import DirectoryPeer
 from tests.support.cluster import FAST_RULE, Service, service
@@ -53,11 +55,12 @@ async def test_a_change_that_a_round_settled_before_anybody_asked(
 ) -> None:
     """Its caller need not wait for the rounds that follow."""
     monkeypatch.setattr(config_dispatch, "CHANGES_MAX", 10)
-    apply, goes_on, seen = config_dispatch.ConfigDispatch._apply_batch, asyncio.Event(), 0
+    apply, written, goes_on, seen = config_dispatch.ConfigDispatch._apply_batch, asyncio.Event(), asyncio.Event(), 0
 
     async def held_up(self: config_dispatch.ConfigDispatch, changes: list[ChangeRow]) -> list[ChangeRow]:
-        """From the fourth round on."""
+        """Until all is written, and from the fourth round on: a round may begin by itself at any time."""
         nonlocal seen
+        await written.wait()
         seen += len(changes)
         if seen > 30:
             await goes_on.wait()
@@ -66,12 +69,14 @@ async def test_a_change_that_a_round_settled_before_anybody_asked(
     async with service(tmp_path) as s:
         org_id = (await s.store.list_orgs())[0].id
         other = await s.store.create_project(org_id, s.project.workspace_id, "other", s.clock.now_ms())
+        monkeypatch.setattr(config_dispatch.ConfigDispatch, "_apply_batch", held_up)
         many = await write(s, s.project.id, MANY)
         (one,) = await write(s, other.id, 1)
-        monkeypatch.setattr(config_dispatch.ConfigDispatch, "_apply_batch", held_up)
+        written.set()
         rounds = asyncio.create_task(s.gateway.configured(s.project.id, many))
-        while await s.store.unsettled([one]) or seen <= 30:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while await s.store.unsettled([one]) or seen <= 30:
+                await asyncio.sleep(0)
         await asyncio.wait_for(s.gateway.configured(other.id, [one]), 5)
         assert await s.store.count_pending(2 * MANY) >= MANY - 30
         goes_on.set()
@@ -94,3 +99,41 @@ async def test_a_breaker_that_is_brought_to_life_again_keeps_its_owner(tmp_path:
         await s.gateway.configured(s.project.id, [change.id for change in again])
         assert not (await s.gateway.states(s.project.id, [row.id]))[row.id].stale
         assert list(await DirectoryPeer(s.net).locate("breaker", [row.id])) == [row.id]
+
+
+async def test_an_owner_that_was_away_hears_of_links_when_it_is_back_with_what_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new Directory hears from actors after it has looked at what its predecessor may not have told them."""
+    up, told, asked = {"breaker-0"}, [], []
+    owners = {"here": "breaker-0", "there": "breaker-1"}
+
+    class Peer:
+        def __init__(self, net: object, name: str) -> None:
+            self.name = name
+
+        async def link(self, links: list[tuple[str, RouterRef]]) -> None:
+            told.append((self.name, [breaker_id for breaker_id, _ in links]))
+
+    class Store:
+        async def link_refs(self, breaker_ids: list[str], router_ids: object) -> list[tuple[str, RouterRef]]:
+            asked.extend(breaker_ids)
+            return [(breaker_id, RouterRef("r", "router-0", "slot", 1)) for breaker_id in breaker_ids]
+
+    async def placed(kind: str, things: object) -> None: ...
+
+    monkeypatch.setattr(config_dispatch, "BreakerPeer", Peer)
+    placer = SimpleNamespace(
+        assignments={"breaker": SimpleNamespace(owner=owners.get)}, membership=SimpleNamespace(is_up=up.__contains__)
+    )
+    supervision: Any = SimpleNamespace(place_new=placed)
+    dispatch = config_dispatch.ConfigDispatch(Store(), Any, placer, supervision, Any)  # type: ignore[arg-type]
+    dispatch.load(["here", "there"])
+    for _ in range(2):
+        await dispatch._start_breakers()
+    assert told == [("breaker-0", ["here"])]
+    up.add("breaker-1")
+    for _ in range(2):
+        await dispatch._start_breakers()
+    assert told == [("breaker-0", ["here"]), ("breaker-1", ["there"])]
+    assert asked == ["here", "there"], "nothing is looked up for who is away"

@@ -75,6 +75,7 @@ SANE: dict[str, Any] = {
     "for_ms": 60_000,
     "then": "half_open",
     "shadow_of": "{breaker}",
+    "to": {"router": "{router}", "metric": "m", "ok": {"label": "ok"}},
 }
 OTHERWISE: dict[str, dict[str, Any]] = {
     "OverrideSet": {"kind": "force_open"},
@@ -82,6 +83,19 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "BreakerCreate": {"mode": "observe"},
     "BreakerPatch": {"mode": "observe"},
     "BreakerItem": {"mode": "observe"},
+    "RulesDocument": {
+        "owner": "o",
+        "labels": {"team": "t"},
+        "breakers": {"n": RULE, "o": {**RULE, "mode": "observe", "metadata": {"a": "b"}}},
+        "routers": {"r": {"breakers": ["n"], "mode": "canary", "metadata": {"canary:n": "50"}}},
+        "mappings": {"m": {"matchers": [{"field": "name", "op": "=", "value": "x"}], "to": {"router": "label.r"}}},
+        "channels": {"c": {"channel": "webhook", "config": {"url": "https://hooks.example/x"}, "events": ["trip"]}},
+        "mutes": {"m": {"all": True, "comment": "c", "windows": [{"from": "22:00", "to": "06:00"}]}},
+    },
+    **{
+        name: {"matchers": [{"field": "label.n", "op": "glob", "value": "n*"}], "id": None, "position": 1}
+        for name in ("MappingCreate", "MappingPatch", "MappingSent")
+    },
 }
 """Fields that mean something else in a body than in the others."""
 REQUIRED = (
@@ -100,6 +114,7 @@ REQUIRED = (
     "comment",
     "all",
     "ends_ms",
+    "to",
 )
 BODIES: dict[tuple[str, str], str] = {
     ("POST", "routers"): "RouterCreate",
@@ -123,10 +138,16 @@ BODIES: dict[tuple[str, str], str] = {
     ("POST", "overrides:end"): "OverridesEnd",
     ("POST", "mutes"): "MuteCreate",
     ("PATCH", "mutes/{mute}"): "MutePatch",
+    ("POST", "mappings"): "MappingCreate",
+    ("PATCH", "mappings/{mapping}"): "MappingPatch",
+    ("PUT", "mappings"): "MappingSent",
+    ("POST", "rules:apply"): "RulesDocument",
     ("POST", "ingest"): "MetricSample",
 }
 NOTHING_STAYS = {"Samples", "BreakersReplace", "ProjectDelete", "Rebalance", "SlackConfig", "Matcher", "Window"}
 NOTHING_STAYS |= {"OverrideMatch", "OverrideMatcher", "MutePreview", "ShadowMode"}
+NOTHING_STAYS |= {"MappingToCreate", "MappingToPatch", "SeriesMatcher", "OkRule", "Below", "OneOf"}
+NOTHING_STAYS |= {"MappingsReplace", "MappingsPreview", "PreviewedSeries"}
 """Parts of others, and bodies of which nothing is stored."""
 
 
@@ -140,6 +161,7 @@ def requests(draw: st.DrawFn) -> Request:
     method, path = draw(st.sampled_from(list(BODIES)))
     names = fields(BODIES[method, path])
     given_names = {name for name in names if name in REQUIRED and method != "PATCH"}
+    given_names |= {"matchers"} if "to" in given_names else set()
     given_names |= set(draw(st.lists(st.sampled_from(names), max_size=3)))
     sane_ones = SANE | OTHERWISE.get(BODIES[method, path], {})
     body = {name: sane_ones[name] for name in names if name in given_names and name in sane_ones}
@@ -152,8 +174,8 @@ def requests(draw: st.DrawFn) -> Request:
             body[name] = sane + draw(st.sampled_from(["\n", "\r", "\x85", "\u2028", " ", "\x00"]))
         else:
             body[name] = draw(odd)
-    if path == "breakers" and method == "PUT":
-        return method, path, {"breakers": [body]}
+    if method == "PUT" and path in ("breakers", "mappings"):
+        return method, path, {path: [body]}
     return method, path, {"samples": [body]} if path == "ingest" else body
 
 
@@ -164,7 +186,7 @@ async def send(run: Running, who: Tenant, made: dict[str, str], request: Request
     known |= {"project": who.project_id, "workspace": who.workspace_id}
 
     def filled(text: str) -> str:
-        return re.sub(r"\{(breaker|router|channel|mute|project|workspace)\}", lambda m: known[m[1]], text)
+        return re.sub(r"\{(breaker|router|channel|mute|mapping|project|workspace)\}", lambda m: known[m[1]], text)
 
     full = filled(path if path.startswith("/") else f"/v1/projects/{who.project_id}/{path}")
     now_ms = run.cluster.gateway._clock.now_ms()
@@ -183,7 +205,9 @@ async def try_all(directory: Path, wanted: list[Request]) -> None:
         _, made = await run.call(attacker, "POST", "notification-channels", channel)
         ends_ms = run.cluster.gateway._clock.now_ms() + 3_600_000
         _, mute = await run.call(attacker, "POST", "mutes", {"all": True, "ends_ms": ends_ms, "comment": "c"})
-        known = {"channel": made["channel"]["id"], "mute": mute["mute"]["id"]}
+        named = {"matchers": [{"field": "name", "op": "=", "value": "m"}], "to": {"router": "label.router"}}
+        _, mapping = await run.call(attacker, "POST", "mappings", named)
+        known = {"channel": made["channel"]["id"], "mute": mute["mute"]["id"], "mapping": mapping["mapping"]["id"]}
         for request in wanted:
             await send(run, attacker, known, request)
         await run.serves(victim, "before")
@@ -191,7 +215,7 @@ async def try_all(directory: Path, wanted: list[Request]) -> None:
         await run.serves(victim, "after a restart")
         status, listed = await run.call(attacker, "GET", "breakers")
         assert status == 200
-        for path in ("routers", "notification-channels", "mutes", "overrides", "status", "events", "audit"):
+        for path in ("routers", "notification-channels", "mutes", "mappings", "overrides", "status", "events", "audit"):
             assert (await run.call(attacker, "GET", path, key="admin"))[0] in (200, 404), path
         for breaker in listed["breakers"]:
             await run.state(attacker, breaker["id"])

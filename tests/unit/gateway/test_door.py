@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import trustme
 
 from breaker_actors.gateway import door
 from breaker_actors.gateway.door import Door
@@ -83,6 +87,25 @@ async def test_a_door_elsewhere_is_not_missed_for_long(monkeypatch: pytest.Monke
         assert not await way_in.is_open()
         monkeypatch.setattr(door, "NEVER_OPEN_S", 0.0)
         assert await way_in.is_open()
+
+
+def test_what_asked_leaves_no_connection_behind_where_no_goodbye_is_answered() -> None:
+    """Over TLS a close waits for the other side's. A warning of what is still open fails this test."""
+    certificate, over = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), threading.Event()
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(certificate)
+
+    def says_no_goodbye() -> None:
+        with certificate.wrap_socket(listener.accept()[0], server_side=True) as connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            over.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answers = threading.Thread(target=says_no_goodbye)
+        answers.start()
+        assert asyncio.run(Door("127.0.0.1", listener.getsockname()[1], tls=True).is_open())
+        gc.collect()
+        over.set()
+        answers.join()
 
 
 async def test_nobody_is_pinged_while_the_door_is_shut() -> None:

@@ -9,7 +9,11 @@ from breaker_actors.notify.channels.config import RECIPIENTS_MAX
 from breaker_actors.store.rows import ChannelKind
 
 HOOK = {"url": "https://hook.example.com/x"}
+FAR = {"url": "https://alerts.example.com/am"}
 
+ODD = "has characters that are not allowed"
+NO_APPRISE = "is not an address as apprise has them, such as ntfys://host/topic"
+LABEL = "has a name that is not allowed: letters, digits, _, no digit or __ first"
 BAD: list[tuple[ChannelKind, dict[str, Any], str, str]] = [
     ("slack", {}, "config.webhook_url", "is required"),
     ("slack", {"webhook_url": ""}, "config.webhook_url", "is required"),
@@ -31,6 +35,32 @@ BAD: list[tuple[ChannelKind, dict[str, Any], str, str]] = [
         "config.events_url",
         "must be an http or https address",
     ),
+    ("alertmanager", {}, "config.url", "is required"),
+    ("alertmanager", {"url": "https://u:p@h/"}, "config.url", "must not hold a user or password"),
+    ("alertmanager", FAR | {"username": "a:b"}, "config.username", "has characters that are not allowed"),
+    ("alertmanager", FAR | {"username": "a", "password": "b\r\nX: y"}, "config.password", ODD),
+    ("alertmanager", FAR | {"password": "b"}, "config.username", "is required with a password"),
+    ("alertmanager", FAR | {"bearer_token": "a b"}, "config.bearer_token", ODD),
+    (
+        "alertmanager",
+        FAR | {"username": "a", "bearer_token": "b"},
+        "config.bearer_token",
+        "can't be beside a username: there is one Authorization header",
+    ),
+    ("alertmanager", FAR | {"labels": "a=b"}, "config.labels", "must be an object of strings"),
+    ("alertmanager", FAR | {"labels": {"a-b": "c"}}, "config.labels", LABEL),
+    ("alertmanager", FAR | {"labels": {"__a": "c"}}, "config.labels", LABEL),
+    ("alertmanager", FAR | {"labels": {"1a": "c"}}, "config.labels", LABEL),
+    ("alertmanager", FAR | {"labels": {"breaker_id": "c"}}, "config.labels.breaker_id", "is set by the service"),
+    ("alertmanager", FAR | {"labels": {"a": 7}}, "config.labels.a", "must be a string"),
+    ("alertmanager", FAR | {"labels": {"a": "x" * 301}}, "config.labels.a", "must be at most 300 characters"),
+    (
+        "alertmanager",
+        FAR | {"labels": {f"l{i}": "" for i in range(33)}},
+        "config.labels",
+        "must be at most 32 labels",
+    ),
+    ("alertmanager", FAR | {"generator_url": "x:"}, "config.generator_url", "must be an http or https address"),
     ("email", {}, "config.to", "is required"),
     ("email", {"to": []}, "config.to", "is required"),
     ("email", {"to": " , "}, "config.to", "is required"),
@@ -38,6 +68,26 @@ BAD: list[tuple[ChannelKind, dict[str, Any], str, str]] = [
     ("email", {"to": ["a@b.example", 7]}, "config.to", "must be an e-mail address or a list of them"),
     ("email", {"to": ["a@b.example", "nobody"]}, "config.to", "item 2 is not an e-mail address"),
     ("email", {"to": ["a@b.example"] * (RECIPIENTS_MAX + 1)}, "config.to", "must be at most 50 addresses"),
+    ("apprise", {}, "config.url", "is required"),
+    ("apprise", {"url": ["json://h/"]}, "config.url", "must be a string"),
+    ("apprise", {"url": "json://h/" + "x" * 3000}, "config.url", "must be at most 2048 characters"),
+    ("apprise", {"url": "h/x"}, "config.url", NO_APPRISE),
+    ("apprise", {"url": "json://h/ json://i/"}, "config.url", NO_APPRISE),
+    ("apprise", {"url": "json://h/\u200b"}, "config.url", NO_APPRISE),
+    (
+        "apprise",
+        {"url": "mailto://me:pw@mail.example"},
+        "config.url",
+        "names a service whose connections this one can't make in its place, so it is left out",
+    ),
+    (
+        "apprise",
+        {"url": "https://discord.com/api/webhooks/1/2"},
+        "config.url",
+        "names no service that apprise knows; give its address as apprise spells it, not https://",
+    ),
+    ("apprise", {"url": "json:///x"}, "config.url", "has no host, or no port that can be"),
+    ("apprise", {"url": "json://h:99999/x"}, "config.url", "has no host, or no port that can be"),
     ("webhook", {}, "config.url", "is required"),
     ("webhook", HOOK | {"secret": 7}, "config.secret", "must be a string"),
     ("webhook", HOOK | {"secret": "s" * 2000}, "config.secret", "must be at most 1024 characters"),
@@ -71,6 +121,10 @@ FORBIDDEN: list[tuple[ChannelKind, dict[str, Any]]] = [
     ("webhook", {"url": "http://1.1.1.1:25/"}),
     ("slack", {"webhook_url": "http://127.0.0.1:9/"}),
     ("pagerduty", {"routing_key": "k" * 32, "events_url": "http://[::1]/"}),
+    ("alertmanager", {"url": "http://10.0.0.7:9093/"}),
+    ("apprise", {"url": "json://me:pw@127.0.0.1:9/x"}),
+    ("apprise", {"url": "gotify://10.0.0.7:8080/abcdefgh"}),
+    ("apprise", {"url": "jsons://169.254.169.254/latest"}),
 ]
 
 REFUSALS: list[tuple[ChannelKind, dict[str, Any], str]] = [

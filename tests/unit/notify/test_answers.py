@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from breaker_actors.notify.channels.alertmanager import headers
 from breaker_actors.notify.egress.excerpt import excerpt, secrets_of
 from breaker_actors.notify.egress.http_outcome import Answer, judge, retry_after_ms
 from breaker_actors.notify.model import Attempt, Destination
@@ -47,6 +48,20 @@ def test_slack_words() -> None:
     assert _judged(200, {"ok": True}, SLACK).result == "sent"
     refused = _judged(200, {"ok": False, "error": "invalid_blocks"}, SLACK)
     assert (refused.result, refused.error) == ("refused", "not accepted: invalid_blocks")
+
+
+def test_alertmanager_words() -> None:
+    """What its handlers refuse is a JSON text, what its check of the shape refuses an object."""
+    far = Destination(
+        channel_id="c", kind="alertmanager", config={"url": "https://a.example/", "bearer_token": "t" * 9}
+    )
+    for body in (
+        b'"start time must be before end time"',
+        b'{"code": 602, "message": "start time must be before end time"}',
+    ):
+        attempt = judge(far, Answer(status=400, body=body), 0)
+        assert attempt.error == "answered 400 Bad Request: start time must be before end time"
+    assert judge(far, Answer(status=400, body=b'"you sent ttttttttt"'), 0).error == "answered 400 Bad Request"
 
 
 def test_pagerduty_words() -> None:
@@ -130,3 +145,12 @@ def test_short_tokens_within_longer_text_are_not_told() -> None:
     for said in ("no such token: abc123", "unknown bearer ZYX987"):
         assert excerpt(said, secrets_of(config)) == ""
     assert excerpt("the bearer is missing", secrets_of(config)) == "the bearer is missing"
+
+
+def test_basic_credentials_are_not_told_as_they_are_sent() -> None:
+    """A receiver that says its request again says them in base64."""
+    config = {"url": "https://x/", "username": "operator-1187", "password": "a long password"}
+    sent = headers(config)["Authorization"]
+    assert excerpt(f"you sent Authorization: {sent}", secrets_of(config)) == ""
+    assert excerpt(f"you sent {sent.removeprefix('Basic ')[:12]}", secrets_of(config)) == ""
+    assert excerpt("401 no such user", secrets_of(config)) == "401 no such user"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from breaker_actors.notify.channels.config import check, recipients
-from tests.unit.notify.refusals import BAD, HOOK
+from tests.unit.notify.refusals import BAD, FAR, HOOK
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,16 @@ from tests.unit.notify.refusals import BAD, HOOK
         ("pagerduty", {"routing_key": "k" * 32}),
         ("pagerduty", {"routing_key": "k", "severity": 3, "events_url": "https://events.eu.pagerduty.com/v2/enqueue"}),
         ("pagerduty", {"routing_key": "k", "events_url": ""}),
+        ("alertmanager", {"url": "http://alerts.example:9093"}),
+        ("alertmanager", FAR | {"username": "bücher", "password": "a:b c"}),
+        ("alertmanager", FAR | {"username": "", "password": None, "bearer_token": "t0ken"}),
+        ("alertmanager", FAR | {"labels": {"severity": "critical", "_x1": ""}, "generator_url": "https://b.example"}),
         ("email", {"to": "ops@example.com"}),
         ("email", {"to": "ops@example.com, dev@example.com,"}),
         ("email", {"to": ["o'neil+x@sub.example.com", "root@localhost", "info@bücher.example"]}),
+        ("apprise", {"url": "ntfys://me:p%20w@ntfy.example:8443/topic?priority=high"}),
+        ("apprise", {"url": "TGRAM://123456789:abc/1"}),
+        ("apprise", {"url": "46elks://me:pw@4612345678"}),
         ("webhook", HOOK),
         ("webhook", HOOK | {"secret": None, "headers": None}),
         ("webhook", HOOK | {"secret": "s", "headers": {"Authorization": "Bearer x y", "X-Empty": ""}}),

@@ -90,6 +90,7 @@ def channels(address: str) -> list[Any]:
         to("webhook", url=address),
         to("slack", webhook_url=address),
         to("pagerduty", routing_key=ROUTING_KEY, events_url=address),
+        to("alertmanager", url=address),
     ]
 
 
@@ -122,7 +123,7 @@ async def test_the_same_spellings_of_a_public_address_are_dialled(
     async with sender(allow_private_destinations=False) as out:
         for channel in channels(address):
             assert (await send(out, channel)).result == "retry"
-    assert dialled == [reached] * 3
+    assert dialled == [reached] * 4
 
 
 async def test_each_look_up_is_judged_anew(dialled: Dialled) -> None:

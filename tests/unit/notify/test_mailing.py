@@ -93,6 +93,7 @@ async def test_starttls_is_not_given_up_for_a_server_without_it() -> None:
         attempt = await send(out, OPS)
         assert attempt.result == "refused"
         assert "STARTTLS" in str(attempt.error)
+        assert "BREAKERS_SMTP_TLS=none" in str(attempt.error)
         assert server.mails == []
 
 

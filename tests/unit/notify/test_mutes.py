@@ -16,7 +16,11 @@ from tests.unit.notify.test_notifier import HOUR, MINUTE, Shop, empty, shop
 __all__ = ["empty", "shop"]
 
 
-async def mute(shop: Shop, *matchers: Matcher, ms: int = HOUR, **fields: Any) -> MuteRow:
+QUARTER = 15 * MINUTE
+"""A mute's length here: a Notifier looks every second, so that each minute more takes its time."""
+
+
+async def mute(shop: Shop, *matchers: Matcher, ms: int = QUARTER, **fields: Any) -> MuteRow:
     now = shop.clock.ms
     values: dict[str, Any] = {"starts_ms": now, "ends_ms": now + ms, "comment": "deploy", "all": not matchers}
     draft = MuteDraft(matchers=matchers, **(values | fields))
@@ -30,7 +34,7 @@ def kinds(shop: Shop, channel_id: str) -> list[tuple[str, int]]:
 
 async def test_what_stands_is_told_when_the_mute_ends(shop: Shop) -> None:
     channel, row = await shop.channel(), await shop.breaker()
-    held = await mute(shop)
+    held = await mute(shop, ms=HOUR)
     start = shop.clock.ms
     await shop.move(row.id, "open")
     await shop.notifier.run_until(start + HOUR - 1)
@@ -52,7 +56,7 @@ async def test_what_is_over_is_never_told(shop: Shop) -> None:
     channel, row = await shop.channel(), await shop.breaker()
     await mute(shop)
     await shop.move(row.id, "open", "half_open", "closed")
-    await shop.notifier.run_for(2 * HOUR)
+    await shop.notifier.run_for(2 * QUARTER)
     assert shop.sender.got(channel.id) == []
     assert await shop.words_of(channel.id) == ["suppressed", "suppressed"]
 
@@ -95,12 +99,12 @@ async def test_a_window_that_closes_lets_go_at_its_second(shop: Shop) -> None:
     channel, row = await shop.channel(), await shop.breaker()
     day = 24 * HOUR
     shop.clock.ms += -shop.clock.ms % day + 3 * HOUR
-    night = Window(weekdays=("mon", "tue", "wed", "thu", "fri", "sat", "sun"), begins="00:00", ends="04:30")
+    night = Window(weekdays=("mon", "tue", "wed", "thu", "fri", "sat", "sun"), begins="00:00", ends="03:15")
     await mute(shop, ends_ms=None, windows=(night,))
     await shop.move(row.id, "open")
     start = shop.clock.ms
-    await shop.notifier.run_for(2 * HOUR)
-    assert kinds(shop, channel.id) == [("trip", start + HOUR + HOUR // 2)]
+    await shop.notifier.run_for(2 * QUARTER)
+    assert kinds(shop, channel.id) == [("trip", start + QUARTER)]
 
 
 async def test_pagerduty_is_not_warned_and_hears_of_what_stands(shop: Shop) -> None:
@@ -108,7 +112,7 @@ async def test_pagerduty_is_not_warned_and_hears_of_what_stands(shop: Shop) -> N
     pager, row = await shop.store.create_channel(shop.world.project_id, draft, 1), await shop.breaker()
     await mute(shop)
     await shop.move(row.id, "open")
-    await shop.notifier.run_for(2 * HOUR)
+    await shop.notifier.run_for(2 * QUARTER)
     assert shop.sender.kinds(pager.id) == ["trip"]
 
 
@@ -207,21 +211,24 @@ async def test_many_held_rows_take_several_turns(shop: Shop, monkeypatch: pytest
 
 async def test_an_edit_of_the_end_holds_on(shop: Shop) -> None:
     channel, row = await shop.channel(), await shop.breaker()
-    held = await mute(shop, ms=20 * MINUTE)
+    held = await mute(shop, ms=12 * MINUTE)
     await shop.move(row.id, "open")
     start = shop.clock.ms
 
     async def longer() -> None:
         await shop.store.update_mute(
-            row.project_id, held.id, lambda one: msgspec.structs.replace(one, ends_ms=start + HOUR), shop.clock.ms
+            row.project_id,
+            held.id,
+            lambda one: msgspec.structs.replace(one, ends_ms=start + 16 * MINUTE),
+            shop.clock.ms,
         )
 
-    shop.notifier.at(start + 15 * MINUTE, longer)
-    await shop.notifier.run_for(2 * HOUR)
+    shop.notifier.at(start + 10 * MINUTE, longer)
+    await shop.notifier.run_for(20 * MINUTE)
     assert kinds(shop, channel.id) == [
-        ("mute_ending", start + 10 * MINUTE),
-        ("mute_ending", start + 50 * MINUTE),
-        ("trip", start + HOUR),
+        ("mute_ending", start + 9 * MINUTE),
+        ("mute_ending", start + 12 * MINUTE),
+        ("trip", start + 16 * MINUTE),
     ]
 
 

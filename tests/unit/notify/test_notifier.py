@@ -361,7 +361,7 @@ async def test_an_edited_channel_is_tried_at_once(shop: Shop) -> None:
     shop.answer(lambda to, m: DOWN if to.config["url"].endswith("/x") else SENT)
     await shop.move(row.id, "open", "half_open", "closed")
     await shop.notifier.run_for(20 * MINUTE)
-    assert (await shop.store.circuit(channel.id)) is not None
+    assert [one.channel_id for one in await shop.store.failing_channels(channel.project_id)] == [channel.id]
     config = {"url": "http://hook.example/y"}
     await shop.store.update_channel(
         row.project_id, channel.id, lambda r: msgspec.structs.replace(r, config=config), shop.clock.ms
@@ -400,6 +400,30 @@ async def test_a_clock_that_was_ahead_puts_nothing_off(shop: Shop) -> None:
     shop.answer(only(channel.id, SENT))
     await shop.notifier.run_for(2 * MINUTE)
     assert set(await shop.words_of(channel.id)) == {"sent"}
+
+
+async def test_a_clock_that_is_set_back_during_a_turn_puts_nothing_off(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the next look is due was reckoned by the clock of before."""
+    await shop.channel()
+    await shop.breaker()
+    rests: list[int] = []
+    real, idle = shop.store.waiting_channels, shop.notifier._idle
+
+    async def set_back() -> Any:
+        monkeypatch.setattr(shop.store, "waiting_channels", real)
+        shop.clock.ms -= 5 * MINUTE
+        return await real()
+
+    async def noted(host: NotifierHost, wake: asyncio.Event, ms: int) -> None:
+        rests.append(ms)
+        await idle(host, wake, ms)
+
+    monkeypatch.setattr(shop.store, "waiting_channels", set_back)
+    monkeypatch.setattr(shop.notifier, "_idle", noted)
+    await shop.notifier.run_for(5_000)
+    assert max(rests) <= shop.notifier.pace.poll_ms
 
 
 async def test_a_clock_that_was_ahead_before_a_restart_puts_nothing_off(shop: Shop) -> None:
@@ -624,6 +648,27 @@ async def test_between_silent_channels_that_are_looked_through_others_are_sent_t
     assert max(Counter(turns).values()) == 2
     assert [await shop.words_of(channel.id) for channel in silent] == [["dead"]] * 7
     assert shop.sender.kinds(healthy.id) == ["trip"]
+
+
+async def test_looking_through_silent_channels_takes_a_part_of_the_time(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that takes long a new round does not begin before all were looked at."""
+    monkeypatch.setattr(notifier, "SWEPT_MAX", 1)
+    silent, row = [await shop.channel() for _ in range(4)], await shop.breaker()
+    shop.answer(lambda to, message: DOWN)
+    give_up, looks = shop.store.give_up_deliveries, list[tuple[int, str]]()
+
+    async def slow(epoch: int, channel_id: str, now_ms: int, *rest: Any) -> Any:
+        looks.append((now_ms, channel_id))
+        shop.clock.seconds += 0.4
+        return await give_up(epoch, channel_id, now_ms, *rest)
+
+    shop.store.give_up_deliveries = slow  # type: ignore[method-assign]
+    await shop.move(row.id, "open")
+    await shop.notifier.run_for(2 * MINUTE)
+    assert all(later - earlier >= 4_000 for (earlier, _), (later, _) in pairwise(looks))
+    assert {id_ for _, id_ in looks} == {channel.id for channel in silent}
 
 
 async def test_a_sender_with_a_bug_stops_nothing(shop: Shop) -> None:

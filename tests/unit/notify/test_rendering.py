@@ -12,15 +12,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from breaker_actors.clock import rfc3339
+from breaker_actors.notify.channels import alertmanager, pagerduty, slack, webhook
 from breaker_actors.notify.channels import email as mail
-from breaker_actors.notify.channels import pagerduty, slack, webhook
+from breaker_actors.notify.channels.config import parse_address
 from breaker_actors.notify.model import Message
+from breaker_actors.store.rows import Subject
 from tests.support.golden import check_golden
 from tests.support.receivers import Request, problems_of
 from tests.unit.notify.messages import AGAIN, ALL, BREAKER, HOSTILE, NOW, PROJECT, RECOVER, RESOLVE, TEST, TRIP, changed
 
 GOLDEN = Path(__file__).with_name("golden")
 ROUTING = {"routing_key": "0123456789abcdef0123456789ABCDEF"}
+FAR = {"url": "https://alerts.example", "labels": {"severity": "critical", "team": "on-call"}}
+SUBJECT = Subject(
+    breaker="checkout",
+    metric="latency",
+    kind="error_rate",
+    project="Shop",
+    router="eu",
+    metadata={
+        "team": "payments",
+        "cost-center": "7",
+        "kind": "gateway",
+        "runbook_url": "https://wiki.example/checkout",
+    },
+)
 SENDER = mail.sender_of("Breakers <alerts@breakers.example>")
 
 
@@ -40,6 +57,13 @@ def test_pagerduty(case: str) -> None:
     event = pagerduty.render(ALL[case], ROUTING)
     assert problems_of("pagerduty_event", json.dumps(event).encode()) == []
     check_golden(GOLDEN / f"pagerduty_{case}.json", _json(event))
+
+
+@pytest.mark.parametrize("case", [case for case in ALL if case != "mute_ending"])
+def test_alertmanager(case: str) -> None:
+    alert = alertmanager.render(changed(ALL[case], subject=SUBJECT), FAR, NOW + 300_000, 60_000)
+    assert problems_of("alertmanager_alerts", json.dumps([alert]).encode()) == []
+    check_golden(GOLDEN / f"alertmanager_{case}.json", _json(alert))
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -111,6 +135,100 @@ def test_a_recovery_and_a_deletion_resolve_the_alert_of_the_trip() -> None:
 )
 def test_the_severity_is_the_channels_if_there_is_such_a_one(wanted: object, severity: str) -> None:
     assert pagerduty.render(TRIP, ROUTING | {"severity": wanted})["payload"]["severity"] == severity
+
+
+# alertmanager
+
+
+def test_all_alerts_of_an_outage_have_the_same_labels_and_start() -> None:
+    """Whatever was renamed: an Alertmanager tells alerts apart by their labels."""
+    later = {"name": "renamed", "project_name": "other", "rule": TRIP.rule | {"metric": "errors", "kind": "p95"}}
+    outage = [TRIP, AGAIN, RECOVER, changed(RESOLVE, outage_ms=252_000)]
+    alerts = [
+        alertmanager.render(changed(message, subject=SUBJECT, **(later if n else {})), FAR, NOW, 60_000)
+        for n, message in enumerate(outage)
+    ]
+    assert len({json.dumps(alert["labels"]) for alert in alerts}) == 1
+    assert {alert["startsAt"] for alert in alerts} == {"2025-11-21T11:25:09.123Z"}
+    test = alertmanager.render(TEST, FAR, NOW, 60_000)
+    assert (test["labels"]["alertname"], alerts[0]["labels"]["alertname"]) == ("BreakerTest", "BreakerOpen")
+
+
+def test_what_stands_ends_after_four_renewals_and_what_is_over_is_over() -> None:
+    now = NOW + 600_000
+    ends = {
+        kind: alertmanager.render(message, FAR, now, 60_000)["endsAt"]
+        for kind, message in {"trip": TRIP, "again": AGAIN, "recover": RECOVER, "resolve": RESOLVE}.items()
+    }
+    assert ends == {
+        "trip": rfc3339(now + 240_000),
+        "again": rfc3339(now + 240_000),
+        "recover": rfc3339(RECOVER.ts_ms),
+        "resolve": rfc3339(RESOLVE.ts_ms),
+    }
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(0, 10**9), st.sampled_from(["trip", "recover", "resolve", "test"]))
+def test_no_alert_ends_before_it_begins(ahead_ms: int, outage_ms: int, kind: Any) -> None:
+    """An Alertmanager would refuse it; clocks may differ."""
+    message = changed(TRIP, kind=kind, outage_ms=outage_ms)
+    alert = alertmanager.render(message, FAR, NOW + ahead_ms, 60_000)
+    assert alert["startsAt"] <= alert["endsAt"]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("team", "team"), ("cost-center", "cost_center"), ("a.b/c", "a_b_c"), ("7th", "_7th"), ("__name__", "_name__"),
+        ("é", "_"), ("alertname", "meta_alertname"), ("x" * 200, "x" * 128), ("breaker-id", "meta_breaker_id"),
+    ],
+)  # fmt: skip
+def test_keys_of_metadata_become_names_of_labels(key: str, name: str) -> None:
+    assert alertmanager.label_name(key) == name
+    assert alertmanager.LABEL_NAME.fullmatch(name)
+
+
+def test_a_channels_own_labels_go_over_those_of_metadata() -> None:
+    labels = alertmanager.labels(changed(TRIP, subject=SUBJECT), FAR)
+    assert (labels["team"], labels["severity"], labels["meta_kind"], labels["kind"]) == (
+        "on-call", "critical", "gateway", "error_rate",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("http://a.example:9093", "http://a.example:9093/api/v2/alerts"),
+        ("http://a.example:9093/", "http://a.example:9093/api/v2/alerts"),
+        ("http://a.example:9093/#/alerts", "http://a.example:9093/api/v2/alerts"),
+        ("https://a.example/am/?tenant=x", "https://a.example/am/api/v2/alerts?tenant=x"),
+        ("https://a.example/am/api/v2/alerts", "https://a.example/am/api/v2/alerts"),
+        ("https://a.example/am/api/v2/alerts/", "https://a.example/am/api/v2/alerts"),
+    ],
+)
+def test_alerts_go_to_the_address_of_alerts(url: str, target: str) -> None:
+    assert str(alertmanager.endpoint(parse_address(url))).rstrip("#") == target
+
+
+def test_who_asks() -> None:
+    assert alertmanager.headers({}) == {}
+    basic = alertmanager.headers({"username": "Aladdin", "password": "open sesame"})
+    assert basic == {"Authorization": "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="}  # the example of RFC 7617
+    assert alertmanager.headers({"bearer_token": "mF_9.B5f-4.1JqM"}) == {"Authorization": "Bearer mF_9.B5f-4.1JqM"}
+
+
+@pytest.mark.parametrize(
+    ("config", "message", "url"),
+    [
+        ({}, TRIP, TRIP.trace_url),
+        ({"generator_url": "https://b.example/"}, TRIP, f"https://b.example/console/p/{PROJECT}/b/{BREAKER}"),
+        ({"generator_url": "https://b.example"}, TEST, f"https://b.example/console/p/{PROJECT}"),
+        ({}, RECOVER, RECOVER.trace_url),
+        ({}, AGAIN, None),
+    ],
+)
+def test_where_an_alert_comes_from(config: dict[str, Any], message: Message, url: str | None) -> None:
+    assert alertmanager.render(message, FAR | config, NOW, 60_000).get("generatorURL") == url
 
 
 # mail
@@ -202,6 +320,17 @@ def test_whatever_the_message_holds_slack_takes_it(message: Message) -> None:
 def test_whatever_the_message_holds_pagerduty_takes_it(message: Message) -> None:
     event = pagerduty.render(changed(message, rule=TRIP.rule | {"metric": message.name}), ROUTING)
     assert problems_of("pagerduty_event", json.dumps(event).encode()) == []
+
+
+@settings(deadline=None)
+@given(MESSAGES)
+def test_whatever_the_message_holds_an_alertmanager_takes_it(message: Message) -> None:
+    name = message.name
+    subject = Subject(breaker=name, metric=name, kind=name, project=name, router=name, metadata={name: name, "": name})
+    alert = alertmanager.render(
+        changed(message, subject=subject, breaker_id=BREAKER, project_id=PROJECT), FAR, NOW, 60_000
+    )
+    assert problems_of("alertmanager_alerts", json.dumps([alert]).encode()) == []
 
 
 @settings(deadline=None)

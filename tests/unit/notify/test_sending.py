@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import trustme
 
+from breaker_actors.clock import rfc3339
 from breaker_actors.notify.egress import http
 from breaker_actors.notify.egress.guarded_backend import ANSWER_BYTES_MAX, _left_s, time_limit
-from breaker_actors.notify.egress.http import CONNECTIONS, NAME_REFUSED, REFUSED, trusted
+from breaker_actors.notify.egress.http import CONNECTIONS, IDLE_CONNECTIONS, NAME_REFUSED, REFUSED, trusted
 from breaker_actors.notify.egress.resolver import RESOLVERS
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt, Destination
-from tests.support.receivers import PagerDutyReceiver, Reply, SlackReceiver, WebReceiver
+from tests.support.receivers import PagerDutyReceiver, Reply, SlackReceiver, WebReceiver, problems_of
 from tests.unit.notify.attempts import GROWING_MS, ROUTING_KEY, send, sender, serving, to, trusting
 from tests.unit.notify.messages import AGAIN, ALL, BREAKER, HOSTILE, NOW, PROJECT, RECOVER, RESOLVE, TEST, TRIP, changed
 
@@ -65,6 +66,25 @@ async def test_slack_takes_every_message(case: str) -> None:
         assert await send(out, to("slack", webhook_url=slack.url()), ALL[case]) == Attempt(result="sent", status=200)
         assert len(slack.texts) == 1
         assert slack.problems == []
+
+
+async def test_an_alertmanager_takes_every_message_and_renewals() -> None:
+    async with WebReceiver() as far, sender() as out:
+        channel = to("alertmanager", url=far.url("/am"), username="u", password="p")
+        for message in (TRIP, AGAIN, TEST, HOSTILE, RECOVER, RESOLVE):
+            assert (await send(out, channel, message)).result == "sent"
+        assert (await out.renew(channel, [TRIP, HOSTILE], NOW + 1_000)).result == "sent"
+        assert {request.target for request in far.requests} == {"/am/api/v2/alerts"}
+        assert {request.headers["authorization"] for request in far.requests} == {"Basic dTpw"}
+        assert all(problems_of("alertmanager_alerts", request.body) == [] for request in far.requests)
+        first, again = json.loads(far.requests[0].body)[0], json.loads(far.requests[-1].body)[0]
+        assert first["labels"] == again["labels"]
+        assert first["endsAt"] < again["endsAt"] == rfc3339(NOW + 1_000 + 4 * 60_000)
+        for kind in ("mute_ending", "observed"):
+            attempt = await send(out, channel, changed(kind=kind))
+            assert (attempt.result, "Alertmanager is not" in str(attempt.error)) == ("refused", True)
+        assert (await out.renew(to("alertmanager"), [TRIP], NOW)).error == "config.url is required"
+        assert len(far.requests) == 7
 
 
 async def test_pagerduty_opens_one_alert_and_closes_it() -> None:
@@ -135,7 +155,7 @@ async def test_outcomes(reply: Reply, expected: Attempt) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("kind", ["webhook", "slack", "pagerduty"])
+@pytest.mark.parametrize("kind", ["webhook", "slack", "pagerduty", "alertmanager"])
 async def test_a_redirect_is_refused_and_not_followed(kind: str, status: int) -> None:
     async with WebReceiver() as elsewhere, WebReceiver() as hook, sender() as out:
         hook.usual = Reply(status, headers=(("Location", elsewhere.url()),))
@@ -289,6 +309,40 @@ async def test_a_connection_is_used_again() -> None:
         assert hook.connections == 1
 
 
+async def test_connections_of_many_at_once_are_used_again() -> None:
+    """As many as may be idle are kept, the newest; those of another receiver take their places."""
+    async with WebReceiver() as hook, WebReceiver() as other, sender() as out:
+        for _ in range(3):
+            await asyncio.gather(*(send(out, to("webhook", url=hook.url())) for _ in range(40)))
+        assert hook.connections == len(out._poster._pool.connections) == 40
+        await asyncio.gather(*(send(out, to("webhook", url=other.url())) for _ in range(IDLE_CONNECTIONS)))
+        assert len(out._poster._pool.connections) == IDLE_CONNECTIONS
+        assert (await send(out, to("webhook", url=hook.url()))).result == "sent"
+        assert hook.connections == 41
+
+
+async def test_a_connection_that_its_receiver_closed_meanwhile_is_not_used() -> None:
+    async with WebReceiver() as hook, sender() as out:
+        await send(out, to("webhook", url=hook.url()))
+        for task in list(hook._open):
+            task.cancel()
+            await asyncio.wait([task])
+        [connection] = out._poster._pool.connections
+        while not connection.has_expired():
+            await asyncio.sleep(0.01)
+        assert (await send(out, to("webhook", url=hook.url()))).result == "sent"
+        assert hook.connections == 2
+
+
+async def test_idle_connections_are_closed_when_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "IDLE_S", 0.0)
+    async with WebReceiver() as hook, sender() as out:
+        for _ in range(3):
+            await send(out, to("webhook", url=hook.url()))
+        assert hook.connections == 3
+        assert out._poster._pool.connections == []
+
+
 async def test_no_cookie_of_one_channel_reaches_another() -> None:
     async with WebReceiver() as hook, sender() as out:
         hook.usual = Reply(headers=(("Set-Cookie", "a=b"),))
@@ -380,6 +434,7 @@ async def test_private_destinations_are_refused_unless_allowed(host: str) -> Non
                 to("webhook", url=hook.url(host=host)),
                 to("slack", webhook_url=hook.url(host=host)),
                 to("pagerduty", routing_key=ROUTING_KEY, events_url=hook.url(host=host)),
+                to("alertmanager", url=hook.url(host=host)),
             ):
                 wanted = _HIDDEN if host == "localhost" else Attempt(result="refused", error=REFUSED)
                 assert await send(out, destination) == wanted
@@ -408,6 +463,7 @@ async def test_a_name_that_leads_inside_is_refused_like_an_unknown_one(unknown: 
         (to("webhook", url="file:///etc/passwd"), "config.url must be an http or https address"),
         (to("webhook", url="http://h/", headers={"Host": "x"}), "config.headers.Host is set by the service"),
         (to("pagerduty", routing_key=None), "config.routing_key is required"),
+        (to("alertmanager", url="http://h/", labels={"kind": "x"}), "config.labels.kind is set by the service"),
         (to("email", to="nobody"), "config.to item 1 is not an e-mail address"),
         (to("email", to="a@b.example"), "no mail server is set (BREAKERS_SMTP_HOST)"),
     ],
@@ -457,6 +513,9 @@ Config = Callable[[str], Destination]
 CHANNELS: dict[str, Config] = {
     "slack": lambda url: to("slack", webhook_url=f"{url}/services/{TOKEN}"),
     "pagerduty": lambda url: to("pagerduty", routing_key=KEY, events_url=f"{url}/{TOKEN}"),
+    "alertmanager": lambda url: to(
+        "alertmanager", url=f"{url}/{TOKEN}?q=q_5eCreT_v4lue", username="dXNlcjpoNHJkVG9HdWVzcw", password=SECRET
+    ),
     "webhook": lambda url: to(
         "webhook", url=f"{url}/{TOKEN}?q=q_5eCreT_v4lue", headers={"Authorization": HEADER}, secret=SECRET
     ),

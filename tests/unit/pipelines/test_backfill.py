@@ -105,10 +105,17 @@ def test_every_sample_is_in_the_store_once(place: Folder, file: Path, samples: p
     assert (found["received_ms"] == found["ts_ms"]).all()
 
 
+@pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("number", range(3))
-def test_events_are_those_of_a_backtest(place: Folder, file: Path, samples: pl.DataFrame, number: int) -> None:
+def test_events_are_those_of_a_backtest(
+    place: Folder, file: Path, samples: pl.DataFrame, number: int, counted: bool
+) -> None:
     """Of the same rule over the samples of the breaker's router."""
     service, row = Kept(), BREAKERS[number]
+    if counted:
+        several = pl.when(pl.int_range(len(samples)) % 7 == 0).then(pl.int_range(len(samples)) % 50 + 1)
+        samples = samples.with_columns(count=several)
+        samples.write_parquet(file)
     run(place, planned(file), service)
     mine = samples.filter(pl.col("router_id") == row.router_ids[0])
     expected = backtest(row.rule, mine).transitions.select(TOLD).rows()
@@ -125,7 +132,7 @@ def test_a_breaker_on_two_routers_takes_both_in_order(place: Folder, file: Path,
     assert evaluating.groups(plan, {router_id(2): 1}) == [(router_id(2),)]
     run(place, plan, service)
     mine = samples.filter(pl.col("router_id").is_in(row.router_ids))
-    expected = backtest(row.rule, mine).transitions.select(TOLD).rows()
+    expected = backtest(row.rule, mine.drop("router_id")).transitions.select(TOLD).rows()
     assert expected
     assert moves(service, 3) == expected
 
@@ -185,6 +192,17 @@ def test_samples_that_a_window_reaches_are_ingested(place: Folder, tmp_path: Pat
     assert (summary.history, summary.live, summary.rejected) == (2, 2, 0)
     assert stored(place)["value"].to_list() == [1.0, 2.0]
     assert {key: piece["value"].to_list() for key, piece in service.live.items()} == {"run-1.000000": [3.0, 4.0]}
+    assert [piece["count"].to_list() for piece in service.live.values()] == [[1, 1]]
+
+
+def test_live_samples_that_were_staged_before_there_were_counts(place: Folder, file: Path) -> None:
+    """A run that an earlier version began: each of them stands for one."""
+    plan = planned(file)
+    before = pl.DataFrame({"received_ms": [2, 1], "value": [2.0, 1.0]})
+    place.write(f"{plan.folder}/live/{plan.chunk_of(0)}.parquet", history.parquet(before))
+    found = runs.live_of(place, plan, runs.Chunk(0, 0, 0))
+    assert found is not None
+    assert found.select("value", "count").rows() == [(1.0, 1), (2.0, 1)]
 
 
 def test_without_breakers_all_up_to_now_is_history(place: Folder, tmp_path: Path) -> None:
@@ -213,6 +231,10 @@ BAD = [
     ({"value": "fast"}, "value", "invalid_value"),
     ({"value": ""}, "value", "invalid_value"),
     ({"ok": "perhaps"}, "ok", "invalid_ok"),
+    ({"count": "0"}, "count", "invalid_count"),
+    ({"count": "10000001"}, "count", "invalid_count"),
+    ({"count": "1.5"}, "count", "invalid_count"),
+    ({"count": "few"}, "count", "invalid_count"),
     ({"received_ms": "later"}, "received_ms", "invalid_received_ms"),
     ({"received_ms": str(NOW_MS + 300_001)}, "received_ms", "received_ms_in_future"),
     ({"router_id": "?", "value": "NaN"}, "router_id", "invalid_router_id"),
@@ -229,10 +251,12 @@ GOOD = [
     {"value": " 1e3 "},
     {"router_id": router_id(0).upper()},
     {"received_ms": str(NOW_MS)},
+    {"count": "7"},
+    {"count": " 1 "},
 ]
 ROW = {
     "router_id": router_id(0), "metric": "latency", "ts_ms": str(START_MS), "received_ms": "", "value": "1.5",
-    "ok": "true", "trace_id": "",
+    "ok": "true", "trace_id": "", "count": "",
 }  # fmt: skip
 
 
@@ -333,10 +357,13 @@ def test_a_file_that_cant_be_used_is_named(tmp_path: Path, samples: pl.DataFrame
     assert refused(no_value).startswith(f"{no_value}: there is no column 'value'")
     assert refused(no_router).startswith(f"{no_router}: there is no column 'router_id'")
     assert "--router" in refused(no_router)
+    no_column = refused(written("none.parquet", few.drop("router_id", "metric", "value", "ts_ms")))
+    for told in ("no columns 'ts_ms', 'value'", "no column 'router_id'", "--router", "no column 'metric'", "--metric"):
+        assert told in no_column
     wrong = written("c.parquet", few.with_columns(value=pl.col("ok")))
     assert refused(wrong) == f"{wrong}: its column 'value' is Boolean, not numbers"
-    wrong = written("d.parquet", few.with_columns(ts_ms=pl.col("value")))
-    assert refused(wrong) == f"{wrong}: its column 'ts_ms' is Float64, not Unix milliseconds or a time"
+    wrong = written("d.parquet", few.with_columns(ts_ms=pl.col("ok")))
+    assert refused(wrong) == f"{wrong}: its column 'ts_ms' is Boolean, not Unix milliseconds or a time"
     wrong = written("e.parquet", few.with_columns(metric=pl.lit(7)))
     assert refused(wrong) == f"{wrong}: its column 'metric' is Int32, not text"
     mixed = written("f.parquet", few.with_columns(ts_ms=pl.col("ts_ms").cast(pl.Datetime("ms"))))

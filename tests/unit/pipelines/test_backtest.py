@@ -151,7 +151,8 @@ def test_metrics_and_routers() -> None:
     ]).sort("ts_ms", maintain_order=True)  # fmt: skip
     both = pl.concat([one, other]).sort("ts_ms", maintain_order=True)
     rules = [RULE, RULE | {"name": "r1", "router_id": "r1"}, RULE | {"name": "size", "metric": "size"}]
-    run = backtest(rules, frame)
+    with pytest.warns(BacktestWarning, match="samples of 2 routers count as one series"):
+        run = backtest(rules, frame)
     told = {name: moves(Backtest.of([r], None)) for name, r in zip(("all", "r1", "size"), run.runs, strict=True)}
     assert told == {"all": core_moves(both), "r1": core_moves(one), "size": core_moves(other)}
     assert run.summary["samples"].to_list() == [4000, 2000, 2000]
@@ -359,12 +360,9 @@ def test_arrow_tables() -> None:
     frame = recorded(500)
     table = pa.table({"ts_ms": frame["ts_ms"].to_list(), "value": frame["value"].to_list()})
     assert backtest(RULE, table).transitions.equals(backtest(RULE, frame).transitions)
-    with pytest.raises(
-        Invalid, match="samples: int is not a frame, an Arrow table, a path, a list of paths or a Source"
-    ):
+    words = "samples: int is not a frame, an Arrow table, a path, a list of frames or of paths, or a Source"
+    with pytest.raises(Invalid, match=words):
         backtest(RULE, 7)
-    with pytest.raises(Invalid, match="samples: a list of DataFrame is not a frame"):
-        backtest(RULE, [frame, frame])
 
 
 @pytest.mark.parametrize(
@@ -420,7 +418,17 @@ def test_in_a_notebook(tmp_path: Path) -> None:
     assert "&lt;script&gt;x" in shown
     assert shown.count("<table>") == 3
     assert "2023-11-14 22:13:2" in shown
-    assert repr(run).startswith("Backtest(1 rules, ")
+    assert repr(run).startswith("Backtest(1 rule, ")
     assert run.report(tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     with pytest.raises(Invalid, match="doesn't know its samples"):
         Backtest.of(run.runs, None).report(tmp_path / "r.html")
+
+
+def test_names_of_routers_where_a_rule_has_ids() -> None:
+    """As `breakers get --json` has them, over samples that name theirs: the difference is told, and what to do."""
+    id_ = "019c1444-2d1d-4082-9555-a6b8f61a4427"
+    frame = pl.DataFrame({"ts_ms": [START_MS], "value": [1.0], "router_id": ["edge"]})
+    with pytest.raises(Invalid, match="samples name their routers, the rule has ids: say the names"):
+        backtest(RULE | {"router_ids": [id_]}, frame)
+    with pytest.raises(Invalid, match=r"there are router_id: 'edge'$"):
+        backtest(RULE | {"router_ids": ["other"]}, frame)

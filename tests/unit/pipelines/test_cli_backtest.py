@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import polars as pl
@@ -70,7 +72,7 @@ def test_json_and_files(rule: str, tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     known = backtest(RULE, LATENCY, columns={"ts_ms": "timestamp"})
     assert told == json.loads(json.dumps(known.to_dict()))
-    assert pl.read_parquet(out).equals(known.transitions.drop("ts"))
+    assert pl.read_parquet(out).equals(known.transitions)
     assert report.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["events.parquet", "report.html", "rule.json"]
 
@@ -199,6 +201,8 @@ def test_received_ms_is_the_order(tmp_path: Path) -> None:
     told = json.loads(run(*arguments).stdout)
     assert [(move["ts_ms"], move["curr"]) for move in told["transitions"]][:1] == [(1500, "open")]
     assert (told["summary"]["rules"][0]["samples"], told["summary"]["rules"][0]["late"]) == (4, 1)
+    shown = run(*arguments[:-1]).stdout
+    assert "too late to count (older than the window, or from before its state began): 1" in shown
     (tmp_path / "s.csv").write_text("ts_ms,value\n1000,1\n900,9\n")
     refused(run(*arguments), "s.csv, row 2: ts_ms 900 comes after 1000")
     assert json.loads(run(*arguments, "--sort").stdout)["summary"]["from_ms"] == 900
@@ -227,6 +231,10 @@ def test_windows_outside_of_the_samples_are_told(rule: str, tmp_path: Path) -> N
     assert result.stderr.startswith("breakers: 1 of 1 labelled windows lie outside of the samples (2014-03-07 03:41:00")
     assert "no samples" in result.stdout
     assert "labelled failures caught: 0 of 0" in result.stdout
+    assert result.stderr.endswith("; windows are Unix milliseconds or ISO 8601; --time-unit is for samples alone\n")
+    told = json.loads(run("--rule", rule, LATENCY, "--column", "ts_ms=timestamp", *windows, "--json").stdout)
+    assert [f"breakers: {remark}\n" for remark in told["warnings"]] == [result.stderr]
+    assert told["summary"]["rules"][0]["caught_all"] is None
 
 
 def test_no_setting_catches_all(rule: str, tmp_path: Path) -> None:
@@ -247,3 +255,19 @@ def test_a_sweep_without_labels_recommends_no_rule_that_never_trips(rule: str) -
     assert last == "of those that trip, fewest times (2): threshold=4; --windows, labelled failures, says which is best"
     last = run(*options, "threshold=400,500").stdout.splitlines()[-1]
     assert last == "no setting ever trips; --windows, labelled failures, says which setting is best"
+    last = run(*options, "min_count=1:12:1").stdout.splitlines()[-1]
+    assert re.search(r"\(\d+\): min_count=\d+; min_count=\d+; min_count=\d+ and \d+ more; --windows", last)
+
+
+def test_the_breaker_that_the_service_shows_takes_samples_of_its_routers(tmp_path: Path) -> None:
+    """`breakers get --json` names them; a rule without routers takes samples of all of them, which is told."""
+    ts_ms = range(1_700_000_000_000, 1_700_000_060_000, 1000)
+    routers = [str(uuid4()), str(uuid4())]
+    pl.DataFrame({"ts_ms": ts_ms, "value": 1.0, "router_id": routers * 30}).write_parquet(tmp_path / "s.parquet")
+    (tmp_path / "mine.json").write_text(json.dumps(RULE | {"router_ids": routers[:1], "status": {"state": "closed"}}))
+    (tmp_path / "all.json").write_text(json.dumps(RULE))
+    mine, whole = (
+        run("--rule", str(tmp_path / f"{name}.json"), str(tmp_path / "s.parquet")) for name in ("mine", "all")
+    )
+    assert (mine.stderr, "30 samples" in mine.stdout) == ("", True)
+    assert whole.stderr == "breakers: samples of 2 routers count as one series; name router_ids in the rule\n"

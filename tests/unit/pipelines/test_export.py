@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -13,7 +15,7 @@ from breaker_actors.errors import Invalid
 from pipelines.backfill.manifest import begin
 from pipelines.backfill.steps import InProcess, carry_out, survey
 from pipelines.backtest import backtest
-from pipelines.export import Span, export_history, new_folder
+from pipelines.export import Span, export_breakers, export_history, new_folder
 from pipelines.sources import history_store as history
 from pipelines.sources.files import LATEST_MS
 from pipelines.sources.history_store import History
@@ -21,6 +23,7 @@ from pipelines.sources.object_store import Folder
 from tests.support import recorded
 from tests.support.recorded import PROJECT, START_MS, Kept, router_id
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "backfill-and-export.md"
 ROUTERS = [recorded.router(0, 0), recorded.router(1, 1)]
 BREAKERS = [recorded.breaker(0, 0), recorded.breaker(1, 1, kind="p95", threshold=200)]
 ALL = Span(PROJECT, 0, LATEST_MS)
@@ -127,3 +130,34 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:
     with new_folder(tmp_path / "out") as folder:
         (folder / "x").write_text("x")
     assert (tmp_path / "out" / "x").read_text() == "x"
+
+
+def test_the_guides_join_gives_each_sample_the_state_that_it_met(
+    place: Folder,
+    tmp_path: Path,
+    samples: pl.DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As many rows as breakers took samples; states as the backtest of one breaker tells them."""
+    out, row = tmp_path / "exported", BREAKERS[0]
+    list(export_history(place, ALL, Folder(out)))
+    export_breakers(BREAKERS, Folder(out))
+    mine = samples.filter(pl.col("router_id") == row.router_ids[0])
+    moved = backtest(row.rule, mine).transitions
+    events = moved.with_columns(breaker_id=pl.lit(row.id)).rename({"breaker": "name"})
+    (out / "events").mkdir()
+    events.write_parquet(out / "events" / "live.parquet")
+    (script,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {}
+    exec(compile(script, str(GUIDE), "exec"), known)
+    assert "closed" in capsys.readouterr().out
+    met = known["met"]
+    assert len(met) == len(samples)
+    found = met.filter(pl.col("breaker_id") == row.id).select("received_ms", pl.col("state").fill_null("closed")).rows()
+    moves = moved.select("ts_ms", "curr").rows()
+    assert found == [
+        (at, next((curr for ms, curr in reversed(moves) if ms < at), "closed")) for at in mine["ts_ms"].sort()
+    ]
+    assert {state for _, state in found} == {"closed", "open", "half_open"}

@@ -31,7 +31,7 @@ DAY = "day=2023-11-14"
 def frame(*rows: tuple[int, int, float]) -> pl.DataFrame:
     """Samples (router, received_ms after the start, value)."""
     return pl.DataFrame(
-        [(router_id(r), "latency", START_MS + at - 1, START_MS + at, value, True, None) for r, at, value in rows],
+        [(router_id(r), "latency", START_MS + at - 1, START_MS + at, value, True, None, 1) for r, at, value in rows],
         SCHEMA,
         orient="row",
     )
@@ -57,6 +57,16 @@ def test_samples_lie_by_project_router_and_day(place: Place) -> None:
     first = history.frame_of(place, place.names("samples")[0])
     assert first.schema == SCHEMA
     assert first["value"].to_list() == [1.0, 2.0, 3.0]
+
+
+def test_samples_of_before_there_were_counts(place: Place) -> None:
+    """Each stands for one; beside files that have counts, too."""
+    folder = history.folder_of(PROJECT, router_id(1), START_MS // DAY_MS)
+    place.write(f"{folder}/a.0.parquet", history.parquet(frame((1, 1, 1.0), (1, 3, 3.0)).drop("count")))
+    history.add(place, PROJECT, frame((1, 2, 2.0)).with_columns(count=pl.lit(9, pl.Int64)), "b.0")
+    read = pl.concat(History(place, history.files(place, PROJECT)).batches())
+    assert read.schema == SCHEMA
+    assert read.select("value", "count").rows() == [(1.0, 1), (3.0, 1), (2.0, 9)]
 
 
 def test_written_again_nothing_is_there_twice(place: Place) -> None:
@@ -166,7 +176,7 @@ def test_a_cloud_whose_package_is_not_installed(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_samples_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over S3's protocol, to a server that speaks it."""
     if shutil.which("uv") is None:

@@ -78,6 +78,9 @@ def test_made_up_rules_do_something() -> None:
     moved = sum(bool(replay_samples(rule, samples)[0]) for rule, samples in rules)
     assert {rule.kind for rule, _ in rules} == set(KINDS)
     assert moved > 60
+    counted = [samples.count for _, samples in rules if samples.count is not None]
+    assert 15 < len(counted) < 45
+    assert max(int(count.max()) for count in counted) > 1_000
 
 
 @pytest.mark.parametrize("kind", ["avg", "p95", "max", "stddev", "delta"])

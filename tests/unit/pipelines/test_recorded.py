@@ -4,7 +4,6 @@ twice, whatever happened to its actors meanwhile."""
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from pipelines.backtest import Backtest, backtest
 from pipelines.recorded import Recorded, recorded
 from pipelines.sources import history_store as history
 from pipelines.sources.object_store import open_place
-from tests.support.cluster import Service, service, until
+from tests.support.cluster import Service, printed, service, until
 
 STATES = ("closed", "half_open", "open")
 RULE: dict[str, Any] = {"cooldown_ms": 100, "window_ms": 150, "eval_interval_ms": 20}
@@ -33,7 +32,7 @@ RULE: dict[str, Any] = {"cooldown_ms": 100, "window_ms": 150, "eval_interval_ms"
 
 async def feed(s: Service, row: BreakerRow, upto: int) -> None:
     """Spells of good and bad samples, or none to be counted, until the breaker has moved so many times; some late, some
-    traced."""
+    traced, some that stand for several observations."""
     number = 0
 
     async def enough() -> bool:
@@ -42,13 +41,14 @@ async def feed(s: Service, row: BreakerRow, upto: int) -> None:
         bad = number // 15 % 2 == 1
         if bad and row.rule.kind == "count":
             return False
-        late_ms = number % 7 * 30
+        late_ms, n = number % 7 * 30, 1 + number % 3
         await s.send(
             row.router_ids[0],
-            [500.0 + number if bad else 1.0 / number] * (1 + number % 3),
+            [500.0 + number if bad else 1.0 / number] * n,
             ok=not bad,
             ts_ms=s.clock.now_ms() - late_ms,
-            traces=[f"t{number}-{i}" for i in range(1 + number % 3)] if number % 2 else (),
+            traces=[f"t{number}-{i}" for i in range(n)] if number % 2 else (),
+            counts=[(1, 7, 3_000)[(number // 4 + i) % 3] for i in range(n)] if number % 4 == 0 else None,
         )
         return len(await s.events(row.id)) >= upto
 
@@ -116,6 +116,10 @@ async def test_live_equals_backtest_across_a_killed_actor(tmp_path: Path, rule: 
         await feed(s, row, 10)
         run = await assert_live_equals_backtest(s, row)
         assert len(run.transitions) >= 10
+        assert run.source is not None
+        frames = await asyncio.to_thread(lambda: pl.concat(list(run.source.batches())))  # type: ignore[union-attr]
+        assert set(frames["count"]) == {1, 7, 3_000}
+        assert len(frames) == run.summary["samples"][0]
 
 
 async def test_live_equals_backtest_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
@@ -317,14 +321,22 @@ async def test_history_comes_first(tmp_path: Path) -> None:
             "received_ms": at,
             "value": [7.0] * 101,
             "metric": ["latency"] * 90 + ["size"] * 10 + ["latency"],
+            "count": [1 + i % 3 for i in range(101)],
         }
         frame = pl.DataFrame(rows).with_columns(
             router_id=pl.lit(row.router_ids[0]), ok=True, trace_id=pl.lit(None, pl.String)
         )
-        history.add(open_place(s.cluster.settings.history), s.project.id, frame.select(*history.SCHEMA), "run.0")
+        history.add(
+            open_place(s.cluster.settings.history),
+            s.project.id,
+            frame.select(*history.SCHEMA).cast(history.SCHEMA),
+            "run.0",
+        )
         log, run = await asyncio.to_thread(replayed, s.cluster.settings, "b")
         assert (run.summary["samples"][0], run.summary["from_ms"][0]) == (92, at[0])
-        assert pl.concat(list(log.batches()))["value"].to_list() == [7.0] * 90 + [1.0, 2.0]
+        got = pl.concat(list(log.batches()))
+        assert got["value"].to_list() == [7.0] * 90 + [1.0, 2.0]
+        assert got["count"].to_list() == [1, 2, 3] * 30 + [1, 1]
         assert log.remarks == ["90 samples of history come first; the breaker is created with them"]
 
 
@@ -359,6 +371,7 @@ async def test_history_is_shared_out_as_routers_do(tmp_path: Path) -> None:
                 "value": value.gather(pl.int_range(5 * count, eager=True) // 5),
                 "ok": True,
                 "trace_id": traces.gather(pl.int_range(5 * count, eager=True) // 5),
+                "count": 1,
             }
         )
         history.add(open_place(s.cluster.settings.history), s.project.id, frame.cast(history.SCHEMA), "run.0")
@@ -400,7 +413,7 @@ async def test_the_command(tmp_path: Path) -> None:
 
         done = await asyncio.to_thread(run, "b", "--json", "--report", str(tmp_path / "r.html"))
         assert done.exit_code == 0, done.output
-        moves = json.loads(done.stdout)["transitions"]
+        moves = printed(done)["transitions"]
         assert [move["curr"] for move in moves[:3]] == [e.curr for e in await s.events(row.id)][:3]
         assert (tmp_path / "r.html").stat().st_size > 10_000
         for arguments, words in (
@@ -416,3 +429,15 @@ async def test_the_command(tmp_path: Path) -> None:
 def test_no_service(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=f"there is no data in {tmp_path}; `breakers serve` makes it"):
         recorded("b", Settings(data_dir=tmp_path))
+    with pytest.raises(Invalid, match=r"there is no data in .*; give data_dir= or set BREAKERS_DATA_DIR$"):
+        recorded("b", data_dir=str(tmp_path))
+    with pytest.raises(Invalid, match="give data_dir or settings, not both"):
+        recorded("b", Settings(data_dir=tmp_path), data_dir=tmp_path)
+
+
+async def test_where_the_data_is(tmp_path: Path) -> None:
+    """A path is enough, with the settings of the environment beside it."""
+    async with service(tmp_path) as s:
+        row = await s.breaker("b", **RULE)
+        log = await asyncio.to_thread(recorded, "b", data_dir=str(tmp_path))
+        assert log.breaker.rule == row.rule

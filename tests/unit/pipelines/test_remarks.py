@@ -156,3 +156,106 @@ def test_a_sweep_as_text() -> None:
     assert sorted(settings["threshold"].to_list()) == [1, 2, 3]
     with pytest.raises(Invalid, match="a sweep is an object of values per field, or text"):
         backtest(SLOW, frame(), sweep=[1, 2])  # type: ignore[arg-type]
+
+
+def test_samples_of_several_routers_are_told_where_the_rule_names_none() -> None:
+    """Once for all rules; a rule that names routers, or takes samples of one, is none of these."""
+    two = frame(router_id=["a", "b"] * 30)
+    assert tried([SLOW, SLOW | {"threshold": 7}], two, sweep={"threshold": [1, 2]}).remarks == [
+        "samples of 2 routers count as one series; name router_ids in the rule"
+    ]
+    assert tried(SLOW | {"router_ids": ["a", "b"]}, two).remarks == []
+    assert tried(SLOW, frame(router_id=["a"] * 60)).remarks == []
+    parts = [two.with_columns(pl.col("ts_ms") + n * 60_000, router_id=pl.lit(f"r{n}")) for n in range(30)]
+    (remark,) = tried(SLOW, parts).remarks
+    assert remark.startswith("samples of 10 or more routers count as one series")
+    (remark,) = tried(SLOW, parts[:3]).remarks
+    assert remark.startswith("samples of 3 routers")
+
+
+def test_routers_count_within_the_metric_of_the_rule() -> None:
+    split = frame(router_id=["a", "b"] * 30, metric=["latency", "depth"] * 30)
+    assert tried([SLOW, SLOW | {"metric": "depth"}], split).remarks == []
+
+
+def test_columns_that_are_not_read_are_told() -> None:
+    """What only says again what is read is not."""
+    assert tried(SLOW, frame(host=["h"] * 60, zone=[1] * 60)).remarks == ["not read: host, zone"]
+    many = frame(**{f"c{n}": [1] * 60 for n in range(20)})
+    assert tried(SLOW, many).remarks == ["not read: c0, c1, c2, c3, c4, c5, c6, c7 and 12 more"]
+    assert tried(SLOW, frame(ts=["t"] * 60, router_id=["a"] * 60, router=["a"] * 60, day=["d"] * 60)).remarks == []
+    assert tried(SLOW, frame(router=["a"] * 60)).remarks == ["not read: router"]
+    indexed = pd.DataFrame({"value": [1.0]}, index=pd.DatetimeIndex([T0 * 10**6], name="at"))
+    assert tried(SLOW, indexed).remarks == []
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    """Two files of one time, and labels for both."""
+    for name in ("a", "b"):
+        frame().write_parquet(tmp_path / f"{name}.parquet")
+    windows = {f"{name}.parquet": [[T0, T0 + 1_000]] for name in ("a", "b", "c")}
+    (tmp_path / "windows.json").write_text(json.dumps(windows))
+    return tmp_path
+
+
+def test_files_that_overlap_belong_into_runs_of_their_own(hosts: Path) -> None:
+    words = (
+        r"b.parquet, row 1: .*; all that is given is one series; files of different things belong into runs of their "
+        r"own; those of one are read in order of time \(sort them first, or give sort=True\)"
+    )
+    with pytest.raises(Invalid, match=words):
+        backtest(SLOW, sorted(hosts.glob("*.parquet")), windows=hosts / "windows.json")
+
+
+def test_labels_of_several_files_that_are_sorted_together(hosts: Path) -> None:
+    (remark,) = tried(SLOW, hosts / "*.parquet", windows=hosts / "windows.json", sort=True).remarks
+    told = "there are labels for 2 files, whose samples count as one series"
+    assert remark == f"{told}; files of different things belong into runs of their own"
+    assert tried(SLOW, hosts / "a.parquet", windows=hosts / "windows.json", sort=True).remarks == []
+
+
+def test_windows_in_another_unit() -> None:
+    seconds = [[T0 // 1000, T0 // 1000 + 60]]
+    run = tried(SLOW, frame(), windows=seconds)
+    (remark,) = run.remarks
+    assert remark.endswith("; windows are Unix milliseconds or ISO 8601; time_unit is for samples alone")
+    told = run.to_dict()
+    assert told["warnings"] == run.remarks
+    assert told["summary"]["rules"][0]["caught_all"] is None
+    (remark,) = tried(SLOW, frame(), windows=[[T0 * 2, T0 * 2 + 1]]).remarks
+    assert "ISO 8601" not in remark
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{"start": T0, "end": T0 + 1_000}],
+        {"start": T0, "end": T0 + 1_000},
+        {"frame": [{"start": T0, "end": T0 + 1_000, "what": "deploy"}]},
+        pl.DataFrame({"start": [T0], "end": [T0 + 1_000], "what": ["deploy"]}),
+        pd.DataFrame({"start": [T0], "end": [T0 + 1_000]}),
+        pl.DataFrame({"start": [T0], "end": [T0 + 1_000]}).cast(pl.Datetime("ms")),
+    ],
+    ids=["dicts", "dict", "by name", "polars", "pandas", "times"],
+)
+def test_windows_with_names_for_their_ends(given: Any) -> None:
+    windows = tried(SLOW, frame(), windows=given).windows
+    assert [(one.start_ms, one.end_ms) for one in windows] == [(T0, T0 + 1_000)]
+
+
+def test_a_frame_of_windows_without_ends_is_refused() -> None:
+    with pytest.raises(Invalid, match="a frame of them has columns start and end, this one begin, end"):
+        backtest(SLOW, frame(), windows=pl.DataFrame({"begin": [T0], "end": [T0]}))
+
+
+def test_what_is_asked_first_comes_first() -> None:
+    run = tried(SLOW, frame(), windows=[[T0, T0 + 1_000]], sweep={"threshold": [0.5, 2]})
+    assert run.summary.columns[:4] == ["breaker", "trips", "caught", "false_trips"]
+    assert run.sweep is not None
+    assert run.sweep.columns[:4] == ["threshold", "trips", "caught", "false_trips"]
+
+
+def test_all_missing_columns_are_named_at_once() -> None:
+    with pytest.raises(Invalid, match=r"there are no columns 'ts_ms', 'value', there are at, v; rename some with col"):
+        backtest(SLOW, pl.DataFrame({"at": [T0], "v": [1.0]}))

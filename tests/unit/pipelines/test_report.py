@@ -269,6 +269,22 @@ def test_a_cell_shows_its_setting(seen: Browser, page: tuple[Path, dict[str, Any
     assert share == ["0", "100"], "as the legend says: fewest and most"
 
 
+def test_without_labels_a_setting_that_never_trips_is_grey(chromium: Browser, tmp_path: Path) -> None:
+    """It is no better than one that trips, and the legend says what colours mean."""
+    path = tmp_path / "r.html"
+    page_of(path, RULE, recorded(30_000), sweep={"threshold": [10, 1_000_000_000]})
+    chromium.open(path)
+    told = chromium.ask("[...[...document.querySelectorAll('.key')].at(-1).children].map(one => one.textContent)")
+    assert told[0] == "never trips"
+    assert told[1].startswith("fewest trips (")
+    paint = "(rows => { const {of} = colours({judged: false}, rows); return rows.map(of); })"
+    few, many, none = chromium.ask(f"{paint}({json.dumps([{'trips': count} for count in (1, 9, 0)])})")
+    assert none == "var(--miss)"
+    assert (few.count("--late) 0%"), many.count("--late) 100%")) == (1, 1)
+    cells = chromium.ask("[...document.querySelectorAll('.map button')].map(one => one.style.background)")
+    assert [cell == "var(--miss)" for cell in cells] == [False, True]
+
+
 def test_without_scripts(chromium: Browser, page: tuple[Path, dict[str, Any]]) -> None:
     """Numbers, a picture and tables remain."""
     chromium.open(page[0], scripts=False)
@@ -343,3 +359,24 @@ def test_nothing_is_half_written(tmp_path: Path) -> None:
     assert path.read_text() == "old"
     with pytest.raises(Invalid, match="can't be written: No such file or directory"), replacing(tmp_path / "no" / "r"):
         pass
+
+
+@pytest.mark.parametrize("kind", ["avg", "p95", "stddev", "count", "sum"])
+def test_a_counted_sample_is_drawn_as_so_many(tmp_path: Path, kind: str) -> None:
+    """Moves, figures and charts are those of a row per observation, but for how many rows there are, and for whether a
+    value is drawn at the last sample of a stretch or at a tick behind it."""
+    frame = recorded(3_000)
+    several = frame.with_columns(count=pl.when(pl.int_range(3_000) % 5 == 0).then(pl.int_range(3_000) % 7 + 1))
+    each = frame[np.repeat(np.arange(3_000), several["count"].fill_null(1).to_numpy())]
+    level = {"avg": 10, "p95": 12, "stddev": 1.1, "count": 70, "sum": 700}[kind]
+    rule = RULE | {"kind": kind, "threshold": level}
+    assert backtest(rule, several).transitions.equals(backtest(rule, each).transitions)
+    (one,), (other,) = (page_of(tmp_path / "r.html", rule, these)[1]["rules"] for these in (several, each))
+    assert len(one["moves"]) > 5
+    assert (one.pop("samples"), other.pop("samples")) == (3_000, len(each))
+    charts = [one.pop("value"), other.pop("value")]
+    drawn, expected = (dict(zip(np.cumsum(steps).tolist(), values, strict=True)) for steps, values in charts)
+    both = drawn.keys() & expected.keys()
+    assert len(both) > 0.9 * max(len(drawn), len(expected))
+    assert {at: drawn[at] for at in both} == {at: expected[at] for at in both}
+    assert one == other

@@ -6,10 +6,12 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import polars as pl
 import pytest
 
 from breaker_actors.errors import Invalid
+from pipelines.backtest import source_of
 from pipelines.sources.files import WITH_RECORD, Files, Frames, Layout
 
 GOOD = {"ts_ms": [1000, 1000, 3000], "value": [1.5, 2.0, -300.0]}
@@ -167,6 +169,46 @@ def test_files_with_and_without_records(tmp_path: Path) -> None:
         assert words in complaint(path, wanted=WITH_RECORD)
 
 
+COUNTS = [
+    pl.Series([1, None, 10_000_000]),
+    pl.Series([1, None, 10_000_000], dtype=pl.UInt32),
+    pl.Series([1.0, float("nan"), 1e7]),
+    pl.Series(["1", " ", " 10000000"]),
+    pl.Series(["1.0", None, "1e7"]),
+]
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=str)
+def test_counts(count: pl.Series) -> None:
+    """Whole numbers in whatever they are written; blank is one."""
+    frame = read(Frames(pl.DataFrame({"ts_ms": [1, 2, 3], "value": 1, "times": count}), Layout({"count": "times"})))
+    assert frame.schema["count"] == pl.Int64
+    assert frame["count"].to_list() == [1, 1, 10_000_000]
+    assert "count" not in read(Frames(pl.DataFrame(GOOD), Layout())).columns
+
+
+@pytest.mark.parametrize("suffix", ["csv", "ndjson", "parquet"])
+def test_counts_of_files(tmp_path: Path, suffix: str) -> None:
+    """Those of before counts stand for one each; a column that is named as another of ours is no count."""
+    frame = pl.DataFrame({"ts_ms": [1, 2], "value": [5, 6], "count": [None, 7]})
+    content: Any = frame
+    if suffix == "csv":
+        content = frame.write_csv()
+    elif suffix == "ndjson":
+        content = '{"ts_ms":1,"value":5}\n{"ts_ms":2,"value":6,"count":7}\n'
+    path = written(tmp_path, f"a.{suffix}", content)
+    before = written(tmp_path, "b.parquet", {"ts_ms": [3], "value": [7], "record": [8]})
+    if suffix == "ndjson":
+        before = written(tmp_path, "b.ndjson", '{"ts_ms":3,"value":7,"record":8}\n')
+    found = read(Files([path, before], RECORDS))
+    assert found["count"].to_list() == [1, 7, 1]
+    assert found.columns[-2:] == ["count", "record"]
+    swapped = read(Files([before, path], RECORDS, ordered=False))
+    assert swapped["count"].to_list() == [1, 1, 7]
+    other = Layout({"value": "count"})
+    assert "count" not in read(Frames(pl.DataFrame({"ts_ms": [1, 2], "count": [0.5, 7]}), other)).columns
+
+
 def test_patterns_in_order_of_names(tmp_path: Path) -> None:
     """Files follow each other; an empty one among them is nothing. Parquet tells how many rows there are."""
     for name, first in (("b", 30), ("a", 10)):
@@ -181,7 +223,7 @@ def test_patterns_in_order_of_names(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ({"ts_ms": [1]}, "there is no column 'value', there are ts_ms; rename one with --column value=THEIRS"),
-        ({"ts_ms": [1.5], "value": [1]}, "its column 'ts_ms' is Float64, not Unix milliseconds or a time"),
+        ({"ts_ms": [1.5], "value": [1]}, "row 1: ts_ms 1.5 is not a time"),
         ({"ts_ms": [1, None], "value": [1, 1]}, "row 2: ts_ms blank is not a time"),
         ({"ts_ms": [1, -5], "value": [1, 1]}, "row 2: ts_ms -5 is not Unix milliseconds between 1970 and 9999"),
         ({"ts_ms": [1_700_000_000_000_000_000], "value": [1]}, "row 1: ts_ms 1700000000000000000 is not Unix"),
@@ -195,7 +237,13 @@ def test_patterns_in_order_of_names(tmp_path: Path) -> None:
         ({"ts_ms": [1, 2], "value": ["1", "1" * 400]}, "row 2: value '1111"),
         ({"ts_ms": [1], "value": [1], "ok": ["maybe"]}, "row 1: ok 'maybe' is neither true nor false"),
         ({"ts_ms": [1], "value": [1], "ok": [2]}, "row 1: ok 2 is neither true nor false"),
-        ({"ts_ms": [1], "value": [1], "ok": [1.0]}, "its column 'ok' is Float64, not true and false"),
+        ({"ts_ms": [1], "value": [1], "ok": [0.5]}, "ok 0.5 is neither true nor false"),
+        ({"ts_ms": [1, 2], "value": [1, 1], "count": [1, 0]}, "row 2: count 0 is no whole number from 1 to 10,000,000"),
+        ({"ts_ms": [1, 2], "value": [1, 1], "count": [3, 10_000_001]}, "row 2: count 10000001 is no whole number"),
+        ({"ts_ms": [1, 2], "value": [1, 1], "count": [3, 2.5]}, "row 2: count 2.5 is no whole number from 1"),
+        ({"ts_ms": [1], "value": [1], "count": ["many"]}, "row 1: count 'many' is no whole number from 1"),
+        ({"ts_ms": [1], "value": [1], "count": [float("inf")]}, "row 1: count inf is no whole number from 1"),
+        ({"ts_ms": [1], "value": [1], "count": [True]}, "its column 'count' is Boolean, not whole numbers"),
         ({"ts_ms": [1], "value": [1], "metric": [7]}, "its column 'metric' is Int64, not text"),
         ({"ts_ms": [1, 2], "value": [1, 1], "metric": ["m", None]}, "row 2: metric blank is blank, in other rows"),
         ({"ts_ms": [1, 5, 4], "value": [1, 1, 1]}, "row 3: ts_ms 4 comes after 5; samples are read in order of time"),
@@ -270,3 +318,30 @@ def test_renaming(tmp_path: Path) -> None:
     path = written(tmp_path, "a.parquet", GOOD)
     assert "no column 'time' to rename; there are ts_ms" in complaint(path, renamed={"time": "ts_ms"})
     assert "there is no column 'good', there are ts_ms, value" in complaint(path, renamed={"ok": "good"})
+
+
+def test_whole_numbers_written_as_floats(tmp_path: Path) -> None:
+    """They are times and flags, in files and frames; a fraction is refused with its row, and seconds are guessed."""
+    path = tmp_path / "s.csv"
+    path.write_text("ts_ms,value,ok\n1700000000000.0,1,1.0\n1700000000001,2,0.0\n")
+    frame = pl.DataFrame({"ts_ms": [1.7e12, 1.7e12 + 1], "value": [1.0, 2.0], "ok": [1.0, 0.0]})
+    expected = [(1_700_000_000_000, 1.0, True), (1_700_000_000_001, 2.0, False)]
+    for given in (str(path), frame):
+        (batch,) = source_of(given).batches()
+        assert batch.select("ts_ms", "value", "ok").rows() == expected
+    path.write_text("ts_ms,value\n1700000000000,1\n1700000000.5,1\n")
+    assert "row 2: ts_ms '1700000000.5' is not a time" in complaint(path)
+    assert "if it is in seconds, say --time-unit s" in complaint(path)
+
+
+def test_what_is_no_table_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.ndjson"
+    for text in ("", "\n \n"):
+        path.write_text(text)
+        assert complaint(path) == f"{path} is empty"
+    path = tmp_path / "s.csv"
+    path.write_text("ts_ms;value\n1700000000000;1\n")
+    assert "it is separated by semicolons" in complaint(path)
+    twice = pd.DataFrame([[1_700_000_000_000, 1.0, 2.0]], columns=["ts_ms", "value", "value"])
+    with pytest.raises(Invalid, match="several columns 'value'"):
+        source_of(twice)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from api.cli.recover import make_whole
+from api.context.appended import check_outcomes
 from api.problems import status_of
-from api.routes.ingest import check_outcomes
 from breaker_actors.clock import SteadyClock
 from breaker_actors.errors import ClockBehindLog
 from breaker_actors.messages import AppendResult

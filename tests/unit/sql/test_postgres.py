@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import Connection, make_url, text
 
-from breaker_actors.errors import BreakersError, Invalid, Unavailable
+from breaker_actors.errors import BreakersError, Invalid, TookTooLong, Unavailable
 from breaker_actors.persistence import is_in_use, make_log, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.sql import postgres
+from breaker_actors.sql.database import Database
 from breaker_actors.sql.durability import power_loss
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
@@ -85,6 +88,7 @@ async def test_a_wrong_password_is_told_without_it(postgres_server: Server) -> N
     for error in await _errors(postgres_server.url("postgres", password=SECRET)):
         assert isinstance(error, Unavailable)
         assert re.search('does not answer: .*password authentication failed for user "postgres"$', str(error))
+        assert error.message.endswith("does not answer"), "answers tell no role"
         assert SECRET not in repr(error)
         assert error.__cause__ is None
 
@@ -93,6 +97,7 @@ async def test_an_unreachable_host_is_told_without_the_password() -> None:
     for error in await _errors(f"postgresql://me:{SECRET}@127.0.0.1:1/x"):
         assert isinstance(error, Unavailable)
         assert str(error).endswith('"127.0.0.1", port 1 failed: Connection refused')
+        assert error.message.endswith("does not answer"), "answers tell no host"
         assert SECRET not in repr(error)
 
 
@@ -124,6 +129,27 @@ async def test_a_driver_error_tells_no_values(postgres_url: str) -> None:
         assert str(caught.value) == "the database does not answer: no space left"
     finally:
         await store.close()
+
+
+async def test_a_transaction_that_took_too_long_is_known_as_one(postgres_url: str) -> None:
+    """The same again would take as long."""
+    db = Database(make_url(postgres_url).update_query_dict({"options": LIMIT}).render_as_string(hide_password=False))
+    db.open()
+
+    def work(c: Connection) -> None:
+        c.execute(text("CREATE TABLE left_behind (a int)"))
+        time.sleep(0.5)
+        c.execute(text("SELECT 1"))
+
+    try:
+        with pytest.raises(TookTooLong, match="idle-in-transaction timeout"):
+            await db.write_rows(work)
+        assert await db.read(lambda c: c.execute(text("SELECT to_regclass('left_behind')")).scalar()) is None
+    finally:
+        await db.close()
+
+
+LIMIT = "-cidle_in_transaction_session_timeout=100"
 
 
 async def test_whether_the_server_keeps_what_it_answered(postgres_url: str) -> None:

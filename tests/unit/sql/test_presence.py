@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
+import psycopg
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import make_url
 
 from api.launch import neighbours
 from breaker_actors.errors import Invalid
@@ -89,15 +92,49 @@ def test_it_comes_back_when_the_session_was_cut(postgres_url: str) -> None:
 
 
 def test_names_that_nobody_of_ours_wrote() -> None:
-    assert sessions([(1, f"{NAME} x", None, None, None)]) == [Alive(1, "x", "?", "?", None, None, None)]
+    assert sessions([(1, f"{NAME} x", "r", None, None, None)]) == [Alive(1, "x", "?", "?", "r", None, None, None)]
 
 
 def test_a_session_of_another_role_counts_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server does not show when it beat last."""
-    hidden = Alive(1, "first", "7", "host", None, None, None)
+    hidden = Alive(1, "first", "7", "host", "app", None, None, None)
     monkeypatch.setattr(presence, "look", lambda url: [hidden])
     assert others("", "second", lambda s: None) == [hidden]
-    assert neighbours.described(hidden) == "pid 7 on host"
+    assert neighbours.described(hidden) == "pid 7 on host, as app"
+
+
+@pytest.fixture
+def role(postgres_url: str) -> Iterator[str]:
+    """A plain role that may connect, and no more."""
+    name = f"r_{uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'".encode())
+        yield name
+        owner.execute(f"DROP OWNED BY {name}".encode())
+        owner.execute(f"DROP ROLE {name}".encode())
+
+
+def url_of(url: str, role: str) -> str:
+    return make_url(url).set(username=role, password="x").render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize("may_write", [False, True])
+def test_a_session_of_a_role_that_may_not_write_does_not_count(postgres_url: str, role: str, may_write: bool) -> None:
+    """A service that runs as a plain role does not see how such a session goes on: whoever may connect could keep it
+    from starting."""
+    ours = f"r_{uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {ours} LOGIN PASSWORD 'x'".encode())
+        if may_write:
+            owner.execute(f"GRANT UPDATE ON {presence.TABLE} TO {role}".encode())
+        try:
+            with psycopg.connect(url_of(postgres_url, role), application_name=f"{NAME} deadbeef 1 nowhere"):
+                found = others(url_of(postgres_url, ours), "mine", lambda s: None)
+                assert [(one.token, one.role) for one in found] == ([("deadbeef", role)] if may_write else [])
+                if found:
+                    assert f"as {role}" in neighbours.described(found[0])
+        finally:
+            owner.execute(f"DROP ROLE {ours}".encode())
 
 
 def test_a_database_that_does_not_answer_is_for_others_to_tell(tmp_path: Path) -> None:

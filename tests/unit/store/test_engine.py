@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sqlalchemy import Engine, event
 from breaker_actors.core.model import Rule
 from breaker_actors.errors import Unavailable
 from breaker_actors.sql.database import READER_THREADS
+from breaker_actors.store import alerts
+from breaker_actors.store.outbox import standing
 from breaker_actors.store.rows import BreakerDraft
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
@@ -61,8 +64,8 @@ async def test_look_ups_do_not_stand_behind_long_reads(store: SqlStore) -> None:
         await asyncio.gather(*busy)
 
 
-async def test_many_ids_are_looked_up_by_their_index(store: SqlStore) -> None:
-    """Not by walking all of the project, which is what the planner takes for cheaper."""
+async def plans(store: SqlStore, ask: Callable[[], Awaitable[Any]]) -> list[str]:
+    """How SQLite looks for what is asked: of each query its steps."""
     seen: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -71,18 +74,32 @@ async def test_many_ids_are_looked_up_by_their_index(store: SqlStore) -> None:
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        ids = [str(n) for n in range(400)]
-        for asked in (store.router_modes, store.router_links, store.breaker_briefs):
-            await asked("p", ids)  # type: ignore[operator]
+        await ask()
     finally:
         event.remove(Engine, "before_cursor_execute", note)
+    found = []
     for statement, parameters in seen:
         explain = [f"EXPLAIN QUERY PLAN {statement}", parameters]
         steps = await store._db.read(lambda c, e=explain: c.exec_driver_sql(*e).all())  # type: ignore[misc]
-        words = " ".join(step.detail for step in steps)
+        found.append(" ".join(step.detail for step in steps))
+    return found
+
+
+async def test_many_ids_are_looked_up_by_their_index(store: SqlStore) -> None:
+    """Not by walking all of the project, which is what the planner takes for cheaper."""
+    ids = [str(n) for n in range(400)]
+    for asked in (store.router_modes, store.router_links, store.breaker_briefs):
+        (words,) = await plans(store, partial(asked, "p", ids))  # type: ignore[arg-type]
         assert "(id=?)" in words, words
         assert "SCAN" not in words, words
-    assert len(seen) == 3
+
+
+async def test_where_an_outage_began_is_looked_up_by_its_index(store: SqlStore) -> None:
+    """Not by walking back all events of a breaker that has not been well for days, at each alert."""
+    values = {alerts._OUTAGE_STARTS: {"ids": ["a"]}, standing._BREAKERS: {"project": "p", "after": 0}}
+    for query, given in values.items():
+        (words,) = await plans(store, lambda q=query, v=given: store._db.read(lambda c: c.execute(q, v).all()))  # type: ignore[misc]
+        assert "INDEX ix_events_outage (breaker_id=? AND project_id=?)" in words, words
 
 
 async def test_a_cancelled_write_is_whole(store: SqlStore) -> None:

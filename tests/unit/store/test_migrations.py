@@ -16,15 +16,17 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, select
 
 from breaker_actors.errors import SchemaMismatch, Unavailable
 from breaker_actors.sql.database import make_engine
 from breaker_actors.store import migrations
 from breaker_actors.store.migrations import upgrade
+from breaker_actors.store.migrations.versions.r0023_payloads import INDEXES
+from breaker_actors.store.outbox.muting import is_quiet
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
-from breaker_actors.store.tables import metadata
+from breaker_actors.store.tables import metadata, projects
 from breaker_actors.wal import postgres_tables as pgtables
 
 VERSIONS = "alembic_version"
@@ -248,3 +250,67 @@ def test_a_failed_upgrade_leaves_nothing(empty_postgres_url: str) -> None:
         assert connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall() == [
             ("log_alive",)
         ]
+
+
+def test_held_deliveries_are_found_by_their_index(tmp_path: Path) -> None:
+    """Indexes that serve alike are told apart by their age: a copy of the table must not change it."""
+    path = tmp_path / "a"
+    upgrade(f"sqlite:///{path}")
+    engine = _engine(path)
+    query = select(is_quiet(projects.c.id)).where(projects.c.id == "p")
+    sql = str(query.compile(engine, compile_kwargs={"literal_binds": True}))
+    with engine.connect() as connection:
+        plan = "\n".join(row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}"))
+        names = connection.exec_driver_sql(
+            "SELECT name FROM sqlite_master WHERE sql LIKE '%INDEX%outbox%' ORDER BY rowid"
+        )
+        assert list(names.scalars()) == [*INDEXES, "ix_outbox_payload_id"]
+    engine.dispose()
+    assert "ix_outbox_held" in plan, plan
+
+
+def test_what_was_done_to_a_thing_is_found_by_an_index(tmp_path: Path) -> None:
+    """Of all entries of a project, which may be a million."""
+    path = tmp_path / "a"
+    upgrade(f"sqlite:///{path}")
+    engine = _engine(path)
+    wanted = {
+        "project_id = 'p' AND target_id = 't'": "ix_audit_target (project_id=? AND target_id=?)",
+        "project_id IS NULL AND org_id = 'o'": "ix_audit_org (org_id=?)",
+    }
+    with engine.connect() as connection:
+        for where, index in wanted.items():
+            sql = f"EXPLAIN QUERY PLAN SELECT number FROM audit WHERE {where} ORDER BY number DESC LIMIT 1"
+            (plan,) = connection.exec_driver_sql(sql).all()
+            assert index in plan.detail
+    engine.dispose()
+
+
+def test_what_was_declared_before_counts_from_now_on(tmp_path: Path) -> None:
+    """Else the next apply would take off what was never added."""
+    path = tmp_path / "a"
+    _migrate(_engine(path), "0023")
+    columns = "project_id, kind, thing_id, owner, name, fields, labels, stamp, applied_ms, applied_by"
+    with closing(sqlite3.connect(path)) as connection:
+        for thing in ("1", "2"):
+            row = f"'p', 'breakers', '{thing}', 'own', 'é', '{{\"a\":1}}', '{{}}', 0, 0, 'k'"
+            connection.execute(f"INSERT INTO declared ({columns}) VALUES ({row})")
+        connection.execute("INSERT INTO stored (of_id, what, used) VALUES ('p', 'configuration', 1000)")
+        connection.commit()
+        assert upgrade(f"sqlite:///{path}")
+        found = connection.execute("SELECT of_id, what, used FROM stored").fetchall()
+    assert found == [("p", "configuration", 1000 + 2 * (200 + 3 + 2 + 7 + 2))]
+
+
+def test_an_alert_of_before_keeps_what_it_tells(tmp_path: Path) -> None:
+    """Rows that are there are kept, with their numbers."""
+    path = tmp_path / "a"
+    _migrate(_engine(path), "0022")
+    columns = "number, id, project_id, channel_id, breaker_id, kind, transition_seq, told, state, attempts, next_ms"
+    row = "7, 'd', 'p', 'c', 'b', 'trip', 1, '{}', 'pending', 0, 0, 5"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"INSERT INTO outbox ({columns}, created_ms) VALUES ({row})")
+        connection.commit()
+        assert upgrade(f"sqlite:///{path}")
+        found = connection.execute("SELECT number, id, told, payload_id FROM outbox").fetchall()
+        assert found == [(7, "d", "{}", None)]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from breaker_actors.store.mutes.matching import (
     CHARS_MAX,
-    STARS_MAX,
     BreakerFacts,
     ChannelFacts,
     Matcher,
@@ -21,6 +20,7 @@ from breaker_actors.store.mutes.matching import (
     matches_channel,
     problem,
 )
+from breaker_actors.text.globs import STARS_MAX
 
 BREAKER = BreakerFacts(
     id="id-1",

@@ -24,6 +24,8 @@ SECRETS = [
     "T0123/B0456/slackhookpath",
     "tok-in-a-query",
     "some-other-bearer-token",
+    "eb_ingest_0123456789abcdef0123456789abcdef",
+    "YW55OmViX2luZ2VzdF8wMTIzNDU2Nzg5YWJjZGVm",
 ]
 TEXTS = [
     f"key {SECRETS[0]} is not known",
@@ -36,6 +38,9 @@ TEXTS = [
     f"POST https://hooks.slack.example/services/{SECRETS[5]} answered 500",
     f"<https://example.org?token={SECRETS[6]}> timed out",
     f"header 'authorization: bearer {SECRETS[7]}'",
+    f"http://any:{SECRETS[8]}@127.0.0.1:7117/v1/projects refused {SECRETS[8]}",
+    f'{{"Authorization": "Basic {SECRETS[9]}=="}}',
+    f"authorization=basic%20{SECRETS[9]}",
 ]
 
 

@@ -17,7 +17,9 @@ URL = "https://user:pw@hooks.slack.example:8443/services/T0/B0/abcdefgh"
 def test_of_an_address_only_its_host_is_left() -> None:
     assert mask_text(URL) == "https://hooks.slack.example:8443/****efgh"
     assert mask_text("https://x/y") == "https://x/****"
+    assert [mask_text(f"http://127.0.0.1:9333{path}") for path in ("", "/")] == ["http://127.0.0.1:9333/****"] * 2
     assert mask_text("http://[broken") == MARK
+    assert mask_text("tgram://123456:verysecret/chat") == "tgram://****chat"
     assert (mask_text("short"), mask_text("0123456789abcdef"), mask_text("")) == ("****", "****cdef", "")
 
 

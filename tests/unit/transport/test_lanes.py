@@ -212,3 +212,13 @@ async def test_a_refused_breaker_is_reported_and_a_dead_subscription_is_not_sent
     lane.add(subscription, samples(2, 1), (0, 1))
     await settled(lane)
     assert len(net.deliveries) == 1
+
+
+async def test_owners_take_turns() -> None:
+    """And each one's come in order."""
+    far = Slow()
+    lane: Lane[int, int] = Lane(far.send, call_weight_max=3, owner_of=lambda i: str(i // 10))
+    sent = [lane.put(i) for i in (11, 12, 13, 14, 21, 22, 31)]
+    far.go.set()
+    assert await asyncio.gather(*sent) == [110, 120, 130, 140, 210, 220, 310]
+    assert far.calls == [[11, 21, 31], [12, 22, 13], [14]]

@@ -3,6 +3,7 @@ function that makes the expected status from it. Written without looking at the 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,23 +13,33 @@ from tests.support.estate import HEALTH_TOKEN, METRICS_TOKEN, Ids
 from tests.support.fake_gateway import NOW_MS
 from tests.support.web_world import RULE
 
-Rule = Literal["open", "probe", "signed", "organisation", "manage", "runtime", "metadata", "operate", "metrics"]
+Rule = Literal[
+    "open", "probe", "signed", "organisation", "manage", "runtime", "metadata", "operate", "metrics", "ingest"
+]
 ABSENT = "3f2b8c1e-0000-4000-8000-000000000000"
 MALFORMED = "any"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody with an Authorization header. `org`, `project`: of whom the key is; `project` "" is all of it."""
+    """Somebody with an Authorization header. `org`, `project`: of whom the key is; `project` "" is all of it. `basic`:
+    it is a password, which nobody takes but who takes samples; `token`: it looks like an ingest token."""
 
     header: str | None
-    kind: Literal["nobody", "health", "metrics", "user", "admin", "project"] = "nobody"
+    kind: Literal["nobody", "health", "metrics", "user", "admin", "project", "ingest"] = "nobody"
     org: str = ""
     project: str = ""
+    basic: bool = False
+    token: bool = False
 
     @property
     def headers(self) -> Headers:
         return [] if self.header is None else [("Authorization", self.header)]
+
+
+def password(key: str, user: str = "any") -> str:
+    """The header of HTTP Basic."""
+    return "Basic " + base64.b64encode(f"{user}:{key}".encode()).decode()
 
 
 def callers(keys: dict[str, str]) -> dict[str, Caller]:
@@ -48,9 +59,26 @@ def callers(keys: dict[str, str]) -> dict[str, Caller]:
         "admin": Caller(held["admin"], "admin", "ours"),
         "project": Caller(held["project"], "project", "ours", "ours"),
         "project of the second": Caller(held["second"], "project", "ours", "second"),
+        "ingest": Caller(held["ingest"], "ingest", "ours", "ours", token=True),
+        "ingest as a password": Caller(password(keys["ingest"]), "ingest", "ours", "ours", basic=True, token=True),
         "foreign user": Caller(held["stranger"], "user", "theirs"),
         "foreign admin": Caller(held["foreign_admin"], "admin", "theirs"),
         "foreign project": Caller(held["foreign_project"], "project", "theirs", "theirs"),
+    }
+
+
+def senders(keys: dict[str, str]) -> dict[str, Caller]:
+    """More of those who post samples."""
+    wrong = "eb_ingest_" + "0" * 64
+    return {
+        "ingest of the second": Caller(f"Bearer {keys['second_ingest']}", "ingest", "ours", "second", token=True),
+        "foreign ingest": Caller(password(keys["foreign_ingest"]), "ingest", "theirs", "theirs", True, True),
+        "revoked ingest": Caller(f"Bearer {keys['revoked_ingest']}", token=True),
+        "unknown ingest": Caller(f"bearer {wrong}", token=True),
+        "unknown ingest as a password": Caller(password(wrong, ""), basic=True, token=True),
+        "project as a password": Caller(password(keys["project"]), "project", "ours", "ours", True),
+        "ingest as a user name": Caller(password("", keys["ingest"]), basic=True),
+        "no password": Caller("Basic " + base64.b64encode(b"any").decode(), basic=True),
     }
 
 
@@ -76,7 +104,9 @@ def _fill(value: Any, ids: Ids) -> Any:
 
 
 SOON_MS = NOW_MS + 3_600_000
+MAPPING = {"matchers": [{"field": "name", "op": "=", "value": "m"}], "to": {"router": "label.router"}}
 HAS_PROJECTS = HAS_BREAKERS = 409
+WRONG_TYPE = 415
 SENDS_NOTHING = 422
 """The channel has no address: its test can't be sent."""
 
@@ -95,6 +125,8 @@ ROWS: dict[str, Row] = {
     "get_status": Row("runtime"),
     "head_status": Row("runtime"),
     "ingest": Row("signed", 202, []),
+    "receive_otlp": Row("ingest", WRONG_TYPE, {}),
+    "receive_remote_write": Row("ingest", WRONG_TYPE, {}),
     "list_breakers": Row("manage"),
     "create_breaker": Row("manage", 201, RULE),
     "replace_breakers": Row("manage", 200, {"breakers": [{"id": "{breaker_id}", **RULE}]}),
@@ -141,6 +173,18 @@ ROWS: dict[str, Row] = {
     "get_mute": Row("manage"),
     "update_mute": Row("manage", 200, {"comment": "c"}),
     "end_mute": Row("manage", 204),
+    "list_mappings": Row("manage"),
+    "create_mapping": Row("manage", 201, MAPPING),
+    "replace_mappings": Row("manage", 200, {"mappings": [{"name": "n", **MAPPING}]}),
+    "preview_mappings": Row("manage", 200, {"series": [{"name": "n"}]}),
+    "get_mapping": Row("manage"),
+    "update_mapping": Row("manage", 200, {"name": "n"}),
+    "delete_mapping": Row("manage", 204),
+    "export_rules": Row("manage"),
+    "drift_rules": Row("manage"),
+    "plan_rules": Row("manage", 200, {"breakers": {"n": RULE}}),
+    "apply_rules": Row("manage", 200, {"breakers": {"n": RULE}}),
+    "adopt_rules": Row("manage", 200, {}),
     "list_keys": Row("manage"),
     "create_key": Row("manage", 201, {}),
     "delete_key": Row("manage", 204),
@@ -159,6 +203,7 @@ LET_IN: dict[Rule, tuple[str, ...]] = {
     "runtime": ("user", "admin", "project"),
     "metadata": ("admin",),
     "operate": ("admin",),
+    "ingest": ("ingest",),
 }
 """The kinds of keys that have the right."""
 
@@ -209,10 +254,13 @@ def expected(row: Row, caller: Caller, target: Target) -> int:
         case "metrics":
             return row.passes if caller.kind == "metrics" else 401
         case "signed":
-            return row.passes if there else 404
+            if not caller.token:
+                return row.passes if there else 404
+    if caller.basic and row.rule not in ("signed", "ingest"):
+        return 401
     if caller.kind in ("nobody", "health", "metrics"):
         return 401
-    if caller.kind not in LET_IN[row.rule]:
+    if row.rule != "signed" and caller.kind not in LET_IN[row.rule]:
         return 403
     match row.rule:
         case "organisation":

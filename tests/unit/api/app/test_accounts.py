@@ -109,7 +109,8 @@ async def test_a_project_is_not_deleted_under_another_name(world: World, name: A
 
 async def test_a_key_is_shown_once_and_works_until_it_is_revoked(world: World) -> None:
     made = await body_of(await world.call("POST", "keys", json={"name": "ci"}), 201)
-    assert set(made) == {"id", "name", "key", "key_prefix", "message", "inserted_at", "last_used_at"}
+    assert set(made) == {"id", "kind", "name", "key", "key_prefix", "message", "inserted_at", "last_used_at"}
+    assert made["kind"] == "project"
     assert made["key"].startswith("eb_pk_")
     assert made["key"].startswith(made["key_prefix"])
     assert (await world.call("GET", "status", made["key"])).status_code == 200
@@ -253,13 +254,34 @@ async def test_a_channel_lives_and_hides_its_secrets(world: World) -> None:
     assert HOOK not in str(await body_of(await world.call("GET", "audit")))
 
 
+async def test_apprise_reads_its_addresses_when_they_are_given(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what it comes by; a change of something else asks nothing of it."""
+    unreadable = {"url": "gotify://push.example/"}
+    error = await error_of(
+        await world.call("POST", CHANNELS, json={"channel": "apprise", "config": unreadable}), 422, "validation_failed"
+    )
+    assert "config.url is no address for apprise" in error["message"]
+    good = {"channel": "apprise", "config": {"url": "gotifys://push.example/t0ken1234567"}}
+    made = (await body_of(await world.call("POST", CHANNELS, json=good), 201))["channel"]
+    assert made["config"] == {"url": "gotifys://****4567"}
+    path = f"{CHANNELS}/{made['id']}"
+    await error_of(await world.call("PATCH", path, json={"config": unreadable}), 422, "validation_failed")
+    monkeypatch.setattr("breaker_actors.notify.channels.apprise.installed", lambda: False)
+    error = await error_of(await world.call("POST", CHANNELS, json=good), 422, "validation_failed")
+    assert "breaker-actors[apprise]" in error["message"]
+    back = await body_of(await world.call("PATCH", path, json={"name": "other"}))
+    assert back["channel"]["name"] == "other"
+
+
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
         ("pagerduty", {"routing_key": "r"}),
+        ("alertmanager", {"url": "http://x/", "labels": {"a": "b"}, "bearer_token": "t"}),
         ("email", {"to": ["a@b.example"]}),
         ("webhook", {"url": "http://x/", "headers": {"A": "b"}, "secret": "s"}),
         ("webhook", None),
+        ("apprise", {}),
         ("email", {"anything": 1}),
     ],
 )

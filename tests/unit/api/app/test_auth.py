@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ from tests.support.web_world import World, error_of, sign
 
 SECRET = "0f" * 32
 NIL = "00000000-0000-0000-0000-000000000000"
+
+
+def basic(pair: bytes) -> str:
+    return f"Basic {base64.b64encode(pair).decode()}"
 
 
 def key(kind: Any) -> KeyRow:
@@ -37,15 +42,48 @@ def test_the_key_is_what_follows_bearer(header: str | None, found: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (None, ""),
+        ("Bearer abc", "abc"),
+        ("Bearer null", ""),
+        ("Basic", ""),
+        ("Basic abc", ""),
+        ("Basic ÿ", ""),
+        (basic(b"no colon"), ""),
+        (basic(b"user:"), ""),
+        (basic(b"\xff:abc"), ""),
+        (basic(b":abc"), "abc"),
+        (basic(b"any:abc"), "abc"),
+        (basic(b"any:abc\n"), "abc"),
+        (basic(b"any:a:b"), "a:b"),
+        (basic(b"any:abc").replace("Basic", " bASIC  "), "abc"),
+        ("Digest abc", ""),
+    ],
+)
+def test_a_sender_shows_a_bearer_or_a_password(header: str | None, found: str) -> None:
+    assert auth.sender_key(header) == found
+    assert auth.ingest_token(header) == ""
+
+
+def test_a_token_is_told_from_other_keys_by_its_beginning() -> None:
+    for header in ("Bearer eb_ingest_0", basic(b"eb_pk_0:eb_ingest_0")):
+        assert auth.ingest_token(header) == "eb_ingest_0"
+    for header in ("Bearer eb_pk_0", "eb_ingest_0", basic(b"eb_ingest_0:")):
+        assert auth.ingest_token(header) == ""
+
+
+@pytest.mark.parametrize(
     ("kind", "rights"),
     [
         ("user", {"manage", "read_runtime"}),
         ("admin", {"manage", "read_runtime", "edit_metadata"}),
         ("project", {"read_runtime"}),
+        ("ingest", {"ingest"}),
     ],
 )
 def test_every_kind_has_exactly_its_rights(kind: Any, rights: set[str]) -> None:
-    for right in ("manage", "read_runtime", "edit_metadata"):
+    for right in ("manage", "read_runtime", "edit_metadata", "ingest"):
         if right in rights:
             assert auth.permit(key(kind), right).kind == kind
         else:

@@ -11,7 +11,6 @@ import pytest
 
 from api.cli import backfill_cluster as backfill
 from api.cli.backfill_cluster import RunningService
-from api.wire.decoding import SAMPLES_MAX
 from breaker_actors.core.log_entries import decode_samples
 from breaker_actors.errors import Unavailable
 from breaker_actors.messages import AppendResult, EventDraft, Part
@@ -103,16 +102,20 @@ def run_of(tmp_path: Path, **fields: Any) -> Any:
 
 
 def live(count: int) -> pl.DataFrame:
-    rows = [(router_id(i % 2), "latency", i, i, float(i), True, f"t{i}") for i in range(count)]
+    rows = [(router_id(i % 2), "latency", i, i, float(i), True, f"t{i}", 1 + i % 3) for i in range(count)]
     return pl.DataFrame(rows, SCHEMA, orient="row")
 
 
-def test_live_samples_are_ingested_as_requests_are(tmp_path: Path, gateway: Picky) -> None:
-    """A part per router and thousand samples; given again they carry the same duplicate keys, and other append ids."""
+def test_live_samples_are_ingested_as_requests_are(
+    tmp_path: Path, gateway: Picky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part per router and hundred thousand samples; given again they carry the same duplicate keys, and other append
+    ids."""
+    monkeypatch.setattr(backfill, "ROWS_MAX", 1000)
     run = run_of(tmp_path, with_traces=True)
     with RunningService(gateway, run, FakeClock()) as service:
         for _ in range(2):
-            service.ingest("run-1.000000", live(SAMPLES_MAX + 10))
+            service.ingest("run-1.000000", live(1010))
         service.ingest("run-1.000001", live(2))
     first, again, other = gateway.parts[:4], gateway.parts[4:8], gateway.parts[8:]
     assert [part.count for part in first] == [500, 500, 5, 5]
@@ -125,6 +128,8 @@ def test_live_samples_are_ingested_as_requests_are(tmp_path: Path, gateway: Pick
     assert shares[router_id(0)] is None
     assert shares[router_id(1)] is not None
     assert decode_samples(other[0].payload).traces == ["t0"]
+    counts = [decode_samples(part.payload).batch.count for part in other]
+    assert [None if count is None else count.tolist() for count in counts] == [None, [2]]
 
 
 def test_what_is_full_is_asked_again(tmp_path: Path, gateway: Picky, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,12 @@ from api.wire.requests import decode_object
 from api.wire.requests_bulk import bulk_items
 from breaker_actors.errors import BadRequest, BreakersError, PayloadTooLarge
 from breaker_actors.settings import Settings
-from tests.support.bombs import SENT_MAX, bombs, keyed, ladders, packed, sets, unpacked
+from tests.support.bombs import KEYED, KINDS, SENT_MAX, SETS, bombs, keyed, ladders, packed, sets, unpacked
 from tests.support.web_world import RULE, World
 
 GOOD = {"router_id": "r", "metric": "m", "ts_ms": 1, "value": 1.5}
 BYTES_MAX = Settings().max_inflated_bytes
-NAMES = sorted(ladders())
+NAMES = sorted(KINDS)
 
 
 @pytest.mark.parametrize("head", [b"[", b'{"samples":['])
@@ -105,7 +105,7 @@ def test_of_values_again_and_again_the_last_is_read(again: bytes, monkeypatch: p
 # bodies that ask for a key
 
 
-@pytest.mark.parametrize("name", sorted(keyed()))
+@pytest.mark.parametrize("name", sorted(KEYED))
 def test_what_costs_too_much_is_refused_unread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the largest nothing is built; of the others no more than SLOW_MAX slow numbers, VALUES_MAX values and
     CONTAINERS_MAX lists and objects."""
@@ -165,7 +165,7 @@ def test_ids_and_texts_are_no_numbers() -> None:
                 decode_object(body)
 
 
-@pytest.mark.parametrize("name", sorted(sets()))
+@pytest.mark.parametrize("name", sorted(SETS))
 async def test_a_set_of_breakers_is_bounded_as_a_whole(name: str) -> None:
     """Others are served between breakers that cost; those beyond what a project may have are not even split off."""
     tracemalloc.start()

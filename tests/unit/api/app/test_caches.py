@@ -7,7 +7,7 @@ from typing import Any
 
 from api.context.replica import EXTENSION, Replica
 from api.lookup.caches import Caches, Lru
-from breaker_actors.messages import FeedEntry
+from breaker_actors.messages import SESSIONS, FeedEntry
 from breaker_actors.store.rows import KeyRow
 from tests.support.web_world import World, soon
 
@@ -78,6 +78,21 @@ async def test_a_read_that_began_before_a_drop_is_not_kept() -> None:
     await reading
     await made.key("a")
     assert store.asked == ["a", "a"]
+
+
+async def test_sessions_that_end_have_no_key_asked_for_again() -> None:
+    store = CountingStore()
+    made = caches(store)
+    await made.key("secret")
+    store.gate = asyncio.Event()
+    loading = asyncio.ensure_future(made.key("another"))
+    await asyncio.sleep(0)
+    made.forget_access(SESSIONS)
+    store.gate.set()
+    await loading
+    for name in ("secret", "another"):
+        assert await made.key(name) == ROW
+    assert store.asked == ["secret", "another"]
 
 
 async def test_the_feed_tells_the_caches_what_to_forget(world: World) -> None:

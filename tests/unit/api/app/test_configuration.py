@@ -171,6 +171,26 @@ async def test_if_match_in_all_its_forms(world: World) -> None:
         await error_of(response, 412, "precondition_failed")
 
 
+async def test_a_breaker_is_changed_only_as_it_is_known(world: World) -> None:
+    """Its tag is of all that is shown: an override is not, and does not change it."""
+    row = await world.breaker("a")
+    path = f"breakers/{row.id}"
+    tag = (await world.call("GET", path)).headers["ETag"]
+    await world.call("PUT", f"{path}/override", json={"kind": "force_open", "reason": "r"})
+    changed = await world.call("PATCH", path, json={"threshold": 7}, headers={"If-Match": tag})
+    assert changed.status_code == 200
+    assert changed.headers["ETag"] == (await world.call("GET", path)).headers["ETag"] != tag
+    refused = await world.call("PATCH", path, json={"threshold": 8}, headers={"If-Match": tag})
+    error = await error_of(refused, 412, "precondition_failed")
+    assert f'W/"{error["details"]["breaker"]}"' == changed.headers["ETag"]
+    await error_of(
+        await world.call("PATCH", path, json={"op": "?"}, headers={"If-Match": "x"}), 422, "validation_failed"
+    )
+    for known in (changed.headers["ETag"], "*"):
+        assert (await world.call("PATCH", path, json={}, headers={"If-Match": known})).status_code == 200
+    assert (await body_of(await world.call("GET", path)))["threshold"] == 7
+
+
 async def test_the_guardrail(world: World) -> None:
     """All of them, or more than half of at least ten, do not go unasked; 412 comes before 409, 422 before both."""
     await put(world, items("a", "b"))

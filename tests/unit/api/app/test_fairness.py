@@ -13,7 +13,7 @@ from api.admission.shares import keyless
 from api.context.replica import EXTENSION
 from api.middleware import waste
 from api.middleware.waste import BURST_S, REQUEST_BYTES, Waste
-from api.routes.ingest import HEAVY_BYTES
+from api.routes.ingest_steps import HEAVY_BYTES
 from api.wire import samples
 from breaker_actors.settings import Settings
 from tests.support.web_world import World, error_of

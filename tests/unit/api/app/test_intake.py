@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from werkzeug.exceptions import RequestTimeout
 
@@ -72,6 +73,18 @@ def test_lesser_keys_leave_a_part_of_their_organisation_to_greater_ones() -> Non
     held.take(signed("x", "o"), 2)
     with pytest.raises(Overloaded):
         held.take(keyed(key("admin", kind="admin")))
+
+
+def test_what_comes_with_an_ingest_token_shares_with_signed_ingest_alone() -> None:
+    """However many tokens a project has: neither keys nor what nobody signed take its place, nor it theirs."""
+    held, token = Shares("bytes", 16), msgspec.structs.replace(key("t", kind="ingest"), project_id="p")
+    held.take(keyed(token), 2)
+    for refused in (keyed(msgspec.structs.replace(token, id="another")), signed("p", "o")):
+        with pytest.raises(Overloaded):
+            held.take(refused)
+    held.take(signed("q", "o"), 2)
+    held.take(keyed(key("u")), 2)
+    held.take(keyless("a", "p"), 2)
 
 
 def test_a_small_share_is_one_body_at_least() -> None:

@@ -6,6 +6,7 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from api.admission.addresses import source
@@ -15,6 +16,8 @@ from api.middleware.rate_limits import EVENTS_BURST, RecentCallers, budget
 from breaker_actors.messages import EventDraft
 from breaker_actors.notify.model import Attempt, Destination, Message
 from breaker_actors.settings import Settings
+from tests.support.arrow_streams import STREAM, of_polars
+from tests.support.asgi import ask
 from tests.support.web_world import TIMING, World, error_of
 from tests.unit.api.app.test_accounts import CHANNELS
 
@@ -51,11 +54,43 @@ async def test_all_routes_of_a_key_share_its_budget_and_keys_do_not(world: World
     assert (await world.call("GET", "breakers", "admin")).status_code == 200
 
 
+async def test_all_sessions_of_a_key_share_its_budget(world: World) -> None:
+    key, now_ms = await world.store.find_key(world.keys["user"]), world.clock.now_ms()
+    assert key is not None
+    for n in range(10):
+        await world.store.create_session(key.id, f"t{n}", now_ms, now_ms + 60_000)
+    path, seen = f"/console/p/{world.project.id}", list[int]()
+    for turn in range(60):
+        sent = [("Cookie", f"breakers_session=t{turn % 10}"), ("Accept", "text/html")]
+        seen.append((await ask(world.app, "GET", path, sent, None)).status)
+        if seen[-1] == 429:
+            break
+    assert seen[-1] == 429, seen
+    assert len(seen) < 30, "each would have three by itself"
+    other = await world.store.find_key(world.keys["admin"])
+    assert other is not None
+    await world.store.create_session(other.id, "other", now_ms, now_ms + 60_000)
+    sent = [("Cookie", "breakers_session=other"), ("Accept", "text/html")]
+    assert (await ask(world.app, "GET", f"/console/p/{world.project.id}", sent, None)).status == 200
+
+
 async def test_events_have_a_budget_of_their_own(world: World) -> None:
     for _ in range(2):
         assert (await world.call("GET", "events")).status_code == 200
     await refused(world, "BREAKERS_RATE_EVENTS_PER_S", "GET", "events", most=2 * EVENTS_BURST)
     assert (await world.call("GET", "breakers")).status_code == 200
+
+
+async def test_columns_count_by_their_samples(world: World) -> None:
+    """As many requests of JSON would."""
+    router = await world.router()
+    columns = {"router_id": [router.id] * 9_001, "metric": ["m"] * 9_001, "value": [1.0] * 9_001}
+    headers = {"Content-Type": STREAM, "X-EB-Timestamp": str(world.clock.now_ms())}
+    response = await world.call("POST", "ingest", None, data=of_polars(pl.DataFrame(columns)), headers=headers)
+    assert response.status_code == 202
+    response = await world.call("POST", "ingest", None, json=[])
+    assert response.status_code == 429
+    assert 8 <= int(response.headers["Retry-After"]) <= 10
 
 
 async def test_ingest_is_counted_per_project(world: World) -> None:
@@ -118,6 +153,9 @@ class Counted:
     async def send(self, to: Destination, message: Message) -> Attempt:
         self.sent += 1
         return Attempt(result="sent", status=200)
+
+    async def examine(self, to: Destination) -> str | None:
+        return None
 
     async def close(self) -> None:
         pass

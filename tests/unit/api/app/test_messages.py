@@ -15,7 +15,7 @@ ENUMS: list[tuple[str, str, Any, str, str]] = [
         "notification-channels",
         {"channel": "teams", "config": {}},
         "channel",
-        "slack, pagerduty, email, webhook",
+        "slack, pagerduty, alertmanager, email, webhook, apprise",
     ),
     ("POST", "routers", {"mode": "random"}, "mode", "static, canary, weighted"),
     ("POST", "breakers", {"kind": "ratio"}, "kind", "error_rate, avg, p95"),

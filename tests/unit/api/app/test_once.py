@@ -27,6 +27,10 @@ def creates(world: World) -> dict[str, Any]:
         "create_channel": ("notification-channels", HOOK),
         "create_key": ("keys", {"name": "k"}),
         "create_mute": ("mutes", {"all": True, "ends_ms": world.clock.now_ms() + 3_600_000, "comment": "c"}),
+        "create_mapping": (
+            "mappings",
+            {"matchers": [{"field": "name", "op": "=", "value": "m"}], "to": {"router": "label.router"}},
+        ),
         "rotate_secret": ("ingest_secret/rotate", None),
     }
 

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from api.app import create_app
+from api.problems import Causes
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Unavailable
 from breaker_actors.persistence import DATABASE
 from breaker_actors.transport.peers import journal_name
+from tests.support.asgi import ask
 from tests.support.cluster import FAST_RULE, service, until
-from tests.support.web_world import TIMING
+from tests.support.web_world import TIMING, World
 
 
 async def away(*_: Any) -> Any:
@@ -115,3 +117,22 @@ async def test_samples_are_refused_while_the_log_is_away_and_a_retry_counts_once
                 return (await s.state(row.id)).view.sample_count == 1
 
             await until(counted)
+
+
+async def test_answers_do_not_say_where_the_database_is_and_the_log_does_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refused(*_: Any) -> Any:
+        raise Unavailable("the database does not answer", {}, 'connection to server at "db.local", port 5432 failed')
+
+    monkeypatch.setattr("api.problems.CAUSES", Causes(world.clock.monotonic))
+    monkeypatch.setattr(world.store._db, "look_up", refused)
+    for _ in range(3):
+        answer = await world.call("GET", "breakers", "eb_user_" + "0" * 64)
+        assert answer.status_code == 503
+        assert (await answer.get_json())["message"] == "the database does not answer"
+        page = await ask(world.app, "POST", "/console/sign-in", [], b"key=eb_user_" + b"0" * 64)
+        assert page.status == 503
+        assert "db.local" not in page.body.decode()
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("db.local") == 1

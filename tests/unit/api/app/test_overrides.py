@@ -10,6 +10,7 @@ from breaker_actors.core.log_entries import BREAKER, BreakerSet, decode_breaker
 from breaker_actors.core.model import Control
 from tests.support.fake_gateway import view
 from tests.support.web_world import RULE, World, error_of
+from tests.unit.api.app.test_app import history
 
 HOUR_MS = 3_600_000
 FORCE: dict[str, Any] = {"kind": "force_open", "reason": "the dependency is being moved"}
@@ -219,6 +220,24 @@ async def test_a_shadow_hears_what_another_hears(world: World) -> None:
     ):
         refused = await world.call("POST", "breakers", json=RULE | wrong)
         assert field in (await error_of(refused, 422, "validation_failed"))["details"]
+
+
+async def test_a_comparison_begins_when_there_are_both(world: World) -> None:
+    """What the watched one did before is no difference, and the answer says from when on it compares."""
+    watched_id = await history(world, 3)
+    world.clock.ms += 60_000
+    body = {**RULE, "name": "stricter", "shadow_of": watched_id}
+    shadow = await (await world.call("POST", "breakers", json=body)).get_json()
+    born_ms = world.clock.now_ms()
+    world.clock.ms += 5_000
+    found = await (await world.call("GET", f"breakers/{shadow['id']}/comparison")).get_json()
+    assert (found["since_ms"], found["until_ms"]) == (born_ms, born_ms + 5_000)
+    assert found["watched"]["trips"] == 0
+    assert [found["shadow"][state] for state in ("closed_ms", "half_open_ms", "open_ms")] == [5_000, 0, 0]
+    assert [(one["from_ms"], one["watched"]) for one in found["differences"]] == [(born_ms, "open")]
+    before = f"breakers/{shadow['id']}/comparison?until_ms={born_ms - 1}"
+    found = await (await world.call("GET", before)).get_json()
+    assert (found["since_ms"], found["differing"], found["shadow"]["closed_ms"]) == (born_ms - 1, 0, 0)
 
 
 @pytest.mark.parametrize("strict", ["", "?strict=true"])

@@ -114,7 +114,8 @@ def test_the_description_decides_nothing() -> None:
         for path in (ROOT / package).rglob("*.py")
         if (ROOT / "api" / "openapi") not in path.parents and "api.openapi" in path.read_text()
     }
-    assert importers == {"api/routes/spec.py", "api/cli/main.py", "api/cli/explain.py"}
+    console = {f"api/console/{screen}.py" for screen in ("channels", "cluster", "deliveries", "keys", "mutes")}
+    assert importers == {"api/routes/spec.py", "api/cli/main.py", "api/cli/explain.py", *console}
 
 
 def test_words_that_only_describe_decide_nothing() -> None:
@@ -175,6 +176,8 @@ OVERRIDE = {"kind": "force_open", "reason": "r"}
 MATCHER = {"field": "name", "op": "glob", "value": "a*"}
 WINDOW = {"weekdays": ["mon"], "from": "22:00", "to": "06:00"}
 MUTE = {"all": True, "comment": "c"}
+TO = {"router": "label.router"}
+MAPPING = {"matchers": [MATCHER], "to": TO}
 CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
     ("ProjectCreate", "workspace_id"): ("POST", "/v1/projects", {"workspace_id": "{workspace}"}),
     ("BreakerCreate", "kind"): ("POST", "breakers", {**RULE, "kind": "{avg}"}),
@@ -214,6 +217,7 @@ CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
         "notification-channels",
         {"channel": "email", "config": {"to": ["a@x.example"]}, "events": ["{trip}"]},
     ),
+    ("ProjectKeyCreate", "kind"): ("POST", "keys", {"kind": "{ingest}"}),
     ("ChannelCreate", "channel"): (
         "POST",
         "notification-channels",
@@ -245,10 +249,26 @@ CLOSED: dict[tuple[str, str], tuple[str, str, Any]] = {
     ("OverrideMatcher", "field"): ("POST", "overrides:preview", {"matchers": [{**MATCHER, "field": "{name}"}]}),
     ("OverrideMatcher", "op"): ("POST", "overrides:preview", {"matchers": [{**MATCHER, "op": "{glob}"}]}),
     ("MuteCreate", "zone"): ("POST", "mutes", {**MUTE, "windows": [WINDOW], "zone": "{Europe/Berlin}"}),
+    ("RulesDocument", "owner"): ("POST", "rules:plan", {"owner": "{payments}"}),
     ("MutePatch", "zone"): ("PATCH", "mutes/{mute}", {"zone": "{Europe/Berlin}"}),
     ("Window", "weekdays"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "weekdays": ["{mon}"]}]}),
     ("Window", "from"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "from": "{22:00}"}]}),
     ("Window", "to"): ("POST", "mutes", {**MUTE, "windows": [{**WINDOW, "to": "{06:00}"}]}),
+    ("SeriesMatcher", "field"): ("POST", "mappings", {**MAPPING, "matchers": [{**MATCHER, "field": "{name}"}]}),
+    ("SeriesMatcher", "op"): ("POST", "mappings", {**MAPPING, "matchers": [{**MATCHER, "op": "{glob}"}]}),
+    ("MappingToCreate", "router"): ("POST", "mappings", {**MAPPING, "to": {"router": "{router}"}}),
+    ("MappingToCreate", "as"): ("POST", "mappings", {**MAPPING, "to": {**TO, "as": "{value}"}}),
+    ("MappingToCreate", "temporality"): ("POST", "mappings", {**MAPPING, "to": {**TO, "temporality": "{delta}"}}),
+    ("MappingToPatch", "router"): ("PATCH", "mappings/{mapping}", {"to": {"router": "{router}"}}),
+    ("MappingToPatch", "as"): ("PATCH", "mappings/{mapping}", {"to": {"as": "{value}"}}),
+    ("MappingToPatch", "temporality"): ("PATCH", "mappings/{mapping}", {"to": {"temporality": "{delta}"}}),
+    ("MappingSent", "id"): ("PUT", "mappings", {"mappings": [{**MAPPING, "id": "{new}"}]}),
+    ("PreviewedSeries", "type"): ("POST", "mappings:preview", {"series": [{"name": "n", "type": "{sum}"}]}),
+    ("PreviewedSeries", "temporality"): (
+        "POST",
+        "mappings:preview",
+        {"series": [{"name": "n", "temporality": "{delta}"}]},
+    ),
     ("MetricSample", "router_id"): (
         "POST",
         "ingest",
@@ -267,6 +287,7 @@ async def ids(world: World) -> dict[str, str]:
     channel = {"channel": "email", "config": {"to": ["a@x.example"]}}
     made = await (await world.call("POST", "notification-channels", json=channel)).get_json()
     mute = await (await world.call("POST", "mutes", json={**MUTE, "windows": [WINDOW]})).get_json()
+    mapping = await (await world.call("POST", "mappings", json=MAPPING)).get_json()
     shadow = await (
         await world.call("POST", "breakers", json={**RULE, "name": "s", "shadow_of": breaker.id})
     ).get_json()
@@ -276,6 +297,7 @@ async def ids(world: World) -> dict[str, str]:
         "router": (await world.router(breaker.id)).id,
         "channel": made.get("channel", made).get("id") or made["id"] if isinstance(made, dict) else "",
         "mute": mute["mute"]["id"],
+        "mapping": mapping["mapping"]["id"],
         "workspace": world.workspace_id,
         "new": "0b8f0e1c-6a52-4c0e-9d4b-2f9f1f7a3c11",
     }

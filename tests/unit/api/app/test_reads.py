@@ -105,6 +105,18 @@ def test_whatever_is_left_grants_a_whole_answer() -> None:
     assert ReadBudget(0, 1).spend("a", 10**9, 0.0) == 0.0
 
 
+def test_what_was_not_there_is_given_back() -> None:
+    budget = ReadBudget(100, 200)
+    assert budget.spend("a", 500, 0.0) == 0.0
+    budget.give_back("a", 400)
+    assert budget.spend("a", 150, 0.0) == 0.0
+    assert budget.spend("a", 0, 0.0) == pytest.approx(0.5)
+    budget.give_back("a", 10**9)
+    budget.give_back("b", 1)
+    assert [budget.spend(name, 200, 0.0) for name in "ab"] == [0.0, 0.0]
+    assert budget.spend("a", 0, 0.0) > 0
+
+
 def test_of_too_many_projects_the_one_unheard_of_longest_is_forgotten() -> None:
     budget = ReadBudget(1, 1, projects_max=2)
     for name in ("a", "b", "a", "c"):
@@ -125,9 +137,17 @@ async def test_beyond_the_budget_nothing_is_read(world: World) -> None:
     batch = {"json": {"breaker_ids": ids}}
     for _ in range(2):
         assert (await world.call("POST", "breakers/state:batch", "project", **batch)).status_code == 200
-    names = ("list_breakers", "breaker_metadata", "list_routers", "list_keys", "list_channels")
+    names = ("list_breakers", "breaker_metadata", "list_routers", "list_keys", "list_channels", "list_mappings")
     calls = [counted(world.store, name) for name in names] + [counted(world.gateway, "states")]
-    lists = ("breakers", "breakers/metadata", "routers", "routers/metadata", "keys", "notification-channels")
+    lists = (
+        "breakers",
+        "breakers/metadata",
+        "routers",
+        "routers/metadata",
+        "keys",
+        "notification-channels",
+        "mappings",
+    )
     for path in lists:
         refused = await world.call("GET", path)
         assert (await error_of(refused, 429, "rate_limited"))["details"]["limit"] == SETTING

@@ -77,7 +77,13 @@ async def test_samples_that_nobody_hears(world: World) -> None:
             [("channel_cannot_work", "config.routing_key"), ("unknown_config_key", "config.integration_key")],
         ),
         ("pagerduty", {"routing_key": "r", "severity": "info"}, []),
+        (
+            "alertmanager",
+            {"address": "x"},
+            [("channel_cannot_work", "config.url"), ("unknown_config_key", "config.address")],
+        ),
         ("webhook", {}, [("channel_cannot_work", "config.url")]),
+        ("apprise", {"urls": "x"}, [("channel_cannot_work", "config.url"), ("unknown_config_key", "config.urls")]),
         ("webhook", {"url": "https://x.example/", "headers": "x"}, [("channel_cannot_work", "config.headers")]),
         ("webhook", {"url": "https://x.example/", "hmac_secret": "s"}, [("unknown_config_key", "config.hmac_secret")]),
         ("slack", {"webhook_url": "https://x.example/", "channel": "#a"}, [("unknown_config_key", "config.channel")]),

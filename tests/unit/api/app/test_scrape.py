@@ -119,6 +119,12 @@ async def test_no_key_reads_it(world: World, key: str | None) -> None:
     assert (await world.call("GET", "/metrics", key)).status_code == 401
 
 
+async def test_an_api_key_is_told_which_token_is_asked_for(world: World) -> None:
+    refused = await world.call("GET", "/metrics")
+    assert refused.status_code == 401
+    assert "BREAKERS_METRICS_TOKEN" in (await refused.get_json())["message"]
+
+
 @pytest.mark.parametrize(("fields", "status"), [({}, 401), ({"metrics_open": True}, 200)])
 async def test_without_a_token_it_is_open_only_where_asked(world: World, fields: dict[str, bool], status: int) -> None:
     parts = world.app.extensions[EXTENSION]
@@ -154,7 +160,7 @@ async def test_it_tells_what_processes_have_counted(world: World) -> None:
 
 async def test_processes_have_so_many_lines_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones, each name once."""
-    monkeypatch.setattr(exposition_meters, "LINES_MAX", 130)
+    monkeypatch.setattr(exposition_meters, "LINES_MAX", 150)
     one = full("router")
     world.gateway.processes = [one, structs.replace(one, actor="router-1"), one, full("directory")]
     found = series(await scrape(world))

@@ -52,10 +52,24 @@ KINDS = [
     ),
     Kind("pagerduty", {"routing_key": KEY, "events_url": EU}, [], [{"events_url": None}], ["config.routing_key"]),
     Kind(
+        "alertmanager",
+        {"url": HOOKS, "username": "u", "password": KEY, "labels": {"severity": "page"}},
+        [{"url": "https://hook.example/other"}, {"labels": {"a": "b"}}],
+        [{"url": "https://evil.example/in/1"}, {"url": None}],
+        ["config.password"],
+    ),
+    Kind(
         "email",
         {"to": ["a@x.example", "b@y.example"], "api_key": KEY},
         [{"to": "b@Y.example"}, {"to": ["c@x.example"]}],
         [{"to": "a@evil.example"}, {"to": ["a@x.example", "a@evil.example"]}, {"to": None}],
+        ["config.api_key"],
+    ),
+    Kind(
+        "apprise",
+        {"url": "gotifys://hook.example/in/1", "api_key": KEY},
+        [],
+        [{"url": "gotifys://hook.example/in/2"}, {"url": "gotifys://evil.example/in/1"}, {"url": None}],
         ["config.api_key"],
     ),
     Kind(

@@ -13,6 +13,7 @@ from tests.support.fake_gateway import NOW_MS
 from tests.support.web_world import RULE, World, error_of
 
 OVERRIDE = {"kind": "force_open", "reason": "r"}
+MAPPING = {"matchers": [{"field": "name", "op": "=", "value": "m"}], "to": {"router": "label.router"}}
 MUTE = {"all": True, "ends_ms": NOW_MS + 3_600_000, "comment": "c"}
 HOOK = {"channel": "webhook", "config": {"url": "https://hooks.example/"}}
 CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
@@ -39,6 +40,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "create_mute": ("POST", "mutes", MUTE, "start_ms"),
     "preview_mute": ("POST", "mutes:preview", {"all": True}, "matcher"),
     "update_mute": ("PATCH", "mutes/{mute}", {"comment": "d"}, "end_ms"),
+    "create_mapping": ("POST", "mappings", MAPPING, "matcher"),
+    "replace_mappings": ("PUT", "mappings", {"mappings": []}, "mapping"),
+    "preview_mappings": ("POST", "mappings:preview", {"series": []}, "serie"),
+    "update_mapping": ("PATCH", "mappings/{mapping}", {"enabled": True}, "positon"),
+    "plan_rules": ("POST", "rules:plan", {"breakers": {}}, "breaker"),
+    "apply_rules": ("POST", "rules:apply", {"breakers": {}}, "breaker"),
+    "adopt_rules": ("POST", "rules:adopt", {"breakers": {}}, "breaker"),
     "rebalance": ("POST", "/v1/admin/rebalance", {}, "maxi"),
 }
 
@@ -52,12 +60,14 @@ async def ids(world: World) -> dict[str, str]:
     made = await (await world.call("POST", "notification-channels", json=HOOK)).get_json()
     router = await world.router()
     mute = await (await world.call("POST", "mutes", json=MUTE)).get_json()
+    mapping = await (await world.call("POST", "mappings", json=MAPPING)).get_json()
     return {
         "workspace": world.workspace_id,
         "breaker": row.id,
         "router": router.id,
         "channel": made["channel"]["id"],
         "mute": mute["mute"]["id"],
+        "mapping": mapping["mapping"]["id"],
     }
 
 

@@ -75,12 +75,14 @@ def test_a_database_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_is_made_listed_and_revoked(folder: Path) -> None:
-    ((key,),) = lines(breakers(folder, "keys", "create", "--kind", "admin", "--name", "ops"))
+    made = breakers(folder, "keys", "create", "--kind", "admin", "--name", "ops")
+    ((key,),) = lines(made)
     row = find(folder, key)
     assert row is not None
+    assert made.stderr.startswith(f"key {row.id}: it can't be shown again")
     assert (row.kind, row.name) == ("admin", "ops")
     assert lines(breakers(folder, "keys", "list")) == [[row.id, "admin", row.key_prefix, "-", "ops", "never"]]
-    assert lines(breakers(folder, "keys", "revoke", row.id)) == [[f"revoked {row.id}"]]
+    assert lines(breakers(folder, "keys", "revoke", row.id[:8])) == [[f"revoked {row.id}"]]
     assert find(folder, key) is None
     refused(breakers(folder, "keys", "revoke", row.id), f"there is no key {row.id}")
 
@@ -92,7 +94,12 @@ def test_a_project_key_names_its_project(folder: Path) -> None:
     row = find(folder, key)
     assert row is not None
     assert row.project_id == project_id
-    refused(breakers(folder, "keys", "create", "--kind", "project"), "--project goes with")
+    refused(breakers(folder, "keys", "create", "--kind", "project"), "say --project NAME")
+    refused(breakers(folder, "keys", "create", "--kind", "ingest"), "say --project NAME")
+    ((token,),) = lines(breakers(folder, "keys", "create", "--kind", "ingest", "--project", "shop"))
+    row = find(folder, token)
+    assert row is not None
+    assert (row.kind, row.project_id, row.key_prefix) == ("ingest", project_id, token[:14])
     refused(breakers(folder, "keys", "create", "--project", project_id), "--project goes with")
 
 
@@ -106,3 +113,14 @@ def test_of_several_organisations_one_is_named(folder: Path) -> None:
     assert row is not None
     assert row.org_id == second
     assert lines(breakers(folder, "projects", "list", "--org", second)) == []
+
+
+def test_a_project_key_is_for_the_project_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other kinds of keys pass it by."""
+    monkeypatch.setenv("BREAKERS_PROJECT", "shop")
+    ((id_, _, _),) = lines(breakers(folder, "projects", "list"))
+    ((key,),) = lines(breakers(folder, "keys", "create", "--kind", "project"))
+    row = find(folder, key)
+    assert row is not None
+    assert row.project_id == id_
+    assert breakers(folder, "keys", "create", "--kind", "user").exit_code == 0

@@ -76,6 +76,25 @@ def test_redrive(shop: dict[str, Any]) -> None:
     assert lines(breakers(shop["folder"], "deliveries", "redrive", *shop["place"], "--all")) == []
 
 
+def test_what_is_left_alone_is_counted(shop: dict[str, Any]) -> None:
+    """None was sent: exit code 1, also as JSON, whose shape stays."""
+    folder, place = shop["folder"], shop["place"]
+
+    good = breakers(folder, "deliveries", "redrive", *place, "--all")
+    assert good.stderr.endswith("sent 2\n")
+    none = breakers(folder, "deliveries", "redrive", *place, rows_of(shop)[0].id, "--json")
+    assert (none.exit_code, json.loads(none.stdout)) == (1, {"deliveries": []})
+    assert none.stderr.endswith("sent 0, left alone 1: This delivery is sent, not dead\n")
+
+
+def test_an_id_may_be_given_by_its_beginning(shop: dict[str, Any]) -> None:
+    recover = rows_of(shop)[3]
+    done = lines(breakers(shop["folder"], "deliveries", "redrive", *shop["place"], recover.id[:8]))
+    assert recover.id in [line[0] for line in done]
+    unknown = breakers(shop["folder"], "deliveries", "redrive", *shop["place"], "ffffffff-")
+    refused(unknown, "there is no dead delivery ffffffff-")
+
+
 def test_redrive_all(shop: dict[str, Any]) -> None:
     done = breakers(shop["folder"], "deliveries", "redrive", *shop["place"], "--all", "--json")
     assert [one["state"] for one in json.loads(done.stdout)["deliveries"]] == ["pending", "pending"]
@@ -87,7 +106,7 @@ def test_wrong_use(shop: dict[str, Any]) -> None:
     refused(breakers(folder, "deliveries", "redrive", *place, "x", "--all"), "--all")
     refused(breakers(folder, "deliveries", "list", "--project", "p", "--channel", "c"), "there is no project p")
     result = breakers(folder, "deliveries", "redrive", *place, "nothing")
-    assert (result.exit_code, "no such delivery" in result.stderr) == (1, True)
+    assert (result.exit_code, "there is no delivery nothing of this channel in project" in result.stderr) == (1, True)
 
 
 def test_all_channels_at_once(shop: dict[str, Any]) -> None:
@@ -96,3 +115,21 @@ def test_all_channels_at_once(shop: dict[str, Any]) -> None:
     shown = lines(breakers(shop["folder"], "deliveries", "list", *project))
     assert [line[0] for line in shown] == [row.id for row in reversed(rows_of(shop))]
     assert len({line[-1] for line in shown}) == 1
+
+
+def test_the_project_of_the_environment_counts(shop: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands for --project in both commands, and what is not found is told with its project."""
+    folder, project_id, channel_id = shop["folder"], shop["place"][1], shop["place"][3]
+    monkeypatch.setenv("BREAKERS_PROJECT", project_id)
+    assert len(lines(breakers(folder, "deliveries", "list"))) == len(rows_of(shop))
+    refused(breakers(folder, "deliveries", "list", "--channel", "hook"), f"there is no channel hook in {words(shop)}")
+    assert len(lines(breakers(folder, "deliveries", "redrive", "--channel", channel_id, "--all"))) == 2
+    empty = breakers(folder, "deliveries", "redrive", "--channel", channel_id, "--all")
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert f"no dead delivery in {words(shop)}" in empty.stderr
+    none = breakers(folder, "deliveries", "list", "--state", "dead")
+    assert (none.exit_code, none.stderr) == (0, f"breakers: no such delivery in {words(shop)}\n")
+
+
+def words(shop: dict[str, Any]) -> str:
+    return f"project shop ({shop['place'][1]})"

@@ -43,9 +43,9 @@ def test_the_command_alone_shows_its_help() -> None:
 
 
 def test_an_unknown_command_is_told_with_a_guess() -> None:
-    result = CliRunner().invoke(app, ["statsu"])
+    result = CliRunner().invoke(app, ["doktor"])
     assert result.exit_code == 2
-    assert "Did you mean 'status'?" in result.stderr
+    assert "Did you mean 'doctor'?" in result.stderr
 
 
 def test_all_wrong_variables_are_told_with_guesses(monkeypatch: pytest.MonkeyPatch) -> None:

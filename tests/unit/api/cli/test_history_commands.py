@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from api.cli import history as commands
 from api.cli.main import app
 from breaker_actors.clock import rfc3339
 from breaker_actors.persistence import make_store
@@ -22,6 +23,7 @@ from breaker_actors.settings import Settings
 from breaker_actors.store.rows import EventQuery
 from pipelines.backfill.manifest import Counts, Request, begin, fingerprint
 from pipelines.backfill.steps import finish
+from pipelines.export import BREAKERS, ROUTERS
 from pipelines.sources import history_store as history
 from pipelines.sources.object_store import Folder, open_place
 from tests.contract.store_world import World, event
@@ -219,7 +221,7 @@ def test_a_run_is_taken_back(shop: dict[str, Any], samples: pl.DataFrame, tmp_pa
     refused(breakers(data, *asked), "say --yes")
     told = json.loads(breakers(data, *asked, "--yes", "--json").stdout)
     assert (told["events"], told["files"]) == (1, 1)
-    refused(breakers(data, *asked, "--yes"), "there is no run run-1 in this project")
+    refused(breakers(data, *asked, "--yes"), f"there is no run run-1 in project {shop['project']}")
     assert asyncio.run(events("run-1")) == 0
     assert asyncio.run(events("run-2")) == 1
     assert [name.rpartition("/")[2] for name in history.files(place, shop["project"])] == ["run-2.000000.parquet"]
@@ -282,7 +284,7 @@ def test_without_a_service_nothing_is_begun(shop: dict[str, Any], samples: pl.Da
 def test_export(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
     """History and events into a new folder; again into the same one is refused and leaves it alone."""
     full = samples.select(
-        "router_id", "metric", "ts_ms", pl.col("ts_ms").alias("received_ms"), "value", ok=True, trace_id=None
+        "router_id", "metric", "ts_ms", pl.col("ts_ms").alias("received_ms"), "value", ok=True, trace_id=None, count=1
     )
     history.add(Folder(shop["data"] / "history"), shop["project"], full.cast(history.SCHEMA), "run-1.000000")
     out = tmp_path / "out"
@@ -290,6 +292,7 @@ def test_export(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {
         "project_id": shop["project"], "out": str(out), "log": 0, "history": 3, "events": 0,
+        "breakers": 1, "routers": 1,
         "passed_over": {"count": 0, "things": []},
     }  # fmt: skip
     assert len(pl.read_parquet(out / "samples/**/*.parquet")) == 3
@@ -308,3 +311,43 @@ def test_export(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> 
         breakers(shop["data"], "export", "--project", "nobody", "--out", str(tmp_path / "x")), "there is no project"
     )
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("part", ["_asked", "_planned", "_surveyed"])
+def test_a_backfill_that_is_stopped_early_says_that_nothing_was_written(
+    shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples.write_parquet(tmp_path / "s.parquet")
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, part, stop)
+    result = run(shop, "backfill", str(tmp_path / "s.parquet"))
+    assert (result.exit_code, result.stderr) == (130, "breakers: stopped; nothing was written\n")
+
+
+def test_what_is_exported_joins(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """Samples with events by the tables of routers and breakers; times can be read."""
+    loaded = recorded_of(samples)
+    history.add(Folder(shop["data"] / "history"), shop["project"], loaded, "run-1.000000")
+    out = tmp_path / "out"
+    assert run(shop, "export", "--out", str(out)).exit_code == 0
+    kept, moved = (pl.read_parquet(out / what / "**/*.parquet") for what in ("samples", "events"))
+    breakers_table, routers = pl.read_parquet(out / "breakers.parquet"), pl.read_parquet(out / "routers.parquet")
+    assert (dict(breakers_table.schema), dict(routers.schema)) == (BREAKERS, ROUTERS)
+    (row,) = breakers_table.iter_rows(named=True)
+    assert (row["router_ids"], row["metric"], row["op"]) == ([shop["router"]], "latency", "gt")
+    assert json.loads(row["rule"])["threshold"] == row["threshold"]
+    assert routers["id"].to_list() == [shop["router"]]
+    by_router = breakers_table.explode("router_ids").select("metric", breaker_id="id", router_id="router_ids")
+    joined = kept.join(by_router, on=["router_id", "metric"]).join(moved, on="breaker_id")
+    assert len(joined) == len(kept) > 0
+    for frame, name, ms in ((kept, "ts", "ts_ms"), (kept, "received", "received_ms"), (moved, "ts", "ts_ms")):
+        assert frame.schema[name] == pl.Datetime("ms", "UTC")
+        assert frame[name].dt.epoch("ms").to_list() == frame[ms].to_list()
+
+
+def recorded_of(samples: pl.DataFrame) -> pl.DataFrame:
+    full = samples.with_columns(received_ms="ts_ms", ok=pl.lit(True), trace_id=None, count=1)
+    return full.select(list(history.SCHEMA)).cast(history.SCHEMA)

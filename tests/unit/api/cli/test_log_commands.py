@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,47 @@ def test_where_nothing_has_run_that_is_said(tmp_path: Path) -> None:
     assert "no service has run in" in done.stderr
 
 
+def left_behind(data_dir: Path, mode: int) -> Path:
+    """The link to a folder of logs as a power loss leaves it, and the folder anew."""
+    folder = data_dir.parent / "brk-1"
+    logs_of_ray = folder / "ray" / "session_latest" / "logs"
+    logs_of_ray.mkdir(parents=True)
+    folder.chmod(mode)
+    (data_dir / "logs").rmdir()
+    (data_dir / "logs").symlink_to(logs_of_ray)
+    (logs_of_ray / "worker-a.err").write_text(line(1, "api", event="of the link"))
+    return folder
+
+
+def test_a_link_is_followed_to_a_folder_of_ours_alone(data_dir: Path) -> None:
+    folder = left_behind(data_dir, 0o700)
+    assert "of the link" in shown(data_dir)[0]
+    folder.chmod(0o777)
+    done = CliRunner().invoke(app, ["logs", "--data-dir", str(data_dir)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "is open to other users" in done.stderr
+    (data_dir / "logs-last").mkdir(mode=0o700)
+    (data_dir / "logs-last" / "worker-a.err").write_text(line(1, "api"))
+    assert "of the link" not in shown(data_dir)[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_another_user_is_not_read(data_dir: Path) -> None:
+    os.chown(left_behind(data_dir, 0o700), 65_534, 65_534)
+    done = CliRunner().invoke(app, ["logs", "--data-dir", str(data_dir)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "belongs to another user" in done.stderr
+
+
+def test_what_is_no_regular_file_is_passed_over_without_waiting(data_dir: Path) -> None:
+    write(data_dir, "a", line(1, "api"))
+    os.mkfifo(data_dir / "logs" / "b.err")
+    (data_dir / "secret").write_text(line(2, "api"))
+    (data_dir / "logs" / "c.err").symlink_to(data_dir / "secret")
+    (data_dir / "logs" / "d.err").mkdir()
+    assert len(shown(data_dir)) == 1
+
+
 def test_hostile_names_move_no_cursor(data_dir: Path) -> None:
     write(data_dir, "a", line(1, "journal-0", **{**TRIP, "name": "a\x1b[2J\nb\u202e"}))
     (text,) = shown(data_dir)
@@ -123,3 +165,8 @@ def test_serve_tells_transitions_and_changes_alone(
     write(data_dir, "a", line(1, "api", **CHANGE), line(2, "api"), line(3, "journal-0", **TRIP))
     logs.tell_on_stdout(data_dir / "logs", stop)
     assert [json.loads(text)["event"] for text in capsys.readouterr().out.splitlines()] == ["change", "transition"]
+
+
+def test_a_move_by_hand_says_whose_and_figures_are_for_people() -> None:
+    moved = TRIP | {"ts": "t", "value": 0.30000000000000004, "by": "ann", "comment": "deploy"}
+    assert logs.text_of(moved) == "t checkout: closed -> open at 0.3 (trip) by ann: deploy"

@@ -60,7 +60,8 @@ def test_a_project_by_its_name(shop: dict[str, Any]) -> None:
 def test_a_channel_by_its_name(shop: dict[str, Any]) -> None:
     asked = ["deliveries", "list", "--project", "shop", "--channel"]
     assert lines(breakers(shop["folder"], *asked, "pager")) == []
-    refused(breakers(shop["folder"], *asked, "page"), "there is no channel page: did you mean pager?")
+    refused(breakers(shop["folder"], *asked, "page"), "there is no channel page in project shop (")
+    refused(breakers(shop["folder"], *asked, "page"), "): did you mean pager?")
 
 
 def test_a_router_by_its_name(shop: dict[str, Any], samples: str) -> None:

@@ -51,6 +51,7 @@ def test_ready_comes_last_after_a_link_to_the_docs(
         f"credentials {tmp_path}/credentials.json",
         "all",
         "docs http://127.0.0.1:7117/docs",
+        "console http://127.0.0.1:7117/console",
         "ready http://127.0.0.1:7117",
     ]
 

@@ -16,10 +16,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.context.current import SESSION_COOKIE
 from api.launch import haproxy as ingress
 from api.openapi.table import OPERATIONS
 from tests.support.door import APART, SECOND_SOURCE, Answer, RunningDoor, ask, closed, get, running, until_closed
 from tests.support.live import wait_for
+from tests.unit.api.console.test_guard import OPEN
 
 with warnings.catch_warnings(action="ignore"):
     from ray.serve._private import constants
@@ -228,7 +230,8 @@ def asked(connection: socket.socket, path: str, method: str = "GET") -> Answer:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        *(("GET", path) for path in (*ingress.OPEN_PAGES, "/API/Healthz", "/v1/%2e", "/v1/../x")),
+        *(("GET", path) for path in (*ingress.OPEN_PAGES, *ingress.CONSOLE_PAGES, "/console/static/console.css")),
+        *(("GET", path) for path in ("/API/Healthz", "/v1/%2e", "/v1/../x")),
         *(("GET", f"/says/{status}") for status in (400, 401, 403, 404, 408, 413, 422, 429, 500, 503)),
         *(("OPTIONS", "/v1/x"), ("BREW", "/v1/x")),
     ],
@@ -313,6 +316,24 @@ def test_a_key_is_known_once_it_opened_something() -> None:
             assert 429 in flood(door, shown(page, "bad2"))
         assert 429 in flood(door, shown("/v1/x", "bad3", "OPTIONS"))
         assert flood(door, shown("/v1/x", "good"), 20) == [200] * 20
+
+
+def with_session(path: str, token: str) -> bytes:
+    return get(path, "GET", f"Cookie: other=1; {ingress.SESSION}={token}\r\n")
+
+
+def test_a_session_of_the_console_is_known_like_a_key() -> None:
+    """Where it opened a page that nobody sees without; elsewhere it is nothing."""
+    with running(ingress.Door(unknown_per_s=5, keyless_per_s=5, here=APART)) as door:
+        assert flood(door, with_session("/console/p/x", "good")) == [200] * FLOOD
+        for page in ("/console/sign-in", "/console/static/console.css"):
+            assert 429 in flood(door, with_session(page, "bad"))
+        assert 429 in flood(door, with_session("/v1/without", "good"))
+
+
+def test_every_page_of_the_console_for_who_is_not_signed_in_is_known() -> None:
+    assert {rule.replace("<name>", "") for rule in OPEN} == {*ingress.CONSOLE_PAGES, ingress.CONSOLE_FILES}
+    assert ingress.SESSION == SESSION_COOKIE
 
 
 @pytest.mark.parametrize("path", ["/v1/projects/202/ingest", "//v1/projects/202/ingest"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import typer
 
 from api.cli.errors import FAILED, one_line_errors
 from api.launch import driver, processes
+from api.launch.log_lines import LogLines
 from api.launch.ray_environment import NotStarted
 from api.launch.supervisor import Service, run
 from breaker_actors.errors import Unavailable
@@ -118,6 +122,35 @@ def test_what_a_raylet_forks_is_not_one(tmp_path: Path, monkeypatch: pytest.Monk
     service = Forking(tmp_path, "raylet")
     run(service, lambda *_: None)
     assert worked == [[service.child.pid]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("starting", [True, False])
+def test_a_signal_is_named_where_it_stops_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, starting: bool
+) -> None:
+    """One line for whoever started it, and one for `breakers logs`."""
+    monkeypatch.setattr(processes, "end_all", lambda clock, within_s: [])
+    said: list[str] = []
+    (tmp_path / "data" / "logs").mkdir(parents=True)
+
+    class Quick(Service):
+        def start(self) -> None:
+            if starting:
+                os.kill(os.getpid(), number)
+                threading.Event().wait(60)
+
+        def watch_start(self) -> None:
+            pass
+
+    def work(_: Service, stopped: Callable[[float], bool]) -> None:
+        os.kill(os.getpid(), number)
+        assert stopped(20)
+
+    run(Quick(Settings(data_dir=tmp_path / "data"), warn=said.append), work)
+    assert said == [f"stopping: {number.name}"]
+    (line,) = LogLines(tmp_path / "data" / "logs").last()
+    assert (line["event"], line["process"], line["signal"]) == ("stopping", "serve", number.name)
 
 
 def test_a_start_looks_for_rays_processes_until_it_knows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from api.wire.requests import breaker_draft
 from api.wire.requests_mutes import Bounds, mute_draft, mute_edit, preview_of
 from api.wire.types import AT_MS, ID
 from breaker_actors.errors import Invalid
-from breaker_actors.store.mutes.matching import STARS_MAX, Matcher
+from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import Window
 from breaker_actors.store.rows import MuteRow
+from breaker_actors.text.globs import STARS_MAX
 
 ABSENT = object()
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

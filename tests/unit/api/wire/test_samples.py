@@ -28,9 +28,10 @@ def sort(body: Any, bounds: samples.ValidationContext = BOUNDS) -> samples.Valid
     return samples.Request(body if isinstance(body, bytes) else json.dumps(body).encode()).validate(bounds)
 
 
-def rows(found: samples.Validated) -> list[tuple[str, str, int, float, bool]]:
+def rows(found: samples.Validated) -> list[tuple[str, str, int, float, bool, int]]:
     good = found.good
-    return list(zip(good.router_id, good.metric, good.ts_ms, good.value, good.ok, strict=True))
+    counts = [1 if count is None else count for count in good.count]
+    return list(zip(good.router_id, good.metric, good.ts_ms, good.value, good.ok, counts, strict=True))
 
 
 def raw(**fields: str) -> bytes:
@@ -40,7 +41,7 @@ def raw(**fields: str) -> bytes:
 
 
 def test_a_bare_list_and_an_envelope_are_the_same() -> None:
-    assert rows(sort([GOOD])) == rows(sort({"samples": [GOOD], "more": 1})) == [(R1, "latency", NOW, 1.5, True)]
+    assert rows(sort([GOOD])) == rows(sort({"samples": [GOOD], "more": 1})) == [(R1, "latency", NOW, 1.5, True, 1)]
 
 
 @pytest.mark.parametrize(
@@ -85,15 +86,22 @@ def test_a_bare_list_and_an_envelope_are_the_same() -> None:
         ("tags", json.dumps({str(n): "v" for n in range(33)}), "invalid_tags"),
         ("trace_id", "5", "invalid_trace_id"),
         ("trace_id", json.dumps("x" * 1025), "invalid_trace_id"),
+        ("count", "0", "invalid_count"),
+        ("count", "-1", "invalid_count"),
+        ("count", "2.0", "invalid_count"),
+        ("count", "true", "invalid_count"),
+        ("count", '"2"', "invalid_count"),
+        ("count", "10000001", "invalid_count"),
+        ("count", "9" * 5000, "invalid_count"),
     ],
 )
 def test_a_bad_field_spoils_its_sample_only(field: str, text: str, code: str) -> None:
     found = sort(raw(**{field: text}))
     assert (len(found.good), found.rejected) == (0, 1)
-    assert found.errors == [samples.SampleError(0, field, code, samples.SENTENCES[code])]
+    assert found.errors == [samples.SampleError(0, field, code, samples.SENTENCES[code].format(BOUNDS))]
     both = sort(raw()[:-1] + b"," + raw(**{field: text})[1:])
     assert rows(both) == rows(sort([GOOD]))
-    assert both.errors == [samples.SampleError(1, field, code, samples.SENTENCES[code])]
+    assert both.errors == [samples.SampleError(1, field, code, samples.SENTENCES[code].format(BOUNDS))]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +120,9 @@ def test_a_bad_field_spoils_its_sample_only(field: str, text: str, code: str) ->
         ("trace_id", '"t"'),
         ("router_id", json.dumps(R1.upper())),
         ("ok", "false"),
+        ("count", "null"),
+        ("count", "1"),
+        ("count", "10000000"),
         ("unknown", "[[1]]"),
     ],
 )
@@ -200,7 +211,12 @@ _good = st.fixed_dictionaries(
         "ts_ms": st.integers(NOW - 9, NOW),
         "value": st.floats(allow_nan=False, allow_infinity=False),
     },
-    optional={"ok": st.booleans(), "tags": st.just({"a": "b"}), "trace_id": st.text(max_size=3)},
+    optional={
+        "ok": st.booleans(),
+        "tags": st.just({"a": "b"}),
+        "trace_id": st.text(max_size=3),
+        "count": st.integers(1, 10_000_000),
+    },
 )
 _any = st.fixed_dictionaries(
     {},
@@ -212,6 +228,7 @@ _any = st.fixed_dictionaries(
         "ok": st.one_of(st.booleans(), _odd),
         "tags": _tags,
         "trace_id": st.one_of(st.none(), st.text(max_size=3), _odd),
+        "count": st.one_of(st.none(), st.integers(-2, 3), _odd),
         "other": _odd,
     },
 )
@@ -249,6 +266,8 @@ def test_parts_hold_every_good_sample_once_in_order(found: list[Any]) -> None:
             np.testing.assert_array_equal(batch.value, [s["value"] for s in wanted])
             np.testing.assert_array_equal(batch.ts_ms, [s["ts_ms"] for s in wanted])
             np.testing.assert_array_equal(batch.ok, [s.get("ok", True) for s in wanted])
+            counts = [s.get("count", 1) for s in wanted]
+            assert (counts if batch.count is None else batch.count.tolist()) == counts
 
 
 # gzip
@@ -337,3 +356,9 @@ def test_a_look_at_the_first_samples(body: bytes, expected: dict[str, tuple[int,
 def test_a_look_finds_so_many() -> None:
     body = json.dumps([{f"a{n}": 1 for n in range(15)}, {f"b{n}": 1 for n in range(15)}]).encode()
     assert len(decoding.strange_fields(body)) == 20
+
+
+def test_what_is_too_old_is_told_the_limit_and_where_it_may_go() -> None:
+    (error,) = sort(raw(ts_ms="5")).errors
+    assert "3600000 ms old" in error.message
+    assert "breakers backfill" in error.message

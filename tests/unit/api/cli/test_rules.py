@@ -1,0 +1,212 @@
+"""`breakers plan`, `apply`, `adopt`, `drift` and `rules export` against a service that listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from api.cli.main import app
+from tests.support.cluster import until
+from tests.support.town import Town, refused, town
+
+__all__ = ["town"]
+
+FIELDS = "metric: latency, kind: avg, op: gt, window: 1s, min_count: 5, min_state_duration: 0s"
+
+
+def rules(folder: Path, owner: str, threshold: int, *more: str) -> str:
+    """A file with a breaker and its router, and with more of them of the threshold 300."""
+    thresholds = {f"{owner}-errors": threshold, **dict.fromkeys(more, 300)}
+    path = folder / f"{owner}.yaml"
+    breakers = "".join(f"  {name}: {{{FIELDS}, threshold: {value}}}\n" for name, value in thresholds.items())
+    routers = f"  {owner}-gateway: {{breakers: [{', '.join(thresholds)}]}}\n"
+    path.write_text(f"owner: {owner}\nbreakers:\n{breakers}routers:\n{routers}")
+    return str(path)
+
+
+def words(town: Town, *arguments: str, code: int = 0) -> list[str]:
+    done = town.run(*arguments)
+    assert done.exit_code == code, done.output
+    return done.stdout.splitlines()
+
+
+def test_what_is_planned_is_applied_and_what_was_moved_by_hand_is_told(town: Town, tmp_path: Path) -> None:
+    path = rules(tmp_path, "shop", 100)
+    planned = words(town, "plan", path, "--detailed-exitcode", code=2)
+    *told, version = [line for line in planned if line[0] != " "]
+    assert told == ["+ breakers shop-errors", "+ routers shop-gateway", "2 to make"]
+    assert version.startswith("version ")
+    refused(town.run("apply", path, "--yes", "--if-plan", "0" * 32), "plan again", 1)
+    refused(town.run("apply", path, "--yes", "--if-plan", "another"), "give the version that a plan prints", 1)
+    assert "    threshold: 100.0" in planned
+    assert town.run("apply", path, text="n\n").exit_code != 0, "asks, and hears no"
+    words(town, "apply", path, "--yes", "--if-plan", version.removeprefix("version "))
+    assert words(town, "plan", path, "--detailed-exitcode") == ["no changes"]
+    assert words(town, "drift", "--owner", "shop") == ["no changes"]
+
+    words(town, "edit", "shop-errors", "--threshold", "150")
+    moved = words(town, "drift", "--owner", "shop", code=2)
+    assert "~ breakers shop-errors" in moved[0]
+    assert any("changed by hand (threshold) by u at 2" in line for line in moved)
+    back = words(town, "plan", path)
+    assert "    threshold: 150.0 -> 100.0" in back
+    exported = tmp_path / "exported.yaml"
+    exported.write_text("\n".join(words(town, "rules", "export", "--owner", "shop")))
+    assert words(town, "plan", str(exported), "--detailed-exitcode") == ["no changes"], "as it is there: by hand"
+    words(town, "apply", path, "--yes")
+    assert words(town, "drift", "--owner", "shop") == ["no changes"]
+
+
+def test_nobody_is_said_to_have_changed_what_changed_by_another_thing(town: Town, tmp_path: Path) -> None:
+    """A router whose breaker was renamed by hand."""
+    words(town, "apply", rules(tmp_path, "yard", 100), "--yes")
+    words(town, "edit", "yard-errors", "--rename", "yard-errs")
+    told = words(town, "drift", "--owner", "yard", code=2)
+    assert "~ routers yard-gateway" in told
+    assert not any(" by u at " in line for line in told), told
+
+
+def test_what_is_there_is_adopted(town: Town, tmp_path: Path) -> None:
+    town.create("grown")
+    path = tmp_path / "grown.yaml"
+    path.write_text("owner: garden\nbreakers:\n  grown: {metric: latency, kind: avg, op: gt, threshold: 100}\n")
+    assert any(line.startswith("! breakers grown") for line in words(town, "plan", str(path)))
+    words(town, "adopt", str(path))
+    assert words(town, "plan", str(path), "--detailed-exitcode") == ["no changes"]
+
+
+def test_a_wrong_file_is_refused_with_its_line(town: Town, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("breakers:\n  a: {metric: latency, kind: avgg, op: gt, threshold: 1}\n")
+    refused(town.run("plan", str(path)), "wrong.yaml:2: breakers.a.kind", 1)
+
+
+def test_a_plan_is_tried_on_samples(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a changed breaker before and after; of one that is to be made, on a router that is there, after alone."""
+    words(town, "apply", rules(tmp_path, "tried", 100), "--yes")
+    (row,) = [one for one in town.json("list")["breakers"] if one["name"] == "tried-errors"]
+    (router,) = [
+        one
+        for one in town.wait(town.service.store.list_routers(town.service.project.id))
+        if one.name == "tried-gateway"
+    ]
+
+    async def tripped() -> None:
+        await town.service.send(router.id, [10.0] * 5)
+        await town.service.send(router.id, [500.0] * 20)
+        await until(lambda: town.service.events(row["id"]))
+        await town.service.send(router.id, [500.0])
+
+    town.wait(tripped())
+    monkeypatch.setattr(town, "folder", town.folder.parent / "service")
+    path = rules(tmp_path, "tried", 450, "tried-new")
+    page = tmp_path / "plan.html"
+    told = words(town, "plan", path, "--backtest", "1h", "--report", str(page))
+    tried = [line for line in told if line.startswith("backtest ")]
+    assert [line.partition(",")[0] for line in tried] == [
+        "backtest tried-errors: tripped 1 -> 0 times",
+        "backtest tried-new: would have tripped 1 times",
+    ]
+    assert {path.name for path in tmp_path.glob("plan*.html")} == {"plan-1.html", "plan-2.html"}
+
+    assert town.run("delete", "tried-errors", "--yes").exit_code == 0
+    told = words(town, "plan", path, "--backtest", "1h")
+    assert any(line.startswith("backtest tried-errors: would have tripped 0 times") for line in told), told
+
+
+MUTES = """
+owner: night
+mutes:
+  nights:
+    all: true
+    windows: [{weekdays: [mon, tue], from: "22:00", to: "06:00"}]
+    comment: nobody awake
+  since:
+    all: true
+    starts: 2026-01-01T00:00:00Z
+    windows: [{weekdays: [sun], from: "00:00", to: "01:00"}]
+    comment: old
+"""
+
+
+def test_a_mute_starts_when_it_is_applied(town: Town, tmp_path: Path) -> None:
+    """Whenever that is after the plan; also one that was ended by hand."""
+    path = tmp_path / "night.yaml"
+    path.write_text(MUTES)
+    assert not any("starts_ms" in line for line in words(town, "plan", str(path)))
+    assert words(town, "apply", str(path), "--yes")[-1] == "applied: 2 changes"
+    assert words(town, "plan", str(path), "--detailed-exitcode") == ["no changes"]
+    mutes = town.json("mutes")["mutes"]
+    (nights,) = [one["id"] for one in mutes if one["comment"] == "nobody awake"]
+    words(town, "unmute", nights)
+    assert words(town, "apply", str(path), "--yes")[-1] == "applied: 1 changes"
+
+
+def test_what_is_hardly_meant_is_told(town: Town, tmp_path: Path) -> None:
+    """With its place, by every command that reads the files."""
+    path = tmp_path / "never.yaml"
+    path.write_text("owner: never\nbreakers:\n  a: {metric: m, kind: error_rate, op: gt, threshold: 30}\n")
+    told = "never.yaml:3: breakers.a.threshold: An error rate lies between 0 and 1"
+    for arguments in (("plan",), ("apply", "--yes")):
+        done = town.run(*arguments, str(path))
+        assert done.exit_code == 0, done.output
+        assert told in done.stderr
+    checked, strict = (CliRunner().invoke(app, ["rules", "check", str(path), *more]) for more in ((), ("--strict",)))
+    assert told in checked.stderr
+    assert (checked.exit_code, strict.exit_code) == (0, 1)
+    assert checked.stdout == "1 breaker, 0 routers, 0 mappings, 0 channels, 0 mutes, owner never\n"
+
+
+def test_what_would_take_everything_away_is_refused(town: Town, tmp_path: Path) -> None:
+    folder, path = tmp_path / "empty", tmp_path / "three.yaml"
+    folder.mkdir()
+    refused(town.run("apply", str(folder), "--yes"), "there is no file of rules in it", 1)
+    rows = "".join(f"  three{n}: {{{FIELDS}, threshold: 1}}\n" for n in range(3))
+    path.write_text(f"owner: three\nbreakers:\n{rows}")
+    words(town, "apply", str(path), "--yes")
+    path.write_text("owner: three\n")
+    refused(town.run("apply", str(path), "--yes"), "too many breakers", 1)
+    assert words(town, "apply", str(path), "--yes", "--allow-destructive")[-1] == "applied: 3 changes"
+
+
+def test_who_declares_nothing_is_nobody_to_watch(town: Town, tmp_path: Path) -> None:
+    words(town, "apply", rules(tmp_path, "watched", 100), "--yes")
+    assert words(town, "drift", "--owner", "watched") == ["no changes"]
+    for arguments in (("drift", "--owner", "watchd"), ("rules", "export", "--owner", "watchd")):
+        refused(town.run(*arguments), "the owner 'watchd' declares nothing here", 1)
+
+
+def test_conflicts_are_no_changes_to_be_applied(town: Town, tmp_path: Path) -> None:
+    path = tmp_path / "theirs.yaml"
+    town.create("somebody's")
+    path.write_text(f"owner: me\nbreakers:\n  somebody's: {{{FIELDS}, threshold: 1}}\n")
+    words(town, "plan", str(path), "--detailed-exitcode", code=1)
+
+
+def test_a_backtest_is_where_the_data_is(town: Town, tmp_path: Path) -> None:
+    """Nothing is made elsewhere, such as in a repository of rules."""
+    path = rules(tmp_path, "elsewhere", 100)
+    refused(town.run("plan", path, "--report", "x.html"), "give both", 1)
+    refused(town.run("plan", path, "--backtest", "1h"), "--backtest reads what the service keeps", 1)
+    assert not list(town.folder.glob("breakers.sqlite*"))
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("mappings: {m: {matchers: [{field: name, op: '=', value: x}], to: {router: label.r, metrc: x}}}", "to.metrc"),
+        ("channels: {c: {channel: webhook, config: {url: {env: HOOK}, secrt: x}}}", "config.secrt"),
+    ],
+)
+def test_files_are_strict_at_every_depth(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str, told: str
+) -> None:
+    monkeypatch.setenv("HOOK", "https://hook.example/x")
+    path = tmp_path / "slip.yaml"
+    path.write_text(f"owner: slip\n{section}\n")
+    done = town.run("plan", str(path))
+    assert done.exit_code == 1
+    assert told in done.stderr
+    assert "did you mean" in done.stderr

@@ -1,0 +1,173 @@
+"""Requests on their way: repeated until they are taken, in order, within bounds; and how answers are read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from api.cli.statsd_client import answer_of
+from api.protocols.otlp_answers import response, status
+from api.statsd import outbox as module
+from api.statsd.encoding import Request
+from api.statsd.outbox import Answer, Outbox
+from breaker_actors.clock import SystemClock
+
+TAKEN, AGAIN = Answer("taken"), Answer("again", "away", after_s=0.0)
+NOW_MS = 1_795_242_600_000
+
+
+class Far:
+    """A service that answers by a script, then takes all."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.bodies: list[bytes] = []
+        self.events: list[tuple[str, str]] = []
+        self.asked = threading.Event()
+        self.open = threading.Event()
+        self.open.set()
+
+    def post(self, body: bytes) -> Answer:
+        self.asked.set()
+        assert self.open.wait(10)
+        self.bodies.append(body)
+        return self.answers.pop(0) if self.answers else TAKEN
+
+    def tell(self, event: str, message: str) -> None:
+        self.events.append((event, message))
+
+    def outbox(self) -> Outbox:
+        return Outbox(self.post, SystemClock(), lambda: 0.0, self.tell)
+
+
+def test_requests_are_repeated_until_they_are_taken_in_their_order() -> None:
+    far = Far(AGAIN, AGAIN, TAKEN, AGAIN, Answer("taken", "2 points were rejected", 2))
+    box = far.outbox()
+    box.put(Request(b"a", 10))
+    box.put(Request(b"b", 5))
+    box.start()
+    box.close(10)
+    assert far.bodies == [b"a", b"a", b"a", b"b", b"b"]
+    assert (box.sent, box.rejected, box.dropped, box.waiting) == (13, 2, {}, 0)
+    assert [event for event, _ in far.events] == ["unsent", "sent_again", "unsent", "rejected", "sent_again"]
+
+
+def test_what_is_refused_for_good_is_dropped_counted_and_told_once() -> None:
+    far = Far(Answer("refused", "no 1"), Answer("refused", "no 2"))
+    box = far.outbox()
+    for body in (b"a", b"b", b"c"):
+        box.put(Request(body, 4))
+    box.start()
+    box.close(10)
+    assert (box.sent, box.dropped, box.newest_trouble) == (4, {"refused": 8}, "no 2")
+    assert far.events == [("refused", "no 1")]
+
+
+@pytest.mark.parametrize(("bound", "most"), [("REQUESTS_MAX", 3), ("BYTES_MAX", 30)])
+def test_the_oldest_give_way_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
+    """What is on its way is not dropped."""
+    monkeypatch.setattr(module, bound, most)
+    far = Far()
+    far.open.clear()
+    box = far.outbox()
+    box.start()
+    box.put(Request(b"first     ", 1))
+    assert far.asked.wait(10)
+    for n in range(5):
+        box.put(Request(b"request %d " % n, 1))
+    assert (box.dropped, box.waiting) == ({"unsent": 2}, 4)
+    far.open.set()
+    box.close(10)
+    assert far.bodies == [b"first     ", *(b"request %d " % n for n in (2, 3, 4))]
+    assert box.sent == 4
+
+
+def test_at_the_end_what_nobody_takes_is_counted() -> None:
+    far = Far(*[Answer("again", "away", after_s=60.0)] * 3)
+    box = far.outbox()
+    box.put(Request(b"a", 3))
+    box.put(Request(b"b", 4))
+    box.start()
+    box.close(5)
+    assert far.bodies in ([b"a"], [b"a", b"a"])  # a last attempt where the end came in a pause
+    assert (box.sent, box.dropped) == (0, {"at_end": 7})
+
+
+def test_an_attempt_that_breaks_is_one_that_failed() -> None:
+    attempts: list[bytes] = []
+
+    def post(body: bytes) -> Answer:
+        attempts.append(body)
+        if len(attempts) == 1:
+            raise RuntimeError("odd")
+        return TAKEN
+
+    box = Outbox(post, SystemClock(), lambda: 0.0)
+    box.put(Request(b"a", 3))
+    box.start()
+    box.close(10)
+    assert (attempts, box.sent, box.newest_trouble) == ([b"a", b"a"], 3, "RuntimeError: odd")
+
+
+def test_a_pause_grows_and_what_the_service_says_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    box = Far().outbox()
+
+    class Clock(SystemClock):
+        now_s = 0.0
+
+        def monotonic(self) -> float:
+            return self.now_s
+
+    clock = box._clock = Clock()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now_s += seconds
+
+    monkeypatch.setattr(box._changed, "wait", wait)
+    for attempt in (0, 1, 2, 9, 5000):
+        assert box._pause(None, attempt)
+    for after_s in (3.0, 900.0):
+        assert box._pause(after_s, 0)
+    assert waits == [0.125, 0.25, 0.5, 5.0, 5.0, 3.0, 60.0]
+
+
+def answer(code: int, body: bytes = b"", **headers: str) -> Answer:
+    request = httpx.Request("POST", "http://127.0.0.1:7117/v1/projects/p/otlp/v1/metrics")
+    return answer_of(httpx.Response(code, content=body, headers=headers, request=request), NOW_MS)
+
+
+ANSWERS: dict[str, tuple[Callable[[], Answer], Answer]] = {
+    "taken": (lambda: answer(200), TAKEN),
+    "a part": (lambda: answer(200, response(3, "because", False)), Answer("taken", "because", 3)),
+    "a warning": (lambda: answer(200, response(0, "nobody's", False)), Answer("taken", "nobody's", 0)),
+    "no OTLP": (lambda: answer(200, b"\xff"), Answer("taken", "the answer can't be read", 0)),
+    "overload": (
+        lambda: answer(429, status(8, "slowly", False), **{"Retry-After": "7"}),
+        Answer("again", "http://127.0.0.1:7117/ answers 429: slowly", after_s=7.0),
+    ),
+    "a date": (
+        lambda: answer(503, **{"Retry-After": "Sun, 21 Nov 2026 06:00:00 GMT"}),
+        Answer("again", "http://127.0.0.1:7117/ answers 503: ", after_s=0.0),
+    ),
+    "no date": (
+        lambda: answer(503, **{"Retry-After": "soon"}),
+        Answer("again", "http://127.0.0.1:7117/ answers 503: "),
+    ),
+    "a proxy": (lambda: answer(502, b"<html>"), Answer("again", "http://127.0.0.1:7117/ answers 502: ")),
+    "no key": (
+        lambda: answer(401, status(16, "no key", False)),
+        Answer("refused", "http://127.0.0.1:7117/ answers 401: no key"),
+    ),
+    "a bug": (lambda: answer(500), Answer("refused", "http://127.0.0.1:7117/ answers 500: ")),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_means(case: str) -> None:
+    given, meant = ANSWERS[case]
+    assert given() == meant

@@ -1,0 +1,55 @@
+"""What changed rules would have done on what a service has: beside one another in processes the same as one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from breaker_actors.settings import Settings
+from pipelines import planned
+from pipelines.planned import Changed, consequences
+from tests.bench.__main__ import main
+from tests.support.cluster import service
+
+HOUR_MS = 3_600_000
+
+
+async def _lived(directory: Path) -> tuple[str, list[Changed]]:
+    """Two breakers that tripped once, and one that got nothing."""
+    async with service(directory) as town:
+        rows = [await town.breaker(f"b{n}", threshold=100 + n) for n in range(3)]
+        for row in rows[:2]:
+            await town.send(row.router_ids[0], [10.0] * 5)
+            await town.send(row.router_ids[0], [500.0] * 20)
+            await town.in_state(row.id, "open")
+        return town.project.id, [Changed(row.name, row.id, replace(row.rule, threshold=400.0)) for row in rows]
+
+
+@pytest.mark.parametrize("apart", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_each_is_told_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: int) -> None:
+    monkeypatch.setattr(planned, "APART_SAMPLES", planned.APART_SAMPLES * apart)
+    project_id, changed = asyncio.run(_lived(tmp_path))
+    heard: list[int] = []
+    settings = Settings(data_dir=tmp_path, breaker_actors=2, router_actors=1)
+    rows: list[dict[str, Any]] = consequences(
+        changed, project_id, settings, HOUR_MS, tmp_path / "plan.html", heard.append
+    )
+    assert [row["breaker"] for row in rows] == ["b0", "b1", "b2"]
+    assert [(row.get("trips_before"), row.get("trips_after"), row.get("samples")) for row in rows[:2]] == [
+        (1, 1, 25)
+    ] * 2
+    assert heard == [1, 2, 3]
+    assert {path.name for path in tmp_path.glob("*.html")} == {"plan-1.html", "plan-2.html"}
+
+
+@pytest.mark.slow
+def test_the_bench_of_plans(tmp_path: Path) -> None:
+    """In its smoke size: what breakers did, and would have done, is told of both cases."""
+    main(["plan", "--smoke", "--json", str(tmp_path / "figures.json")])
+    figures = (tmp_path / "figures.json").read_text()
+    assert '"own routers: samples": 40000' in figures
+    assert '"a shared router: samples": 160000' in figures

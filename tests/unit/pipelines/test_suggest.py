@@ -1,0 +1,213 @@
+"""Suggestions: as good as the best of a dense sweep, the same whatever the order, and sober about poor samples."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from breaker_actors.core.model import Transition
+from pipelines.backtest import backtest
+from pipelines.columns import Samples
+from pipelines.frames import read_series
+from pipelines.replay.scoring import Labelled, Tally, labelled
+from pipelines.replay.vectorized.judge import Judge
+from pipelines.suggest.bounds import Limits, course
+from pipelines.suggest.measures import Measure, measures, thresholds
+from pipelines.suggest.search import Search
+from pipelines.suggest.suggestion import Invalid, suggest
+from tests.support.series import LATENCY, SERIES, WINDOWS
+
+ROOT = Path(__file__).parents[3]
+MINUTE_MS = 60_000
+START_MS = 1_700_000_000_000
+
+
+def samples_of(values: Any, apart_ms: int = MINUTE_MS) -> Samples:
+    at = START_MS + apart_ms * np.arange(len(values))
+    return Samples(at, at, np.asarray(values, np.float64), np.ones(len(values), np.bool_))
+
+
+def labels_of(path: Path) -> list[Labelled]:
+    return labelled(path.parent / "anomaly_windows_ms.json" if path == LATENCY else WINDOWS, [path.name])
+
+
+def series(path: Path) -> Samples:
+    batch = read_series(path)
+    return Samples(batch.ts_ms, batch.ts_ms, batch.value, batch.ok)
+
+
+@pytest.mark.parametrize("path", SERIES, ids=lambda path: path.stem)
+def test_all_failures_of_a_real_series_are_caught_without_a_false_trip(path: Path) -> None:
+    """A single rule can do it on each of the three, so the suggestion does."""
+    search = Search(Judge(series(path)), labels_of(path))
+    found = search.best(measures(series(path), "value"))
+    assert found is not None
+    assert (found.outcome.caught, found.outcome.false_trips) == (len(search.windows), 0)
+    assert min(found.from_threshold, found.to_threshold) <= max(found.from_threshold, found.outcome.rule.threshold)
+
+
+walks = st.lists(st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 5.0, 5.5, 8.0, 20.0]), min_size=30, max_size=160)
+spans = st.lists(st.tuples(st.integers(0, 150), st.integers(1, 30)), min_size=1, max_size=3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(values=walks, labels=spans, apart=st.sampled_from([MINUTE_MS, 7_000]), grace_ms=st.sampled_from([0, 90_000]))
+def test_no_setting_of_the_grid_is_better(values: list[float], labels: Any, apart: int, grace_ms: int) -> None:
+    """Judging every setting by a replay finds none that catches more, or as much with fewer false trips; and no bound
+    promises less than a setting does."""
+    history = samples_of(values, apart)
+    windows = sorted(Labelled(START_MS + apart * at, START_MS + apart * (at + long)) for at, long in labels)
+    judge = Judge(history)
+    search = Search(judge, windows, grace_ms, 120)
+    tried = measures(history, "m")
+    found = search.best(tried)
+    best = (0, 0)
+    for measure in tried:
+        told = course(judge, measure)
+        assert told is not None
+        limits = Limits(told, measure.rule, search.windows, grace_ms, judge.first_ms)
+        for step in thresholds(told.high, max(1, 120 // len(tried))):
+            done = search.outcome(measure.at(measure.sign * step))
+            assert limits.caught(step) >= done.caught
+            assert limits.false_trips(step) <= done.false_trips
+            if done.caught == limits.caught(step) and done.latency_ms is not None:
+                assert limits.latency(step) <= done.latency_ms
+            best = max(best, (done.caught, -done.false_trips))
+    if found is None:
+        assert best[0] == 0
+    else:
+        assert (found.outcome.caught, -found.outcome.false_trips) == best
+
+
+def test_judging_is_replaying() -> None:
+    """The judge, with and without what rules share, tells what a backtest of the same settings tells."""
+    history, windows = series(LATENCY), labels_of(LATENCY)
+    judge = Judge(history)
+    frame = pl.DataFrame({"ts_ms": history.ts_ms, "value": history.value})
+    for measure in measures(history, "value")[3:16:6]:
+        rules = [measure.at(threshold) for threshold in (44.0, 46.0, 52.0, 1.5)]
+        cuts = judge.cuts(rules)
+        for rule in rules:
+            tally = Tally(windows, kept=False)
+            assert judge.follow(rule, tally, cuts)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                done = backtest(rule, frame, windows=windows).summary.to_dicts()[0]
+            assert (tally.trips, tally.false_trips) == (done["trips"], done["false_trips"])
+            assert (len(tally.latencies()), tally.time_in["open"]) == (done["caught"], done["open_ms"])
+
+
+@settings(max_examples=6, deadline=None)
+@given(values=walks, seed=st.integers(0, 99))
+def test_the_order_of_rows_and_labels_changes_nothing(values: list[float], seed: int) -> None:
+    rows = samples_of(values)
+    frame = pl.DataFrame({"ts_ms": rows.ts_ms, "value": rows.value})
+    windows = [[START_MS, START_MS + 5 * MINUTE_MS], [START_MS + 20 * MINUTE_MS, START_MS + 25 * MINUTE_MS]]
+    one = suggest(frame, windows=windows, settings=60)
+    other = suggest(frame.sample(fraction=1, shuffle=True, seed=seed), windows=windows[::-1], settings=60, sort=True)
+    assert one.rules == other.rules
+    assert suggest(frame).rules == suggest(frame.sample(fraction=1, shuffle=True, seed=seed), sort=True).rules
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0], [5.0] * 200, [0.0] * 199 + [1e300], [-1e300, 1e300] * 50, [float(i) for i in range(9)]]
+)
+@pytest.mark.parametrize("windows", [None, [[START_MS, START_MS + MINUTE_MS]]])
+def test_poor_samples_are_taken_soberly(values: list[float], windows: Any) -> None:
+    """One sample, constants, extremes: an answer, never a crash; and what is suggested keeps the budget."""
+    rows = samples_of(values)
+    found = suggest(pl.DataFrame({"ts_ms": rows.ts_ms, "value": rows.value}), windows=windows, settings=200)
+    assert found.why
+    assert len(found.frame) == len(found.rules)
+    if windows is None:
+        assert found.frame["incidents"].sum() == 0
+
+
+def test_what_is_no_number_or_nothing_is_refused() -> None:
+    with pytest.raises(Invalid, match="no sample"):
+        suggest(pl.DataFrame({"ts_ms": [], "value": []}, {"ts_ms": pl.Int64, "value": pl.Float64}))
+    with pytest.raises(Invalid):
+        suggest(pl.DataFrame({"ts_ms": [START_MS], "value": [float("nan")]}))
+    with pytest.raises(Invalid, match="several metrics"):
+        suggest(pl.DataFrame({"ts_ms": [START_MS] * 2, "value": [1.0, 2.0], "metric": ["a", "b"]}))
+
+
+def test_a_budget_is_kept_and_an_incident_does_not_hide_the_next() -> None:
+    """Four weeks of a daily course with two incidents: with one trip a week the breaker trips in them alone."""
+    hours = np.arange(4 * 7 * 24 * 12) / 12
+    noise = np.random.default_rng(7).gamma(2.0, 2.0, len(hours))
+    values = 100 + 50 * np.sin(hours / 24 * 2 * np.pi) + noise
+    values[4000:4024] += 400
+    values[7000:7012] += 300
+    rows = samples_of(values, 300_000)
+    frame = pl.DataFrame({"ts_ms": rows.ts_ms, "value": rows.value})
+    found = suggest(frame, trips_a_week=1)
+    assert found.run is not None
+    high = found.frame.row(by_predicate=pl.col("op") == "gt", named=True)
+    assert 160 < high["threshold"] < 400
+    moves = [one for run in found.run.runs for one in run.tally.effects if isinstance(one, Transition)]
+    trips = {int(np.searchsorted(rows.at, move.ts_ms)) // 1000 for move in moves if move.curr == "open"}
+    assert trips == {4, 7}
+    assert suggest(frame, trips_a_week=0).frame["incidents"].sum() == 0
+
+
+def test_only_the_threshold_of_a_given_rule_is_chosen() -> None:
+    rule = {"name": "slow", "metric": "latency", "kind": "avg", "op": "gt", "window_ms": 600_000, "min_count": 2}
+    rule |= {"eval_interval_ms": 60_000, "cooldown_ms": 1_800_000}
+    found = suggest(LATENCY, rule=rule, columns={"ts_ms": "timestamp"}, windows=labels_of(LATENCY), settings=30)
+    ((name, fields),) = found.rules.items()
+    assert name == "slow"
+    assert {key: fields[key] for key in rule if key != "name"} == {k: v for k, v in rule.items() if k != "name"}
+    assert found.frame["caught"][0] == 3
+
+
+def test_what_tells_apart_lies_between_the_values() -> None:
+    assert thresholds(np.array([1.0, 3.0, 3.0, 7.0, -np.inf]), 10) == [5.0, 2.0]
+    assert thresholds(np.array([2.0, 2.0]), 10) == []
+    many = thresholds(np.arange(5000.0), 100)
+    assert len(many) <= 100
+    assert many[:50] == [4998.5 - i for i in range(50)]
+    assert isinstance(measures(samples_of([1.0, 2.0]), "m")[0], Measure)
+
+
+def test_the_guides_commands_print_what_it_shows(tmp_path: Path) -> None:
+    """The blocks of docs/guides/suggest.md, run as they stand there; what they print is a file of rules."""
+    (tmp_path / "api").symlink_to(ROOT / "api")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    page = (ROOT / "docs" / "guides" / "suggest.md").read_text()
+    for script in re.findall(r"```bash\n(.*?)```", page, re.DOTALL):
+        done = subprocess.run(
+            ["bash", "-ec", script.replace("uv run breakers", "breakers")],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert yaml.safe_load(done.stdout)["breakers"]
+        if "--out" in script:
+            assert (tmp_path / "latency.yaml").read_text() == done.stdout
+            assert "latency-stddev-high" in (tmp_path / "report.html").read_text()
+            for trip in re.findall(r"trip 2014.*", page):
+                assert trip in done.stderr
+
+
+def test_the_example_goes_from_parquet_to_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = runpy.run_path(str(ROOT / "examples" / "suggest.py"))
+    assert done["run"].summary["caught"].to_list() == [1]
+    assert done["run"].summary["false_trips"].to_list() == [0]
+    assert (tmp_path / "report.html").exists()
