@@ -24,6 +24,7 @@ from api.launch.bootstrap import prepare, whereabouts
 from api.launch.join import address_of, check_token
 from api.launch.ray_environment import NotStarted, prepare_driver, take_data_dir
 from api.launch.ray_token import MODE, use_of_cluster
+from api.launch.serve_proxies import port_in_use, start_proxies
 from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.errors import BreakersError, Invalid, Unavailable
 from breaker_actors.settings import Settings, load_settings
@@ -38,8 +39,6 @@ PACKAGE = "breaker-actors"
 READY_WITHIN_S = 120.0
 PROBE_S = 60.0
 REACH_S = 3.0
-IN_USE = ("Address already in use", "cannot bind socket")
-"""What HAProxy and the kernel say of a port that somebody has."""
 # Of a replica's ongoing requests. Streams are ongoing for as long as they live, and a replica bears about 2,000: at
 # half of that there is room for those that come back when another replica is lost. Requests proper take a millisecond:
 # a thousand of them waiting is a second of work, which is as good a time for another replica.
@@ -171,13 +170,12 @@ class Deployment:
 
     def _start_proxies(self) -> None:
         """Nothing happens to those that run already."""
-        from ray import serve
         from ray.serve.config import HTTPOptions
 
         from api.launch.serve_app import LOGGING
 
         options = HTTPOptions(host=self._settings.host, port=self._settings.port)
-        serve.start(proxy_location=self._proxies, http_options=options, logging_config=LOGGING)
+        start_proxies(self._warn, proxy_location=self._proxies, http_options=options, logging_config=LOGGING)
         self._tell("proxies run")
         if self._settings.database_url is None:
             self._warn("SQLite: all of it runs on this node alone; for a cluster set BREAKERS_DATABASE_URL")
@@ -200,11 +198,10 @@ def _serve_told(port: int) -> Iterator[None]:
     except BreakersError:
         raise
     except Exception as error:
-        said = str(error)
-        if any(words in said for words in IN_USE):
+        if port_in_use(error):
             why = f"port {port} is in use on a node of the cluster; what a lost head left there ends within a minute"
             raise NotStarted(f"{why}, `ray stop` ends it at once") from None
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise NotStarted(f"Ray Serve did not start: {lines[-1] if lines else type(error).__name__}") from None
 
 

@@ -46,8 +46,10 @@ _EVERYWHERE = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     # Serve replaces a dead HAProxy after three checks that failed: nobody is served meanwhile, by default for 30 s.
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5",
-    # It ends a proxy that is not up after three times this, and a start with it: a busy machine needs more than 15 s.
+    # It ends a proxy that is not up after three times this: a busy machine needs more than 15 s. The proxy gives its
+    # HAProxy as long.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
+    "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": "60",
     # Nothing in the app blocks its loop for long, so it needs none of its own: messages would change threads twice.
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     # HTTP servers behind HAProxy listen on the node's address and on loopback, not where HAProxy does, and to it alone.

@@ -38,6 +38,7 @@ from api.launch.ray_environment import (
 )
 from api.launch.ray_tls import use_own_pair
 from api.launch.ray_token import use_own_token
+from api.launch.serve_proxies import controller_runs, reason, start_proxies
 from breaker_actors.clock import Clock, SystemClock, rfc3339
 from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
@@ -55,8 +56,6 @@ STARTED = b"\xff"
 VITAL = ("gcs_server", "raylet")
 LOOK_EACH = 10
 """Of the looks for a signal while a service starts, this one also looks at its processes: every half second."""
-REASON_MAX = 500
-"""Characters of what Ray says when it does not start."""
 
 
 class Service:
@@ -196,7 +195,6 @@ class Service:
 
     def _start_proxies(self) -> None:
         with self._phase("serve"):
-            from ray import serve
             from ray.serve.config import HTTPOptions
 
             from api.launch.serve_app import LOGGING
@@ -214,7 +212,7 @@ class Service:
                 ssl_keyfile=str(pair.key) if pair else None,
             )
             with _not_started("Ray Serve"):
-                serve.start(http_options=http_options, logging_config=LOGGING)
+                start_proxies(self._warn, http_options=http_options, logging_config=LOGGING)
 
     def _start_actors(self) -> None:
         with self._phase("actors"):
@@ -227,14 +225,13 @@ class Service:
     def _start_replicas(self, proxies: Future[None]) -> None:
         """Hands Serve the application as soon as its controller is there; HAProxy may still be starting."""
         with self._phase("replicas"):
-            import ray
             from ray import serve
 
             from api.launch.serve_app import application, build_app
 
             target = serve.RunTarget(application(self._settings, self._build or build_app), name=NAMESPACE)
             deadline = self._clock.monotonic() + READY_WITHIN_S
-            while not proxies.done() and not _exists(ray, "SERVE_CONTROLLER_ACTOR", "serve"):
+            while not proxies.done() and not controller_runs():
                 if self._clock.monotonic() > deadline:
                     raise NotStarted("Ray Serve did not start in time")
                 _pause(0.05)
@@ -319,19 +316,11 @@ def _not_started(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise NotStarted(f"{name} did not start: {str(error)[:REASON_MAX]}") from error
+        raise NotStarted(f"{name} did not start: {reason(error)}") from error
 
 
 def _pause(seconds: float) -> None:
     threading.Event().wait(seconds)
-
-
-def _exists(ray: Any, name: str, namespace: str) -> bool:
-    try:
-        ray.get_actor(name, namespace=namespace)
-    except ValueError:
-        return False
-    return True
 
 
 def _import_serve() -> None:

@@ -189,11 +189,16 @@ def test_a_service_that_was_killed_and_started_again(tmp_path: Path) -> None:
     with patient.fed(live):
         time.sleep(4.0)
     live.crash()
-    live = LiveService(tmp_path / "data")
+    with first_door_killed() as killed:
+        live = LiveService(tmp_path / "data")
     try:
         with patient.fed(live):
             patient.assert_recovered()
         assert any(map(patient.swallowed, patient.outages()))
+        assert killed
+        assert "a proxy of Ray Serve did not start at once, and is started again: HAProxy crashed" in "".join(
+            live.output
+        )
     finally:
         live.stop()
 
@@ -221,6 +226,29 @@ def test_a_shut_door_is_no_silence(live: LiveService, how: str) -> None:
                 time.sleep(0.1)
         patient.assert_recovered()
     assert any(map(patient.swallowed, patient.outages()))
+
+
+@contextmanager
+def first_door_killed() -> Iterator[list[int]]:
+    """Ends the first HAProxy that is started meanwhile before it listens: once, the next one is left alone."""
+    killed: list[int] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not killed and not over.wait(0.005):
+            for pid, line in tree_of(os.getpid()).items():
+                if "haproxy.cfg" in line and "haproxy.py" in line:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                    break
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        watcher.join()
 
 
 def doors(live: LiveService) -> list[int]:

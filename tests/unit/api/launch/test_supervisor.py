@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from api.cli.errors import FAILED, one_line_errors
-from api.launch import driver, processes
+from api.launch import driver, processes, serve_proxies
 from api.launch.log_lines import LogLines
 from api.launch.ray_environment import NotStarted
 from api.launch.supervisor import Service, run
@@ -186,6 +186,7 @@ def test_what_ray_says_is_one_line(
     monkeypatch.setattr(driver, "join", fail)
     with warnings.catch_warnings(action="ignore"):
         monkeypatch.setattr("ray.serve.start", fail)
+    monkeypatch.setattr(serve_proxies, "controller_runs", lambda: False)
     service = Service(Settings(data_dir=tmp_path / "data"))
     service._folder = tmp_path
     start = service._start_ray if part == "Ray" else service._start_proxies
