@@ -13,6 +13,7 @@ import httpx
 import typer
 
 from api.cli.admin_client import key_given, read_or_ask
+from api.cli.channel_client import ChannelClient
 from api.cli.mapping_client import MappingClient
 from api.cli.project_client import heeded
 from api.cli.rules_client import RulesClient
@@ -38,7 +39,7 @@ Insecure = Annotated[
 WhichBreaker = Annotated[str, typer.Argument(help="Name or id of the breaker.", metavar="NAME")]
 
 
-class BreakerClient(MappingClient, RulesClient):
+class BreakerClient(ChannelClient, MappingClient, RulesClient):
     """Speaks about the breakers of one project."""
 
     def breakers(self) -> list[dict[str, Any]]:

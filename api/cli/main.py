@@ -17,6 +17,7 @@ from api.cli import audit as cli_audit
 from api.cli import backfills as cli_backfills
 from api.cli import backtest as cli_backtest
 from api.cli import breakers as cli_breakers
+from api.cli import channels as cli_channels
 from api.cli import cluster as cli_cluster
 from api.cli import console as cli_console
 from api.cli import db as cli_db
@@ -55,6 +56,7 @@ for group in (
     cli_admin.orgs,
     cli_admin.projects,
     cli_db.db,
+    cli_channels.channels,
     cli_deliveries.deliveries,
     cli_mappings.mappings,
     cli_aside.aside,

@@ -103,7 +103,7 @@ def test_the_columns_walk(beside: Path) -> None:
 
 
 def test_the_channel_walk(beside: Path) -> None:
-    script, _ = blocks(GUIDES / "notifications.md", "bash")
+    script, _, _ = blocks(GUIDES / "notifications.md", "bash")
     done = shell(script, beside)
     tested, listed, deleted = done.stdout.splitlines()
     assert json.loads(tested)["code"] == "send_failed", done.stdout + done.stderr
@@ -112,8 +112,17 @@ def test_the_channel_walk(beside: Path) -> None:
     assert deleted == "204"
 
 
+def test_the_channel_commands_walk(beside: Path) -> None:
+    _, script, _ = blocks(GUIDES / "notifications.md", "bash")
+    done = shell("set -e\n" + script, beside)
+    made, *listed, changed, tested, removed = done.stdout.splitlines()
+    assert f"pager\twebhook\tenabled\ttrip recover\t{made}" in listed, done.stdout + done.stderr
+    assert (changed, tested, removed) == (f"changed {made}", "not sent", f"removed {made}")
+    assert "hush" not in done.stdout
+
+
 def test_the_mute_walk(beside: Path) -> None:
-    _, script = blocks(GUIDES / "notifications.md", "bash")
+    _, _, script = blocks(GUIDES / "notifications.md", "bash")
     done = shell("set -e\n" + script, beside)
     assert done.returncode == 0, done.stderr
     preview, listed, _, ended, nights = done.stdout.splitlines()

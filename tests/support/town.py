@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,18 @@ class Town:
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
-    folder, ready, stop = tmp_path_factory.mktemp("town"), threading.Event(), asyncio.Event()
+    with town_of(tmp_path_factory.mktemp("town")) as found:
+        yield found
+
+
+@contextmanager
+def town_of(folder: Path, **settings: Any) -> Iterator[Town]:
+    """One in a folder, with settings of its service."""
+    ready, stop = threading.Event(), asyncio.Event()
     found: list[Town] = []
 
     async def run() -> None:
-        async with service(folder / "service") as s:
+        async with service(folder / "service", **settings) as s:
             _, key = await s.store.create_key(s.project.org_id, "user", "u", 1)
             with socket.create_server(("127.0.0.1", 0)) as listening:
                 port = listening.getsockname()[1]
