@@ -15,6 +15,7 @@ from api.console.asking import ask
 from api.console.blueprint import blueprint
 from api.console.looks import page, span
 from api.console.project import open_project
+from api.context.replica import replica
 
 ROWS = 25
 FIELDS_MAX, SHORT, LONG = 60, 60, 4_000
@@ -44,10 +45,12 @@ PLACES = {
     "mute": "mutes/{}",
     "key": "keys",
     "project": "",
-    "router": "routers",
+    "router": "routers/{}",
 }
 """Where what was changed is shown, by the first word of an action."""
 GONE = ("delete", "revoke")
+LINKS = ("router.link", "router.unlink")
+"""Entries that have ids and no names."""
 _OVER = re.compile(r"[\r\n]")
 
 
@@ -142,6 +145,8 @@ async def audit(project_id: str) -> Response:
         "cursor": wanted["cursor"],
     }
     found = (await ask("GET", "/audit" if of_org else f"/projects/{project.id}/audit", None, asked)).body
+    links = not of_org and any(row["action"] in LINKS for row in found["entries"])
+    names = await _names_of(project.id) if links else {}
     base = ({"of": "organisation"} if of_org else {}) | {
         name: wanted[name] for name in ("action", "target") if wanted[name]
     }
@@ -150,20 +155,39 @@ async def audit(project_id: str) -> Response:
         project=project,
         of_org=of_org,
         wanted=wanted,
-        entries=[entry_of(row, "" if of_org else f"/console/p/{project.id}") for row in found["entries"]],
+        entries=[entry_of(row, "" if of_org else f"/console/p/{project.id}", names) for row in found["entries"]],
         actions=ORG_ACTIONS if of_org else ACTIONS,
         older=_address(base | {"cursor": found["next_cursor"]}) if found["next_cursor"] else None,
         newest=_address(base) if wanted["cursor"] else None,
     )
 
 
-def entry_of(row: Mapping[str, Any], root: str) -> Entry:
-    """An entry of the log for eyes. `root`: of the project's screens, "" where it is of none."""
+async def _names_of(project_id: str) -> dict[str, str]:
+    """The names of breakers, and of routers that have some, by id."""
+    rows = (await replica().indexes.get(project_id)).rows.values()
+    return {id_: name for row in rows for id_, name in ((row.id, row.name), *row.routers.items())}
+
+
+def entry_of(row: Mapping[str, Any], root: str, names: Mapping[str, str] | None = None) -> Entry:
+    """An entry of the log for eyes. `root`: of the project's screens, "" where it is of none; `names`: of what is known
+    by its id alone."""
+    if row["action"] in LINKS:
+        return _link_entry(row, root, names or {})
     changes = changes_of(row["before"], row["after"])
     sides = (row["after"] or {}, row["before"] or {})
     name = next((shortened(side[what]).short for what in ("name", "comment") for side in sides if side.get(what)), "")
     more = max(0, len(changes) - FIELDS_MAX)
     return Entry(row, *_sentence(row, name, changes), _place(row, root), changes[:FIELDS_MAX], more, _why(row))
+
+
+def _link_entry(row: Mapping[str, Any], root: str, names: Mapping[str, str]) -> Entry:
+    """Of links the breakers alone that came and went, by name where they have one still."""
+    old, new = ((row[side] or {}).get("breaker_ids") or [] for side in ("before", "after"))
+    gone, come = ([id_ for id_ in these if id_ not in set(those)] for these, those in ((old, new), (new, old)))
+    told = [shortened(", ".join(names.get(id_, id_) for id_ in ids)) if ids else None for ids in (gone, come)]
+    changes = [Change("breakers", *told)] if gone or come else []
+    name = shortened(names.get(row["target_id"], "")).short if row["target_id"] in names else ""
+    return Entry(row, DID[row["action"]], name, "", _place(row, root), changes, 0, "")
 
 
 def _sentence(row: Mapping[str, Any], name: str, changes: list[Change]) -> tuple[str, str, str]:

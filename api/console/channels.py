@@ -23,7 +23,7 @@ from api.console.unreached import failure, silences_of
 from api.context.current import authorized_project
 from api.context.replica import replica
 from api.openapi.words import words_of
-from api.wire.remarks import NO_MAIL_SERVER, channel_remarks
+from api.wire.remarks import CANNOT_WORK, NO_MAIL_SERVER, channel_remarks
 from breaker_actors.store.rows import DEAD_LOOKED_AT, DeliveryQuery, DeliveryRow
 
 ROWS = 25
@@ -131,12 +131,13 @@ class Quiet(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A channel on the screen. `quiet`: why nothing is tried now; `remarks`: what keeps it from working; `last`: its
-    newest delivery; `dead`: how many were given up lately."""
+    """A channel on the screen. `quiet`: why nothing is tried now; `remarks`: what is wrong with how it is set up, and
+    whether it `can_send` all the same; `last`: its newest delivery; `dead`: how many were given up lately."""
 
     channel: dict[str, Any]
     quiet: Quiet | None
     remarks: list[str]
+    can_send: bool
     last: DeliveryRow | None
     dead: int
 
@@ -283,11 +284,14 @@ async def quiet_of(project_id: str) -> dict[str, Quiet]:
 async def _line(project_id: str, channel: dict[str, Any], quiet: Quiet | None) -> Line:
     titles = {f"config.{field.name}": field.title for field in FIELDS[channel["channel"]]}
     found = channel_remarks(channel["channel"], channel["config"])
+    can_send = all(told.code != CANNOT_WORK for told in found)
     remarks = [f"{titles.get(told.field, told.field)} {told.message}." for told in found]
     if channel["channel"] == "email" and replica().settings.smtp_host is None:
         remarks.append(NO_MAIL_SERVER.message)
+        can_send = False
     last = await last_of(project_id, channel["id"])
-    return Line(channel, quiet, remarks, last, await replica().outbox.dead_deliveries(project_id, channel["id"]))
+    dead = await replica().outbox.dead_deliveries(project_id, channel["id"])
+    return Line(channel, quiet, remarks, can_send, last, dead)
 
 
 async def last_of(project_id: str, channel_id: str) -> DeliveryRow | None:

@@ -30,6 +30,8 @@ JSON = "application/json"
 LEAST_MS = 1_000
 FRESH_S = 4.0
 """What was read so long ago is drawn again."""
+AWAY_MAX = 100
+"""Stretches without the service that are drawn, the newest."""
 GAPS_MAX = 3
 """Stretches without the service that are told, the newest."""
 EVENTS_MAX = 1_000
@@ -61,6 +63,7 @@ async def chart(project_id: str, breaker_id: str) -> Response:
         "seen": "machine" if row.controls.mode == "observe" else "callers",
         "open_ms": sum(end - begin for state, begin, end in stays if state == "open"),
         "half_open_ms": sum(end - begin for state, begin, end in stays if state == "half_open"),
+        "away": [],
         "at": [],
         "value": [],
         "notes": notes,
@@ -145,8 +148,16 @@ def values_of(kept: Kept, late: Callable[[], bool], from_ms: int, to_ms: int) ->
         "hole_ms": hole_ms,
         "samples": kept.samples,
         "newest_ms": kept.last_ms,
+        "away": away_of(kept, from_ms)[-AWAY_MAX:],
         "notes": told_of(kept, from_ms),
     }
+
+
+def away_of(kept: Kept, from_ms: int) -> list[tuple[int, int]]:
+    """Stretches that ended later, in which no samples could be taken."""
+    from pipelines.away import joined
+
+    return joined(gap for gap in kept.gaps if gap[1] > from_ms)
 
 
 def told_of(kept: Kept, from_ms: int | None = None) -> list[str]:
@@ -156,7 +167,7 @@ def told_of(kept: Kept, from_ms: int | None = None) -> list[str]:
         found.append(f"Only the newest {kept.samples:,} samples are looked at, since {instant(kept.first_ms)}.")
     elif from_ms is not None and kept.first_ms > from_ms:
         found.append(f"Recorded samples begin at {instant(kept.first_ms)}.")
-    away = [gap for gap in kept.gaps if from_ms is not None and gap[1] > from_ms]
+    away = [] if from_ms is None else away_of(kept, from_ms)
     found += [f"No samples could be taken from {instant(a)} to {instant(b)}." for a, b in away[-GAPS_MAX:]]
     if from_ms is not None and kept.samples and kept.last_ms < from_ms:
         found.append(f"No sample has come since {instant(kept.last_ms)}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from breaker_actors.core.model import StateWord
@@ -11,6 +11,8 @@ from breaker_actors.store.rows import EventRow
 SPANS = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
 YOUNG_MS = 60_000
 """So much is shown at least, also of what is younger."""
+SHADE_MIN = 2
+"""A shade is so wide at least, or nobody sees it."""
 LANES_MAX, COLUMNS = 30, 600
 """Lanes of a picture, and how finely time is drawn: within a column the state that lets the fewest calls through."""
 RANK: dict[StateWord, int] = {"closed": 0, "half_open": 1, "open": 2}
@@ -39,6 +41,13 @@ class Lane(NamedTuple):
     open_ms: int
     last: StateWord
     bands: list[Band]
+
+
+class Shade(NamedTuple):
+    """Where a picture is covered, in columns: nobody knows what was then."""
+
+    x: int
+    width: int
 
 
 class Picture(NamedTuple):
@@ -73,6 +82,17 @@ def drawn(
     since_ms = max(since_ms, min(until_ms - YOUNG_MS, *(begin_ms for _, begin_ms, _ in shown))) if shown else since_ms
     lanes = [_lane(moves, begin_ms, end_ms, (since_ms, until_ms)) for moves, begin_ms, end_ms in shown]
     return Picture(since_ms, until_ms, lanes, len(of), cut)
+
+
+def shades(picture: Picture, stretches: Iterable[tuple[int, int]]) -> list[Shade]:
+    """Those of stretches of time that touch the picture. Pure."""
+    found = list[Shade]()
+    for from_ms, to_ms in stretches:
+        if from_ms < picture.until_ms and to_ms > picture.since_ms:
+            first, last = (_column(ms, picture.since_ms, picture.until_ms) for ms in (from_ms, to_ms))
+            x = min(max(first, 0), COLUMNS - SHADE_MIN)
+            found.append(Shade(x, max(SHADE_MIN, last - x)))
+    return found
 
 
 def _known(moves: Sequence[EventRow], since_ms: int, until_ms: int, made: Mapping[str, int] | None) -> tuple[int, int]:

@@ -93,9 +93,11 @@ class Desk:
 
         return await self._run(work, left, holders or callers())
 
-    async def aside(self, todo: Callable[[], T]) -> T:
+    async def aside(self, todo: Callable[[], T], *, with_log: bool = False) -> T:
         """The same of what needs no samples, and is too slow for the loop, for the current request. Raises
-        Overloaded."""
+        Overloaded, and, where `todo` reads the log and this process has none, Unavailable."""
+        if with_log:
+            self._check_log()
         return await self._run(todo, asyncio.Event(), callers())
 
     def _check_log(self) -> None:

@@ -33,7 +33,7 @@ WRONG = {
     "invalid_ts_ms": "there is no time, or it is no whole number of milliseconds",
     "ts_ms_too_old": "the time is too old",
     "ts_ms_in_future": "the time is too far ahead",
-    "invalid_value": "the value is no finite number",
+    "invalid_value": "the value is not a finite number",
     "invalid_ok": "ok is neither true nor false",
     "invalid_tags": "the tags are no texts by name, or too many",
     "invalid_trace_id": "the trace id is no text, or too long",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import nsmallest
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from quart import Response
 
+from api.console.absences import Absence, absences_of
 from api.console.blueprint import blueprint
 from api.console.breaker_facts import trace_of
 from api.console.finding import KINDS, SOURCES, Found, asked_timeline, find, meant
-from api.console.lanes import SPANS
+from api.console.lanes import SPANS, shades
 from api.console.looks import is_part, page
 from api.console.project import managed_project
 from api.console.strip import pictured
@@ -26,7 +28,7 @@ NAMES_MAX = 100
 
 
 class Move(NamedTuple):
-    """A row of the screen."""
+    """A row of the screen. `absences`: of the service, that ended between it and the move above it."""
 
     event: EventRow
     reason: str
@@ -34,6 +36,7 @@ class Move(NamedTuple):
     by: str
     comment: str
     trace: str | None
+    absences: list[Absence]
 
 
 @blueprint.get("/p/<project_id>/timeline")
@@ -46,11 +49,16 @@ async def timeline(project_id: str) -> Response:
     if breaker_id is not None:
         found = await find(project, asked, breaker_id)
         picture = await pictured(project, breaker_id, asked.span, asked.source, index)
+    absences = await absences_of(project, asked.span) if picture is not None and asked.source != "backfill" else None
+    above = placed(absences.all if absences else (), [row.ts_ms for row in found.events], bool(asked.cursor))
     return await page(
         "timeline.html",
         project=project,
         asked=asked,
-        moves=await _moves(project, found.events),
+        moves=await _moves(project, found.events, above),
+        below=[] if found.cursor else above[-1],
+        absences=absences,
+        shades=shades(picture, absences.all) if picture and absences else [],
         found=found,
         picture=picture,
         choices=choices,
@@ -65,7 +73,22 @@ async def timeline(project_id: str) -> Response:
     )
 
 
-async def _moves(project: ProjectRow, events: Sequence[EventRow]) -> list[Move]:
+def placed(absences: Sequence[Absence], moves_ms: Sequence[int], is_later_page: bool) -> list[list[Absence]]:
+    """Absences, newest first, above the newest move that is not newer than their end; in the last place those below
+    all moves. `moves_ms`: newest first. On a later page those above its first move stand on an earlier one. Pure."""
+    ends = [None, *moves_ms, None]
+    found = [
+        [
+            one
+            for one in reversed(absences)
+            if (newer is None or one.to_ms <= newer) and (older is None or one.to_ms > older)
+        ]
+        for newer, older in pairwise(ends)
+    ]
+    return [[], *found[1:]] if is_later_page else found
+
+
+async def _moves(project: ProjectRow, events: Sequence[EventRow], above: Sequence[list[Absence]]) -> list[Move]:
     told: dict[int, list[DeliveryRow]] = {}
     live = [row.sequence for row in events if row.source == "live"]
     if project.trace_id_url_template and live:
@@ -78,8 +101,9 @@ async def _moves(project: ProjectRow, events: Sequence[EventRow]) -> list[Move]:
             by=for_line(row.by or "", 200),
             comment=for_line(row.comment or "", 500),
             trace=trace_of(told.get(row.sequence, ())) if row.source == "live" else None,
+            absences=absences,
         )
-        for row in events
+        for row, absences in zip(events, above, strict=False)
     ]
 
 

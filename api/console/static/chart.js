@@ -9,10 +9,13 @@
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
     return made;
   };
-  const number = (x) => x === null || x === undefined ? "–" : Math.abs(x) >= 1e6 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(3) : String(+x.toPrecision(6));
+  // as the server writes figures: whole ones in full, others with four digits that count, thousands apart
+  const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 }), digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+  const figure = (x) => (Number.isInteger(x) || Math.abs(x) >= 1e4 ? whole : digits).format(x);
+  const number = (x) => x === null || x === undefined ? "–" : Math.abs(x) >= 1e15 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(3) : figure(x);
   // a value as it is shown: rates are percent
   const amount = (x, of) => x === null || x === undefined ? "–" : number(x * (of.times || 1)) + (of.unit || "");
-  const span = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : window.console_page.span(ms));
+  const span = (ms) => (ms && ms < 1000 ? `${Math.round(ms)} ms` : window.console_page.span(ms));
   const time = (ms) => window.console_page.absolute(ms);
   const COLOURS = { open: "open", half_open: "half", closed: "closed" };
 
@@ -58,11 +61,26 @@
         const word = state, text = ctx.measureText(word).width;
         if (text + 10 * ratio < wide) {
           ctx.fillStyle = css("card");
-          ctx.fillRect(left + 3 * ratio, top + 3 * ratio, text + 6 * ratio, 15 * ratio);
+          ctx.fillRect(left + 3 * ratio, top + high - 17 * ratio, text + 6 * ratio, 15 * ratio);
           ctx.fillStyle = css(COLOURS[state]);
-          ctx.fillText(word, left + 6 * ratio, top + 5 * ratio);
+          ctx.fillText(word, left + 6 * ratio, top + high - 15 * ratio);
         }
       }
+    }
+  }
+
+  // Where no samples could be taken: upright lines over the states, of which nobody knows there.
+  function drawAway(plot, stretches) {
+    const { ctx, bbox } = plot, ratio = devicePixelRatio || 1;
+    for (const [from, to] of stretches) {
+      const left = Math.max(bbox.left, plot.valToPos(from, "x", true)), right = Math.min(bbox.left + bbox.width, plot.valToPos(to, "x", true));
+      if (right <= left) continue;
+      ctx.fillStyle = css("card");
+      ctx.fillRect(left, bbox.top, right - left, bbox.height);
+      ctx.fillStyle = css("dim");
+      ctx.globalAlpha = 0.45;
+      for (let x = left; x < right; x += 5 * ratio) ctx.fillRect(x, bbox.top, ratio, bbox.height);
+      ctx.globalAlpha = 1;
     }
   }
 
@@ -157,7 +175,7 @@
       series: [{}, ...data.series.map((one, i) => ({ label: one.name, stroke: () => strokes()[i % 2], width: 2, dash: one.dashed ? [6, 4] : undefined, points: { show: one.at.length < 3 }, spanGaps: false }))],
       axes: [axis({ space: 100, values: instants }), axis({ size: 62, space: 36, values: (_, splits) => splits.map((one) => amount(one, { times: data.times, unit: data.unit === " %" ? " %" : "" })) })],
       hooks: {
-        drawClear: [(one) => { if (data.strips.length === 1) inside(one, () => drawBands(one, data.strips[0], { ctx: one.ctx, left: one.bbox.left, top: one.bbox.top, high: one.bbox.height })); }],
+        drawClear: [(one) => { if (data.strips.length === 1) inside(one, () => drawBands(one, data.strips[0], { ctx: one.ctx, left: one.bbox.left, top: one.bbox.top, high: one.bbox.height })); inside(one, () => drawAway(one, data.away || [])); }],
         draw: [(one) => inside(one, () => drawThresholds(one, data.lines, data)), (one) => drawLanes(one, box, data.strips.length > 1 ? data.strips : [])],
         setCursor: [moved],
         setSelect: [(one) => {
@@ -267,9 +285,9 @@
       const empty = !data.at.length;
       part("told").textContent = window.console_page.local([data.refused, empty && !data.refused ? "No value in this span: no sample was counted." : "", ...data.notes].filter(Boolean).join(" "));
       part("all").hidden = !chosen;
-      plot.show({ from: data.from, to: data.to, hole_ms: data.hole_ms || 0, times: data.times, unit: data.unit, series: [{ name: "value", at: data.at, value: data.value, times: data.times, unit: data.unit }], lines: [["threshold", data.threshold, [7, 5]]], strips: [{ name: "state", bands: data.bands }] });
+      plot.show({ from: data.from, to: data.to, hole_ms: data.hole_ms || 0, times: data.times, unit: data.unit, series: [{ name: "value", at: data.at, value: data.value, times: data.times, unit: data.unit }], lines: [["threshold", data.threshold, [7, 5]]], strips: [{ name: "state", bands: data.bands }], away: data.away });
       const states = [...new Set(data.bands.map(([state]) => state))];
-      legend(part("legend"), [["value", `${data.kind} of ${data.metric}`], ["threshold", "threshold"], ...states.map((state) => [state, state])]);
+      legend(part("legend"), [["value", `${data.kind} of ${data.metric}`], ["threshold", "threshold"], ...states.map((state) => [state, state]), ...(data.away.length ? [["away", "service away"]] : [])]);
       figures(data);
       const rows = data.bands.slice(-ROWS).reverse().map(([state, from, to]) => [state, time(from), time(to), span(to - from)]);
       const left = data.bands.length - rows.length;

@@ -35,7 +35,8 @@
   form.addEventListener("input", (event) => { if (/^(all$|field-|op-|value-)/.test(event.target.name)) look(); });
 
   const lasts = form.querySelector("#lasts"), ends = form.querySelector("#ends");
-  const counts = () => { ends.disabled = lasts.value !== "until"; };
+  const until = [ends, form.querySelector('label[for="ends"]'), form.querySelector("#ends-hint")];
+  const counts = () => { ends.disabled = lasts.value !== "until"; for (const one of until) one.hidden = ends.disabled; };
   lasts.addEventListener("change", counts);
   counts();
 

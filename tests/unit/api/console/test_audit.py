@@ -147,3 +147,17 @@ def test_an_entry_lists_so_many_fields_at_most() -> None:
     entry = entry_of(row, "/p")
     assert (len(entry.changes), entry.more, entry.place) == (60, 39, "/p/b/1")
     assert entry_of(row, "").place is None
+
+
+async def test_links_are_told_by_the_names_of_what_came_and_went(world: World, ann: Visitor) -> None:
+    first, second = await world.breaker("checkout errors"), await world.breaker("checkout latency")
+    router_id = first.router_ids[0]
+    await world.call("POST", f"routers/{router_id}/breakers", json={"breaker_ids": [second.id]})
+    await world.call("DELETE", f"routers/{router_id}/breakers/{first.id}")
+    text = (await ann.page("audit?action=router.")).partition('<ol class="log">')[2]
+    unlinked, linked = (one for one in text.split("<li ")[1:] if "router.link" in one or "router.unlink" in one)
+    name = "checkout errors"  # a router that came with a breaker has its name
+    assert re.search(rf"linked breakers to the router\s+<a [^>]+routers/{router_id}\">{name}</a>", linked)
+    assert re.search(r"breakers</th><td>\s*<span class=\"dim\">not there</span>\s*</td><td>\s*checkout latency\s*</td>", linked)  # fmt: skip  # noqa: E501
+    assert re.search(r"breakers</th><td>\s*checkout errors\s*</td><td>\s*<span class=\"dim\">not there", unlinked)
+    assert first.id not in unlinked.partition("<table")[2]

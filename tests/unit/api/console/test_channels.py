@@ -221,3 +221,14 @@ async def test_who_may_not_sees_no_channel(world: World, guest: Visitor, ann: Vi
         assert (await guest.post(f"channels/{slack.id}{act}")).status == 403
         assert (await stranger.post(f"channels/{slack.id}{act}")).status == 404
     assert await channels_of(world) == [slack]
+
+
+async def test_what_can_not_send_is_not_shown_as_enabled(world: World, ann: Visitor) -> None:
+    """Mails without a mail server are given up one by one: no green word may stand beside that."""
+    body = {"channel": "email", "name": "SRE list", "config": {"to": ["sre@example.com"]}}
+    await world.call("POST", "notification-channels", json=body)
+    (made,) = await channels_of(world)
+    for text in (await ann.page("channels"), await ann.page(f"channels/{made.id}")):
+        assert "No mail server is set" in text
+        assert "can't send</span>" in text
+        assert ">enabled</span>" not in text

@@ -57,7 +57,7 @@ async def test_each_says_what_came_of_it(shop: Shop, ann: Visitor) -> None:
     assert "<i>503" not in text
     assert "&lt;i&gt;503" in text
     assert f"/b/{row.id}" in text
-    assert "event 1 of it" in text
+    assert "move 1 of it" in text
     assert "in 4 s" in text
     assert "next attempt" in text
     assert "/redrive" not in text

@@ -47,7 +47,7 @@ async def test_refused_samples_are_told_by_reason_with_an_example(world: World, 
     assert await send(world, row.router_ids[0], value="NaN", metric=HOSTILE) == 422
     assert await send(world, row.router_ids[0], ts_ms=1) == 422
     text = await ann.page("routers")
-    assert "the value is no finite number" in text
+    assert "the value is not a finite number" in text
     assert "the time is too old" in text
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)" in text

@@ -298,3 +298,10 @@ async def test_no_names_are_gathered_for_the_live_part(
     assert '<datalist id="names"><option value="a"></option></datalist>' in await ann.page("timeline")
     monkeypatch.setattr(timeline, "nsmallest", lambda *_: pytest.fail("nobody sees them"))
     await ann.page("timeline", part=True)
+
+
+async def test_a_value_beyond_its_threshold_is_told_apart(world: World, ann: Visitor) -> None:
+    row = await world.breaker("a")
+    await write(world, row.id, *outages(1))
+    trip, probe, end = (await ann.page("timeline?kind=trips"), await ann.page("timeline?reason=cooldown_elapsed"), await ann.page("timeline?kind=recoveries"))  # fmt: skip  # noqa: E501
+    assert ["gauge over" in text for text in (trip, probe, end)] == [True, False, False]
