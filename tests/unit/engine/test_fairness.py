@@ -65,6 +65,32 @@ async def test_a_project_at_its_share_of_the_log_is_refused_alone(
         assert await limits(s) == []
 
 
+async def test_an_organisation_with_many_projects_leaves_room_in_the_log(tmp_path: Path) -> None:
+    """However many shares it has: others are taken, and it again once there is room. Where it is the only one it may
+    have all."""
+    async with service(tmp_path, log_bytes_max=2 << 20, log_project_percent_max=25, **QUIET) as s:
+        mine = [s, *[await sibling(s) for _ in range(5)]]
+        greedy = [await one.breaker(window_ms=DAY_MS) for one in mine]
+        await s.cluster.retention.round()
+        assert await fill(mine[0], greedy[0].router_ids[0], 6) == ["ok"] * 6
+        other = await neighbour(s)
+        quiet = (await other.breaker(window_ms=DAY_MS)).router_ids[0]
+        await s.cluster.retention.round()
+        words = [(await fill(one, row.router_ids[0]))[-1] for one, row in zip(mine, greedy, strict=True)]
+        assert words == ["share_full"] * 6
+        await s.cluster.retention.round()
+        assert (await mine[5].send(greedy[5].router_ids[0], [1.0])).status == "share_full"
+        assert await fill(other, quiet, 6) == ["ok"] * 6
+        found = (await s.gateway.status()).limits
+        assert [(one.org_id is not None, one.limit) for one in found if one.project_id is None] == [(True, "log_bytes")]
+
+
+async def sibling(s: Service) -> Service:
+    """Another project of the same organisation."""
+    now = s.clock.now_ms()
+    return Service(s.cluster, await s.store.create_project(s.project.org_id, s.project.workspace_id, "sibling", now))
+
+
 async def taken(s: Service, router_id: str) -> bool:
     return (await s.send(router_id, [1.0])).status == "ok"
 
