@@ -250,7 +250,7 @@ class MoreFaults(msgspec.Struct, frozen=True):
 
 class LogFloor(msgspec.Struct, frozen=True, array_like=True):
     """What of a router's log is still needed: records above `offset` to catch up, and those received after `since_ms`
-    to fill windows again. None: nobody needs anything. `project_id` "": of a router that is gone."""
+    to fill windows again. None: nobody needs anything. `project_id` and `org_id` "": of a router that is gone."""
 
     router_id: str
     owner: str
@@ -258,6 +258,7 @@ class LogFloor(msgspec.Struct, frozen=True, array_like=True):
     offset: int | None
     since_ms: int | None
     project_id: str = ""
+    org_id: str = ""
 
 
 class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -460,7 +461,8 @@ class ProjectShare(msgspec.Struct, frozen=True, kw_only=True):
 
 class RouterFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting`: samples on their way into the log. `log_bytes`: by slot; two owners may write into one. `limits`: the
-    projects that have used up their share of a log, at most 100 / BREAKERS_LOG_PROJECT_PERCENT_MAX of each. `damaged`:
+    projects that have used up their share of a log, at most 100 / BREAKERS_LOG_PROJECT_PERCENT_MAX of each, and the
+    organisations that leave no more free than they use. `damaged`:
     routers into whose logs nothing is taken, a hundred at most. `fault`: why the log's last write failed, "" when it
     did not. `logs_ahead`: routers whose logs are ahead of the clock and take no samples until it gets there, a
     hundred at most; `ahead_ms`: the most that one is. `clock_doubted_ms`: by how much the wall clock is ahead of

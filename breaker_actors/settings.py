@@ -92,6 +92,11 @@ class Settings(BaseSettings):
         ge=1,
         description="samples all windows of a project hold in a BreakerActor; the oldest leave early",
     )
+    window_all_samples_max: int = Field(
+        40_000_000,
+        ge=1,
+        description="the same of all projects together; the largest projects are cut to a common size",
+    )
     max_body_bytes: int = Field(9 << 20, ge=1, description="largest request body as sent; more is 413")
     max_inflated_bytes: int = Field(
         4 << 20, ge=1, description="largest ingest body after gzip, or without it; more is 413"

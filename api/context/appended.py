@@ -9,8 +9,8 @@ from breaker_actors.messages import AppendResult
 
 FULL = {
     "share_full": (
-        "This project's share of the sample log is used up: its breakers still need what lies there. Shorter windows or"
-        " fewer samples need less.",
+        "This project's share of the sample log is used up, or its organisation's: breakers still need what lies there."
+        " Shorter windows or fewer samples need less.",
         "BREAKERS_LOG_PROJECT_PERCENT_MAX",
         10,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,37 +42,55 @@ class Asked(NamedTuple):
         return found
 
 
-class Names(NamedTuple):
+class _Named:
+    """Things by name. A document names tens of thousands: each is one look, however many the project has."""
+
+    __slots__ = ("_ids", "names")
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """`names`: by id."""
+        self.names = names
+        self._ids: dict[str, str | None] = {}
+        for id_, name in names.items():
+            self._ids[name] = None if name in self._ids else id_
+
+    def only(self, name: str) -> str | None:
+        """The only one of this name, or where there is none that of this id."""
+        if name in self._ids:
+            return self._ids[name]
+        return name if name in self.names else None
+
+
+class Names:
     """How breakers and routers are named, by id, and what each shadow watches. `own_routers`: people made those."""
 
-    breakers: Mapping[str, str]
-    routers: Mapping[str, str]
-    own_routers: frozenset[str]
-    shadows: Mapping[str, str]
+    __slots__ = ("_breakers", "_own_routers", "_routers", "shadows")
+
+    def __init__(
+        self,
+        breakers: Mapping[str, str],
+        routers: Mapping[str, str],
+        own_routers: Collection[str],
+        shadows: Mapping[str, str],
+    ) -> None:
+        self._breakers, self._routers, self.shadows = _Named(breakers), _Named(routers), shadows
+        self._own_routers = _Named({id_: routers[id_] for id_ in routers if id_ in own_routers})
 
     def breaker(self, id_: str) -> str:
-        return self.breakers.get(id_, id_)
+        return self._breakers.names.get(id_, id_)
 
     def breaker_id(self, name: str) -> str | None:
         """The only breaker of this name, or of this id."""
-        return _only(name, self.breakers, self.breakers)
+        return self._breakers.only(name)
 
     def router(self, id_: str) -> str:
         """The name of a router where it leads back to it, else its id."""
-        name = self.routers.get(id_, id_)
+        name = self._routers.names.get(id_, id_)
         return name if self.router_id(name) == id_ else id_
 
     def router_id(self, name: str) -> str | None:
         """The only router of this name, those that people made first, or of this id."""
-        own = {id_: self.routers[id_] for id_ in self.own_routers}
-        return _only(name, own, own) or _only(name, self.routers, self.routers)
-
-
-def _only(name: str, names: Mapping[str, str], ids: Mapping[str, str]) -> str | None:
-    found = [id_ for id_, one in names.items() if one == name]
-    if len(found) == 1:
-        return found[0]
-    return name if name in ids and not found else None
+        return self._own_routers.only(name) or self._routers.only(name)
 
 
 def names_of(rules: ProjectRules, made: Sequence[tuple[DeclaredKind, str, str]] = ()) -> Names:

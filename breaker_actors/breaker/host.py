@@ -65,7 +65,7 @@ class BreakerHost:
         self._timers = self._watermarks.timers
         samples_max = settings.window_samples_max
         self._applying = Applying(self._watermarks, self._asides, clock, self.meters, samples_max)
-        self._windows = WindowShares(samples_max, settings.window_project_samples_max)
+        self._windows = WindowShares(samples_max, settings.window_project_samples_max, settings.window_all_samples_max)
         self._reads = LogReads(
             self._tasks,
             read=lambda *asked: self._apply_entries(self._log.read(*asked)),

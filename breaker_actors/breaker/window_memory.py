@@ -1,8 +1,10 @@
-"""How many samples the windows of a project hold in one BreakerActor, and memory given back when they hold fewer.
+"""How many samples the windows of a project, and of all, hold in one BreakerActor, and memory given back when they hold
+fewer.
 
 A sample costs some 20 bytes in every window it lies in: one router with 400 breakers keeps 400 of it. Beyond a
 project's share its largest windows are cut to a common size, oldest samples first: counted as truncated, like those
-beyond window_samples_max. What was cut is not in a replay's windows.
+beyond window_samples_max. Beyond what all projects may hold the largest projects are cut to a common size likewise,
+however many there are. What was cut is not in a replay's windows.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ RETURNED_MIN = 1_000_000
 class WindowShares:
     """The windows of the breakers held by one process, looked at now and then: `check` is to be called so."""
 
-    def __init__(self, window_max: int, project_max: int) -> None:
-        self._window_max, self._project_max = window_max, project_max
+    def __init__(self, window_max: int, project_max: int, all_max: int) -> None:
+        self._window_max, self._project_max, self._all_max = window_max, project_max, all_max
+        self._room = project_max  # of each project: less while all together hold too much
         self._caps: dict[str, int] = {}
         self._most = 0
         self._used: dict[str, int] = {}
@@ -54,6 +57,7 @@ class WindowShares:
                 windows.setdefault(hosted.project_id, []).append((n, hosted))
         self._used = {project_id: sum(n for n, _ in some) for project_id, some in windows.items()}
         self._caps = {project_id: cap for project_id, cap in self._caps.items() if project_id in windows}
+        self._share_out()
         for project_id, some in windows.items():
             self._bound(project_id, some)
         self._most = max(self._most, self.samples)
@@ -62,11 +66,19 @@ class WindowShares:
         self._most = self.samples
         return True
 
+    def _share_out(self) -> None:
+        """Says what a project may hold: so much that all together, each with no more than that, have room."""
+        held = [min(n, self._project_max) for n in self._used.values()]
+        if sum(held) > self._all_max:
+            self._room = min(self._project_max, level(held, int(ROOM * self._all_max)))
+        elif sum(held) < LIFTED * self._all_max:
+            self._room = self._project_max
+
     def _bound(self, project_id: str, windows: Sequence[tuple[int, HostedBreaker]]) -> None:
         used = self._used[project_id]
-        if used > self._project_max:
-            self._caps[project_id] = level([n for n, _ in windows], int(ROOM * self._project_max))
-        elif used < LIFTED * self._project_max and project_id in self._caps:
+        if used > self._room:
+            self._caps[project_id] = level([n for n, _ in windows], int(ROOM * self._room))
+        elif used < LIFTED * self._room and project_id in self._caps:
             del self._caps[project_id]
             self._cut(windows, self._window_max)
         if project_id in self._caps:
@@ -88,7 +100,7 @@ class WindowShares:
                 project_id=project_id,
                 limit="window_samples",
                 used=self._used.get(project_id, 0),
-                most=self._project_max,
+                most=self._room,
             )
             for project_id in self._caps
         )

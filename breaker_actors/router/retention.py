@@ -23,9 +23,12 @@ _SHORTEST_MS = 1_000
 
 
 class LogRetention:
-    """Trims logs and knows who may add to them: not to a slot at its byte bound, not for a project at its share of one.
+    """Trims logs and knows who may add to them: not to a slot at its byte bound, not for a project at its share of one,
+    and where several organisations have routers not for one that leaves no more free than it uses: whoever comes finds
+    room, however many projects others have.
 
-    What lies in the log of a router that was deleted counts for its project as long as this process knew the router."""
+    What lies in the log of a router that was deleted counts for its project as long as this process knew the router.
+    Whose projects are is known from the first round on."""
 
     def __init__(self, log: SampleLog, retention_ms: int, bytes_max: int, share_max: int) -> None:
         self._log = log
@@ -36,6 +39,10 @@ class LogRetention:
         # of routers with a log here: their project
         self._projects: dict[str, str] = {}
         self._routers: dict[str, int] = {}
+        # of projects: their organisation; what of a slot each has, and which have routers there
+        self._orgs: dict[str, str] = {}
+        self._org_bytes: dict[tuple[str, str], int] = {}
+        self._tenants: dict[str, set[str]] = {}
         self._trimmed: dict[str, int] = {}
         # of routers: no record that is kept came before
         self._oldest: dict[str, int] = {}
@@ -56,12 +63,22 @@ class LogRetention:
     def _grow(self, slot: str, project_id: str, size: int) -> None:
         self._bytes[slot] = self._bytes.get(slot, 0) + size
         self._shares[slot, project_id] = self._shares.get((slot, project_id), 0) + size
+        org = (slot, self._orgs.get(project_id, ""))
+        self._org_bytes[org] = self._org_bytes.get(org, 0) + size
 
     def refusal(self, slot: str, project_id: str) -> Refusal | None:
         """Why samples of a project are not taken into a slot now; None: they are."""
         if self._bytes.get(slot, 0) >= self._bytes_max:
             return "log_full"
-        return "share_full" if self._shares.get((slot, project_id), 0) >= self._share_max else None
+        if self._shares.get((slot, project_id), 0) >= self._share_max:
+            return "share_full"
+        return "share_full" if self._used_of_room(slot, self._orgs.get(project_id, "")) >= 1 else None
+
+    def _used_of_room(self, slot: str, org_id: str) -> float:
+        """What an organisation has of a slot, as a part of what is left free; 0 where it is the only one there."""
+        if not org_id or len(self._tenants.get(slot, ())) < 2:
+            return 0.0
+        return self._org_bytes.get((slot, org_id), 0) / max(1, self._bytes_max - self._bytes.get(slot, 0))
 
     @property
     def size_bytes(self) -> int:
@@ -69,12 +86,16 @@ class LogRetention:
         return sum(self._bytes.values())
 
     def limits(self) -> tuple[ProjectShare, ...]:
-        """The projects that have used up their share of a slot."""
+        """The projects that have used up their share of a slot, and organisations that leave no more free."""
         full = [(project_id, used) for (_, project_id), used in self._shares.items() if used >= self._share_max]
         return tuple(
             ProjectShare(project_id=project_id, limit="log_bytes", used=used, most=self._share_max)
             for project_id, used in full
             if project_id
+        ) + tuple(
+            ProjectShare(org_id=org_id, limit="log_bytes", used=used, most=self._bytes_max - self._bytes.get(slot, 0))
+            for (slot, org_id), used in self._org_bytes.items()
+            if self._used_of_room(slot, org_id) >= 1
         )
 
     async def run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
@@ -84,14 +105,23 @@ class LogRetention:
             for known in (self._trimmed, self._routers, self._projects, self._oldest):
                 known.pop(router_id, None)
         self._projects.update({floor.router_id: floor.project_id for floor in floors if floor.project_id})
+        self._learn_orgs(floors)
         by_slot: dict[str, list[LogFloor]] = {slot: [] for slot, _ in gone}
         for floor in floors:
             by_slot.setdefault(floor.slot, []).append(floor)
         return sum([await self._trim_slot(slot, some, now_ms) for slot, some in by_slot.items()])
 
+    def _learn_orgs(self, floors: Sequence[LogFloor]) -> None:
+        orgs = self._orgs | {floor.project_id: floor.org_id for floor in floors if floor.org_id}
+        self._orgs = {id_: orgs[id_] for id_ in {*self._projects.values()} if id_ in orgs}
+        self._tenants = {}
+        for floor in floors:
+            if floor.org_id:
+                self._tenants.setdefault(floor.slot, set()).add(floor.org_id)
+
     async def _trim_slot(self, slot: str, floors: list[LogFloor], now_ms: int) -> int:
         """By retention; near a share and near the byte bound by ever shorter ones, so that the newest stay as long as
-        there is room. A project near its share pays with its own logs."""
+        there is room. A project near its share pays with its own logs, and so does an organisation."""
         dropped = await self._trim_older(slot, floors, now_ms - self._retention_ms, now_ms)
         self.by_retention += dropped
         await self._measure(slot)
@@ -101,7 +131,14 @@ class LogRetention:
                 mine.append(floor)
         for project_id, mine in near.items():
             dropped += await self._shorten(slot, mine, now_ms, partial(self._used_of_share, (slot, project_id)))
+        for org_id in sorted(self._tenants.get(slot, ())):
+            if self._used_of_room(slot, org_id) > EARLY_SHARE:
+                mine = [floor for floor in floors if self._org_of(floor.router_id) == org_id]
+                dropped += await self._shorten(slot, mine, now_ms, partial(self._used_of_room, slot, org_id))
         return dropped + await self._shorten(slot, floors, now_ms, lambda: self._bytes[slot] / self._bytes_max)
+
+    def _org_of(self, router_id: str) -> str:
+        return self._orgs.get(self._projects.get(router_id, ""), "")
 
     def _used_of_share(self, share: tuple[str, str]) -> float:
         return self._shares.get(share, 0) / self._share_max
@@ -145,3 +182,7 @@ class LogRetention:
             share = (slot, self._projects.get(entry.router_id, ""))
             shares[share] = shares.get(share, 0) + entry.bytes
         self._shares = {share: size for share, size in self._shares.items() if share[0] != slot} | shares
+        self._org_bytes = {of: size for of, size in self._org_bytes.items() if of[0] != slot}
+        for (_, project_id), size in shares.items():
+            org = (slot, self._orgs.get(project_id, ""))
+            self._org_bytes[org] = self._org_bytes.get(org, 0) + size

@@ -11,7 +11,7 @@ from sqlalchemy.event import listens_for
 from breaker_actors.core.log_entries import BreakerSet, Link, RouterView
 from breaker_actors.errors import Invalid, NotFound, RouterHasBreakers
 from breaker_actors.messages import ChangeRow
-from breaker_actors.store.config import breakers
+from breaker_actors.store.config import router_set
 from breaker_actors.store.rows import RouterRow
 from tests.contract.store_world import RULE, World, decoded, draft
 
@@ -156,7 +156,7 @@ async def test_a_shadow_of_many_routers_takes_few_statements(world: World) -> No
 
 
 async def test_what_hangs_on_too_many_routers_has_no_new_shadow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakers, "SHADOWED_MAX", 2)
+    monkeypatch.setattr(router_set, "SHADOWED_MAX", 2)
     row = await world.breaker("a")
     await world.router(row.id)
     await world.store.create_breaker(world.project_id, draft("b", shadow_of=row.id), 40)

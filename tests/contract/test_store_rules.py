@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,12 +23,13 @@ from api.rules.exporting import exported
 from api.rules.model import Asked
 from api.wire import requests_rules
 from api.wire.requests_rules import rules_document
-from breaker_actors.errors import Invalid, NotOwned, PreconditionFailed
-from breaker_actors.store.config import channels, rules
+from breaker_actors.errors import Invalid, NotOwned, Overloaded, PreconditionFailed
+from breaker_actors.store.config import channels, router_set, rules
 from breaker_actors.store.quotas import DECLARED_WEIGHT
-from breaker_actors.store.rows import AuditFilter, RulesChange
+from breaker_actors.store.rows import AuditFilter, BreakerRow, RulesChange
 from breaker_actors.store.tables import declared
 from tests.contract.store_world import World
+from tests.contract.test_store_routers import COUNTED
 from tests.contract.test_store_shares import read, small, sums
 
 __all__ = ["small"]
@@ -239,3 +243,127 @@ async def test_what_is_declared_counts(small: Callable[..., Any]) -> None:
 
 
 MAPPING = {"matchers": [{"field": "name", "op": "=", "value": "x"}], "to": {"router": "label.to"}}
+
+
+async def test_a_rule_set_of_many_routers_takes_no_more_statements(world: World) -> None:
+    """Routers that are made, changed, linked, unlinked and removed: what is asked of each would be asked of all before
+    it, too, while everybody waits."""
+    statements: list[str] = []
+
+    @listens_for(world.store._db._engines.serial, "before_cursor_execute")  # type: ignore[attr-defined]
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if not statement.startswith("INSERT INTO changes"):  # SQLite gives ids in order to one row at a time
+            statements.append(statement)
+
+    async def counted(owner: str, n: int) -> list[int]:
+        names = [(await world.breaker(f"{owner}{i}")).name for i in range(4)]
+        made = {f"{owner}{i}": {"breakers": names[:3]} for i in range(n)}
+        changed = {name: {"breakers": names[1:], "enabled": False, "metadata": {"a": "b"}} for name in made}
+        found = []
+        for routers in (made, changed, {}):
+            statements.clear()
+            await apply(world, {"owner": owner, "routers": routers}, world.project_id)
+            found.append(len(statements))
+        return found
+
+    few, many = await counted("few", 3), await counted("many", 60)
+    assert all(n <= m + 3 * COUNTED for n, m in zip(many, few, strict=True)), (few, many)
+    assert [row.name for row in await world.store.list_routers(world.project_id) if row.created_by == "user"] == []
+
+
+async def test_others_write_while_an_apply_is_decided(world: World) -> None:
+    """It takes seconds of a large project."""
+    neighbour, begun, done = await world.neighbour("n"), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def decide(rules: Any) -> RulesChange | None:
+        loop.call_soon_threadsafe(begun.set)
+        assert done.wait(30), "nobody else could write"
+        return applying(asked({"breakers": {"a": RULE}}, world.project_id), rules, Guards(None, True, 100))[1]
+
+    applied = asyncio.create_task(world.store.apply_rules(world.project_id, decide, 10, "k", "key"))
+    await begun.wait()
+    try:
+        await asyncio.wait_for(neighbour.breaker("other"), 20)
+    finally:
+        done.set()
+    assert (await applied)[0] is not None
+    assert [row.name for row in (await world.store.list_breakers(world.project_id))[0]] == ["a"]
+
+
+async def test_what_was_changed_meanwhile_is_decided_on_anew(world: World) -> None:
+    """Whatever it was; where that goes on and on the apply is refused, and nothing of it is written."""
+    row, store = await world.breaker("by hand"), world.store
+    loop, seen = asyncio.get_running_loop(), list[float]()
+
+    def deciding(times: int) -> Callable[[Any], RulesChange | None]:
+        def decide(rules: Any) -> RulesChange | None:
+            seen.append(rules.breakers[0].rule.threshold)
+            if len(seen) <= times:
+                edit = partial(raised, by=1)
+                asyncio.run_coroutine_threadsafe(store.update_breaker(world.project_id, row.id, edit, 9), loop).result()
+            return applying(asked({"breakers": {"a": RULE}}, world.project_id), rules, Guards(None, True, 100))[1]
+
+        return decide
+
+    with pytest.raises(Overloaded):
+        await store.apply_rules(world.project_id, deciding(100), 10)
+    assert len(seen) == rules.DECIDED_TIMES
+    assert [one.name for one in (await store.list_breakers(world.project_id))[0]] == ["by hand"]
+    seen.clear()
+    await store.apply_rules(world.project_id, deciding(1), 10)
+    assert [seen[1] - seen[0], len(seen)] == [1, 2]
+    assert {one.name for one in (await store.list_breakers(world.project_id))[0]} == {"by hand", "a"}
+
+
+def raised(row: BreakerRow, by: float) -> BreakerRow:
+    return msgspec.structs.replace(row, rule=msgspec.structs.replace(row.rule, threshold=row.rule.threshold + by))
+
+
+async def test_every_change_of_what_files_declare_is_noticed(world: World) -> None:
+    """Of each kind of thing, by hand and by files: what an apply was decided on is known by it."""
+    store, project_id = world.store, world.project_id
+    row = await world.breaker("a")
+    router = await world.router()
+    config = {"webhook_url": "https://hooks.example.com/x"}
+    documents: list[dict[str, Any]] = [
+        {"owner": "one", "mappings": {"m": MAPPING}},
+        {"owner": "one", "channels": {"c": {"channel": "slack", "config": config}}},
+        {"owner": "one", "mutes": {"x": {"all": True, "comment": "c", "ends_ms": 10**12}}},
+        {"owner": "one", "labels": {"a": "b"}},
+    ]
+    acts: list[Callable[[], Awaitable[Any]]] = [
+        lambda: world.breaker("b"),
+        lambda: store.update_breaker(project_id, row.id, partial(raised, by=1), 9),
+        lambda: store.link_breakers(project_id, router.id, [row.id], 9),
+        lambda: store.update_router(project_id, router.id, lambda r: msgspec.structs.replace(r, name="z"), 9),
+        lambda: store.unlink_breaker(project_id, router.id, row.id, 9),
+        lambda: store.delete_router(project_id, router.id, 9),
+        *(partial(apply, world, document, project_id) for document in documents),
+        lambda: store.delete_breaker(project_id, row.id, 9),
+    ]
+    known = list[Any]()
+    for act in acts:
+        known.append(await read(world, lambda c: rules._seen(c, project_id)))
+        await act()
+    known.append(await read(world, lambda c: rules._seen(c, project_id)))
+    assert len(set(known)) == len(acts) + 1
+
+
+async def test_shadows_of_files_are_bound_as_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of an apply are linked in as many statements, and their links count among those that change."""
+    row = await world.breaker("watched")
+    for _ in range(3):
+        await world.router(row.id)
+    shadows = {f"s{n}": {**RULE, "shadow_of": "watched"} for n in range(3)}
+    monkeypatch.setattr(rules, "RULES_LINKS_MAX", 11)
+    with pytest.raises(Invalid, match="12 links would change"):
+        await apply(world, {"breakers": shadows}, world.project_id)
+    monkeypatch.setattr(rules, "RULES_LINKS_MAX", 12)
+    monkeypatch.setattr(router_set, "SHADOWED_MAX", 3)
+    with pytest.raises(Invalid, match="more than 3 routers"):
+        await apply(world, {"breakers": shadows}, world.project_id)
+    monkeypatch.setattr(router_set, "SHADOWED_MAX", 4)
+    await apply(world, {"breakers": shadows}, world.project_id)
+    linked = [one.breaker_ids for one in await world.store.list_routers(world.project_id) if row.id in one.breaker_ids]
+    assert [len(ids) for ids in linked] == [4] * 4

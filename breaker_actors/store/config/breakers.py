@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Select, func, select, type_coerce
 
-from breaker_actors.errors import Invalid, NotFound, too_many_breakers
+from breaker_actors.errors import NotFound, too_many_breakers
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import Check, Edit
 from breaker_actors.store.config.audit_log import Place
@@ -17,7 +17,7 @@ from breaker_actors.store.config.bulk_steps import BulkReplace
 from breaker_actors.store.config.change_rows import stream_names
 from breaker_actors.store.config.change_set import Plan, carry_out, edited, load_breakers
 from breaker_actors.store.config.idempotency import Onces
-from breaker_actors.store.config.routers import link_shadow
+from breaker_actors.store.config.router_set import link_shadows, watched_routers
 from breaker_actors.store.rows import (
     SYSTEM,
     UNREADABLE_RULE,
@@ -35,8 +35,6 @@ from breaker_actors.store.rows import (
 from breaker_actors.store.section import IDS, belongs, by_ids, lock_project, new_id
 
 EDITED_AT_ONCE = 500
-SHADOWED_MAX = 500
-"""Routers that a breaker hangs on when a shadow of it is made: all of them are linked in one transaction."""
 
 
 class Breakers(Onces):
@@ -175,23 +173,11 @@ def _create(
         control=draft.control,
         shadow_of=draft.shadow_of,
     )
-    watched = _watched(c, project_id, draft.shadow_of)
+    asked = [] if draft.shadow_of is None else [draft.shadow_of]
+    watched = [id_ for router_ids in watched_routers(c, project_id, asked).values() for id_ in router_ids]
     change_ids = carry_out(c, place, Plan(created=[row]))
-    change_ids += link_shadow(c, place, row, watched)
+    change_ids += link_shadows(c, place, project_id, {row.id: watched})
     return msgspec.structs.replace(row, router_ids=(*row.router_ids, *watched)), change_ids
-
-
-def _watched(c: Connection, project_id: str, breaker_id: str | None) -> tuple[str, ...]:
-    """The routers of the breaker that a new one is to be a shadow of. Raises Invalid."""
-    if breaker_id is None:
-        return ()
-    found = load_breakers(c, project_id, [breaker_id])
-    if not found:
-        raise Invalid("shadow_of: there is no such breaker", {"shadow_of": "there is no such breaker"})
-    if len(found[0].router_ids) > SHADOWED_MAX:
-        words = f"it hangs on more than {SHADOWED_MAX} routers, too many for a shadow of it"
-        raise Invalid(f"shadow_of: {words}", {"shadow_of": words})
-    return found[0].router_ids
 
 
 def _existing(c: Connection, project_id: str, breaker_id: str) -> BreakerRow:

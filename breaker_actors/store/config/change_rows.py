@@ -26,19 +26,16 @@ _entries = msgspec.msgpack.Encoder()
 BREAKER_COLUMNS = [t.breakers.c[f] for f in BreakerRow.__struct_fields__ if f != "router_ids"]
 _B, _L, _E = t.breakers.c, t.links.c, t.ended_links.c
 _LINKS = select(_L.breaker_id, _L.router_id).where(_L.breaker_id.in_(IDS)).order_by(_L.number)
-_LINKED = (
-    select(_L.router_id, _B.id, _B.name, _B.rule)
-    .join(t.links, _L.breaker_id == _B.id)
-    .where(_L.router_id.in_(IDS))
-    .order_by(_L.number)
-)
-_CUTS = select(t.records.c.cut).where(t.records.c.breaker_id.in_(IDS))
-_SINCE, _ENDED_SINCE = (
-    select(of.breaker_id, of.since_offset).where(of.router_id == bindparam("router"), of.breaker_id.in_(IDS))
-    for of in (_L, _E)
-)
+_LINKED = select(_L.router_id, _L.breaker_id).where(_L.router_id.in_(IDS)).order_by(_L.number)
+_NAMES = select(_B.id, _B.name, _B.rule).where(_B.id.in_(IDS))
+_CUTS = select(t.records.c.breaker_id, t.records.c.cut).where(t.records.c.breaker_id.in_(IDS))
+_SINCE = select(_L.router_id, _L.breaker_id, _L.since_offset).where(_L.router_id.in_(IDS))
+_ENDED_SINCE = select(_E.router_id, _E.breaker_id, _E.since_offset).where(_E.breaker_id.in_(IDS))
+_UNLINK = delete(t.links).where(_L.router_id == bindparam("router"), _L.breaker_id == bindparam("breaker"))
+_FORGET_ENDED = delete(t.ended_links).where(_E.router_id == bindparam("router"), _E.breaker_id == bindparam("breaker"))
 _ROUTERS = select(t.routers).where(t.routers.c.id.in_(IDS))
 _NAMED = select(_B.created_ms, _B.number, _B.id, _B.name).where(_B.project_id == bindparam("project"), _B.name.in_(IDS))
+_RAISE = update(t.routers).where(t.routers.c.id == bindparam("which")).values(version=bindparam("next"))
 _ADD_CHANGES = insert(t.changes).returning(t.changes.c.id, sort_by_parameter_order=True)
 
 
@@ -87,38 +84,55 @@ def add_changes(c: Connection, changes: Sequence[Change]) -> list[int]:
 
 
 def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked]]:
-    """The breakers of each router, in link order."""
+    """The breakers of each router, in link order. The rule of a breaker is read once, on however many routers."""
+    pairs = by_ids(c, _LINKED, router_ids)
+    rows = by_ids(c, _NAMES, list(dict.fromkeys(breaker_id for _, breaker_id in pairs)))
+    breakers = {row.id: Linked(row.id, row.name, row.rule.metric) for row in rows}
     found: dict[str, list[Linked]] = {router_id: [] for router_id in router_ids}
-    for row in by_ids(c, _LINKED, router_ids):
-        found[row.router_id].append(Linked(row.id, row.name, row.rule.metric))
+    for router_id, breaker_id in pairs:
+        found[router_id].append(breakers[breaker_id])
     return found
 
 
-def end_links(c: Connection, project_id: str, router_id: str, breaker_ids: Sequence[str]) -> dict[str, int | None]:
-    """Removes links of a router; the offset after which each counted (None: it was not in the log yet). As many
-    statements as one takes for each PARAMETERS_MAX."""
-    cuts = (cut or {} for (cut,) in by_ids(c, _CUTS, breaker_ids))
-    note_reached(c, {router_id: max((cut.get(router_id, 0) for cut in cuts), default=0)})
-    since = dict.fromkeys(breaker_ids, None) | dict(map(tuple, by_ids(c, _SINCE, breaker_ids, router=router_id)))
-    for some in chunks(breaker_ids):
-        gone = delete(t.links).where(_L.router_id == router_id, _L.breaker_id.in_(some))
-        add_link_count(c, project_id, -c.execute(gone).rowcount)
-    return since
+def end_links(c: Connection, project_id: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
+    """Removes links (router, breaker); the offset after which each counted (None: it was not in the log yet). As many
+    statements as a link takes for each PARAMETERS_MAX."""
+    ended = _by_router(pairs)
+    cuts = dict(map(tuple, by_ids(c, _CUTS, list(dict.fromkeys(breaker_id for _, breaker_id in pairs)))))
+    note_reached(c, {id_: max(((cuts.get(b) or {}).get(id_, 0) for b in ids), default=0) for id_, ids in ended.items()})
+    there = {(row.router_id, row.breaker_id): row.since_offset for row in by_ids(c, _SINCE, list(ended))}
+    left = {router_id for router_id, breaker_id in there if breaker_id not in ended[router_id]}
+    for some in chunks([router_id for router_id in ended if router_id not in left]):
+        c.execute(delete(t.links).where(_L.router_id.in_(some)))
+    if single := [{"router": one, "breaker": breaker_id} for one, breaker_id in pairs if one in left]:
+        c.execute(_UNLINK, single)
+    add_link_count(c, project_id, -sum(pair in there for pair in pairs))
+    return {pair: there.get(pair) for pair in pairs}
+
+
+def _by_router(pairs: Iterable[tuple[str, str]]) -> dict[str, dict[str, None]]:
+    found: dict[str, dict[str, None]] = {}
+    for router_id, breaker_id in pairs:
+        found.setdefault(router_id, {})[breaker_id] = None
+    return found
 
 
 def note_ended_links(
-    c: Connection, router_id: str, since: Mapping[str, int | None], change_id: int, now_ms: int
+    c: Connection, since: Mapping[tuple[str, str], int | None], change_ids: Mapping[str, int], now_ms: int
 ) -> None:
-    """Keeps in mind what is still to be read through links that a change ends. One that ended before and was taken up
-    again stays readable from its first beginning: the views in the log tell when it counted."""
-    earlier = dict(map(tuple, by_ids(c, _ENDED_SINCE, list(since), router=router_id)))
-    for some in chunks(list(since)):
-        c.execute(delete(t.ended_links).where(_E.router_id == router_id, _E.breaker_id.in_(some)))
-    same = {"router_id": router_id, "change_id": change_id, "ended_ms": now_ms}
+    """Keeps in mind what is still to be read through links (router, breaker) that changes end, one for each router. One
+    that ended before and was taken up again stays readable from its first beginning: the views in the log tell when it
+    counted."""
+    breaker_ids = list(dict.fromkeys(breaker_id for _, breaker_id in since))
+    known = {(row.router_id, row.breaker_id): row.since_offset for row in by_ids(c, _ENDED_SINCE, breaker_ids)}
+    earlier = {pair: offset for pair, offset in known.items() if pair in since}
+    if earlier:
+        c.execute(_FORGET_ENDED, [{"router": router_id, "breaker": breaker_id} for router_id, breaker_id in earlier])
     rows = []
-    for breaker_id, offset in since.items():
-        known = [one for one in (earlier.get(breaker_id), offset) if one is not None]
-        rows.append(same | {"breaker_id": breaker_id, "since_offset": min(known, default=None)})
+    for (router_id, breaker_id), offset in since.items():
+        offsets = [one for one in (earlier.get((router_id, breaker_id)), offset) if one is not None]
+        row = {"router_id": router_id, "breaker_id": breaker_id, "since_offset": min(offsets, default=None)}
+        rows.append(row | {"change_id": change_ids[router_id], "ended_ms": now_ms})
     if rows:
         c.execute(insert(t.ended_links), rows)
 
@@ -129,12 +143,15 @@ def current_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, Route
     return {r.id: view_of(r.version, r.mode, r.enabled, r.metadata, linked[r.id]) for r in routers}
 
 
+def raise_versions(c: Connection, routers: Sequence[Row[Any]]) -> None:
+    """Gives each router its next version."""
+    if routers:
+        c.execute(_RAISE, [{"which": router.id, "next": router.version + 1} for router in routers])
+
+
 def raise_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:
     """The current views, each under the next version of its router."""
-    if routers:
-        statement = update(t.routers).where(t.routers.c.id == bindparam("which"))
-        next_versions = [{"which": router.id, "next": router.version + 1} for router in routers]
-        c.execute(statement.values(version=bindparam("next")), next_versions)
+    raise_versions(c, routers)
     views = current_views(c, routers)
     return {id_: msgspec.structs.replace(view, version=view.version + 1) for id_, view in views.items()}
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, delete, exists, func, or_, select
 
-from breaker_actors.core.log_entries import MODES, RouterView
-from breaker_actors.errors import Invalid, NotFound, RouterHasBreakers
+from breaker_actors.errors import NotFound
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import RouterEdit
 from breaker_actors.store.config.audit_log import Note, Place, write_down
@@ -17,31 +15,32 @@ from breaker_actors.store.config.change_rows import (
     Change,
     Entry,
     add_changes,
-    add_links,
     birth_entry,
     breaker_entry,
     current_views,
-    end_links,
     linked_of,
     links_of,
     load_routers,
-    mark_routers_deleted,
-    note_ended_links,
-    raise_views,
     view_entry,
 )
 from breaker_actors.store.config.change_set import load_breakers
 from breaker_actors.store.config.idempotency import ANSWER_BYTES_MAX, Onces
-from breaker_actors.store.config.routing_tables import check_shares
-from breaker_actors.store.quotas import refuse_many_links, reweighed, weigh, within_share
+from breaker_actors.store.config.router_set import (
+    ROUTER_COLUMNS,
+    Linking,
+    change_routers,
+    create_routers,
+    find_breakers,
+    link_routers,
+    remove_routers,
+    unlink_routers,
+)
+from breaker_actors.store.quotas import weigh
 from breaker_actors.store.rows import SYSTEM, BreakerRow, Once, RouterDraft, RouterRow
-from breaker_actors.store.section import IDS, by_ids, chunks, lock_project, new_id, touch_breakers
+from breaker_actors.store.section import IDS, by_ids, chunks, lock_project, new_id
 
 TOLD_BYTES = 1_000
 """What a breaker takes in an answer beside its stored texts."""
-LINKS_NOTED_MAX = 1_000
-"""Breakers of a router that an audit entry lists whole."""
-_COLUMNS = [t.routers.c[f] for f in RouterRow.__struct_fields__ if f != "breaker_ids"]
 
 
 class Routers(Onces):
@@ -52,7 +51,7 @@ class Routers(Onces):
         return await self.write_once(
             await self._steps.whose(project_id),
             once,
-            lambda c: create_router(c, place, project_id, draft),
+            lambda c: _create(c, place, project_id, draft),
             lambda c, made: (made[0], load_breakers(c, project_id, made[0].breaker_ids)),
             lambda c, made: made[0].id if _told_bytes(c, made[0]) > ANSWER_BYTES_MAX else None,
         )
@@ -67,9 +66,7 @@ class Routers(Onces):
         self, project_id: str, router_id: str, edit: RouterEdit, now_ms: int, by: str = SYSTEM
     ) -> tuple[RouterRow, list[int]]:
         place = Place(by, now_ms, project_id)
-        return await self._write_small(
-            project_id, lambda c: change_router(c, place, _locked(c, project_id, router_id), edit)
-        )
+        return await self._write_small(project_id, lambda c: _change(c, place, _locked(c, project_id, router_id), edit))
 
     async def router_entries(
         self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM
@@ -79,14 +76,16 @@ class Routers(Onces):
 
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         place = Place(by, now_ms, project_id)
-        return await self._write_small(project_id, lambda c: remove_router(c, place, _locked(c, project_id, router_id)))
+        return await self._write_small(
+            project_id, lambda c: remove_routers(c, place, [_locked(c, project_id, router_id)])
+        )
 
     async def link_breakers(
         self, project_id: str, router_id: str, breaker_ids: Sequence[str], now_ms: int, by: str = SYSTEM
     ) -> tuple[RouterRow, list[int]]:
         place = Place(by, now_ms, project_id)
         return await self._write_small(
-            project_id, lambda c: link(c, place, _locked(c, project_id, router_id), breaker_ids)
+            project_id, lambda c: _link(c, place, _locked(c, project_id, router_id), breaker_ids)
         )
 
     async def unlink_breaker(
@@ -94,7 +93,7 @@ class Routers(Onces):
     ) -> list[int]:
         place = Place(by, now_ms, project_id)
         return await self._write_small(
-            project_id, lambda c: unlink(c, place, _locked(c, project_id, router_id), [breaker_id])
+            project_id, lambda c: unlink_routers(c, place, [Linking(_locked(c, project_id, router_id), [breaker_id])])
         )
 
 
@@ -107,7 +106,7 @@ def _told_bytes(c: Connection, row: RouterRow) -> int:
 
 
 def _live(project_id: str) -> Select[Any]:
-    return select(*_COLUMNS).where(t.routers.c.project_id == project_id, t.routers.c.deleted_ms.is_(None))
+    return select(*ROUTER_COLUMNS).where(t.routers.c.project_id == project_id, t.routers.c.deleted_ms.is_(None))
 
 
 def _row(found: Row[Any], breaker_ids: Iterable[str]) -> RouterRow:
@@ -142,15 +141,6 @@ def _locked(c: Connection, project_id: str, router_id: str) -> RouterRow:
     return row
 
 
-def _breakers(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> list[BreakerRow]:
-    """The breakers in the order asked; raises NotFound when one is not in the project."""
-    found = {row.id: row for row in load_breakers(c, project_id, breaker_ids)}
-    missing = [breaker_id for breaker_id in breaker_ids if breaker_id not in found]
-    if missing:
-        raise NotFound("There is no such breaker.", {"breaker_id": missing[0]})
-    return [found[breaker_id] for breaker_id in breaker_ids]
-
-
 def _stored(c: Connection, router_id: str) -> Row[Any]:
     return c.execute(select(t.routers).where(t.routers.c.id == router_id)).one()
 
@@ -158,55 +148,27 @@ def _stored(c: Connection, router_id: str) -> Row[Any]:
 # writing
 
 
-def create_router(
-    c: Connection, place: Place, project_id: str, draft: RouterDraft, id_: str | None = None
-) -> tuple[RouterRow, list[int]]:
-    check_shares(draft.metadata)
+def _create(c: Connection, place: Place, project_id: str, draft: RouterDraft) -> tuple[RouterRow, list[int]]:
     lock_project(c, project_id)
-    linked = _breakers(c, project_id, tuple(dict.fromkeys(draft.breaker_ids)))
-    refuse_many_links(c, project_id, len(linked))
-    router_id = id_ or new_id()
-    row = RouterRow(
-        id=router_id,
-        project_id=project_id,
-        name=draft.name or f"router-{router_id[:8]}",
-        mode=draft.mode,
-        enabled=draft.enabled,
-        created_by="user",
-        metadata=dict(draft.metadata),
-        version=1,
-        inserted_ms=place.now_ms,
-        breaker_ids=tuple(breaker.id for breaker in linked),
-    )
-    with within_share(c, project_id):
-        with reweighed(c, project_id, t.routers, [router_id]):
-            c.execute(insert(t.routers).values({x.name: getattr(row, x.name) for x in _COLUMNS} | {"epoch": 0}))
-        add_links(c, project_id, [(router_id, breaker.id) for breaker in linked])
-    write_down(c, place, [Note("router.create", row.id, after=row)])
-    router = _stored(c, router_id)
-    if not linked:
-        return row, add_changes(c, [Change(router, [view_entry(current_views(c, [router])[router_id])])])
-    touch_breakers(c, project_id, place.now_ms)
-    return row, _tell_linked(c, router, linked, current_views(c, [router])[router_id])
+    (row,), change_ids = create_routers(c, place, project_id, [(new_id(), draft)])
+    return row, change_ids
 
 
-def _tell_linked(c: Connection, router: Row[Any], linked: Sequence[BreakerRow], view: RouterView) -> list[int]:
-    """Settings first: a breaker that starts to read here must find them in this log before its first sample."""
-    entries = [*map(breaker_entry, linked), view_entry(view)]
-    return add_changes(c, [Change(router, entries, tuple(breaker.id for breaker in linked))])
+def _change(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:
+    (changed,), change_ids = change_routers(c, place, [(row, edit(row))])
+    return changed, change_ids
 
 
-def _tell_view(c: Connection, router_id: str) -> list[int]:
-    """The router splits otherwise from here on."""
-    router = _stored(c, router_id)
-    return add_changes(c, [Change(router, [view_entry(raise_views(c, [router])[router_id])])])
+def _link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> tuple[RouterRow, list[int]]:
+    (linked,), change_ids = link_routers(c, place, [Linking(row, breaker_ids)])
+    return linked, change_ids
 
 
 def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, bytes]]:
     view = current_views(c, [_stored(c, row.id)])[row.id]  # of its own version: changes that are on the way come behind
     write_down(c, place, [Note("router.recover", row.id)])
     homeless = _bring_back(c, row)
-    breakers = _breakers(c, row.project_id, row.breaker_ids)
+    breakers = list(find_breakers(c, row.project_id, row.breaker_ids).values())
     return [*_settings(breakers, _unborn(c, row)), *homeless, view_entry(view)]
 
 
@@ -251,114 +213,3 @@ def _bring_back(c: Connection, router: RouterRow) -> list[Entry]:
     at_home = [row for row in rows if row.id in homes]
     add_changes(c, [Change(routers[homes[row.id]], _settings([row], lost)) for row in at_home])
     return _settings([row for row in rows if row.id not in homes], lost)
-
-
-def change_router(c: Connection, place: Place, row: RouterRow, edit: RouterEdit) -> tuple[RouterRow, list[int]]:
-    wanted = edit(row)
-    if wanted == row:
-        return row, []
-    check_shares(wanted.metadata)
-    before = current_views(c, [_stored(c, row.id)])[row.id]
-    values = {name: getattr(wanted, name) for name in ("name", "mode", "enabled", "metadata")}
-    with within_share(c, row.project_id), reweighed(c, row.project_id, t.routers, [row.id]):
-        c.execute(update(t.routers).where(t.routers.c.id == row.id).values(values))
-    split = current_views(c, [_stored(c, row.id)])[row.id] != before
-    change_ids = _tell_view(c, row.id) if split else []
-    new = msgspec.structs.replace(row, **values, version=row.version + split)
-    write_down(c, place, [Note("router.update", row.id, row, new)])
-    return new, change_ids
-
-
-def remove_router(c: Connection, place: Place, row: RouterRow) -> list[int]:
-    if row.breaker_ids:
-        raise RouterHasBreakers(details={"breaker_ids": list(row.breaker_ids)})
-    change_ids = _tell_view(c, row.id)
-    mark_routers_deleted(c, row.project_id, [row.id], place.now_ms)
-    write_down(c, place, [Note("router.delete", row.id, before=row)])
-    return change_ids
-
-
-def link_shadow(c: Connection, place: Place, breaker: BreakerRow, router_ids: Sequence[str]) -> list[int]:
-    """Links a breaker that was just made to all these routers of its locked project, in as many statements as one takes
-    for each PARAMETERS_MAX of them; the ids of the change rows."""
-    if not router_ids:
-        return []
-    found, linked = load_routers(c, router_ids), linked_of(c, router_ids)
-    routers = [found[router_id] for router_id in router_ids]
-    for router in routers:
-        _refuse_unreadable(router.mode)
-    refuse_many_links(c, breaker.project_id, len(routers))
-    with within_share(c, breaker.project_id):
-        add_links(c, breaker.project_id, [(router.id, breaker.id) for router in routers])
-    views, settings = raise_views(c, routers), breaker_entry(breaker)
-    changes = [Change(router, [settings, view_entry(views[router.id])], (breaker.id,)) for router in routers]
-    change_ids = add_changes(c, changes)
-    touch_breakers(c, breaker.project_id, place.now_ms)
-    before = {router_id: tuple(one.breaker_id for one in of) for router_id, of in linked.items()}
-    write_down(c, place, [_link_note("router.link", id_, ids, (*ids, breaker.id)) for id_, ids in before.items()])
-    return change_ids
-
-
-def _shadows(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> list[str]:
-    """The breakers that get the samples of these, too."""
-    b = t.breakers.c
-    query = select(b.id).where(b.shadow_of.in_(IDS), b.project_id == project_id).order_by(b.number)
-    return [id_ for (id_,) in by_ids(c, query, breaker_ids)]
-
-
-def _refuse_unreadable(mode: str) -> None:
-    if mode not in MODES:
-        raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
-
-
-def link(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> tuple[RouterRow, list[int]]:
-    wanted = (*breaker_ids, *_shadows(c, row.project_id, breaker_ids))
-    asked = _breakers(c, row.project_id, tuple(dict.fromkeys(wanted)))
-    before = set(row.breaker_ids)
-    new = [breaker for breaker in asked if breaker.id not in before]
-    if not new:
-        return row, []
-    refuse_many_links(c, row.project_id, len(new))
-    _refuse_unreadable(row.mode)
-    with within_share(c, row.project_id):
-        add_links(c, row.project_id, [(row.id, breaker.id) for breaker in new])
-    router = _stored(c, row.id)
-    change_ids = _tell_linked(c, router, new, raise_views(c, [router])[row.id])
-    linked = msgspec.structs.replace(
-        row, version=row.version + 1, breaker_ids=row.breaker_ids + tuple(breaker.id for breaker in new)
-    )
-    _note_links(c, place, "router.link", row, linked)
-    return linked, change_ids
-
-
-def unlink(c: Connection, place: Place, row: RouterRow, breaker_ids: Sequence[str]) -> list[int]:
-    """Ends the links of one or more breakers, and of their shadows, as one change."""
-    linked = set(row.breaker_ids)
-    if missing := [id_ for id_ in breaker_ids if id_ not in linked]:
-        raise NotFound("The breaker is not linked to this router.", {"breaker_id": missing[0]})
-    ended = {*breaker_ids, *_shadows(c, row.project_id, breaker_ids)} & linked
-    since = end_links(c, row.project_id, row.id, sorted(ended))
-    left = tuple(id_ for id_ in row.breaker_ids if id_ not in ended)
-    _note_links(c, place, "router.unlink", row, msgspec.structs.replace(row, breaker_ids=left))
-    (change_id,) = _tell_view(c, row.id)
-    note_ended_links(c, row.id, since, change_id, place.now_ms)
-    return [change_id]
-
-
-def _note_links(c: Connection, place: Place, action: str, old: RouterRow, new: RouterRow) -> None:
-    """Lists of breakers show their routers, so these have changed, too."""
-    touch_breakers(c, old.project_id, place.now_ms)
-    write_down(c, place, [_link_note(action, old.id, old.breaker_ids, new.breaker_ids)])
-
-
-def _link_note(action: str, router_id: str, old: Sequence[str], new: Sequence[str]) -> Note:
-    return Note(action, router_id, _linked_note(old, new), _linked_note(new, old))
-
-
-def _linked_note(breaker_ids: Sequence[str], other_ids: Sequence[str]) -> dict[str, Any]:
-    """The breakers of a router; of many those that another version of it has not."""
-    if max(len(breaker_ids), len(other_ids)) <= LINKS_NOTED_MAX:
-        return {"breaker_ids": breaker_ids}
-    others = set(other_ids)
-    changed = [breaker_id for breaker_id in breaker_ids if breaker_id not in others]
-    return {"breaker_count": len(breaker_ids), "changed_breaker_ids": changed}

@@ -196,7 +196,10 @@ def _log_floors(c: Connection, asides: Asides) -> list[LogFloor]:
     change that waits may lie in the log already: nobody knows who needs it. Of a router that is gone, without an owner
     and a project: what breakers that hung on it still need."""
     r = t.routers.c
-    routers = c.execute(select(r.id, r.owner, r.log_slot, r.project_id).where(r.log_slot.is_not(None))).all()
+    owners = t.routers.join(t.projects, t.projects.c.id == r.project_id)
+    owners = owners.join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+    known = select(r.id, r.owner, r.log_slot, r.project_id, t.workspaces.c.org_id).select_from(owners)
+    routers = c.execute(known.where(r.log_slot.is_not(None))).all()
     floors: dict[str, list[tuple[int, int | None]]] = {row.id: [] for row in routers}
     gone: dict[str, str] = {}
     columns = (t.links.c.router_id, t.links.c.since_offset, t.records.c.record, t.records.c.cut, t.records.c.settings)
@@ -220,7 +223,7 @@ def _log_floors(c: Connection, asides: Asides) -> list[LogFloor]:
         if router_id in floors:
             floors[router_id].append((0, None))
     return [
-        *(LogFloor(r.id, r.owner or "", r.log_slot, *_lowest(floors[r.id]), r.project_id) for r in routers),
+        *(LogFloor(r.id, r.owner or "", r.log_slot, *_lowest(floors[r.id]), r.project_id, r.org_id) for r in routers),
         *(LogFloor(router_id, "", slot, *_lowest(floors[router_id])) for router_id, slot in gone.items()),
     ]
 

@@ -65,6 +65,32 @@ async def test_a_project_at_its_share_of_the_log_is_refused_alone(
         assert await limits(s) == []
 
 
+async def test_an_organisation_with_many_projects_leaves_room_in_the_log(tmp_path: Path) -> None:
+    """However many shares it has: others are taken, and it again once there is room. Where it is the only one it may
+    have all."""
+    async with service(tmp_path, log_bytes_max=2 << 20, log_project_percent_max=25, **QUIET) as s:
+        mine = [s, *[await sibling(s) for _ in range(5)]]
+        greedy = [await one.breaker(window_ms=DAY_MS) for one in mine]
+        await s.cluster.retention.round()
+        assert await fill(mine[0], greedy[0].router_ids[0], 6) == ["ok"] * 6
+        other = await neighbour(s)
+        quiet = (await other.breaker(window_ms=DAY_MS)).router_ids[0]
+        await s.cluster.retention.round()
+        words = [(await fill(one, row.router_ids[0]))[-1] for one, row in zip(mine, greedy, strict=True)]
+        assert words == ["share_full"] * 6
+        await s.cluster.retention.round()
+        assert (await mine[5].send(greedy[5].router_ids[0], [1.0])).status == "share_full"
+        assert await fill(other, quiet, 6) == ["ok"] * 6
+        found = (await s.gateway.status()).limits
+        assert [(one.org_id is not None, one.limit) for one in found if one.project_id is None] == [(True, "log_bytes")]
+
+
+async def sibling(s: Service) -> Service:
+    """Another project of the same organisation."""
+    now = s.clock.now_ms()
+    return Service(s.cluster, await s.store.create_project(s.project.org_id, s.project.workspace_id, "sibling", now))
+
+
 async def taken(s: Service, router_id: str) -> bool:
     return (await s.send(router_id, [1.0])).status == "ok"
 
@@ -176,6 +202,35 @@ async def test_a_projects_windows_hold_its_share_and_no_other_is_cut(tmp_path: P
         assert sum(actor._hosted[row.id].breaker.lost[1] for row in rows) > 25_000
         assert actor._hosted[quiet.id].breaker.samples_held == 3_000
         assert (s.project.id, "window_samples") in await limits(s)
+
+
+async def test_many_projects_hold_what_all_may_and_small_ones_are_not_cut(tmp_path: Path) -> None:
+    """Each within its share: together they would take any memory. Once they are gone windows may grow again."""
+    async with service(tmp_path, breaker_actors=1, window_all_samples_max=10_000, **QUIET) as s:
+        other = await neighbour(s)
+        quiet = await other.breaker(window_ms=DAY_MS)
+        await other.send(quiet.router_ids[0], [1.0] * 500)
+        mine = [s, *[await sibling(s) for _ in range(4)]]
+        rows = [await one.breaker(window_ms=DAY_MS) for one in mine]
+        for one, row in zip(mine, rows, strict=True):
+            for _ in range(2):
+                await one.send(row.router_ids[0], [1.0] * 2_000)
+        (actor,) = [a for a in s.net.actors.values() if quiet.id in getattr(a, "_hosted", {})]
+        await until(lambda: at_limit(s, "window_samples"))
+        await until(lambda: held_at_most(actor._hosted, rows, 9_000))
+        sizes = [actor._hosted[row.id].breaker.samples_held for row in rows]
+        assert min(sizes) > 1_000, sizes
+        assert actor._hosted[quiet.id].breaker.samples_held == 500
+        for one, row in zip(mine[1:], rows[1:], strict=True):
+            changes = await s.store.delete_breaker(one.project.id, row.id, s.clock.now_ms())
+            await s.gateway.configured(one.project.id, changes)
+        await until(lambda: not_at_limit(s))
+        await s.send(rows[0].router_ids[0], [1.0] * 2_000)
+        await until(lambda: holds(s, rows[0].id, sizes[0] + 2_000))
+
+
+async def not_at_limit(s: Service) -> bool:
+    return await limits(s) == []
 
 
 async def held_at_most(held: dict[str, HostedBreaker], rows: list[BreakerRow], most: int) -> bool:
