@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from breaker_actors.clock import unix_ms
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Invalid
-from pipelines.candidates import RULE_FIELDS, guess
+from pipelines.candidates import RULE_FIELDS, duration_ms, guess
 from pipelines.rules.model import DEFAULT_OWNER, SECTIONS, Declared, Place, Problem, RuleSet, Section, refused
 from pipelines.rules.secrets import plain_secrets
 from pipelines.rules.yaml_text import Keys, Text, parse, shown
@@ -39,9 +38,6 @@ FIELDS: Mapping[Section, tuple[str, ...]] = {
 _INSTANTS = ("starts_ms", "ends_ms")
 _DURATIONS = "must be a duration, such as 500ms, 30s, 5m, 1h30m"
 _TOP = ("owner", "labels", *SECTIONS)
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+")
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 def read(paths: Iterable[str | Path] | str | Path) -> RuleSet:
@@ -89,14 +85,6 @@ def rule_files(paths: Iterable[Path]) -> list[Path]:
 def _is_rules(path: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.parts)
     return path.name.endswith(SUFFIXES) and not path.name.endswith(TESTS) and not hidden
-
-
-def duration_ms(text: str) -> int | None:
-    """Milliseconds of 500ms, 30s, 5m, 1h30m, 7d, 2w; None for what is no such text or no whole number of them."""
-    if not _DURATION.fullmatch(text):
-        return None
-    total = sum(Decimal(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    return int(total) if total == int(total) else None
 
 
 def content_of(file: Path) -> str:
