@@ -71,12 +71,12 @@ def rule_files(paths: Iterable[Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(one for one in path.rglob("*") if one.is_file() and _is_rules(one.relative_to(path)))
             if not inside:  # a wrong path, or a checkout that failed: an apply would take everything away
-                raise refused([Problem(Place(str(path), 1), "", "empty", "there is no file of rules in it")])
+                raise refused([Problem(Place(str(path), 0), "", "empty", "there is no file of rules in it")])
             found |= dict.fromkeys(inside)
         elif path.exists():
             found[path] = None
         else:
-            raise refused([Problem(Place(str(path), 1), "", "unreadable", "there is no such file or directory")])
+            raise refused([Problem(Place(str(path), 0), "", "unreadable", "there is no such file or directory")])
     if len(found) > FILES_MAX:
         raise Invalid(f"There are more than {FILES_MAX} files of rules.")
     return list(found)
@@ -92,13 +92,13 @@ def content_of(file: Path) -> str:
         with file.open("rb") as opened:
             content = opened.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
-            raise refused([Problem(Place(str(file), 1), "", "unreadable", f"has more than {FILE_BYTES_MAX} bytes")])
+            raise refused([Problem(Place(str(file), 0), "", "unreadable", f"has more than {FILE_BYTES_MAX} bytes")])
         return content.decode("utf-8")
     except OSError as error:
         message = f"can't be read: {error.strerror or error}"
     except UnicodeDecodeError:
         message = "can't be read: it is not UTF-8"
-    raise refused([Problem(Place(str(file), 1), "", "unreadable", message)])
+    raise refused([Problem(Place(str(file), 0), "", "unreadable", message)])
 
 
 def _problem(told: Mapping[str, Any]) -> Problem:

@@ -287,7 +287,7 @@ def test_input_that_cant_be_used(shop: dict[str, Any], samples: pl.DataFrame, tm
         "none*.parquet": "there is no such file",
     }.items():
         refused(run(shop, "backfill", str(tmp_path / name)), words)
-    refused(run(shop, "backfill", str(whole), "--column", "when=ts_ms"), "no column 'when' to rename")
+    refused(run(shop, "backfill", str(whole), "--column", "when=ts_ms"), "did you mean --column ts_ms=when?")
     refused(run(shop, "backfill", str(whole), "--run", "../x"), "--run '../x'")
     refused(run(shop, "backfill", str(whole), "--rejects", str(tmp_path / "no/x.csv")), "there is no directory")
     refused(breakers(shop["data"], "backfill", str(whole), "--project", "nobody"), "there is no project nobody")
