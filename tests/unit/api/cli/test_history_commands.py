@@ -256,8 +256,8 @@ def test_a_run_is_taken_back(shop: dict[str, Any], samples: pl.DataFrame, tmp_pa
     assert [name.rpartition("/")[2] for name in history.files(place, shop["project"])] == ["run-2.000000.parquet"]
     assert place.names(f"runs/project={shop['project']}/run-1") == []
     words = breakers(data, "backfills", "list", "--project", shop["project"]).stdout
-    assert "run-2" in words
-    assert "not ended" in words
+    (run_id, began, samples_or_state, _), *none = [line.split("\t") for line in words.splitlines()]
+    assert (run_id, began[-1:], samples_or_state, none) == ("run-2", "Z", "not ended", [])
 
 
 def stored(samples: pl.DataFrame) -> pl.DataFrame:
