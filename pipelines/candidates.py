@@ -250,6 +250,8 @@ def _value(text: str, word: str) -> Value:
     try:
         return _number(Decimal(text))
     except InvalidOperation:
+        if text[0].isdecimal():
+            raise Invalid(f"--sweep {word!r}: {text!r} is no number; a range is first:last:step") from None
         return text
 
 

@@ -178,6 +178,7 @@ def test_parse_sweep() -> None:
     [
         ("100:500", "expected field=first:last:step"),
         ("threshold=1:2", "a range is first:last:step"),
+        ("threshold=2..6", "'2..6' is no number; a range is first:last:step"),
         ("threshold=5:1:1", "a range goes up"),
         ("threshold=1:2:0", "a range goes up"),
         ("threshold=1:nan:1", "a range goes up"),
