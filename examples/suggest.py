@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import polars as pl
-import yaml
 
 from pipelines.backtest import backtest
 from pipelines.suggest.suggestion import suggest
@@ -56,10 +55,7 @@ print(found.yaml)
 # The rules of the file, over the days that were not seen.
 
 # %%
-rules = [
-    {"name": name} | rule for name, rule in yaml.safe_load(Path("rules/latency.yaml").read_text())["breakers"].items()
-]
-run = backtest(rules, files[12:], windows=failures[2:])
+run = backtest("rules/latency.yaml", files[12:], windows=failures[2:])
 print(run.summary.select("breaker", "trips", "windows", "caught", "false_trips"))
 
 # %% [markdown]

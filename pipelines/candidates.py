@@ -6,6 +6,7 @@ import difflib
 import importlib
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
@@ -28,6 +29,9 @@ SWEPT_PARAMS = {"percentile": "percentile", "alpha": "delta", "delta_of": "delta
 SWEPT_FIELDS = (*(name for name in RULE_FIELDS if name not in ("metric", "kind", "kind_params")), *SWEPT_PARAMS)
 """Keys of kind_params that a sweep may set, with the kind that has them."""
 SETTINGS_MAX = 10_000
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 Value = float | int | str
 
 
@@ -118,6 +122,14 @@ def guess(name: str, others: str = "", known: Sequence[str] = RULE_FIELDS) -> st
     return f"did you mean {near[0]}?" if near else f"there is {others}" if others else "it means nothing here"
 
 
+def duration_ms(text: str) -> int | None:
+    """Milliseconds of 500ms, 30s, 5m, 1h30m, 7d, 2w; None for what is no such text or no whole number of them."""
+    if not _DURATION.fullmatch(text):
+        return None
+    total = sum(Decimal(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    return int(total) if total == int(total) else None
+
+
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
@@ -140,7 +152,8 @@ def _distinct(found: list[Candidate]) -> list[Candidate]:
 
 
 def _read(path: Path) -> list[Candidate]:
-    """The breakers of a JSON or YAML file: one object, a list, or an object with a list under `breakers`."""
+    """The breakers of a JSON or YAML file: one object, a list, or an object that has them under `breakers`, as a list
+    or, in a file of rules, by their names."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -149,8 +162,8 @@ def _read(path: Path) -> list[Candidate]:
         content = _yaml(path, text) if path.suffix.lower() in (".yaml", ".yml") else _json(path, text)
     except RecursionError:
         raise Invalid(f"{path}: lists and objects are nested too deeply in it") from None
-    if isinstance(content, Mapping) and isinstance(content.get("breakers"), list):
-        content = content["breakers"]
+    if isinstance(content, Mapping) and isinstance(declared := content.get("breakers"), list | Mapping):
+        content = declared if isinstance(declared, list) else list(itertools.starmap(_named, declared.items()))
     things = content if isinstance(content, list) else [content]
     for thing in things:
         if not isinstance(thing, Mapping):
@@ -158,6 +171,18 @@ def _read(path: Path) -> list[Candidate]:
     if not things:
         raise Invalid(f"{path}: there is no rule in it")
     return [_one(thing, f"{path}: ", number) for number, thing in enumerate(things)]
+
+
+def _named(name: Any, fields: Any) -> Any:
+    """A breaker of a file of rules, where durations may have units: as the interface has it."""
+    if not isinstance(fields, Mapping):
+        return fields
+    plainly: dict[str, Any] = {"name": str(name)}
+    for key, value in fields.items():
+        full = f"{key}_ms" if f"{key}_ms" in RULE_FIELDS else key
+        known = duration_ms(value) if full in RULE_FIELDS and isinstance(value, str) else None
+        plainly[full if known is not None else key] = value if known is None else known
+    return plainly
 
 
 def _json(path: Path, text: str) -> Any:
@@ -225,6 +250,8 @@ def _value(text: str, word: str) -> Value:
     try:
         return _number(Decimal(text))
     except InvalidOperation:
+        if text[0].isdecimal():
+            raise Invalid(f"--sweep {word!r}: {text!r} is no number; a range is first:last:step") from None
         return text
 
 

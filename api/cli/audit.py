@@ -13,10 +13,9 @@ from api.cli.breaker_client import DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import one_line_errors
 from api.cli.named import is_id
 from api.cli.output import put_json, put_table
-from api.cli.spans import moment, span_ms
+from api.cli.spans import SINCE_HELP, since_ms
 from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock
-from breaker_actors.errors import Invalid
 
 TITLES = ("time", "who", "action", "name", "id", "what changed")
 SIDES = ("before", "after")
@@ -33,9 +32,7 @@ def audit(
     ] = None,
     target: Annotated[str | None, typer.Option(help="Only what was done to this one, by its id or its name.")] = None,
     who: Annotated[str | None, typer.Option(help="Only what this key did, by its name or id.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only what is newer: a time in RFC 3339, or a span as 90m or 2d before now.")
-    ] = None,
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many, newest first.")] = 50,
     org: Annotated[
         bool, typer.Option("--org", help="Of the organisation instead: its workspaces, user and admin keys.")
@@ -52,7 +49,7 @@ def audit(
         only = {} if action is None else {"action": action}
         if target is not None and is_id(target):
             only["target_id"], target = target, None
-        found = client.audit(org, _since_ms(since), **only)
+        found = client.audit(org, since_ms(since, SystemClock().now_ms()), **only)
         rows = list(islice(_meant(found, who, target), limit))
         if json:
             put_json({"entries": rows})
@@ -96,16 +93,6 @@ def _meant(entries: Iterator[dict[str, Any]], who: str | None, name: str | None)
         named = {str(side["name"]) for side in (entry["before"], entry["after"]) if side and side.get("name")}
         if (who is None or who in (entry["who"], entry["key_id"])) and (name is None or name in named):
             yield entry
-
-
-def _since_ms(text: str | None) -> int | None:
-    """A time, or a span before now."""
-    if text is None:
-        return None
-    try:
-        return SystemClock().now_ms() - span_ms(text)
-    except Invalid:
-        return moment("--since", text)
 
 
 def _flat(fields: dict[str, Any], at: str = "") -> dict[str, Any]:

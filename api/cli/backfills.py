@@ -10,7 +10,7 @@ import typer
 from api.cli.errors import one_line_errors
 from api.cli.history import HistoryUrl, bars
 from api.cli.named import project_id_of
-from api.cli.output import put, put_json
+from api.cli.output import put, put_json, put_table
 from api.cli.store_access import AsJson, DataDir, Project, on_store, settings_of
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 backfills = typer.Typer(name="backfills", help="Runs of backfill: show them, take one back.", no_args_is_help=True)
 
+TITLES = ("run", "began", "samples of history", "events")
 RunId = Annotated[str, typer.Argument(help="Id of the run, as `breakers backfill` and `backfills list` show it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
 
@@ -40,10 +41,14 @@ def list_runs(
     if json:
         put_json({"runs": [_shown(run) for run in found]})
         return
-    for run in found:
-        done = run.summary
-        told = "not ended" if done is None else f"{done.history:,} samples of history, {done.events:,} events"
-        put(f"{run.run_id}  {rfc3339(run.began_ms)}  {told}")
+    put_table(
+        TITLES,
+        [
+            (run.run_id, rfc3339(run.began_ms), *(("not ended", None) if done is None else (done.history, done.events)))
+            for run in found
+            for done in [run.summary]
+        ],
+    )
 
 
 @backfills.command("remove")

@@ -59,9 +59,12 @@ class BreakerClient(ChannelClient, MappingClient, RulesClient):
             found |= {state["breaker_id"]: state for state in states}
         return found
 
-    def events(self, limit: int, breaker_id: str | None, source: str = "live") -> list[dict[str, Any]]:
-        """At most `limit` events, newest first."""
+    def events(
+        self, limit: int, breaker_id: str | None, source: str = "live", since_ms: int | None = None
+    ) -> list[dict[str, Any]]:
+        """At most `limit` events, newest first; only those later than `since_ms`."""
         query = {"source": source} | ({} if breaker_id is None else {"breaker_id": breaker_id})
+        query |= {} if since_ms is None else {"since_ms": str(since_ms)}
         return list(self._pages(self.path("events"), "events", query, limit))
 
     def audit(self, organisation: bool, since_ms: int | None, **only: str) -> Iterator[dict[str, Any]]:

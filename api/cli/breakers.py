@@ -14,6 +14,7 @@ from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Ur
 from api.cli.breaker_edit import never_moves
 from api.cli.errors import one_line_errors
 from api.cli.output import note, put, put_json, put_table
+from api.cli.spans import SINCE_HELP, since_ms
 from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.errors import Invalid
@@ -104,6 +105,7 @@ def events(
     name: Annotated[str | None, typer.Argument(help="Name or id of the breaker; default: all.", metavar="NAME")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first.")] = 50,
     source: Annotated[Source, typer.Option(help="What happened, what a backfill found, or both.")] = Source.live,
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
     url: Url = None,
     project: Project = None,
     insecure_http: Insecure = False,
@@ -114,9 +116,10 @@ def events(
     and why, or why callers did not see it."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         which = None if name is None else client.find(name)["id"]
-        rows = client.events(limit, which, source.value)
-        hidden = not rows and source is Source.live and client.events(1, which, Source.backfill.value)
-        if not rows and not hidden and name is None:
+        from_ms = since_ms(since, SystemClock().now_ms())
+        rows = client.events(limit, which, source.value, from_ms)
+        hidden = not rows and source is Source.live and client.events(1, which, Source.backfill.value, from_ms)
+        if not rows and not hidden and name is None and since is None:
             client.note_none("events")
     if hidden:
         note("breakers: there are events of a backfill alone: --source backfill shows them")

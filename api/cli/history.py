@@ -211,11 +211,13 @@ def _carried_out(
     """On the cluster. What was not `begun` yet is, once the cluster is there."""
     from api.launch.cluster import connected
     from api.launch.join import prepare_join
+    from api.launch.ray_environment import prepare_driver
     from breaker_actors.clock import SystemClock
     from pipelines.backfill.manifest import begin
     from pipelines.backfill.steps import carry_out
     from pipelines.sources.object_store import Folder
 
+    prepare_driver()  # to find the cluster imports Ray
     address = address or _cluster_of(settings.data_dir, prepare_join(settings.data_dir))
     stoppable = _stoppable(GOES_ON if begun else UNWRITTEN)
     # Ray tells drivers about its nodes on stdout, which is for results

@@ -321,7 +321,7 @@ def _show_change(change: Mapping[str, Any]) -> None:
     put(f"{SIGNS[change['act']]} {change['kind']} {change['name']}{more}")
     for field in change["fields"]:
         if field["secret"]:
-            put(f"    {field['field']}: changed")
+            put(f"    {field['field']}: {'not shown' if change['act'] == 'create' else 'changed'}")
         elif change["act"] == "create":
             put(f"    {field['field']}: {_value(field['after'])}")
         else:

@@ -14,6 +14,7 @@ from breaker_actors.errors import Invalid
 
 UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 OPS = {"=": "=", "!=": "!=", "~": "glob"}
+SINCE_HELP = "Only what is newer: a time in RFC 3339, or a span as 90m or 2d before now."
 UNTIL_HELP = "Until when, in RFC 3339, in place of --for."
 _SPAN = re.compile(r"(\d{1,6}[dhms])+")
 _MATCH = re.compile(r"([^=!~]+)(!=|=|~)(.*)", re.DOTALL)
@@ -58,15 +59,22 @@ def span_ms(text: str) -> int:
     return sum(int(part[:-1]) * UNITS[part[-1]] for part in re.findall(r"\d+[dhms]", text))
 
 
-def moment(option: str, text: str) -> int:
-    """A time with its zone as Unix milliseconds. Raises Invalid."""
+def since_ms(text: str | None, now_ms: int) -> int | None:
+    """A time, or a span before now. Raises Invalid."""
+    if text is None:
+        return None
+    return now_ms - span_ms(text) if _SPAN.fullmatch(text) else moment("--since", text, ", nor a span as 90m or 2d")
+
+
+def moment(option: str, text: str, nor: str = "") -> int:
+    """A time with its zone as Unix milliseconds. Raises Invalid; `nor`: what else it is not."""
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError
         return unix_ms(moment)
     except (ValueError, OverflowError):
-        raise Invalid(f"{option} {text}: not a time with a zone, as 2026-11-21T06:00:00Z") from None
+        raise Invalid(f"{option} {text}: not a time with a zone, as 2026-11-21T06:00:00Z{nor}") from None
 
 
 def show_preview(found: dict[str, Any], json: bool) -> None:

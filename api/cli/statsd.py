@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -85,8 +86,17 @@ def statsd(
         process = Process(sockets, Aggregate(absolute_gauges), outbox, clock, draw, flush_ms, status_s, told)
         stop = opened.enter_context(_stop_signals())
         for sock in sockets:
-            _log.info("listening", at=str(sock.getsockname()), receive_bytes=receive_bytes_of(sock))
+            _log.info("listening", at=_listens_at(sock), receive_bytes=receive_bytes_of(sock))
         process.run(stop)
+
+
+def _listens_at(sock: socket.socket) -> str:
+    """Where it listens, as --listen and --unix say it."""
+    name = sock.getsockname()
+    if isinstance(name, str):
+        return name
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"{host}:{name[1]}"
 
 
 def _token(file: Path | None) -> str:

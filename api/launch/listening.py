@@ -44,7 +44,7 @@ def check_listener(base_url: str, allowed: set[int], insecure: bool = False) -> 
         if strangers := users - allowed - {0}:
             raise Invalid(f"at {base_url} a program of another user listens (uid {min(strangers)}): it gets no key")
         if not users and (address.is_loopback or address.is_unspecified):
-            raise Unavailable(f"nobody listens at {base_url}")
+            raise Unavailable(f"nobody listens at {base_url}: start the service with `breakers serve`")
 
 
 def _addresses(host: str, port: int) -> set[Address]:

@@ -218,7 +218,8 @@ def labelled_files(given: Any, names: Sequence[str]) -> tuple[list[Labelled], li
         found = [given[name] for name in names if name in given]
         if not found:
             raise Invalid(
-                f"{where}: nothing for {', '.join(names)}; there is {', '.join(map(str, given)) or 'nothing'}"
+                f"{where}: nothing for {', '.join(names)}; there is {', '.join(map(str, given)) or 'nothing'}; give the"
+                " list of one alone where names differ"
             )
         given = [pair for pairs in found for pair in (pairs if isinstance(pairs, list) else [pairs])]
     if not isinstance(given, Sequence) or isinstance(given, str):

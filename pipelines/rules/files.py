@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from breaker_actors.clock import unix_ms
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Invalid
-from pipelines.candidates import RULE_FIELDS, guess
+from pipelines.candidates import RULE_FIELDS, duration_ms, guess
 from pipelines.rules.model import DEFAULT_OWNER, SECTIONS, Declared, Place, Problem, RuleSet, Section, refused
 from pipelines.rules.secrets import plain_secrets
 from pipelines.rules.yaml_text import Keys, Text, parse, shown
@@ -39,9 +38,6 @@ FIELDS: Mapping[Section, tuple[str, ...]] = {
 _INSTANTS = ("starts_ms", "ends_ms")
 _DURATIONS = "must be a duration, such as 500ms, 30s, 5m, 1h30m"
 _TOP = ("owner", "labels", *SECTIONS)
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+")
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 def read(paths: Iterable[str | Path] | str | Path) -> RuleSet:
@@ -75,12 +71,12 @@ def rule_files(paths: Iterable[Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(one for one in path.rglob("*") if one.is_file() and _is_rules(one.relative_to(path)))
             if not inside:  # a wrong path, or a checkout that failed: an apply would take everything away
-                raise refused([Problem(Place(str(path), 1), "", "empty", "there is no file of rules in it")])
+                raise refused([Problem(Place(str(path), 0), "", "empty", "there is no file of rules in it")])
             found |= dict.fromkeys(inside)
         elif path.exists():
             found[path] = None
         else:
-            raise refused([Problem(Place(str(path), 1), "", "unreadable", "there is no such file or directory")])
+            raise refused([Problem(Place(str(path), 0), "", "unreadable", "there is no such file or directory")])
     if len(found) > FILES_MAX:
         raise Invalid(f"There are more than {FILES_MAX} files of rules.")
     return list(found)
@@ -91,26 +87,18 @@ def _is_rules(path: Path) -> bool:
     return path.name.endswith(SUFFIXES) and not path.name.endswith(TESTS) and not hidden
 
 
-def duration_ms(text: str) -> int | None:
-    """Milliseconds of 500ms, 30s, 5m, 1h30m, 7d, 2w; None for what is no such text or no whole number of them."""
-    if not _DURATION.fullmatch(text):
-        return None
-    total = sum(Decimal(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    return int(total) if total == int(total) else None
-
-
 def content_of(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             content = opened.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
-            raise refused([Problem(Place(str(file), 1), "", "unreadable", f"has more than {FILE_BYTES_MAX} bytes")])
+            raise refused([Problem(Place(str(file), 0), "", "unreadable", f"has more than {FILE_BYTES_MAX} bytes")])
         return content.decode("utf-8")
     except OSError as error:
         message = f"can't be read: {error.strerror or error}"
     except UnicodeDecodeError:
         message = "can't be read: it is not UTF-8"
-    raise refused([Problem(Place(str(file), 1), "", "unreadable", message)])
+    raise refused([Problem(Place(str(file), 0), "", "unreadable", message)])
 
 
 def _problem(told: Mapping[str, Any]) -> Problem:

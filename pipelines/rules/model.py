@@ -17,13 +17,13 @@ DEFAULT_OWNER = "default"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands; `line` counts from 1."""
+    """Where something stands; `line` counts from 1, and is 0 for a file or directory itself."""
 
     file: str
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 @dataclass(frozen=True, slots=True)

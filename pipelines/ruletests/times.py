@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from breaker_actors.clock import moment
 from breaker_actors.errors import Invalid
-from pipelines.rules.files import duration_ms
+from pipelines.candidates import duration_ms
 from pipelines.sources.files import LATEST_MS
 
 FORMS = "an offset (1500, 500ms, 90s, 1m30s) or an instant (2026-11-18T03:12:04.5Z)"

@@ -123,9 +123,11 @@ class Layout:
         if self.time_unit not in TIME_UNITS:
             raise Invalid(f"{self.time_unit!r} is no unit of time here; there are {', '.join(TIME_UNITS)}")
         known = REQUIRED + self.wanted
-        for name in self.renamed:
+        for name, theirs in self.renamed.items():
             if name not in known:
-                raise Invalid(f"there is no column {name!r} to rename; there are {', '.join(known)}")
+                turned = self.words.rename.format(theirs).replace("THEIRS", name)
+                hint = f"did you mean {turned}?" if theirs in known else f"there are {', '.join(known)}"
+                raise Invalid(f"{name!r} is none of our columns; {hint}")
 
     @property
     def named(self) -> tuple[str, ...]:

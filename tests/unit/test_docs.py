@@ -123,6 +123,16 @@ def test_a_pointer_to_nowhere_is_noticed() -> None:
     assert wrong("elsewhere.md section 1") == "no such page"
 
 
+BARE = re.compile(r"(?:^|[;&|(] *|until )breakers ", re.MULTILINE)
+
+
+def test_guides_say_where_the_bare_command_comes_from() -> None:
+    """In a checkout it is on nobody's PATH: whoever copies the first line meets `command not found`."""
+    for page in sorted((ROOT / "docs" / "guides").glob("*.md")):
+        blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", text := page.read_text(encoding="utf-8"), re.DOTALL)
+        assert ".venv/bin" in text or not any(map(BARE.search, blocks)), page.name
+
+
 def test_paths_in_the_pages_are_there() -> None:
     """Every `folder/file` of ours in backticks."""
     for page in PAGES:

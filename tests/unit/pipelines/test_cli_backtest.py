@@ -108,7 +108,7 @@ def test_many_moves_and_no_move(tmp_path: Path) -> None:
         (["none.csv"], "none.csv can't be read: No such file"),
         ([LATENCY], "there is no column 'ts_ms', there are timestamp, value; rename one with --column ts_ms=THEIRS"),
         ([LATENCY, "--column", "ts_ms"], "--column 'ts_ms': expected OURS=THEIRS"),
-        ([LATENCY, "--column", "when=timestamp"], "there is no column 'when' to rename"),
+        ([LATENCY, "--column", "when=timestamp"], "'when' is none of our columns; there are ts_ms"),
         ([LATENCY, "--out", "events.txt"], "events.txt: transitions are written as .parquet, .csv, .ndjson"),
         ([LATENCY, "--report", "no/where.html"], "no/where.html can't be written: there is no directory no"),
         ([LATENCY, "--sweep", "threshold"], "expected field=first:last:step"),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from breaker_actors.errors import Invalid
-from pipelines.rules.files import duration_ms, read, read_text
+from pipelines.candidates import duration_ms
+from pipelines.rules.files import read, read_text
 from pipelines.rules.secrets import resolved
 from pipelines.rules.writing import text_of
 

@@ -86,6 +86,27 @@ def test_yaml(tmp_path: Path) -> None:
     assert "rules.yaml, line 2: not YAML" in refused(path)
 
 
+def test_a_file_of_rules(tmp_path: Path) -> None:
+    """What `suggest --out` writes and `apply` takes: breakers by their names, durations with units."""
+    pytest.importorskip("yaml")
+    path = tmp_path / "latency.yaml"
+    path.write_text(
+        "owner: shop\nbreakers:\n"
+        "  slow: {metric: latency, kind: p95, op: gt, threshold: 250, window: 5m, cooldown_ms: 10s,"
+        " eval_interval: 5s}\n"
+        "  rare: {metric: latency, kind: count, op: lt, threshold: 5, colour: red}\n"
+        "routers:\n  front: {breakers: [slow, rare]}\n"
+    )
+    slow, rare = candidates(path)
+    assert (slow.name, rare.name) == ("slow", "rare")
+    assert (slow.rule.window_ms, slow.rule.cooldown_ms, slow.rule.eval_interval_ms) == (300_000, 10_000, 5_000)
+    assert (slow.ignored, rare.ignored) == ((), ("colour",))
+    path.write_text("breakers:\n  slow: {metric: latency, kind: p95, op: gt, window: 5 minutes}\n")
+    assert f"{path}: slow: threshold is required; window is no field: did you mean window_ms?" in refused(path)
+    path.write_text("breakers: {slow: 5}\n")
+    assert "a rule is an object, not 5" in refused(path)
+
+
 def test_yaml_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "r.yml").write_text("a: 1")
     monkeypatch.setitem(sys.modules, "yaml", None)
@@ -157,6 +178,7 @@ def test_parse_sweep() -> None:
     [
         ("100:500", "expected field=first:last:step"),
         ("threshold=1:2", "a range is first:last:step"),
+        ("threshold=2..6", "'2..6' is no number; a range is first:last:step"),
         ("threshold=5:1:1", "a range goes up"),
         ("threshold=1:2:0", "a range goes up"),
         ("threshold=1:nan:1", "a range goes up"),

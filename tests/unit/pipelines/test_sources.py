@@ -316,7 +316,10 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_renaming(tmp_path: Path) -> None:
     path = written(tmp_path, "a.parquet", GOOD)
-    assert "no column 'time' to rename; there are ts_ms" in complaint(path, renamed={"time": "ts_ms"})
+    assert "'time' is none of our columns; there are ts_ms" in complaint(path, renamed={"time": "when"})
+    assert complaint(path, renamed={"time": "ts_ms"}) == (
+        "'time' is none of our columns; did you mean --column ts_ms=time?"
+    )
     assert "there is no column 'good', there are ts_ms, value" in complaint(path, renamed={"ok": "good"})
 
 

@@ -190,7 +190,7 @@ def test_labelled_windows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"b.csv": []}, "windows: nothing for a.csv; there is b.csv"),
+        ({"b.csv": []}, "windows: nothing for a.csv; there is b.csv; give the list of one alone where names differ"),
         (7, "windows: expected a list of [start, end]"),
         ([[1]], "windows, window 1: expected [start, end]"),
         ([[1, 2], [5, 4]], "windows, window 2: it ends before it starts"),

@@ -22,7 +22,7 @@ from api.cli.audit import changes
 from api.cli.breaker_client import BreakerClient, open_client
 from api.cli.breakers import _note, _since
 from api.cli.main import app
-from breaker_actors.clock import SystemClock
+from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.core.rule_fields import FIELDS, KIND_MEANINGS
 from breaker_actors.errors import Unavailable
 from breaker_actors.store.rows import RouterDraft
@@ -350,6 +350,19 @@ def test_events_of_a_backfill_are_asked_for(town: Town) -> None:
     assert (told.exit_code, told.stdout) == (0, "")
     assert told.stderr == "breakers: there are events of a backfill alone: --source backfill shows them\n"
     assert town.run("events", "loaded", "--source", "backfill").stderr == ""
+
+
+def test_events_since(town: Town) -> None:
+    """A span before now, or a time; what is neither is one line."""
+    made, now_ms = town.json("create", "lately", *RULE), SystemClock().now_ms()
+    store, project = town.service.store, town.service.project.id
+    town.wait(store.add_backfill_events(project, "run-2", [(made["id"], event(1, ts_ms=now_ms - 7_200_000))], 5))
+    asked = ("events", "lately", "--source", "all")
+    assert len(town.json(*asked, "--since", "3h")["events"]) == 1
+    assert town.json(*asked, "--since", "90m") == {"events": []}
+    assert len(town.json(*asked, "--since", rfc3339(now_ms - 7_200_001))["events"]) == 1
+    assert town.json(*asked, "--since", rfc3339(now_ms)) == {"events": []}
+    refused(town.run(*asked, "--since", "yesterday"), "--since yesterday: not a time with a zone")
 
 
 def test_a_mute_is_previewed_made_listed_changed_and_ended(town: Town) -> None:

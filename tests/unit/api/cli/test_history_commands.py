@@ -71,6 +71,35 @@ def test_a_dry_run_without_a_usable_row_fails(shop: dict[str, Any], samples: pl.
     assert json.loads(result.stdout)["rejected"] == 4
 
 
+WATCHED = """
+import os, sys
+from importlib.abc import MetaPathFinder
+
+from api.cli.main import main
+
+class Watch(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "ray":
+            print("uv starts workers:", os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV"), flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, Watch())
+main()
+"""
+
+
+def test_workers_are_not_started_by_uv(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """Ray reads that when it is imported; by uv's hook `uv run --project` from another folder ended the run."""
+    samples.write_parquet(tmp_path / "s.parquet")
+    given = ("backfill", "s.parquet", "--project", shop["project"], "--data-dir", str(shop["data"]))
+    environ = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
+    environ.pop("RAY_ENABLE_UV_RUN_RUNTIME_ENV", None)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, *given], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "uv starts workers: 0\n", done.stderr
+
+
 def test_a_folder(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
     """As backtest takes one, with the columns that folders in it are named for; the root of an export is told."""
     for metric in ("latency", "size"):
@@ -227,8 +256,8 @@ def test_a_run_is_taken_back(shop: dict[str, Any], samples: pl.DataFrame, tmp_pa
     assert [name.rpartition("/")[2] for name in history.files(place, shop["project"])] == ["run-2.000000.parquet"]
     assert place.names(f"runs/project={shop['project']}/run-1") == []
     words = breakers(data, "backfills", "list", "--project", shop["project"]).stdout
-    assert "run-2" in words
-    assert "not ended" in words
+    (run_id, began, samples_or_state, _), *none = [line.split("\t") for line in words.splitlines()]
+    assert (run_id, began[-1:], samples_or_state, none) == ("run-2", "Z", "not ended", [])
 
 
 def stored(samples: pl.DataFrame) -> pl.DataFrame:
@@ -258,7 +287,7 @@ def test_input_that_cant_be_used(shop: dict[str, Any], samples: pl.DataFrame, tm
         "none*.parquet": "there is no such file",
     }.items():
         refused(run(shop, "backfill", str(tmp_path / name)), words)
-    refused(run(shop, "backfill", str(whole), "--column", "when=ts_ms"), "no column 'when' to rename")
+    refused(run(shop, "backfill", str(whole), "--column", "when=ts_ms"), "did you mean --column ts_ms=when?")
     refused(run(shop, "backfill", str(whole), "--run", "../x"), "--run '../x'")
     refused(run(shop, "backfill", str(whole), "--rejects", str(tmp_path / "no/x.csv")), "there is no directory")
     refused(breakers(shop["data"], "backfill", str(whole), "--project", "nobody"), "there is no project nobody")

@@ -159,10 +159,20 @@ def test_what_is_hardly_meant_is_told(town: Town, tmp_path: Path) -> None:
     assert checked.stdout == "1 breaker, 0 routers, 0 mappings, 0 channels, 0 mutes, owner never\n"
 
 
+def test_a_secret_that_is_made_did_not_change(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK", "https://hooks.invalid/x")
+    path = tmp_path / "hook.yaml"
+    path.write_text("owner: hook\nchannels:\n  hook: {channel: webhook, config: {url: {env: HOOK}}}\n")
+    shown = town.run("plan", str(path)).stdout
+    assert "    config: not shown\n" in shown
+    assert "hooks.invalid" not in shown
+
+
 def test_what_would_take_everything_away_is_refused(town: Town, tmp_path: Path) -> None:
     folder, path = tmp_path / "empty", tmp_path / "three.yaml"
     folder.mkdir()
-    refused(town.run("apply", str(folder), "--yes"), "there is no file of rules in it", 1)
+    refused(town.run("apply", str(folder), "--yes"), f"{folder}: there is no file of rules in it", 1)
+    refused(town.run("plan", str(tmp_path / "no")), f"{tmp_path}/no: there is no such file or directory", 1)
     rows = "".join(f"  three{n}: {{{FIELDS}, threshold: 1}}\n" for n in range(3))
     path.write_text(f"owner: three\nbreakers:\n{rows}")
     words(town, "apply", str(path), "--yes")

@@ -9,8 +9,9 @@ from typer.testing import CliRunner, Result
 
 from api.cli import statsd
 from api.cli.main import app
-from api.cli.statsd import _try, _where
+from api.cli.statsd import _listens_at, _try, _where
 from api.statsd.outbox import Answer
+from api.statsd.sockets import open_udp, open_unix
 from breaker_actors.errors import Invalid
 
 PROJECT = "0000000a-0000-0000-0000-00000000000A"
@@ -73,3 +74,10 @@ def test_a_refusal_ends_the_start_and_an_absence_does_not(capsys: pytest.Capture
     _try(Answer("again", "nobody listens at http://x"))
     _try(Answer("taken"))
     assert capsys.readouterr().err == "breakers: nobody listens at http://x; what comes in waits\n"
+
+
+def test_it_listens_where_it_was_told(tmp_path: Path) -> None:
+    """The line names it as --listen and --unix do, not as Python does."""
+    with open_udp("127.0.0.1:0") as udp, open_unix(tmp_path / "s.sock") as unix:
+        assert _listens_at(udp) == f"127.0.0.1:{udp.getsockname()[1]}"
+        assert _listens_at(unix) == str(tmp_path / "s.sock")
