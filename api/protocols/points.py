@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,7 +77,7 @@ class Points:
     start_ms: Int64
     value: Float64
     absent: Flags
-    histograms: dict[int, Histogram]
+    histograms: Mapping[int, Histogram]
     traces: dict[int, str]
     exemplars: int
     bad: list[BadPoint]
