@@ -87,7 +87,7 @@ class Walk(Reader):
     def __init__(self, body: bytes, memory: Memory, shortcut: bool) -> None:
         super().__init__(body)
         self.memory, self.shortcut = memory, shortcut
-        self.columns = Columns()
+        self.columns = Columns(memory.otlp)
         self.filling = Filling(body)
         self.heads: list[bytes] = []
         self.entries = 0
@@ -224,9 +224,7 @@ class Walk(Reader):
         if series is None:
             attributes = read_attributes(Reader(key[8:], self), own)
             made = attributes if isinstance(attributes, Flaw) else series_of(metric, attributes, self.columns.text)
-            if isinstance(made, Series):
-                self.memory.otlp.put(key, made)
-            return made
+            return self.columns.remember(key, made) if isinstance(made, Series) else made
         return series
 
     def _note_trace(self, kind: Kind, fields: list[Field]) -> None:

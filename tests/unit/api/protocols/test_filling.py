@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import pack
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
@@ -69,6 +69,7 @@ def decode(body: bytes, memory: Memory, shortcut: bool = True) -> Points:
     return otlp_protobuf.decode(body, memory, shortcut)
 
 
+@settings(deadline=None)
 @given(st.lists(BOUNDS, min_size=3, max_size=3), METRICS, st.randoms(use_true_random=False))
 def test_both_ways_give_the_same(bounds: list[list[float]], metrics: list[list[dict[str, Any]]], rnd: Any) -> None:
     body = request(*([message(bounds, fields) for fields in points] for points in metrics))
