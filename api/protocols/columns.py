@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from api.protocols.bounds import ENTRIES_MAX, POINTS_MAX
+from api.protocols.memory import Generations, told_apart
 from api.protocols.points import BadPoint, Histogram, Points, Series
 from api.protocols.series import Flaw, Text
 from breaker_actors.core.model import Float64, Int64
@@ -34,11 +35,18 @@ def too_many_entries() -> PayloadTooLarge:
 
 class Columns:
     """Rows so far. A row is its series in `found`, and numbers: either in what a shortcut collects (which then has a
-    row for each of `found`), or in `patches` by row number: ts_ms, start_ms, value, absent."""
+    row for each of `found`), or in `patches` by row number: ts_ms, start_ms, value, absent.
 
-    __slots__ = ("bad", "exemplars", "found", "histograms", "newest", "patches", "text", "traces")
+    `memory`: where `found` are from. All are of the generation that is young when the request begins, unless another is
+    young in the end, or there were `strangers`, which are not remembered."""
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_memory", "_young", "bad", "exemplars", "found", "histograms", "newest", "patches", "strangers", "text",
+        "traces",
+    )  # fmt: skip
+
+    def __init__(self, memory: Generations[Series]) -> None:
+        self._memory, self._young, self.strangers = memory, memory.young, False
         self.found: list[Series] = []
         self.patches: dict[int, tuple[int, int, float, bool]] = {}
         self.histograms: dict[int, Histogram] = {}
@@ -47,6 +55,12 @@ class Columns:
         self.exemplars = 0
         self.text = Text()
         self.bad: list[BadPoint] = []
+
+    def remember(self, key: bytes, series: Series) -> Series:
+        """Puts a series into the memory, and gives the one that stands for it from now on."""
+        kept = self._memory.put(key, series)
+        self.strangers = self.strangers or kept is None
+        return series if kept is None else kept
 
     def add(self, series: Series, ts_ms: int, start_ms: int, value: float, absent: bool) -> None:
         """A row that no shortcut took."""
@@ -87,7 +101,7 @@ class Columns:
             columns: Any = list(zip(*self.patches.values(), strict=True))
             ts_ms[rows], start_ms[rows], value[rows], absent[rows] = columns
         value[absent] = NAN
-        series, of = distinct(self.found)
+        series, of = distinct(self.found, not self.strangers and self._memory.young is self._young)
         if self.newest:
             last = {series[number].identity: row for row, number in enumerate(of.tolist())}
             self.traces |= {last[who]: trace for who, (_, trace) in self.newest.items() if who in last}
@@ -97,15 +111,17 @@ class Columns:
         )  # fmt: skip
 
 
-def distinct(found: list[Series]) -> tuple[list[Series], Int64]:
-    """Each series once, in order of appearance, and the number of each one found."""
-    if len(set(map(_identity, found))) == len(found):
+def distinct(found: list[Series], of_one_generation: bool = False) -> tuple[list[Series], Int64]:
+    """Each series once, in order of appearance, and the number of each one found. `of_one_generation`: of a memory, so
+    that no two objects among them are equal; that is known without a look at any of them."""
+    tell: Callable[[Series], object] = id if of_one_generation else _identity
+    if len(set(map(tell, found))) == len(found):
         return found, np.arange(len(found), dtype=np.int64)
-    numbers: dict[tuple[bytes, str | None, bool, str], int] = {}
+    numbers: dict[object, int] = {}
     series: list[Series] = []
     of = []
     for one in found:
-        number = numbers.setdefault((one.identity, one.temporality, one.monotonic, one.unit), len(series))
+        number = numbers.setdefault(told_apart(one), len(series))
         if number == len(series):
             series.append(one)
         of.append(number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import count
+from operator import attrgetter
 from sys import getsizeof
 from typing import Generic, TypeVar
 
@@ -18,9 +19,33 @@ Value = TypeVar("Value")
 _numbers = count(1)
 
 
+told_apart = attrgetter("identity", "temporality", "monotonic", "unit")
+"""What tells the series of a request apart."""
+
+
 def next_number() -> int:
     """A number that this process gives once: keys may hold it in place of what it stands for."""
     return next(_numbers)
+
+
+class Generation(dict[bytes, Value]):
+    """Values by key. Those that are series are `distinct`: no two of them are equal in what tells series apart, so
+    neither are two of a request that are not the same object."""
+
+    __slots__ = ("distinct",)
+
+    def __init__(self) -> None:
+        self.distinct: dict[object, Value] = {}
+
+    def add(self, key: bytes, value: Value) -> Value:
+        """Puts a value under a key, of equal series the one that is there. Gives what it put."""
+        if isinstance(value, Series):
+            known = self.distinct.setdefault(value.identity, value)
+            if told_apart(known) != told_apart(value):
+                known = self.distinct.setdefault(told_apart(value), value)
+            value = known
+        self[key] = value
+        return value
 
 
 class Generations(Generic[Value]):
@@ -37,8 +62,7 @@ class Generations(Generic[Value]):
     def __init__(
         self, weigh: Callable[[Value], tuple[int, Labels]], most: int, bytes_max: int = REMEMBERED_BYTES_MAX
     ) -> None:
-        self.young: dict[bytes, Value] = {}
-        self._old: dict[bytes, Value] = {}
+        self.young, self._old = Generation[Value](), Generation[Value]()
         self._shared: set[int] = set()
         self._bytes = 0
         self._weigh, self._most, self._bytes_max = weigh, most, bytes_max
@@ -52,23 +76,25 @@ class Generations(Generic[Value]):
         if value is None:
             value = self._old.get(key)
             if value is not None:
-                self.put(key, value)
+                return self.put(key, value)
         return value
 
-    def put(self, key: bytes, value: Value) -> None:
-        """Remembers, unless the key is longer than REMEMBERED_KEY_MAX."""
+    def put(self, key: bytes, value: Value) -> Value | None:
+        """Remembers, and gives what is remembered, see `Generation.add`; None where the key is longer than
+        REMEMBERED_KEY_MAX."""
         if len(key) > REMEMBERED_KEY_MAX:
-            return
+            return None
         own, shared = self._weigh(value)
         own += len(key)
         common = 0 if not shared or id(shared) in self._shared else size_of(shared)
         if len(self.young) >= self._most or self._bytes + own + common > self._bytes_max:
-            self._old, self.young, self._bytes, self._shared = self.young, {}, 0, set()
+            self._old, self.young, self._bytes, self._shared = self.young, Generation(), 0, set()
             common = size_of(shared)
-        self.young[key] = value
+        kept = self.young.add(key, value)
         self._bytes += own + common
         if shared:
             self._shared.add(id(shared))  # it lives as long as what is remembered of it
+        return kept
 
 
 Labels = Mapping[str, str]
@@ -114,15 +140,43 @@ def _of_metric(metric: Metric) -> tuple[int, Labels]:
     return getsizeof(metric.name), metric.origin.resource
 
 
+NUMBERS_MAX = (1 << 31) - (1 << 24)
+"""Numbers of strings given before they begin anew: they fit in 32 bits, with room for requests that are being read."""
+
+
+class Strings:
+    """What remote-write 2.0 remembers: numbers of strings, and series by the numbers of theirs."""
+
+    __slots__ = ("_numbers", "last", "numbers", "series")
+
+    def __init__(self, most: int, first: int = 1) -> None:
+        self.numbers: Generations[int] = Generations(lambda _: (0, NONE), 5 * most)
+        self.series = Generations(_of_series, most)
+        self._numbers, self.last = count(first), 0
+
+    def number(self, text: bytes) -> int:
+        """What stands for a string in keys; not 0."""
+        number = self.numbers.get(text)
+        if number is None:
+            number = self.last = next(self._numbers)
+            self.numbers.put(text, number)
+        return number
+
+
 class Memory:
     """What the decoders of one process remember, each in its own part."""
 
-    __slots__ = ("metrics", "origins", "otlp", "symbols", "v1", "v2")
+    __slots__ = ("_most", "_strings", "metrics", "origins", "otlp", "v1")
 
     def __init__(self, most: int = REMEMBERED_MAX) -> None:
+        self._most, self._strings = most, Strings(most)
         self.v1 = Generations(_of_series, most)
-        self.v2 = Generations(_of_series, most)
-        self.symbols: Generations[int] = Generations(lambda _: (0, NONE), 5 * most)
         self.otlp = Generations(_of_series, most)
         self.origins = Generations(_of_origin, most // 10 + 1)
         self.metrics = Generations(_of_metric, most)
+
+    def strings(self) -> Strings:
+        """Those of remote-write 2.0, for one request; new ones where numbers run out."""
+        if self._strings.last >= NUMBERS_MAX:
+            self._strings = Strings(self._most)
+        return self._strings

@@ -256,7 +256,7 @@ class Walk:
     __slots__ = ("columns", "entries", "memory")
 
     def __init__(self, memory: Memory) -> None:
-        self.memory, self.columns, self.entries = memory, Columns(), 0
+        self.memory, self.columns, self.entries = memory, Columns(memory.otlp), 0
 
     def _count_entry(self) -> None:
         self.entries += 1
@@ -358,9 +358,7 @@ class Walk:
             except RecursionError:
                 raise unreadable(where, "attributes nest too deep") from None
             made = attributes if isinstance(attributes, Flaw) else series_of(metric, attributes, self.columns.text)
-            if isinstance(made, Series):
-                self.memory.otlp.put(key, made)
-            return made
+            return self.columns.remember(key, made) if isinstance(made, Series) else made
         return series
 
     def _note_trace(self, where: str, exemplars: list[Exemplar]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from api.protocols.bounds import BUCKETS_MAX, ENTRIES_MAX, NESTING_MAX
 from api.protocols.columns import Columns, too_many_entries
-from api.protocols.filling import NO_EXTENT, Filling
+from api.protocols.filling import Filling, Histograms
 from api.protocols.histograms import TOO_MANY_BUCKETS, Extent, explicit, exponential
 from api.protocols.memory import Memory, Metric, Origin
 from api.protocols.native import read_doubles
@@ -34,7 +34,7 @@ from api.protocols.otlp import (
     trace_hex,
 )
 from api.protocols.points import Histogram, Points, Series
-from api.protocols.protobuf import Reader, encode_block, encode_varint, signed64, unreadable, zigzag32
+from api.protocols.protobuf import Reader, encode_block, signed64, unreadable, zigzag32
 from api.protocols.series import NOT_UTF8, Flaw
 from breaker_actors.core.model import Float64, Int64
 
@@ -48,9 +48,6 @@ _EXEMPLARS: dict[Kind, int] = {"gauge": 0x2A, "sum": 0x2A, "histogram": 0x42, "e
 NO_START = b"\x11" + bytes(8)
 PLACEHOLDER = NO_START + b"\x19" + bytes(8) + b"\x21" + bytes(8)
 """Stands where a row is in the patches."""
-NAN_VALUE = b"\x21" + Struct("<d").pack(float("nan"))
-_BOUNDS = [b"\x3a" + encode_varint(8 * number) for number in range(BUCKETS_MAX + 1)]
-"""What stands before so many packed bounds."""
 _double = Struct("<d").unpack_from
 _fixed = Struct("<Q").unpack_from
 _signed = Struct("<q").unpack_from
@@ -63,10 +60,15 @@ def decode(body: bytes, memory: Memory, shortcut: bool = True) -> Points:
     """
     walk = Walk(body, memory, shortcut)
     walk.read()
-    walk.filling.fill()
-    if not walk.filling.right:
+    plain = walk.filling
+    if not plain.are_right():
         return decode(body, memory, shortcut=False)
-    return walk.columns.points(*_numbers(walk.heads))
+    ts_ms, start_ms, value = _numbers(walk.heads)
+    value[plain.rows] = np.nan
+    points = walk.columns.points(ts_ms, start_ms, value)
+    if plain.rows:
+        points.histograms = Histograms(walk.columns.histograms, plain)
+    return points
 
 
 def _numbers(heads: list[bytes]) -> tuple[Int64, Int64, Float64]:
@@ -85,8 +87,8 @@ class Walk(Reader):
     def __init__(self, body: bytes, memory: Memory, shortcut: bool) -> None:
         super().__init__(body)
         self.memory, self.shortcut = memory, shortcut
-        self.columns = Columns()
-        self.filling = Filling(self.columns.histograms)
+        self.columns = Columns(memory.otlp)
+        self.filling = Filling(body)
         self.heads: list[bytes] = []
         self.entries = 0
 
@@ -141,7 +143,9 @@ class Walk(Reader):
             return
         points, temporality, monotonic = list[Span](), 0, False
         for a, b in spans:
-            for tag, c, d in self.fields(a, b):
+            some, behind = self.run(0x0A, a, b)
+            points += some
+            for tag, c, d in self.fields(behind, b):
                 if tag == 0x0A:
                     points.append((c, d))
                 elif tag == 0x10 and kind in (0x3A, 0x4A, 0x52):
@@ -156,11 +160,10 @@ class Walk(Reader):
                 self.columns.refuse(f"{where}[{number}]", metric)
         elif kind in (0x2A, 0x3A):
             self._read_numbers(where, metric, _KINDS[kind], points)
+        elif kind == 0x4A and self.shortcut:
+            self._read_explicit(where, metric, points)
         else:
-            plain = kind == 0x4A and self.shortcut
             for number, (a, b) in enumerate(points):
-                if plain and self._read_plain(metric, a, b):
-                    continue
                 self._read_histogram(f"{where}[{number}]", metric, _KINDS[kind], a, b)
 
     def _read_numbers(self, where: str, metric: Metric, kind: Kind, points: list[Span]) -> None:
@@ -221,9 +224,7 @@ class Walk(Reader):
         if series is None:
             attributes = read_attributes(Reader(key[8:], self), own)
             made = attributes if isinstance(attributes, Flaw) else series_of(metric, attributes, self.columns.text)
-            if isinstance(made, Series):
-                self.memory.otlp.put(key, made)
-            return made
+            return self.columns.remember(key, made) if isinstance(made, Series) else made
         return series
 
     def _note_trace(self, kind: Kind, fields: list[Field]) -> None:
@@ -244,34 +245,31 @@ class Walk(Reader):
         if trace:
             self.columns.traces[len(self.columns.found)] = trace
 
-    def _read_plain(self, metric: Metric, begin: int, end: int) -> bool:
-        """Takes an explicit histogram that has all its fields, in their order, known attributes and no exemplars."""
-        data = self.data
-        if end - begin < 64 or data[begin : begin + 37 : 9] != b"\x11\x19\x21\x29\x32":
-            return False
-        size, at = data[begin + 37], begin + 38
-        if size > 127:
-            size, at = size & 127 | data[at] << 7, at + 1
-        buckets, behind = size >> 3, at + size
-        if size & 7 or not 1 < buckets <= BUCKETS_MAX or not data.startswith(_BOUNDS[buckets - 1], behind):
-            return False
-        first = behind + len(_BOUNDS[buckets - 1])
-        rest = first + size - 8
-        if rest > end:
-            return False
-        known, extent, series = self.memory.otlp.young.get, NO_EXTENT, None
-        if end - rest >= 18 and data[end - 18] == 0x59 and data[end - 9] == 0x61:
-            series = known(metric.prefix + data[rest : end - 18])
-            extent = NO_EXTENT if series is None else data[end - 18 : end]
-        series = series or known(metric.prefix + data[rest:end])
-        scheme = -1 if series is None else self.filling.scheme(data[first:rest])
-        if series is None or scheme < 0:
-            return False
-        found = self.columns.found
-        self.filling.add(len(found), scheme, data[at:behind], extent)
-        found.append(series)
-        self.heads.append(data[begin : begin + 18] + NAN_VALUE)
-        return True
+    def _read_explicit(self, where: str, metric: Metric, points: list[Span]) -> None:
+        """Reads explicit histograms. One that seems to have the shape of that before it waits in `filling`, where all
+        are looked at; a shape is found by the first that has it."""
+        data, prefix, filling = self.data, metric.prefix, self.filling
+        found, add_head = self.columns.found, self.heads.append
+        add_row, add_begin, add_end = filling.rows.append, filling.begins.append, filling.ends.append
+        known = self.memory.otlp.young.get
+        shape, size, tail, at_bounds, bounds = -1, 0, 0, 0, b""
+        for number, (begin, end) in enumerate(points):
+            series = known(prefix + data[begin + size : end - tail]) if shape >= 0 else None
+            if series is None or data[begin + at_bounds : begin + size] != bounds:
+                plain = filling.shape(begin, end)
+                if plain is not None:
+                    shape, size, tail, at_bounds, bounds, _ = plain
+                    series = known(prefix + data[begin + size : end - tail])
+                if plain is None or series is None:
+                    self._read_histogram(f"{where}[{number}]", metric, "histogram", begin, end)
+                    known = self.memory.otlp.young.get
+                    continue
+            add_row(len(found))
+            found.append(series)
+            add_head(data[begin : begin + 27])
+            add_begin(begin)
+            add_end(end)
+            filling.shapes.append(shape)
 
     def _read_histogram(self, where: str, metric: Metric, kind: Kind, begin: int, end: int) -> None:
         fields = self.fields(begin, end)

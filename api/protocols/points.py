@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,8 +67,9 @@ class Points:
 
     `series`: distinct, in order of appearance; `of`: index into `series` per point. `ts_ms`: 0 where the sender gave
     none; `start_ms`: 0 where nobody said. `value`: NaN for histograms and for absent ones. `absent`: stale marker or no
-    recorded value: the series has ended or pauses, never a value. `histograms`: by point number. `traces`: trace id
-    (hex) of its newest exemplar by point number; `exemplars`: how many came along. `bad`: points that are in no column.
+    recorded value: the series has ended or pauses, never a value. `histograms`: by point number; many
+    are made when somebody asks for them. `traces`: trace id (hex) of its newest exemplar by point number; `exemplars`:
+    how many came along. `bad`: points that are in no column.
     """
 
     series: list[Series]
@@ -76,7 +78,7 @@ class Points:
     start_ms: Int64
     value: Float64
     absent: Flags
-    histograms: dict[int, Histogram]
+    histograms: Mapping[int, Histogram]
     traces: dict[int, str]
     exemplars: int
     bad: list[BadPoint]

@@ -105,6 +105,26 @@ class Reader:
         self.budget[0] = left - len(found)
         return found
 
+    def run(self, tag: int, at: int, end: int) -> tuple[list[tuple[int, int]], int]:
+        """Begin and end of the messages in a row that `data[at:end]` begins with, of one tag below 128, and where what
+        follows begins: another field, or one of 16,384 bytes or more, or cut off. They are fields as `fields` counts
+        them."""
+        data, found, last = self.data, list[tuple[int, int]](), end - 3
+        add = found.append
+        while at < last and data[at] == tag:
+            size, begin = data[at + 1], at + 2
+            if size > 127:
+                if data[begin] > 127:
+                    break
+                size, begin = size & 127 | data[begin] << 7, begin + 1
+            behind = begin + size
+            if behind > end:
+                break
+            add((begin, behind))
+            at = behind
+        self.spend(len(found))
+        return found, at
+
     def tag(self, at: int, end: int) -> tuple[int, int]:
         """A tag of any length, and where it ends."""
         tag, after = read_varint(self.data, at, end, 5)

@@ -121,7 +121,7 @@ class Walk(Reader):
     def __init__(self, body: bytes, memory: Memory) -> None:
         super().__init__(body)
         self.memory = memory.v1
-        self.columns = Columns()
+        self.columns = Columns(memory.v1)
         self.samples: list[bytes] = []
         self.odd = self.rows_of_odd = 0  # entries that no shortcut took, and their rows
         self.families: dict[str, tuple[int, str]] = {}
@@ -214,8 +214,11 @@ class Walk(Reader):
         if series is None:
             found = labels_of([self.pair(a, b) for a, b in labels], self.columns.text)
             made = found if isinstance(found, Flaw) else prometheus_series(found, 0, histogram)
-            if isinstance(made, Series) and len(self.fields(begin, end)) == len(labels):
-                self.memory.put(key, made)
+            if not isinstance(made, Series):
+                return made
+            if len(self.fields(begin, end)) == len(labels):
+                return self.columns.remember(key, made)
+            self.columns.strangers = True
             return made
         return series
 

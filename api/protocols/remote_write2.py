@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from api.protocols.bounds import ENTRIES_MAX, NAME_BYTES_MAX, SYMBOLS_MAX
 from api.protocols.columns import STALE_BITS, Columns, too_many_entries
-from api.protocols.memory import Memory, next_number
+from api.protocols.memory import Memory
 from api.protocols.native import read_native
 from api.protocols.points import Points, Series
 from api.protocols.protobuf import Reader, cut_off, read_varint, signed64
@@ -72,20 +72,21 @@ def decode(body: bytes, memory: Memory, shortcut: bool = True) -> Points:
         walk.read_table()
     except IndexError:
         raise cut_off(len(body)) from None
-    plain = find_plain(walk) if shortcut and walk.begins else Plain()
+    begin, end = walk.entries()
+    plain = find_plain(walk, begin, end) if shortcut and len(begin) else Plain()
     found = walk.columns.found
     rows: list[int] | slice = slice(None)
-    if len(plain.series) == len(walk.begins):
+    if len(plain.series) == len(begin):
         found += plain.series
     else:
         rows, series = [], iter(plain.series)
         entries = set(plain.entries)
-        for number, (begin, end) in enumerate(zip(walk.begins, walk.ends, strict=True)):
+        for number, (a, b) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
             if number in entries:
                 rows.append(len(found))
                 found.append(next(series))
             else:
-                walk.read_series(number, begin, end)
+                walk.read_series(number, a, b)
     ts_ms, start_ms, value = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64), np.zeros(len(found))
     ts_ms[rows], start_ms[rows], value[rows] = plain.ts_ms, plain.start_ms, plain.value
     return walk.columns.points(ts_ms, start_ms, value)
@@ -94,17 +95,20 @@ def decode(body: bytes, memory: Memory, shortcut: bool = True) -> Points:
 class Walk(Reader):
     """One request read field by field."""
 
-    __slots__ = ("begins", "columns", "ends", "known", "numbers", "padded", "symbols", "table")
+    __slots__ = ("columns", "known", "odd", "padded", "starts", "strings", "symbols", "table")
 
     def __init__(self, body: bytes, memory: Memory) -> None:
+        """`symbols`: the strings, `table` their numbers. `starts`: where the fields of the time series begin; `odd`:
+        begin and end of the content of those among them that are spelled unusually."""
         super().__init__(body)
         self.padded = body + bytes(_AHEAD)
-        self.known, self.numbers = memory.v2, memory.symbols
-        self.columns = Columns()
+        self.strings = memory.strings()
+        self.known = self.strings.series
+        self.columns = Columns(self.known)
         self.symbols: list[bytes] = []
-        self.begins: list[int] = []
-        self.ends: list[int] = []
         self.table: list[int] = []
+        self.starts: list[int] = []
+        self.odd: dict[int, tuple[int, int]] = {}
 
     def read_table(self) -> None:
         """Finds the strings and where the time series are. Nothing is read behind the body: IndexError."""
@@ -115,51 +119,55 @@ class Walk(Reader):
             begun, at = at, self._read_entries(self._read_symbols(at))
             if at == begun:
                 at = self._read_other(at)
-            if len(self.symbols) > SYMBOLS_MAX or len(self.begins) > ENTRIES_MAX:
+            if len(self.symbols) > SYMBOLS_MAX or len(self.starts) > ENTRIES_MAX:
                 break
-        if len(self.begins) > ENTRIES_MAX:
+        if len(self.starts) > ENTRIES_MAX:
             raise too_many_entries()
         if at < size or len(self.symbols) > SYMBOLS_MAX:
             raise PayloadTooLarge(f"A request has at most {SYMBOLS_MAX} symbols.", {"where": "symbols"})
         if at > size:
             raise cut_off(size)
-        young = self.numbers.young.get
-        self.table = [young(symbol) or self._number(symbol) for symbol in self.symbols]
 
     def _read_symbols(self, at: int) -> int:
         """Reads strings of less than 128 bytes up to what is something else; says where that begins."""
-        data, add_symbol = self.padded, self.symbols.append
+        data, add_symbol, add_number = self.padded, self.symbols.append, self.table.append
+        young, number = self.strings.numbers.young.get, self.strings.number
         for _ in range(SYMBOLS_MAX + 1):
             length = data[at + 1]
             if data[at] != 0x22 or length > 127:
                 break
             begin = at + 2
             at = begin + length
-            add_symbol(data[begin:at])
+            symbol = data[begin:at]
+            add_symbol(symbol)
+            add_number(young(symbol) or number(symbol))
         return at
 
     def _read_entries(self, at: int) -> int:
         """The same for time series of less than 16,384 bytes."""
-        data, add_begin, add_end = self.padded, self.begins.append, self.ends.append
+        data, add_start = self.padded, self.starts.append
         for _ in range(ENTRIES_MAX + 1):
             if data[at] != 0x2A:
                 break
-            length, begin = data[at + 1], at + 2
+            start, length = at, data[at + 1]
+            at += 2 + length
             if length > 127:
-                if data[begin] > 127:
-                    break
-                length, begin = length & 127 | data[begin] << 7, begin + 1
-            add_begin(begin)
-            at = begin + length
-            add_end(at)
+                if data[start + 2] > 127:
+                    return start
+                at = start + 3 + (length & 127 | data[start + 2] << 7)
+            add_start(start)
         return at
 
-    def _number(self, symbol: bytes) -> int:
-        number = self.numbers.get(symbol)
-        if number is None:
-            number = next_number()
-            self.numbers.put(symbol, number)
-        return number
+    def entries(self) -> tuple[Int64, Int64]:
+        """Where the time series begin and end, without tags and sizes."""
+        data, start = np.frombuffer(self.padded, np.uint8), np.array(self.starts, np.int64)
+        size = data[start + 1].astype(np.int64)
+        longer = size > 127
+        begin = start + 2 + longer
+        end = begin + np.where(longer, size & 127 | data[start + 2].astype(np.int64) << 7, size)
+        for number, span in self.odd.items():
+            begin[number], end[number] = span
+        return begin, end
 
     def _read_other(self, at: int) -> int:
         """Reads a field that is spelled unusually, or is unknown; says where it ends."""
@@ -169,9 +177,10 @@ class Walk(Reader):
             length, begin = self.size(begin, size)
             if tag == 0x22:
                 self.symbols.append(self.data[begin : begin + length])
+                self.table.append(self.strings.number(self.symbols[-1]))
             elif tag == 0x2A:
-                self.begins.append(begin)
-                self.ends.append(begin + length)
+                self.odd[len(self.starts)] = begin, begin + length
+                self.starts.append(at)
             return begin + length
         end = read_varint(self.data, begin, size, 10)[1] if tag & 7 == 0 else begin + {1: 8, 5: 4}.get(tag & 7, 0)
         self.fields(at, min(end, size))
@@ -255,7 +264,8 @@ class Walk(Reader):
         meant = dict(zip(fields[::2], fields[1::2], strict=True))
         kind, place = meant.get(_TYPE, 0) & 0xFFFF_FFFF, meant.get(_UNIT, 0) & 0xFFFF_FFFF
         unit = self.unit(place).decode(errors="replace")
-        return Metadata(kind, unit, array("q", (-_TYPE, kind, -_UNIT, self.number_of_unit(place))).tobytes())
+        signed = kind - (kind >> 31 << 32)
+        return Metadata(kind, unit, array("i", (-_TYPE, signed, -_UNIT, self.number_of_unit(place))).tobytes())
 
     def unit(self, place: int) -> bytes:
         """A unit by its place in the table; one that is none is left out."""
@@ -282,7 +292,7 @@ class Walk(Reader):
         if isinstance(pairs, Flaw):
             return pairs
         if not key:
-            numbers = array("q", [self.table[ref & 0xFFFF_FFFF] for ref in refs]).tobytes()
+            numbers = array("i", [self.table[ref & 0xFFFF_FFFF] for ref in refs]).tobytes()
             key = histogram[:1].encode() + numbers + metadata.key
         series = self.known.get(key)
         if series is None:
@@ -290,9 +300,7 @@ class Walk(Reader):
             made = labels if isinstance(labels, Flaw) else prometheus_series(
                 labels, metadata.kind, histogram, metadata.unit
             )  # fmt: skip
-            if isinstance(made, Series):
-                self.known.put(key, made)
-            return made
+            return self.columns.remember(key, made) if isinstance(made, Series) else made
         return series
 
 
@@ -306,7 +314,7 @@ class Plain(msgspec.Struct):
     value: Float64 = np.zeros(0)
 
 
-def find_plain(walk: Walk) -> Plain:
+def find_plain(walk: Walk, begin: Int64, end: Int64) -> Plain:
     """All plain time series of a request, each found to be exactly what it looks like.
 
     Such a one is less than 128 bytes of labels; a sample of 18 bytes, or 9 without its value, or 7 more with a start of
@@ -315,7 +323,6 @@ def find_plain(walk: Walk) -> Plain:
     """
     data = np.frombuffer(walk.padded, np.uint8)
     words = np.ndarray(len(data) - 7, "<u8", walk.padded, strides=(1,))
-    begin, end = np.array(walk.begins), np.array(walk.ends)
     size = data[begin + 1].astype(np.int64)
     sample = begin + 2 + size
     length, first = data[sample + 1], data[sample + 2]
@@ -335,13 +342,13 @@ def find_plain(walk: Walk) -> Plain:
     after[~plain] = 0
     plain &= (described == 0) | ((data[after] == 0x2A) & (data[after + 1] == described - 2))
     kept = np.flatnonzero(plain)
-    table, series, odd = np.array(walk.table or [0], np.int64), list[Series](), list[int]()
+    table, series, odd = np.array(walk.table or [0], np.int32), list[Series](), list[int]()
     for first in range(0, len(kept), _SLICE):
         rows = kept[first : first + _SLICE]
         found, wrong = _find_series(walk, table, begin[rows] + 2, size[rows], after[rows] + 2, described[rows] - 2)
         series += [one for number, one in enumerate(found) if number not in wrong] if wrong else found
         odd += [first + number for number in wrong]
-    kept = np.delete(kept, odd)
+    kept = np.delete(kept, odd) if odd else kept
     value = np.where(valued[kept], words[sample[kept] + 3].view("<f8"), 0.0)
     return Plain(entries=kept.tolist(), series=series, ts_ms=ts_ms[kept], start_ms=start_ms[kept], value=value)
 
@@ -356,7 +363,7 @@ def _times(words: Words, tag: int) -> tuple[Int64, Flags]:
 
 
 def _find_series(
-    walk: Walk, table: Int64, at: Int64, sizes: Int64, behind: Int64, described: Int64
+    walk: Walk, table: Int32, at: Int64, sizes: Int64, behind: Int64, described: Int64
 ) -> tuple[list[Series], set[int]]:
     """The series of so many bytes of labels at places in the body, and of metadata behind; and which of them are none
     and have to be walked: other fields, places that are none, labels that are no series.
@@ -381,7 +388,7 @@ def _find_series(
     close = np.cumsum(counts)
     until = close[1::2]
     wrong = set(np.searchsorted(until, np.flatnonzero(~right), "right").tolist())
-    keys, known, ends = numbers.tobytes(), walk.known.young.get, (8 * until).tolist()
+    keys, known, ends = numbers.tobytes(), walk.known.young.get, (4 * until).tolist()
     found = [known(keys[a:b]) for a, b in zip([0, *ends], ends)]  # noqa: B905
     unknown = [number for number, series in enumerate(found) if series is None] if None in found else []
     for number in unknown:
@@ -389,7 +396,7 @@ def _find_series(
             continue
         first, middle, last = int(until[number - 1]) if number else 0, int(close[2 * number]), int(until[number])
         meant = walk.metadata(places[middle:last].tolist())
-        made = walk.series(places[first:middle].tolist(), meant, "", keys[8 * first : 8 * last])
+        made = walk.series(places[first:middle].tolist(), meant, "", keys[4 * first : 4 * last])
         if isinstance(made, Series):
             found[number] = made
         else:
@@ -416,11 +423,12 @@ def read_places(body: bytes, at: Int64, sizes: Int64) -> tuple[Int32, Int64]:
     counts = np.diff(np.searchsorted(places, ends), prepend=0)
     numbers = data[places].astype(np.int32)
     numbers[np.searchsorted(places, cut)] = -1
-    more = np.ones(len(numbers), np.bool_)
-    for byte in (1, 2, 3):
-        nearest = data[places - byte]
-        more &= nearest > 127
-        if not more.any():
+    more = np.flatnonzero(data[places - 1] > 127)
+    for byte in (1, 2):
+        if not len(more):
             break
-        numbers = np.where(more, -1 if byte == 3 else numbers << 7 | nearest & 127, numbers)
+        nearest = places[more] - byte
+        numbers[more] = numbers[more] << 7 | data[nearest] & 127
+        more = more[data[nearest - 1] > 127]
+    numbers[more] = -1
     return numbers, counts

@@ -201,7 +201,8 @@ def taking(points: Points, outcomes: Sequence[Outcome], span: Span, step: int) -
         elif not isinstance(outcome, Target):
             found.unmatched += 1
         else:
-            point = Point(series, ts_ms or span.now_ms, start_ms, value, histogram(row), trace(row, ""))
+            distribution = histogram(row) if series.type == "histogram" else None
+            point = Point(series, ts_ms or span.now_ms, start_ms, value, distribution, trace(row, ""))
             work += len(point.histogram.values) if point.histogram is not None else 0
             _take_one(found, outcome, point, span)
     yield found

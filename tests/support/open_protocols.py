@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from api.protocols.points import Points
+from api.protocols.points import Points, Series
 from breaker_actors.errors import BreakersError
 
 Fields = dict[str, tuple[int, str, bool]]
@@ -298,6 +299,11 @@ def mutilated(rnd: random.Random, body: bytes) -> bytes:
     return bytes(found)
 
 
+def plain_labels(series: Series) -> Series:
+    """The series with its labels in order: of equal series one may stand for the others, however they were sent."""
+    return msgspec.structs.replace(series, labels=dict(sorted(series.labels.items())))
+
+
 def rows(points: Points) -> Any:
     """All that points say, to compare: NaN equals NaN."""
     found = []
@@ -308,8 +314,8 @@ def rows(points: Points) -> Any:
         )  # fmt: skip
         found.append(
             (
-                repr(series), points.ts_ms[row].item(), points.start_ms[row].item(), repr(points.value[row].item()),
-                points.absent[row].item(), shape, points.traces.get(row),
+                repr(plain_labels(series)), points.ts_ms[row].item(), points.start_ms[row].item(),
+                repr(points.value[row].item()), points.absent[row].item(), shape, points.traces.get(row),
             )
         )  # fmt: skip
     return found, points.exemplars, [(one.where, one.code) for one in points.bad], [s.identity for s in points.series]

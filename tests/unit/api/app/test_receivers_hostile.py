@@ -187,7 +187,7 @@ async def test_series_without_end_leave_bounded_traces(world: World) -> None:
     finally:
         tracemalloc.stop()
     assert statuses == {400}
-    for kept, most in ((memory.v2, 1), (memory.symbols, 5), (memory.v1, 0), (memory.otlp, 0)):
+    for kept, most in ((memory.strings().series, 1), (memory.strings().numbers, 5), (memory.v1, 0), (memory.otlp, 0)):
         assert len(kept) <= 2 * most * REMEMBERED
     known = parts.outcomes._of.get(world.project.id)
     assert sum(known.taken.values()) == 100

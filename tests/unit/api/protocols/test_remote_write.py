@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from api.protocols import remote_write1, remote_write2, snappy
 from api.protocols.bounds import BUCKETS_MAX, ENTRIES_MAX, FIELDS_MAX, LABELS_MAX, NATIVE_BUCKETS_MAX, SYMBOLS_MAX
-from api.protocols.memory import NONE, Generations, Memory
+from api.protocols.memory import NONE, NUMBERS_MAX, Generations, Memory, Strings
 from api.protocols.native import BAD_SPANS, _Side
 from api.protocols.points import Points
 from api.protocols.protobuf import Reader
+from api.protocols.series import make_series
 from breaker_actors.errors import BadRequest, PayloadTooLarge
 from tests.support.open_protocols import NOW_MS, STALE, Request2, WriteRequest
 
@@ -296,6 +298,56 @@ def test_a_memory_holds_so_many_bytes_of_text() -> None:
     for number in range(50):
         memory.put(b"%d" % number, f"{number}")
         assert len(memory) <= 6
+
+
+def test_equal_series_of_a_generation_are_one_object() -> None:
+    """Whatever keys they have; others of the same identity stay others. So those of a request are told apart by what
+    they are, also where a generation ends in between."""
+    rnd, memory = random.Random(3), Memory(7)
+    for step in range(500):
+        name, unit, key = rnd.choice("abcd"), rnd.choice(("", "s", "ms")), b"%d" % rnd.randrange(40)
+        series = make_series(name, {}, "gauge", unit=unit)
+        kept = memory.v1.put(key, series) if step % 3 else memory.v1.get(key)
+        assert kept is None or kept is memory.v1.young[key]
+        there = memory.v1.young.values()
+        assert len(set(map(id, there))) == len({(one.identity, one.unit) for one in there})
+    assert memory.v1.put(b"x" * 20_000, series) is None
+
+
+@pytest.mark.parametrize("most", [1, 50])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("labels", "size"), [(2, 9), (11, 1480)])
+def test_a_series_is_one_however_its_labels_are_ordered(labels: int, size: int, version: int, most: int) -> None:
+    """Also where its key is too long to be remembered, and where a memory of one series forgets it meanwhile."""
+    pairs = [("__name__", "m"), *((f"label{number}", "x" * size) for number in range(labels))]
+    ways = [dict(pairs), dict(pairs[::-1]), dict([*pairs, ("empty", "")])]
+    request, texts = WriteRequest(), [""]
+    other = Request2()
+    for way in ways:
+        series = request.timeseries.add()
+        for name, value in way.items():
+            series.labels.add(name=name, value=value)
+        series.samples.add(value=1.0, timestamp=NOW_MS)
+        texts += (text for pair in way.items() for text in pair)
+        refs = range(len(texts) - 2 * len(way), len(texts))
+        other.timeseries.add(labels_refs=refs).samples.add(value=1.0, timestamp=NOW_MS)
+    other.symbols.extend(texts)
+    body, decode = (request, remote_write1.decode) if version == 1 else (other, remote_write2.decode)
+    memory = Memory(most)
+    for _ in range(3):
+        points = decode(body.SerializeToString(), memory)
+        assert (len(points.series), points.of.tolist()) == (1, [0, 0, 0])
+
+
+def test_numbers_of_strings_begin_anew_before_they_need_more_than_32_bits() -> None:
+    memory = Memory()
+    memory._strings = Strings(100, NUMBERS_MAX - 5)
+    request = Request2(symbols=["", "__name__", "m", "n", "a", "b"])
+    for refs in ((1, 2), (1, 2, 4, 5), (1, 3)):
+        request.timeseries.add(labels_refs=refs).samples.add(value=1.0, timestamp=NOW_MS)
+    first, *others = [remote_write2.decode(request.SerializeToString(), memory) for _ in range(4)]
+    assert all(points.series == first.series for points in others)
+    assert memory.strings().last == 6
 
 
 @pytest.mark.parametrize("version", [1, 2])
