@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +27,8 @@ KINDS: tuple[DeclaredKind, ...] = ("channels", "breakers", "routers", "mappings"
 
 class Asked(NamedTuple):
     """A document, and what it is read with. `by`: whose key it is; `new_id`: makes ids; `mute_max_ms`: how long a mute
-    may last; `allow_private`: whether channels may go to private addresses."""
+    may last; `allow_private`: whether channels may go to private addresses; `unset`: secrets of channels, by their
+    paths within the channel, whose values the caller does not have."""
 
     document: RulesDocument
     project_id: str
@@ -36,6 +37,7 @@ class Asked(NamedTuple):
     new_id: Callable[[], str]
     mute_max_ms: int
     allow_private: bool
+    unset: Mapping[str, Collection[str]] = {}
 
     def things(self, kind: DeclaredKind) -> Mapping[str, Mapping[str, Any]]:
         found: Mapping[str, Mapping[str, Any]] = getattr(self.document, kind)
@@ -43,19 +45,21 @@ class Asked(NamedTuple):
 
 
 class Names(NamedTuple):
-    """How breakers and routers are named, by id, and what each shadow watches. `own_routers`: people made those."""
+    """How breakers and routers are named, by id, and what each shadow watches. `own_routers`: people made those.
+    `others`: there may be more than these, so a name that is unknown stands for itself."""
 
     breakers: Mapping[str, str]
     routers: Mapping[str, str]
     own_routers: frozenset[str]
     shadows: Mapping[str, str]
+    others: bool = False
 
     def breaker(self, id_: str) -> str:
         return self.breakers.get(id_, id_)
 
     def breaker_id(self, name: str) -> str | None:
         """The only breaker of this name, or of this id."""
-        return _only(name, self.breakers, self.breakers)
+        return _only(name, self.breakers, self.breakers) or (name if self.others else None)
 
     def router(self, id_: str) -> str:
         """The name of a router where it leads back to it, else its id."""
@@ -65,7 +69,7 @@ class Names(NamedTuple):
     def router_id(self, name: str) -> str | None:
         """The only router of this name, those that people made first, or of this id."""
         own = {id_: self.routers[id_] for id_ in self.own_routers}
-        return _only(name, own, own) or _only(name, self.routers, self.routers)
+        return _only(name, own, own) or _only(name, self.routers, self.routers) or (name if self.others else None)
 
 
 def _only(name: str, names: Mapping[str, str], ids: Mapping[str, str]) -> str | None:

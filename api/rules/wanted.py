@@ -164,7 +164,8 @@ def _channel(asked: Asked, name: str, fields: dict[str, Any], row: Any, id_: str
         raise invalid("channel", f"is {row.channel} and can't be changed: give the new one another name")
     if row is None or row.config != draft.config:
         for problem in (*unknown_keys(draft.channel, draft.config), *check(draft.channel, draft.config)):
-            raise invalid(problem.path, problem.message)
+            if problem.path not in asked.unset.get(name, ()):
+                raise invalid(problem.path, problem.message)
     return ChannelRow(
         id=id_,
         project_id=asked.project_id,

@@ -51,6 +51,18 @@ def resolved(rules: RuleSet, environ: Mapping[str, str]) -> dict[str, Any]:
     return document
 
 
+def unresolved(rules: RuleSet) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """The document without any secret, and where they belong: of each channel paths such as config.url."""
+    document, unset = rules.document(), dict[str, set[str]]()
+    for name, channel in rules.channels.items():
+        config = channel.fields.get("config")
+        if isinstance(config, Mapping):
+            references = dict[str, Any]()
+            document["channels"][name]["config"] = _resolved(channel, config, "", {}, references, [])
+            unset[name] = {f"config.{path}" for path in references}
+    return document, unset
+
+
 def _resolved(
     channel: Declared,
     config: Mapping[str, Any],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from api.cli.main import app
+from pipelines.rules.model import SECTIONS
 from tests.support.cluster import until
 from tests.support.town import Town, refused, town
 
@@ -210,3 +213,55 @@ def test_files_are_strict_at_every_depth(
     assert done.exit_code == 1
     assert told in done.stderr
     assert "did you mean" in done.stderr
+
+
+WRONG = """\
+routers:
+  gateway: {breakers: [made-in-the-console], mode: statc}
+mappings:
+  first: {matchers: [{field: name, op: is, value: x}], to: {router: of-another-owner}}
+channels:
+  hook: {channel: webhook, config: {url: {env: NOT_SET}, secrt: x}}
+  slack: {channel: slack, config: {webhook_url: {env: NOT_SET}}}
+mutes:
+  night: {matchers: [{field: nme, value: x}], ends: 2100-01-01T00:00:00Z, comment: why}
+  late: {all: true, windows: [{days: [mon], from: "25:00", to: "06:00"}], comment: why}
+  endless: {all: true, comment: why}
+  over: {all: true, ends: 2020-01-01T00:00:00Z, comment: it is past}
+"""
+
+
+def test_a_check_refuses_what_a_plan_refuses(town: Town, tmp_path: Path) -> None:
+    """All of it at once and with its line, without a service; what only a project can tell is left to it."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(WRONG)
+    done = CliRunner().invoke(app, ["rules", "check", str(path)])
+    assert done.exit_code == 1
+    told = [line.partition(f"{path}:")[2].split(": ", 1) for line in done.stderr.splitlines()]
+    assert [place.replace(" ", "").split(":")[0] for place, _ in told] == ["6", "2", "4", "9", "10", "11"]
+    for words_of, (_, told_words) in zip(
+        ("config.secrt", "gateway.mode", "first.matchers[0].op", "night.matchers[0].field", "late.windows", "ends_ms"),
+        told,
+        strict=True,
+    ):
+        assert words_of in told_words
+    for name in ("gateway: {breakers: [], mode: statc}", "endless: {all: true, comment: why}"):
+        section = "routers" if name.startswith("gateway") else "mutes"
+        path.write_text(f"{section}:\n  {name}\n")
+        checked = CliRunner().invoke(app, ["rules", "check", str(path)])
+        planned = town.run("plan", str(path))
+        assert (checked.exit_code, checked.stderr) == (planned.exit_code, planned.stderr), "in the same words"
+
+
+def test_the_schema_says_what_requests_are_held_against() -> None:
+    """Enumerations, bounds and required fields of every section; each definition that it refers to is there."""
+    text = CliRunner().invoke(app, ["rules", "schema"]).stdout
+    schema = json.loads(text)
+    things = {name: one["additionalProperties"] for name, one in schema["properties"].items() if name in SECTIONS}
+    assert things["mutes"]["required"] == ["comment"]
+    assert "channel" in things["channels"]["required"]
+    assert {"matchers", "to"} <= set(things["mappings"]["required"])
+    assert schema["$defs"]["Window"]["required"]
+    assert "static" in json.dumps(things["routers"]["properties"]["mode"])
+    assert set(re.findall(r"#/\$defs/(\w+)", text)) == set(schema["$defs"])
+    assert "#/components" not in text
