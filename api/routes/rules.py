@@ -76,6 +76,7 @@ async def drift_rules(project_id: str) -> Response:
 async def plan_rules(project_id: str) -> Response:
     found = await _planned(project_id)
     await _say_who(found.project, found.changes, found.applied)
+    await _say_open(found.project, found.changes)
     owner, changes = found.asked.document.owner, found.changes
     return json_response(RulesPlan(owner=owner, version=found.version, count=len(changes), changes=changes))
 
@@ -180,6 +181,17 @@ async def _examine(project: ProjectRow, asked: Asked, comparison: Comparison) ->
 def _applied(rules: ProjectRules) -> dict[str, int]:
     """When each thing that is declared was applied."""
     return {row.thing_id: row.applied_ms for row in rules.declared}
+
+
+async def _say_open(project: ProjectRow, changes: Sequence[RuleChange]) -> None:
+    """Says of breakers that would be deleted which are not closed now: nobody hears of their recovery."""
+    gone = {one.id: one for one in changes if one.act == "delete" and one.kind == "breakers" and one.id is not None}
+    ids = list(gone)[:LOOKED_UP_MAX]
+    readings = await replica().gateway.states(project.id, ids) if ids else {}
+    for id_, reading in readings.items():
+        if reading.view.state != "closed":
+            told = f"is {reading.view.state} now"
+            gone[id_].message = "; ".join(filter(None, (told, gone[id_].message)))
 
 
 async def _say_who(project: ProjectRow, changes: Sequence[RuleChange], applied: Mapping[str, int]) -> None:

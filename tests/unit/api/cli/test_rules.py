@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -213,6 +214,40 @@ def test_files_are_strict_at_every_depth(
     assert done.exit_code == 1
     assert told in done.stderr
     assert "did you mean" in done.stderr
+
+
+def test_a_probable_rename_is_told_and_how_to_keep_what_it_costs(town: Town, tmp_path: Path) -> None:
+    """A breaker and its router with other names; the way that is told keeps the id, so nothing is deleted."""
+    path = Path(rules(tmp_path, "bakery", 100))
+    words(town, "apply", str(path), "--yes")
+    path.write_text(path.read_text().replace("bakery-errors", "oven-errors"))
+    planned = words(town, "plan", str(path))
+    assert (
+        "+ breakers oven-errors: is probably bakery-errors by another name, and would be made anew with another id, "
+        "and without its state, events and samples; to keep them `breakers edit bakery-errors --rename oven-errors` "
+        "first"
+    ) in planned
+    assert "- breakers bakery-errors: is probably called oven-errors now" in planned
+    words(town, "edit", "bakery-errors", "--rename", "oven-errors")
+    assert not any(line[0] in "+-" for line in words(town, "plan", str(path)))
+    words(town, "apply", str(path), "--yes")
+    path.write_text(path.read_text().replace("bakery-gateway", "oven-gateway"))
+    planned = words(town, "plan", str(path))
+    assert any("+ routers oven-gateway: is probably bakery-gateway by another name" in line for line in planned)
+    path.write_text(path.read_text().replace("threshold: 100", "threshold: 7").replace("oven-errors", "other"))
+    assert not any("probably" in line for line in words(town, "plan", str(path))), "another rule is another breaker"
+
+
+def test_a_breaker_that_is_open_is_told_before_it_is_deleted(town: Town, tmp_path: Path) -> None:
+    path = Path(rules(tmp_path, "mill", 100, "mill-slow"))
+    words(town, "apply", str(path), "--yes")
+    words(town, "override", "mill-errors", "--open", "--reason", "drill", "--for", "1h")
+    path.write_text(f"owner: mill\nbreakers:\n  mill-slow: {{{FIELDS}, threshold: 300}}\n")
+
+    async def told() -> bool:
+        return "- breakers mill-errors: is open now" in await asyncio.to_thread(words, town, "plan", str(path))
+
+    asyncio.run(until(told))
 
 
 WRONG = """\
