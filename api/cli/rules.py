@@ -110,6 +110,18 @@ def _document(paths: list[Path] | None, read: list[RuleSet]) -> dict[str, Any]:
     return resolved(read[0], os.environ)
 
 
+def _document_as_far(paths: list[Path] | None, read: list[RuleSet]) -> dict[str, Any]:
+    """The same without the secrets that are missing here, which it tells of."""
+    from pipelines.rules.files import read as read_files
+    from pipelines.rules.secrets import resolved_as_far
+
+    read.append(read_files(paths or [Path("rules")]))
+    document, missing = resolved_as_far(read[0], os.environ)
+    for one in missing:
+        note(f"breakers: {one}: not looked at; an apply needs it")
+    return document
+
+
 def plan(
     paths: Files = None,
     detailed: Detailed = False,
@@ -127,7 +139,7 @@ def plan(
         if report is not None and backtest is None:
             raise Invalid("--report shows what --backtest finds: give both")
         settings = None if backtest is None else _of_service(data_dir)
-        document = _document(paths, read)
+        document = _document_as_far(paths, read)
         with open_client(url, project, data_dir, insecure_http) as client:
             planned = client.plan_rules(document)
             project_id = client.project_id()

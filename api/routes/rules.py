@@ -74,7 +74,7 @@ async def drift_rules(project_id: str) -> Response:
 
 @blueprint.post("/rules:plan")
 async def plan_rules(project_id: str) -> Response:
-    found = await _planned(project_id)
+    found = await _planned(project_id, whole=False)
     await _say_who(found.project, found.changes, found.applied)
     await _say_open(found.project, found.changes)
     owner, changes = found.asked.document.owner, found.changes
@@ -138,10 +138,13 @@ async def _project(project_id: str) -> ProjectRow:
     return project
 
 
-async def _planned(project_id: str) -> _Planned:
-    """What the request's document would change."""
+async def _planned(project_id: str, whole: bool = True) -> _Planned:
+    """What the request's document would change. `whole`: it has all secrets that it refers to; else those that it has
+    not are taken to be as they are stored."""
     project = await _project(project_id)
     asked = await _asked(project)
+    if not whole:
+        asked = asked.as_far_as_known()
     async with _rules(project) as rules:
         comparison = await asyncio.to_thread(compared, asked, rules)
         is_there = not comparison.changes and (await asyncio.to_thread(applying, asked, rules, NO_GUARDS))[1] is None
@@ -170,7 +173,7 @@ async def _asked(project: ProjectRow) -> Asked:
 async def _examine(project: ProjectRow, asked: Asked, comparison: Comparison) -> None:
     """Refuses an address that the library of a channel's kind can't read."""
     for match, row in comparison.wanted:
-        if not isinstance(row, ChannelRow) or row == match.row:
+        if not isinstance(row, ChannelRow) or row == match.row or match.name in asked.unset:
             continue
         to = Destination(channel_id="", kind=row.channel, config=row.config, org_id=project.org_id)
         if problem := await replica().sender.examine(to):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from api.rules.unset import unset_in
 from api.wire.requests_rules import RulesDocument
 from breaker_actors.store.rows import (
     BreakerRow,
@@ -38,6 +39,10 @@ class Asked(NamedTuple):
     mute_max_ms: int
     allow_private: bool
     unset: Mapping[str, Collection[str]] = {}
+
+    def as_far_as_known(self) -> Asked:
+        """The same, of which secrets may be missing."""
+        return self._replace(unset=unset_in(self.document))
 
     def things(self, kind: DeclaredKind) -> Mapping[str, Mapping[str, Any]]:
         found: Mapping[str, Mapping[str, Any]] = getattr(self.document, kind)

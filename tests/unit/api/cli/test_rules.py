@@ -250,6 +250,44 @@ def test_a_breaker_that_is_open_is_told_before_it_is_deleted(town: Town, tmp_pat
     asyncio.run(until(told))
 
 
+def test_a_plan_goes_without_secrets_that_an_apply_needs(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told, and taken to be as they are; new ones and other fields are planned."""
+    path = tmp_path / "channels.yaml"
+    text = (
+        "owner: pager\nchannels:\n"
+        "  pd: {channel: pagerduty, config: {routing_key: {env: PD_KEY}, severity: error}}\n"
+        "  chat: {channel: slack, config: {webhook_url: {env: CHAT_URL}}}\n"
+    )
+    path.write_text(text)
+    monkeypatch.delenv("PD_KEY", raising=False)
+    monkeypatch.delenv("CHAT_URL", raising=False)
+    done = town.run("plan", str(path))
+    assert done.exit_code == 0, done.output
+    assert (
+        "channels.pd.config.routing_key: the environment has no PD_KEY: not looked at; an apply needs it" in done.stderr
+    )
+    assert {"+ channels pd", "+ channels chat"} <= set(done.stdout.splitlines())
+    assert "not-looked-at" not in done.output
+    assert town.run("apply", str(path), "--yes").exit_code == 1
+    monkeypatch.setenv("PD_KEY", "k" * 32)
+    monkeypatch.setenv("CHAT_URL", "https://hooks.slack.example/services/x")
+    version = words(town, "plan", str(path))[-1].removeprefix("version ")
+    words(town, "apply", str(path), "--yes", "--if-plan", version)
+    monkeypatch.delenv("PD_KEY")
+    monkeypatch.delenv("CHAT_URL")
+    assert words(town, "plan", str(path)) == ["no changes"]
+    path.write_text(text.replace("severity: error", "severity: info"))
+    planned = words(town, "plan", str(path))
+    assert planned[:2] == ["~ channels pd", '    config.severity: "error" -> "info"']
+    monkeypatch.setenv("PD_KEY", "k" * 32)
+    monkeypatch.setenv("CHAT_URL", "https://hooks.slack.example/services/x")
+    assert words(town, "plan", str(path)) == planned, "to the version"
+    monkeypatch.setenv("PD_KEY", "l" * 32)
+    assert "    config.routing_key: changed" in words(town, "plan", str(path))
+
+
 WRONG = """\
 routers:
   gateway: {breakers: [made-in-the-console], mode: statc}
