@@ -39,13 +39,16 @@ Value = float | int | str
 class Candidate:
     """A breaker to be tried. `router_ids`: of which routers it takes samples, where samples name theirs; none: of all.
     In small letters. `ignored`: fields that are none of a breaker. `follows_log`: over a log of the breaker's own, its
-    rule is the one that was in force there."""
+    rule is the one that was in force there. `hears`: the id of the breaker whose settings concern it, over a log of
+    several breakers; "": it hears of none there. `apart`: it has not got all samples of that log that others got."""
 
     name: str
     rule: Rule
     router_ids: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     follows_log: bool = False
+    hears: str = ""
+    apart: bool = False
 
     def with_(self, **fields: Any) -> Candidate:
         """The breaker with some fields of its rule, or its name, changed. Raises Invalid for a field that is none."""

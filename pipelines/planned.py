@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,11 +21,15 @@ from breaker_actors.settings import Settings
 from breaker_actors.telemetry import logs
 from pipelines.backtest import Backtest, BacktestWarning, backtest
 from pipelines.candidates import Candidate
-from pipelines.recorded import Recorded, of_breaker, of_router
+from pipelines.recorded import Asked, Recorded, gathered, of_breaker, of_router
+from pipelines.replay.run import Run
 from pipelines.report.page import page_of
 from pipelines.sources.atomic_files import replacing
+from pipelines.sources.together import Alike, Together
 
 Consequence = tuple[dict[str, Any], str]
+Found = tuple[int, Consequence]
+"""With the number of what was changed."""
 APART_SAMPLES = 5_000_000
 """Some seconds of work; a process takes one until it begins."""
 
@@ -38,6 +43,13 @@ class Changed(NamedTuple):
     router_id: str = ""
 
 
+class Work(NamedTuple):
+    """What one process looks at in one go: changed rules by their numbers, whose samples are `alike`; or just one."""
+
+    alike: Alike | None
+    rules: tuple[tuple[int, Changed], ...]
+
+
 def consequences(
     changed: Sequence[Changed],
     project_id: str,
@@ -49,15 +61,16 @@ def consequences(
     """For each breaker a row: breaker, trips_before and trips_after, first_ms (of the first trip under the new rule),
     open_before_ms and open_after_ms, samples, and `told`, the same as a sentence; of one without samples `told` alone.
     One that is to be made has nothing before: None.
-    A process of ours reads one breaker's samples at a time, and of them a chunk; where there are many there is one for
-    each processor. `report`: writes a page of each there, beside one another where there are several. `progress` hears
-    how many are done. Raises Invalid."""
-    look = partial(_consequence, project_id, settings, span_ms, report is not None)
-    rows, pages = list[dict[str, Any]](), list[str]()
-    for done, (row, page) in enumerate(_each(look, changed), 1):
-        rows.append(row)
-        pages += [page] if page else []
-        progress(done)
+    What breakers got alike is read once for all of them. A process of ours holds a chunk of one reading; where there is
+    much to read there is one for each processor. `report`: writes a page of each there, beside one another where there
+    are several; then each is read by itself. `progress` hears how many are done. Raises Invalid."""
+    look = partial(_looked, project_id, settings, span_ms, report is not None)
+    found = dict[int, Consequence]()
+    for those in _each(look, _works(changed, project_id, settings, span_ms, report is not None)):
+        for number, one in those:
+            found[number] = one
+            progress(len(found))
+    rows, pages = [found[n][0] for n in sorted(found)], [found[n][1] for n in sorted(found) if found[n][1]]
     if report is not None:
         for n, page in enumerate(pages, 1):
             path = report if len(pages) == 1 else report.with_stem(f"{report.stem}-{n}")
@@ -66,13 +79,22 @@ def consequences(
     return rows
 
 
-def _each(look: Callable[[Changed], Consequence], changed: Sequence[Changed]) -> Iterator[Consequence]:
-    """Of each in their order. Once there was one of so many samples that the others are worth the start of processes,
-    those are looked at beside one another."""
-    for n, one in enumerate(changed, 1):
+def _works(changed: Sequence[Changed], project_id: str, settings: Settings, span_ms: int, drawn: bool) -> list[Work]:
+    """Those that got the same samples together, the others one by one. A page reads the samples of its own breaker."""
+    asked = [Asked(one.breaker_id, one.router_id, one.rule.metric) for one in changed]
+    shared = [] if drawn or len(changed) < 2 else gathered(project_id, asked, settings, span_ms)
+    works = [Work(alike, tuple((n, changed[n]) for n in alike.numbers)) for alike in shared]
+    apart = set(range(len(changed))) - {n for alike in shared for n in alike.numbers}
+    return works + [Work(None, ((n, changed[n]),)) for n in sorted(apart)]
+
+
+def _each(look: Callable[[Work], list[Found]], works: Sequence[Work]) -> Iterator[list[Found]]:
+    """What comes of each. Once there was one of so many samples that the others are worth the start of processes, those
+    are looked at beside one another."""
+    for n, one in enumerate(works, 1):
         yield (found := look(one))
-        left = changed[n:]
-        if found[0].get("samples", 0) * len(left) > APART_SAMPLES:
+        left = works[n:]
+        if found[0][1][0].get("samples", 0) * len(left) > APART_SAMPLES:
             workers = min(len(left), _processors())
             log_to_stderr = partial(logs.configure, "command", level=logging.WARNING)  # as this process does
             try:
@@ -89,13 +111,42 @@ def _processors() -> int:
     return (os.cpu_count() or 1) if mine is None else len(mine(0))
 
 
+def _looked(project_id: str, settings: Settings, span_ms: int, drawn: bool, work: Work) -> list[Found]:
+    """What comes of its rules: in one reading, or one by one where that can't tell of each."""
+    if work.alike is not None:
+        try:
+            return _together(work.alike, work.rules, settings)
+        except (Invalid, LogDamaged):
+            pass  # too few samples, too much memory: each tells its own
+    return [(n, _consequence(project_id, settings, span_ms, drawn, one)) for n, one in work.rules]
+
+
+def _together(alike: Alike, rules: Sequence[tuple[int, Changed]], settings: Settings) -> list[Found]:
+    """Each breaker itself, where there is one, and as it is planned, in one reading."""
+    rows, tried = {row.id: row for row in alike.rows}, list[Candidate]()
+    for _, one in rules:
+        hears = one.breaker_id if one.breaker_id in alike.hears else None
+        itself = Candidate(
+            one.name, one.rule, follows_log=hears is not None, hears=hears or "", apart=hears in alike.apart
+        )
+        if one.breaker_id is not None:
+            tried.append(replace(itself, rule=rows[one.breaker_id].rule))
+        tried.append(replace(itself, name=f"{one.name} (planned)", follows_log=False))
+    runs = iter(_backtest(tried, Together(alike, settings)).given)
+    found = []
+    for number, one in rules:
+        mine = [next(runs) for _ in range(1 if one.breaker_id is None else 2)]
+        found.append((number, (_row(one.name, mine), "")))
+    return found
+
+
 def _consequence(project_id: str, settings: Settings, span_ms: int, drawn: bool, one: Changed) -> Consequence:
     """Its row, and its page where it is `drawn`."""
     try:
         run, source = _replayed(one, project_id, settings, span_ms)
     except (Invalid, LogDamaged, NotFound) as error:
         return {"breaker": one.name, "told": f"no samples to try it on: {error}"}, ""
-    return _row(one.name, run), page_of(run, source) if drawn else ""
+    return _row(one.name, run.given), page_of(run, source) if drawn else ""
 
 
 def _replayed(one: Changed, project_id: str, settings: Settings, span_ms: int) -> tuple[Backtest, Recorded]:
@@ -108,15 +159,19 @@ def _replayed(one: Changed, project_id: str, settings: Settings, span_ms: int) -
             raise Invalid(f"it got those of {source.row.rule.metric}, not of {one.rule.metric}")
         tried = [source.breaker]
     tried.append(Candidate(f"{one.name} (planned)", one.rule, source.breaker.router_ids))
+    return _backtest(tried, source), source
+
+
+def _backtest(tried: list[Candidate], source: Recorded | Together) -> Backtest:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BacktestWarning)
-        return backtest(tried, source, window_samples_max=source.window_samples_max), source
+        return backtest(tried, source, window_samples_max=source.window_samples_max)
 
 
-def _row(name: str, run: Backtest) -> dict[str, Any]:
-    after = run.given[-1]
-    trips = [one.tally.trips for one in run.given]
-    opened = [one.tally.time_in.get("open", 0) for one in run.given]
+def _row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+    after = runs[-1]
+    trips = [one.tally.trips for one in runs]
+    opened = [one.tally.time_in.get("open", 0) for one in runs]
     first = next((ms for ms, state in after.tally.course if state == "open"), None)
     told = f"{'tripped' if trips[1:] else 'would have tripped'} {' -> '.join(map(str, trips))} times"
     told += "" if first is None else f", first {rfc3339(first)}"

@@ -20,11 +20,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from breaker_actors.clock import SystemClock
-from breaker_actors.core.log_entries import Link, RouterView, Splitter
+from breaker_actors.core.log_entries import Splitter
 from breaker_actors.core.model import Rule
 from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.messages import RouterRef
@@ -36,6 +37,7 @@ from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader
 from pipelines.sources.routing import RouterPlan, plans
 from pipelines.sources.service_log import OwnLoop, Recorded
+from pipelines.sources.together import NOBODY, Alike, Member, alike, nobodys
 
 __all__ = ["Recorded", "of_breaker", "of_router", "recorded"]
 
@@ -43,8 +45,16 @@ NAMED = 10
 """Breakers that a message names."""
 WAYS = "; give data_dir= or set BREAKERS_DATA_DIR"
 """Of a caller in Python to say where the data is."""
-NOBODY = "00000000-0000-4000-8000-000000000000"
-"""Stands for a breaker that is not made yet."""
+
+T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """A breaker by its id, and the metric that its samples should be of; or one to be made, on a router that exists."""
+
+    breaker_id: str | None
+    router_id: str
+    metric: str
 
 
 def recorded(
@@ -89,14 +99,38 @@ def of_router(project_id: str, router_id: str, rule: Rule, settings: Settings, w
             id=NOBODY, project_id=project_id, name="draft", rule=rule, actions=None, metadata={}, version=1,
             created_ms=0, updated_ms=0, router_ids=(router_id,),
         )  # fmt: skip
-        view = RouterView(version=1, links=(Link(NOBODY, rule.metric),))
-        owned = await store.router_assignments([router_id])
-        links = [RouterRef(one.router_id, "", one.log_slot, 0) for one in owned]
-        logs = await _upto(log, links, SystemClock().now_ms(), within_ms)
-        return Recorded(row, logs, (), settings, Splitter(view))
+        logs = await _upto(log, await _links(store, None, router_id), SystemClock().now_ms(), within_ms)
+        return Recorded(row, logs, (), settings, Splitter(nobodys(rule.metric)))
 
     with OwnLoop() as loop:
         return loop.run(_opened(settings, found))
+
+
+def gathered(project_id: str, asked: Sequence[Asked], settings: Settings, within_ms: int) -> list[Alike]:
+    """Which of them, by their numbers, got the same samples, so that one reading does for all. Left out is who shares
+    with none, and what can't be found."""
+
+    async def found(store: Store, log: SampleLog) -> list[Alike]:
+        now_ms, ends = SystemClock().now_ms(), dict[str, int]()
+        by_metric: dict[str, list[Member]] = {}
+        for number, one in enumerate(asked):
+            row = await store.get_breaker(project_id, one.breaker_id) if one.breaker_id is not None else None
+            if one.breaker_id is None or (row is not None and row.rule.metric == one.metric):
+                links = await _links(store, one.breaker_id, one.router_id)
+                logs = await _upto(log, links, now_ms, within_ms, ends)
+                logs = [replace(ref, owner="") for ref in logs]
+                by_metric.setdefault(one.metric, []).append(Member(row, tuple(logs), number))
+        return [one for metric, members in by_metric.items() for one in await alike(log, metric, members)]
+
+    with OwnLoop() as loop:
+        return loop.run(_opened(settings, found))
+
+
+async def _links(store: Store, breaker_id: str | None, router_id: str) -> list[RouterRef]:
+    """The routers of a breaker; of one that is not made yet the one that it is to hang on."""
+    if breaker_id is not None:
+        return [link for assigned in await store.breaker_assignments([breaker_id]) for link in assigned.routers]
+    return [RouterRef(one.router_id, "", one.log_slot, 0) for one in await store.router_assignments([router_id])]
 
 
 async def _located(wanted: str | None, settings: Settings, ways: str) -> Recorded:
@@ -115,7 +149,7 @@ async def _located(wanted: str | None, settings: Settings, ways: str) -> Recorde
     return await _opened(settings, found)
 
 
-async def _opened(settings: Settings, work: Callable[[Store, SampleLog], Awaitable[Recorded]]) -> Recorded:
+async def _opened(settings: Settings, work: Callable[[Store, SampleLog], Awaitable[T]]) -> T:
     """What is found in a store and a log that are open meanwhile."""
     store, log = make_store(settings), make_log(settings)
     await store.open()
@@ -132,8 +166,7 @@ async def _of_row(
     """`routers`: all that may share history out to the breaker."""
     if row.rule == UNREADABLE_RULE:
         raise Invalid(f"the rule of breaker {row.name!r} ({row.id}) can't be read; write it anew with a PATCH")
-    links = [link for assigned in await store.breaker_assignments([row.id]) for link in assigned.routers]
-    logs = await _upto(log, links, SystemClock().now_ms(), within_ms)
+    logs = await _upto(log, await _links(store, row.id, ""), SystemClock().now_ms(), within_ms)
     return Recorded(row, logs, [router for router in routers if _gives(router, row.id)], settings)
 
 
@@ -165,18 +198,25 @@ def _gives(router: RouterPlan, breaker_id: str) -> bool:
     return router.view.enabled and any(link.breaker_id == breaker_id for link in router.view.links)
 
 
-async def _upto(log: SampleLog, links: Sequence[RouterRef], now_ms: int, within_ms: int = 0) -> list[RouterRef]:
+async def _upto(
+    log: SampleLog,
+    links: Sequence[RouterRef],
+    now_ms: int,
+    within_ms: int = 0,
+    ends: dict[str, int] | None = None,
+) -> list[RouterRef]:
     """One reference per router, from its first link to where the log ends now, or from so long before that. Which of
-    the records in between concern the breaker, the log's own views tell."""
+    the records in between concern the breaker, the log's own views tell. `ends`: the ends of those asked before."""
+    ends = {} if ends is None else ends
     routers: dict[str, RouterRef] = {}
     for link in links:
         known = routers.get(link.router_id, link)
         routers[link.router_id] = replace(known, since_offset=min(known.since_offset, link.since_offset))
-    found = [
-        replace(router, until_offset=await log.find(router.log_slot, router.router_id, now_ms))
-        for router in routers.values()
-        if router.log_slot
-    ]
+    found = []
+    for router in (one for one in routers.values() if one.log_slot):
+        if router.router_id not in ends:
+            ends[router.router_id] = await log.find(router.log_slot, router.router_id, now_ms)
+        found.append(replace(router, until_offset=ends[router.router_id]))
     return await _newest(log, found, within_ms) if within_ms else found
 
 

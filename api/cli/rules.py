@@ -19,7 +19,7 @@ from api.cli.history import bars
 from api.cli.output import note, put, put_json, put_script
 from api.cli.spans import span_ms
 from api.cli.store_access import AsJson, log_to_stderr, settings_of
-from breaker_actors.clock import rfc3339
+from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.errors import BreakersError, Invalid
 
@@ -110,6 +110,18 @@ def _document(paths: list[Path] | None, read: list[RuleSet]) -> dict[str, Any]:
     return resolved(read[0], os.environ)
 
 
+def _document_as_far(paths: list[Path] | None, read: list[RuleSet]) -> dict[str, Any]:
+    """The same without the secrets that are missing here, which it tells of."""
+    from pipelines.rules.files import read as read_files
+    from pipelines.rules.secrets import resolved_as_far
+
+    read.append(read_files(paths or [Path("rules")]))
+    document, missing = resolved_as_far(read[0], os.environ)
+    for one in missing:
+        note(f"breakers: {one}: not looked at; an apply needs it")
+    return document
+
+
 def plan(
     paths: Files = None,
     detailed: Detailed = False,
@@ -127,7 +139,7 @@ def plan(
         if report is not None and backtest is None:
             raise Invalid("--report shows what --backtest finds: give both")
         settings = None if backtest is None else _of_service(data_dir)
-        document = _document(paths, read)
+        document = _document_as_far(paths, read)
         with open_client(url, project, data_dir, insecure_http) as client:
             planned = client.plan_rules(document)
             project_id = client.project_id()
@@ -244,12 +256,24 @@ def check(paths: Files = None, strict: Strict = False) -> None:
     from pipelines.rules.files import read as read_files
     from pipelines.rules.model import SECTIONS
 
-    with _told([]):
-        found = read_files(paths or [Path("rules")])
+    read: list[RuleSet] = []
+    with _told(read):
+        read.append(found := read_files(paths or [Path("rules")]))
+        _refuse_wrong(found)
     remarks = _tell_remarks(found)
     put(f"{', '.join(_counted(len(found.section(name)), name) for name in SECTIONS)}, owner {found.owner}")
     if strict and remarks:
         raise typer.Exit(FAILED)
+
+
+def _refuse_wrong(found: RuleSet) -> None:
+    """Raises Invalid for what the service would refuse in any project."""
+    from api.rules.checking import wrong_in
+    from pipelines.rules.secrets import unresolved
+
+    wrong = wrong_in(*unresolved(found), SystemClock().now_ms())
+    if wrong:
+        raise Invalid("\n".join(f"{place}: {words}" for place, words in wrong.items()), wrong)
 
 
 def _counted(count: int, name: str) -> str:
@@ -272,9 +296,9 @@ def _tell_remarks(read: RuleSet) -> int:
 @rules.command("schema")
 def schema() -> None:
     """Print the JSON Schema of files of rules, for editors."""
-    from pipelines.rules.schema import schema_of_files
+    from api.openapi.rule_files import schema_of_rule_files
 
-    put_json(schema_of_files())
+    put_json(schema_of_rule_files())
 
 
 def _refuse_nobody(owner: str, exported: Mapping[str, Any]) -> None:

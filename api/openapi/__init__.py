@@ -2,5 +2,5 @@
 running service: tables, structs and the rules' bounds. Out: `/openapi.json`, `/docs` and `breakers openapi`.
 
 Public: `document.document`, `page.SCRIPT_PATH`, `page.packed`, `page.page`, `page.policy`, `page.script`,
-`printing.print_document`, `words.words_of`.
+`printing.print_document`, `rule_files.schema_of_rule_files`, `words.words_of`.
 """

@@ -74,8 +74,9 @@ async def drift_rules(project_id: str) -> Response:
 
 @blueprint.post("/rules:plan")
 async def plan_rules(project_id: str) -> Response:
-    found = await _planned(project_id)
+    found = await _planned(project_id, whole=False)
     await _say_who(found.project, found.changes, found.applied)
+    await _say_open(found.project, found.changes)
     owner, changes = found.asked.document.owner, found.changes
     return json_response(RulesPlan(owner=owner, version=found.version, count=len(changes), changes=changes))
 
@@ -137,10 +138,13 @@ async def _project(project_id: str) -> ProjectRow:
     return project
 
 
-async def _planned(project_id: str) -> _Planned:
-    """What the request's document would change."""
+async def _planned(project_id: str, whole: bool = True) -> _Planned:
+    """What the request's document would change. `whole`: it has all secrets that it refers to; else those that it has
+    not are taken to be as they are stored."""
     project = await _project(project_id)
     asked = await _asked(project)
+    if not whole:
+        asked = asked.as_far_as_known()
     async with _rules(project) as rules:
         comparison = await asyncio.to_thread(compared, asked, rules)
         is_there = not comparison.changes and (await asyncio.to_thread(applying, asked, rules, NO_GUARDS))[1] is None
@@ -169,7 +173,7 @@ async def _asked(project: ProjectRow) -> Asked:
 async def _examine(project: ProjectRow, asked: Asked, comparison: Comparison) -> None:
     """Refuses an address that the library of a channel's kind can't read."""
     for match, row in comparison.wanted:
-        if not isinstance(row, ChannelRow) or row == match.row:
+        if not isinstance(row, ChannelRow) or row == match.row or match.name in asked.unset:
             continue
         to = Destination(channel_id="", kind=row.channel, config=row.config, org_id=project.org_id)
         if problem := await replica().sender.examine(to):
@@ -180,6 +184,17 @@ async def _examine(project: ProjectRow, asked: Asked, comparison: Comparison) ->
 def _applied(rules: ProjectRules) -> dict[str, int]:
     """When each thing that is declared was applied."""
     return {row.thing_id: row.applied_ms for row in rules.declared}
+
+
+async def _say_open(project: ProjectRow, changes: Sequence[RuleChange]) -> None:
+    """Says of breakers that would be deleted which are not closed now: nobody hears of their recovery."""
+    gone = {one.id: one for one in changes if one.act == "delete" and one.kind == "breakers" and one.id is not None}
+    ids = list(gone)[:LOOKED_UP_MAX]
+    readings = await replica().gateway.states(project.id, ids) if ids else {}
+    for id_, reading in readings.items():
+        if reading.view.state != "closed":
+            told = f"is {reading.view.state} now"
+            gone[id_].message = "; ".join(filter(None, (told, gone[id_].message)))
 
 
 async def _say_who(project: ProjectRow, changes: Sequence[RuleChange], applied: Mapping[str, int]) -> None:

@@ -21,6 +21,7 @@ from api.rules.model import (
     names_twice,
     rows_of,
 )
+from api.rules.renaming import tell_renames
 from api.rules.wanted import at_thing, is_over, wanted_row
 from api.wire.responses_rules import ByHand, RuleChange, RuleField
 from breaker_actors.errors import Invalid
@@ -73,7 +74,24 @@ def compared(asked: Asked, rules: ProjectRules) -> Comparison:
         )
     ]
     changes = with_order(changes, wanted, rules)
+    _tell_renames(changes, rules, wanted, gone)
     return Comparison(changes, wanted, gone, _version(asked, changes, wanted), names)
+
+
+def _tell_renames(
+    changes: list[RuleChange],
+    rules: ProjectRules,
+    wanted: list[tuple[Match, Thing]],
+    gone: list[tuple[DeclaredKind, Thing]],
+) -> None:
+    known = declarations(rules)
+    tell_renames(
+        changes,
+        {(kind, known[kind, row.id].name): row for kind, row in gone},
+        {(match.kind, match.name): row for match, row in wanted if match.row is None},
+        {("routers", name_of(row)): row for row in rows_of(rules, "routers")},
+        {("routers", match.name): row for match, row in wanted if match.kind == "routers"},
+    )
 
 
 def matched(asked: Asked, rules: ProjectRules, kind: DeclaredKind) -> Iterator[Match]:

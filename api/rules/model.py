@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from api.rules.unset import unset_in
 from api.wire.requests_rules import RulesDocument
 from breaker_actors.store.rows import (
     BreakerRow,
@@ -27,7 +28,8 @@ KINDS: tuple[DeclaredKind, ...] = ("channels", "breakers", "routers", "mappings"
 
 class Asked(NamedTuple):
     """A document, and what it is read with. `by`: whose key it is; `new_id`: makes ids; `mute_max_ms`: how long a mute
-    may last; `allow_private`: whether channels may go to private addresses."""
+    may last; `allow_private`: whether channels may go to private addresses; `unset`: secrets of channels, by their
+    paths within the channel, whose values the caller does not have."""
 
     document: RulesDocument
     project_id: str
@@ -36,6 +38,11 @@ class Asked(NamedTuple):
     new_id: Callable[[], str]
     mute_max_ms: int
     allow_private: bool
+    unset: Mapping[str, Collection[str]] = {}
+
+    def as_far_as_known(self) -> Asked:
+        """The same, of which secrets may be missing."""
+        return self._replace(unset=unset_in(self.document))
 
     def things(self, kind: DeclaredKind) -> Mapping[str, Mapping[str, Any]]:
         found: Mapping[str, Mapping[str, Any]] = getattr(self.document, kind)
@@ -62,9 +69,10 @@ class _Named:
 
 
 class Names:
-    """How breakers and routers are named, by id, and what each shadow watches. `own_routers`: people made those."""
+    """How breakers and routers are named, by id, and what each shadow watches. `own_routers`: people made those.
+    `others`: there may be more than these, so a name that is unknown stands for itself."""
 
-    __slots__ = ("_breakers", "_own_routers", "_routers", "shadows")
+    __slots__ = ("_breakers", "_others", "_own_routers", "_routers", "shadows")
 
     def __init__(
         self,
@@ -72,7 +80,9 @@ class Names:
         routers: Mapping[str, str],
         own_routers: Collection[str],
         shadows: Mapping[str, str],
+        others: bool = False,
     ) -> None:
+        self._others = others
         self._breakers, self._routers, self.shadows = _Named(breakers), _Named(routers), shadows
         self._own_routers = _Named({id_: routers[id_] for id_ in routers if id_ in own_routers})
 
@@ -81,7 +91,7 @@ class Names:
 
     def breaker_id(self, name: str) -> str | None:
         """The only breaker of this name, or of this id."""
-        return self._breakers.only(name)
+        return self._breakers.only(name) or (name if self._others else None)
 
     def router(self, id_: str) -> str:
         """The name of a router where it leads back to it, else its id."""
@@ -90,7 +100,7 @@ class Names:
 
     def router_id(self, name: str) -> str | None:
         """The only router of this name, those that people made first, or of this id."""
-        return self._own_routers.only(name) or self._routers.only(name)
+        return self._own_routers.only(name) or self._routers.only(name) or (name if self._others else None)
 
 
 def names_of(rules: ProjectRules, made: Sequence[tuple[DeclaredKind, str, str]] = ()) -> Names:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from api.rules.model import Asked, Names, Thing
+from api.rules.unset import without_unset
 from api.wire.requests import (
     BreakerCreate,
     RouterCreate,
@@ -159,12 +160,17 @@ def _mapping(asked: Asked, name: str, fields: dict[str, Any], row: Any, id_: str
 
 def _channel(asked: Asked, name: str, fields: dict[str, Any], row: Any, id_: str, names: Names) -> ChannelRow:
     fields.pop("references", None)
+    unset = asked.unset.get(name, ())
+    if unset:
+        same = row is not None and row.channel == fields.get("channel")
+        fields["config"] = without_unset(fields.get("config"), unset, row.config if same else {})
     draft = channel_draft({**fields, "name": name}, asked.allow_private)
     if row is not None and row.channel != draft.channel:
         raise invalid("channel", f"is {row.channel} and can't be changed: give the new one another name")
     if row is None or row.config != draft.config:
         for problem in (*unknown_keys(draft.channel, draft.config), *check(draft.channel, draft.config)):
-            raise invalid(problem.path, problem.message)
+            if problem.path not in unset:
+                raise invalid(problem.path, problem.message)
     return ChannelRow(
         id=id_,
         project_id=asked.project_id,

@@ -17,7 +17,7 @@ from pipelines.replay.downsample import Sketch
 from pipelines.replay.scoring import Tally
 from pipelines.replay.vectorized.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.sources import passed_over as passing
-from pipelines.sources.files import Born, ControlSet, InForce, Log, Source
+from pipelines.sources.files import Born, GapOf, Happening, InForce, Log, Source
 
 Progress = Callable[[int], None]
 ROUTERS_TOLD, ROWS_LOOKED_AT = 10, 1_000
@@ -81,15 +81,17 @@ Selection = tuple[str | None, tuple[str, ...]]
 
 
 def _streams(runs: Sequence[Run], columns: Sequence[str], rows_max: int, window_samples_max: int) -> list[Stream]:
-    """Runs by the samples they take: those of their metric and routers, where samples name theirs."""
-    by_selection: dict[Selection, list[Run]] = {}
+    """Runs by the samples they take, those of their metric and routers, where samples name theirs; and by the breaker
+    whose settings they hear of."""
+    by_selection: dict[tuple[Selection, str], list[Run]] = {}
     for run in runs:
         run.columns = tuple(columns)
         metric = run.candidate.rule.metric if "metric" in columns else None
         router_ids = sorted(run.candidate.router_ids) if "router_id" in columns else ()
-        by_selection.setdefault((metric, tuple(router_ids)), []).append(run)
+        apart = run.candidate.hears if run.candidate.apart else ""
+        by_selection.setdefault(((metric, tuple(router_ids)), apart), []).append(run)
     share = rows_max // len(by_selection)
-    return [Stream(selection, those, share, window_samples_max) for selection, those in by_selection.items()]
+    return [Stream(selection, those, share, window_samples_max) for (selection, _), those in by_selection.items()]
 
 
 class Stream:
@@ -97,6 +99,7 @@ class Stream:
 
     def __init__(self, selection: Selection, runs: Sequence[Run], rows_max: int, window_samples_max: int) -> None:
         self._selection, self._runs = selection, runs
+        self._heard = {"", *(run.candidate.hears for run in runs)}
         self._sketches = [run.sketch for run in runs if run.sketch is not None]
         self._walks = [_walk(run) for run in runs]
         instants = np.unique(np.concatenate([one.ends for one in self._sketches])) if self._sketches else None
@@ -145,21 +148,25 @@ class Stream:
         found = column.gather_every(len(column) // ROWS_LOOKED_AT + 1).unique(maintain_order=True)
         known += [router for router in found if router not in known][: ROUTERS_TOLD - len(known)]
 
-    def note(self, item: Born | ControlSet | Gap | InForce) -> None:
-        """What a log says between samples."""
-        if isinstance(item, InForce):
-            self._engine.configure(item.rule, item.at_ms, item.longest_ms)
+    def note(self, item: Happening) -> None:
+        """What a log says between samples: of all breakers, or of one."""
+        of = "" if isinstance(item, Gap) else item.of
+        if of not in self._heard:
             return
-        if isinstance(item, Gap):
-            self._engine.gap(item.from_ms, item.to_ms)
+        if isinstance(item, InForce):
+            self._engine.configure(item.rule, item.at_ms, item.longest_ms, of)
+            return
+        if isinstance(item, Gap | GapOf):
+            gap = item.gap if isinstance(item, GapOf) else item
+            self._engine.gap(gap.from_ms, gap.to_ms, of)
             return
         for run in self._runs:
-            run.tally.controlled |= item.control is not None
+            run.tally.controlled |= item.control is not None and of in ("", run.candidate.hears)
         if isinstance(item, Born) and self._first_ms is None:
             self._begin(item.at_ms)
             self._engine.create(item.at_ms, item.after_seq, item.control)
         elif item.control is not None:
-            self._engine.control(item.control, item.at_ms)
+            self._engine.control(item.control, item.at_ms, of)
 
     def _begin(self, first_ms: int) -> None:
         self._first_ms = first_ms
@@ -173,8 +180,8 @@ class Stream:
             raise Invalid(seen.complaint(*self._selection))
         for run, walk in zip(self._runs, self._walks, strict=True):
             assert walk.walker is not None
-            run.tally.finish(last_ms)
-            run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, last_ms
+            run.tally.finish(walk.last_ms)
+            run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, walk.last_ms
             run.routers = len(self._routers)
             run.late, run.truncated = walk.walker.breaker.lost
 
@@ -182,9 +189,8 @@ class Stream:
 def _walk(run: Run) -> Walk:
     sketch = run.sketch
     figures, look = (run.tally.kept, None) if sketch is None else (True, sketch.look)
-    return Walk(
-        run.candidate.rule, run.tally.tell, figures, look, run.tally.steer, run.candidate.follows_log, run.watch
-    )
+    one = run.candidate
+    return Walk(one.rule, run.tally.tell, figures, look, run.tally.steer, one.follows_log, run.watch, one.hears)
 
 
 class Seen:

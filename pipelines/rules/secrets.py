@@ -37,6 +37,14 @@ def _plain(masked: Any, value: Mapping[str, Any]) -> list[str]:
 def resolved(rules: RuleSet, environ: Mapping[str, str]) -> dict[str, Any]:
     """The document of the rules with the secrets in their places, and `references` beside them. Files are looked for
     beside the file that names them. Raises Invalid with all that is missing."""
+    document, missing = resolved_as_far(rules, environ)
+    if missing:
+        raise refused(missing)
+    return document
+
+
+def resolved_as_far(rules: RuleSet, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The same without the secrets that are missing, which are told."""
     document, problems = rules.document(), list[Problem]()
     for name, channel in rules.channels.items():
         fields = document["channels"][name]
@@ -46,9 +54,19 @@ def resolved(rules: RuleSet, environ: Mapping[str, str]) -> dict[str, Any]:
             fields["config"] = _resolved(channel, config, "", environ, references, problems)
             if references:
                 fields["references"] = references
-    if problems:
-        raise refused(problems)
-    return document
+    return document, problems
+
+
+def unresolved(rules: RuleSet) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """The document without any secret, and where they belong: of each channel paths such as config.url."""
+    document, unset = rules.document(), dict[str, set[str]]()
+    for name, channel in rules.channels.items():
+        config = channel.fields.get("config")
+        if isinstance(config, Mapping):
+            references = dict[str, Any]()
+            document["channels"][name]["config"] = _resolved(channel, config, "", {}, references, [])
+            unset[name] = {f"config.{path}" for path in references}
+    return document, unset
 
 
 def _resolved(

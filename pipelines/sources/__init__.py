@@ -3,5 +3,5 @@ log. In: paths, URLs, frames, or the data directory of a service. Out: checked b
 time, and files that are there as a whole or not at all.
 
 Public: `atomic_files`, `external_sort.Sorted`, `files`, `given.source_over`, `history_store`, `object_store`,
-`passed_over`, `routing`, `service_log`.
+`passed_over`, `routing`, `service_log`, `together`.
 """

@@ -61,11 +61,13 @@ class Source(Protocol):
 
 class Born(NamedTuple):
     """The breaker whose samples these are was created then; it need not have got any yet. Its transitions are numbered
-    from `after_seq` + 1, where another breaker had its id before. `control`: its mode and override then."""
+    from `after_seq` + 1, where another breaker had its id before. `control`: its mode and override then. `of`: its id
+    where the samples are those of several, else "", as of the items below."""
 
     at_ms: int
     after_seq: int = 0
     control: Control | None = None
+    of: str = ""
 
 
 class ControlSet(NamedTuple):
@@ -73,6 +75,7 @@ class ControlSet(NamedTuple):
 
     at_ms: int
     control: Control
+    of: str = ""
 
 
 class InForce(NamedTuple):
@@ -82,13 +85,24 @@ class InForce(NamedTuple):
     at_ms: int
     rule: Rule
     longest_ms: int = 0
+    of: str = ""
+
+
+class GapOf(NamedTuple):
+    """A gap of one of several breakers."""
+
+    gap: Gap
+    of: str
+
+
+Happening = Born | ControlSet | InForce | Gap | GapOf
 
 
 @runtime_checkable
 class Log(Source, Protocol):
     """A source that knows more than samples. The first of its batches, which may be empty, has all columns."""
 
-    def items(self) -> Iterator[pl.DataFrame | Born | ControlSet | Gap | InForce]:
+    def items(self) -> Iterator[pl.DataFrame | Happening]:
         """The batches, with what happened between them."""
 
 

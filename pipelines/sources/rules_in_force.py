@@ -48,21 +48,25 @@ class SettingsRead:
         return found
 
 
-async def rules_in_force(log: SampleLog, routers: Sequence[RouterRef], row: BreakerRow) -> list[InForce]:
-    """The rules of a breaker that its routers' logs tell of, in order of time; where they tell of none, its present
+async def rules_in_force(
+    log: SampleLog, routers: Sequence[RouterRef], rows: Sequence[BreakerRow]
+) -> dict[str, list[InForce]]:
+    """The rules of breakers that their routers' logs tell of, in order of time; where they tell of none, the present
     one. What changed a name or a link only is no change. What the rule was before the first that is told, is not known:
     it is taken to be that one."""
-    if row.version == FIRST_VERSION:
-        return [InForce(row.created_ms, row.rule)]
-    told: list[tuple[int, int, Rule]] = []
+    told: dict[str, list[tuple[int, int, Rule]]] = {row.id: [] for row in rows if row.version != FIRST_VERSION}
     reader = LogReader(log)
-    for router in routers:
+    for router in routers if told else ():
         async for record in reader.after(router, router.since_offset, router.until_offset or 0):
             if record.kind != BREAKER:
                 continue
             settings = reader.attempt(partial(decode_breaker, record.payload), record)
-            if settings is not None and settings.breaker_id == row.id and settings.rule is not None:
-                told.append((settings.version, record.received_ms, settings.rule))
+            if settings is not None and settings.rule is not None and settings.breaker_id in told:
+                told[settings.breaker_id].append((settings.version, record.received_ms, settings.rule))
+    return {row.id: _course(told.get(row.id, ()), row) for row in rows}
+
+
+def _course(told: Sequence[tuple[int, int, Rule]], row: BreakerRow) -> list[InForce]:
     found: list[InForce] = []
     for _, received_ms, rule in sorted(told, key=lambda one: one[:2]):
         if not found or found[-1].rule != rule:

@@ -21,6 +21,7 @@ from breaker_actors.core.log_entries import (
     GAPS,
     SAMPLES,
     Gap,
+    LogRecord,
     SampleColumns,
     Splitter,
     decode_breaker,
@@ -32,12 +33,12 @@ from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.wal.base import SampleLog
-from breaker_actors.wal.reader import LogReader
+from breaker_actors.wal.reader import Concern, LogReader
 from pipelines.candidates import Candidate
 from pipelines.sources import history_store as history
 from pipelines.sources import passed_over as passing
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import Born, ControlSet, InForce
+from pipelines.sources.files import Born, ControlSet, GapOf, Happening, InForce
 from pipelines.sources.object_store import open_place
 from pipelines.sources.routing import RouterPlan, shares
 from pipelines.sources.rules_in_force import SettingsRead, course_of, rules_in_force
@@ -45,6 +46,8 @@ from pipelines.sources.rules_in_force import SettingsRead, course_of, rules_in_f
 T = TypeVar("T")
 Whole = npt.NDArray[np.int64]
 Item = pl.DataFrame | Born | ControlSet | Gap | InForce
+ItemOf = pl.DataFrame | Happening
+"""Also of several breakers."""
 
 ROWS = 1 << 16
 SCHEMA = {
@@ -99,22 +102,23 @@ class Recorded:
     def items(self) -> Iterator[Item]:
         """As `sources.Log` says."""
         yield pl.DataFrame(schema=SCHEMA)
-        reading = _Reading(self.row.id, self.row.rule.metric, self._taking, self.watch)
+        reading = Reading(self.row.id, self.row.rule.metric, self._taking, self.watch)
         self.passed_over = passing.passed_over(reading.asides)
         with OwnLoop() as loop:
             log = make_log(self.settings)
             entries = reading.entries(log, self._logs)
             try:
                 if self._rules is None:
-                    self._rules = loop.run(rules_in_force(log, self._logs, self.row))
+                    self._rules = loop.run(rules_in_force(log, self._logs, [self.row]))[self.row.id]
                 yield reading.follow(self._rules)
-                item = loop.run(_next(entries))
-                yield from reading.counted(self._history(None if item is None else _begin_ms(item)))
-                if item is not None and self.row.control is not None and self.row.updated_ms < _begin_ms(item):
-                    yield ControlSet(_begin_ms(item), self.row.control)  # as it has been since before the log begins
+                item = loop.run(next_of(entries))
+                yield from reading.counted(self._history(None if item is None else begin_ms(item)))
+                if item is not None and self.row.control is not None and self.row.updated_ms < begin_ms(item):
+                    yield ControlSet(begin_ms(item), self.row.control)  # as it has been since before the log begins
                 while item is not None:
+                    assert not isinstance(item, GapOf)
                     yield item
-                    item = loop.run(_next(entries))
+                    item = loop.run(next_of(entries))
             finally:
                 loop.run(entries.aclose())
                 loop.run(log.close())
@@ -139,13 +143,17 @@ class Recorded:
         return batch[np.sort(np.concatenate(taken))] if taken else batch.clear()
 
 
-def _begin_ms(item: Item) -> int:
+def begin_ms(item: ItemOf) -> int:
+    """When what an item tells began."""
+    if isinstance(item, GapOf):
+        return item.gap.from_ms
     if isinstance(item, pl.DataFrame):
         return int(item["received_ms"][0])
     return item.from_ms if isinstance(item, Gap) else item.at_ms
 
 
-async def _next(entries: AsyncIterator[Item]) -> Item | None:
+async def next_of(entries: AsyncIterator[T]) -> T | None:
+    """The next item, None behind the last."""
     return await anext(entries, None)
 
 
@@ -171,7 +179,7 @@ class OwnLoop:
 
 
 @dataclass(slots=True)
-class _Reading:
+class Reading:
     """Puts what concerns a breaker into frames of about ROWS rows."""
 
     breaker_id: str
@@ -208,17 +216,17 @@ class _Reading:
             self._history += len(batch)
             yield batch
 
-    async def entries(self, log: SampleLog, routers: Sequence[RouterRef]) -> AsyncGenerator[Item, None]:
+    async def entries(self, log: SampleLog, routers: Sequence[RouterRef]) -> AsyncGenerator[ItemOf, None]:
         """Everything in the logs, those of several routers merged by the time of receipt."""
         reader = LogReader(log, self.asides)
-        async for record, body, start, stop in _merged([self._of(reader, router) for router in routers]):
+        async for record, breaker_id, body, start, stop in _merged([self._of(reader, router) for router in routers]):
             if record.kind == SAMPLES:
                 self._parts.append((record.received_ms, body, start, stop))
                 self._rows += stop - start
                 if self._rows >= ROWS:
                     yield self._frame()
                 continue
-            other = reader.attempt(partial(self._other, record.kind, body, record.received_ms), record)
+            other = reader.attempt(partial(self._other, record, breaker_id, body), record)
             if other and self._parts:
                 yield self._frame()
             for item in other or ():
@@ -226,19 +234,22 @@ class _Reading:
         if self._parts:
             yield self._frame()
 
-    async def _of(self, reader: LogReader, router: RouterRef) -> AsyncIterator[Any]:
+    async def _of(self, reader: LogReader, router: RouterRef) -> AsyncIterator[tuple[LogRecord, *Concern]]:
         async for record in reader.after(router, router.since_offset, router.until_offset or 0):
             self.watch(record.received_ms)
             splitter = self.taking or await reader.splitter(router, record)
             for breaker_id, body, start, stop in reader.concerned(record, splitter):
-                if breaker_id == self.breaker_id:
-                    yield record, body, start, stop
+                if self._takes(record, breaker_id):
+                    yield record, breaker_id, body, start, stop
 
-    def _other(self, kind: int, body: bytes, received_ms: int) -> Sequence[Born | ControlSet | Gap | InForce]:
-        """What a record that is not samples says."""
-        if kind in GAPS:
+    def _takes(self, record: LogRecord, breaker_id: str) -> bool:
+        return breaker_id == self.breaker_id
+
+    def _other(self, record: LogRecord, breaker_id: str, body: bytes) -> Sequence[Happening]:
+        """What a record that is not samples says to the breaker."""
+        if record.kind in GAPS:
             return [decode_gap(body)]
-        return self._settings.items(decode_breaker(body), received_ms) if kind == BREAKER else []
+        return self._settings.items(decode_breaker(body), record.received_ms) if record.kind == BREAKER else []
 
     def _frame(self) -> pl.DataFrame:
         """What has been gathered, with a number per record."""

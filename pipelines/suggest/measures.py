@@ -27,6 +27,8 @@ RANKED_MIN, COUNTED_MIN = 20, 3
 """Samples in a usual window from which a p95 is more than the largest, and a count says something."""
 USUAL_WINDOWS = 4
 """Without labels the fourth of the windows that could be tried is taken, or the longest there is."""
+FIRST_SHARE = 1 / int(str(DEFAULTS["recovery_allow_rate_ramp_steps"]))
+"""Of the calls that the first step of half_open lets through."""
 TAIL = 0.5
 """Half of the thresholds are the outermost ones; the others thin out towards the middle."""
 
@@ -72,7 +74,7 @@ def measures(samples: Samples, metric: str, base: Mapping[str, Any] | None = Non
                 for window_ms in windows_for(samples, base)]  # fmt: skip
     found = []
     for window_ms in windows_of(samples):
-        usual = len(samples) * window_ms / max(1, int(samples.at[-1] - samples.at[0]))
+        usual = usual_in(window_ms, samples)
         for kind, op, fields in kinds_of(samples, usual):
             rule = {"metric": metric, "kind": kind, "op": op, "threshold": 0.0, "window_ms": window_ms}
             found.append(Measure(parse_rule(rule | timed(window_ms) | fields)))
@@ -94,8 +96,10 @@ def timed(window_ms: int) -> dict[str, int]:
 
 
 def kinds_of(samples: Samples, usual: float) -> list[tuple[str, str, dict[str, Any]]]:
-    """Kinds with their operators, for windows that usually hold so many samples. Half of these are needed."""
-    enough: dict[str, Any] = {"min_count": max(1, int(usual / 2))}
+    """Kinds with their operators, for windows that usually hold so many samples. Three quarters of what comes
+    at the first step of a recovery are needed: where the breaker lets calls through, only its share of them makes
+    samples, and half_open would wait without end for more."""
+    enough: dict[str, Any] = {"min_count": max(1, int(usual * FIRST_SHARE * 0.75))}
     found: list[tuple[str, str, dict[str, Any]]] = [("max", "gt", enough), ("min", "lt", enough)]
     if usual >= 2:
         found += [("avg", "gt", enough), ("avg", "lt", enough), ("stddev", "gt", enough)]
@@ -129,12 +133,23 @@ def usual_measures(history: Samples, metric: str, fields: Mapping[str, Any] | No
     window_ms = lengths[min(USUAL_WINDOWS, len(lengths)) - 1]
     if fields is not None:
         return measures(history, metric, {"window_ms": window_ms} | dict(fields))
-    usual = len(history) * window_ms / max(1, int(history.at[-1] - history.at[0]))
+    usual = usual_in(window_ms, history)
     wanted = {("p95", "gt"), ("avg", "lt")} if usual >= RANKED_MIN * USUAL_WINDOWS else {("max", "gt"), ("min", "lt")}
     wanted.add(("error_rate", "gt"))
     kinds = [one for one in kinds_of(history, usual) if one[:2] in wanted]
     base = {"metric": metric, "window_ms": window_ms}
     return [measures(history, metric, base | {"kind": kind, "op": op} | more)[0] for kind, op, more in kinds]
+
+
+def usual_in(window_ms: int, history: Samples) -> float:
+    """How many samples a window usually holds."""
+    return len(history) * window_ms / max(1, int(history.at[-1] - history.at[0]))
+
+
+def at_first_step(rule: Rule, history: Samples) -> float:
+    """How many samples a window usually holds at the first step of a recovery, where only calls that the breaker lets
+    through make samples."""
+    return usual_in(rule.window_ms, history) / rule.recovery_allow_rate_ramp_steps
 
 
 def reachable(rule: Rule, history: Samples) -> bool:

@@ -42,6 +42,17 @@ def why_none(found: Sequence[Budgeted], tried: Sequence[Measure]) -> str:
     return "the value never changes, so no threshold tells anything apart"
 
 
+def why_waits(rule: Rule, at_first_step: float) -> list[str]:
+    """That a recovery can't come to enough samples, where it is so. `at_first_step`: samples of a window then."""
+    if rule.kind == "consecutive_failures" or rule.min_count <= at_first_step:
+        return []
+    return [
+        "Where this breaker lets calls through, half_open waits without end: its first step lets 1 of "
+        f"{rule.recovery_allow_rate_ramp_steps} of them, some {at_first_step:.2g} samples in {_span(rule.window_ms)}, "
+        f"and min_count is {rule.min_count}."
+    ]
+
+
 def _said(rule: Rule) -> str:
     return f"{rule.kind} of {rule.metric} over {_span(rule.window_ms)} {SIGNS[rule.op]} {rule.threshold:.6g}"
 

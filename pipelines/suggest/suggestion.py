@@ -36,8 +36,8 @@ from pipelines.replay.vectorized.judge import Judge
 from pipelines.sources.files import Source
 from pipelines.suggest.budget import within_budget
 from pipelines.suggest.history import history_of
-from pipelines.suggest.measures import SETTINGS, measures, reachable, usual_measures
-from pipelines.suggest.reasons import why_budget, why_found, why_none
+from pipelines.suggest.measures import SETTINGS, at_first_step, measures, reachable, usual_measures
+from pipelines.suggest.reasons import why_budget, why_found, why_none, why_waits
 from pipelines.suggest.search import Found, Search
 
 __all__ = ["Invalid", "Suggestion", "suggest"]
@@ -132,6 +132,7 @@ def suggest(
         found = [one for measure in tried if (one := within_budget(judge, measure, trips_a_week)) is not None]
         suggested = [(one.rule, why_budget(one, trips_a_week), None) for one in found if reachable(one.rule, history)]
         why = [words for _, words, _ in suggested] or [why_none(found, tried)]
+        why += [words for rule, _, _ in suggested for words in why_waits(rule, at_first_step(rule, history))]
         return _told(source, suggested, why, None, grace_ms, router_ids, base, (len(tried), 0))
     labels = labelled_files(windows, source.names)[0]
     search = Search(judge, labels, grace_ms, settings)
@@ -142,9 +143,10 @@ def suggest(
     if best is None:
         why = [f"no setting catches any of the {len(search.windows)} labelled failures"]
         return _told(source, [], why, labels, grace_ms, router_ids, base, (0, search.judged))
-    why = [why_found(best, len(tried))]
+    chosen = best.outcome.rule
+    why = [why_found(best, len(tried)), *why_waits(chosen, at_first_step(chosen, history))]
     counts = best.settings, best.judged
-    return _told(source, [(best.outcome.rule, why[0], best)], why, labels, grace_ms, router_ids, base, counts)
+    return _told(source, [(chosen, why[0], best)], why, labels, grace_ms, router_ids, base, counts)
 
 
 @dataclass(frozen=True, slots=True)

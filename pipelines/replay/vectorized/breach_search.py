@@ -15,6 +15,7 @@ from breaker_actors.core.model import Flags, Int64, Rule
 from pipelines.columns import Chunk
 from pipelines.replay.vectorized.aggregates import test_of
 from pipelines.replay.vectorized.breach_tests import BreachTest
+from pipelines.replay.vectorized.prefix_columns import distinct
 from pipelines.replay.vectorized.window_bounds import Instants, WindowBounds
 
 TICKS_PER_ARRIVAL = 4
@@ -102,10 +103,10 @@ class Windows:
 
     def _shrinking(self, start: int, first_ms: int, last_ms: int, count: int) -> Int64:
         """The first tick, and each first one after a sample has left; as numbers of ticks after the first."""
-        gone, window_ms, begun_ms = self._bounds.prefixes.gone_eff, self._bounds.window_ms, int(self._times[start])
+        gone, window_ms, begun_ms = self._bounds.prefixes.gone_times(), self._bounds.window_ms, int(self._times[start])
         low, high = np.searchsorted(gone, [begun_ms - window_ms, last_ms - window_ms], "right")
         steps = np.maximum(-(-(gone[low:high] + window_ms - first_ms) // self._rule.eval_interval_ms), 0)
-        return np.unique(np.append(0, steps[steps < count]))
+        return distinct(np.append(0, steps[: np.searchsorted(steps, count, "left")]))
 
     def stand(self, arrival: int, evidence: Evidence, floor: Floor) -> None:
         pass

@@ -44,7 +44,8 @@ class Walk:
 
     `look` is told the value that the breaker found at the last arrival before each of the engine's `instants`;
     `steered`, in the order of the effects, when an override that ends puts the machine into half_open, which may be
-    told by none of them. `follows_log`: its rule may change on the way. `watch` is called with each evaluation that is
+    told by none of them. `follows_log`: its rule may change on the way. `hears`: whose gaps and settings concern it
+    beside those of all, and `last_ms` the last of them. `watch` is called with each evaluation that is
     run; what it raises ends the replay."""
 
     rule: Rule
@@ -54,6 +55,8 @@ class Walk:
     steered: Callable[[int], None] | None = None
     follows_log: bool = False
     watch: Callable[[], None] | None = None
+    hears: str = ""
+    last_ms: int = 0
     walker: VectorizedBreaker | None = None
 
 
@@ -82,51 +85,63 @@ class FastReplay:
         self._waiting: list[Samples] = []
         self._rows_waiting = 0
         self._last_ms: int | None = None
-        self._control: Control | None = None
+        self._controls: dict[str, Control] = {}
         self._longest_ms = 0
         self._group()
 
     def create(self, created_ms: int, after_seq: int = 0, control: Control | None = None) -> None:
         """Creates the breakers; to be called before the first sample, whose time it is otherwise. Their transitions are
         numbered from `after_seq` + 1; `control`: their mode and override from the beginning."""
-        self._last_ms = created_ms
+        self._heard_until(created_ms)
         for walk in self._walks:
             walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max, walk.steered, walk.watch)
-            walk.walker.create(created_ms, after_seq, control)
+            walk.walker.create(created_ms, after_seq, self._controls.get(walk.hears, control))
 
     def resume(self, record: Record, held: Samples) -> None:
         """Takes the breakers up as of a record, in the place of `create`. `held`: the samples before that may lie in
         their windows, in order of arrival; they are not evaluated again."""
-        self._last_ms, self._held = record.now_ms, held
+        self._held = held
+        self._heard_until(record.now_ms)
         for walk in self._walks:
             walk.walker = VectorizedBreaker(walk.rule, walk.tell, walk.figures, self._max, walk.steered, walk.watch)
             walk.walker.resume(record, held)
 
-    def gap(self, from_ms: int, to_ms: int) -> None:
-        """No sample could come in between (semantics.md section 2); what was fed came before that."""
+    def _heard_until(self, last_ms: int) -> None:
+        self._last_ms = last_ms
+        for walk in self._walks:
+            walk.last_ms = last_ms
+
+    def gap(self, from_ms: int, to_ms: int, of: str = "") -> None:
+        """No sample could come in between (semantics.md section 2); what was fed came before that. `of`: for the walks
+        that hear of this one; "": for all."""
         self._flush(whole=True)
         if self._last_ms is None:
             return
-        self._last_ms = max(self._last_ms, to_ms)
-        for walk in self._walks:
+        for walk in self._concerned(of, to_ms):
             assert walk.walker is not None
             walk.walker.gap(from_ms, to_ms)
 
-    def control(self, control: Control, at_ms: int) -> None:
+    def control(self, control: Control, at_ms: int, of: str = "") -> None:
         """Mode and override from then on; what was fed came before that. Breakers that are not there yet begin so."""
         self._flush(whole=True)
         if self._last_ms is None:
-            self._control = control
+            self._controls[of] = control
             return
-        self._last_ms = max(self._last_ms, at_ms)
-        for walk in self._walks:
+        for walk in self._concerned(of, at_ms):
             assert walk.walker is not None
             walk.walker.control(control, at_ms)
 
-    def configure(self, rule: Rule, at_ms: int, longest_ms: int) -> None:
+    def _concerned(self, of: str, at_ms: int) -> list[Walk]:
+        """The walks that hear of something that happens then."""
+        found = [walk for walk in self._walks if of in ("", walk.hears)]
+        for walk in found:
+            walk.last_ms = max(walk.last_ms, at_ms)
+        return found
+
+    def configure(self, rule: Rule, at_ms: int, longest_ms: int, of: str = "") -> None:
         """From here on the walks that follow the log have this rule. `longest_ms`: the longest window they will have;
         told before the first sample."""
-        followers = [walk for walk in self._walks if walk.follows_log]
+        followers = [walk for walk in self._walks if walk.follows_log and of in ("", walk.hears)]
         if not followers:
             return
         self._flush(whole=True)
@@ -135,7 +150,7 @@ class FastReplay:
             if walk.walker is not None:
                 walk.walker.configure(rule, at_ms, self._held)
         if self._last_ms is not None:
-            self._last_ms = max(self._last_ms, at_ms)
+            self._concerned(of, at_ms)
         self._longest_ms = max(self._longest_ms, longest_ms)
         self._group()
 
@@ -166,15 +181,15 @@ class FastReplay:
         return min(self._chunk_rows, max(self._rows_max - held, held // 4))
 
     def finish(self) -> int | None:
-        """What is left, and timers up to the time of the last sample, end of a gap or control, which is returned; None:
-        there was no sample."""
+        """What is left, and timers up to the time of the last sample, or end of a gap or control where that is later,
+        of each walk in its `last_ms`. The last of all is returned; None: there was no sample."""
         self._flush(whole=True)
         if self._last_ms is None:
             return None
         for walk in self._walks:
             assert walk.walker is not None
-            walk.walker.advance(self._last_ms)
-        return self._last_ms
+            walk.walker.advance(walk.last_ms)
+        return max((walk.last_ms for walk in self._walks), default=self._last_ms)
 
     def _flush(self, whole: bool) -> None:
         """Walks over what waits; the last arrival may go on with the next samples, so it waits on unless `whole`."""
@@ -192,8 +207,8 @@ class FastReplay:
 
     def _walk(self, chunk: Chunk) -> None:
         if self._last_ms is None:
-            self.create(int(chunk.times[0]), control=self._control)
-        self._last_ms = int(chunk.times[-1])
+            self.create(int(chunk.times[0]), control=self._controls.get(""))
+        self._heard_until(int(chunk.times[-1]))
         prefixes = PrefixColumns(chunk.eff, chunk.value, chunk.ok, chunk.in_order)
         for window_ms, walks in self._by_window.items():
             self._walk_windows(chunk, window_ms, walks, prefixes)

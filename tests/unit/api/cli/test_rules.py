@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from api.cli.main import app
+from pipelines.rules.model import SECTIONS
 from tests.support.cluster import until
 from tests.support.town import Town, refused, town
 
@@ -220,3 +224,127 @@ def test_files_are_strict_at_every_depth(
     assert done.exit_code == 1
     assert told in done.stderr
     assert "did you mean" in done.stderr
+
+
+def test_a_probable_rename_is_told_and_how_to_keep_what_it_costs(town: Town, tmp_path: Path) -> None:
+    """A breaker and its router with other names; the way that is told keeps the id, so nothing is deleted."""
+    path = Path(rules(tmp_path, "bakery", 100))
+    words(town, "apply", str(path), "--yes")
+    path.write_text(path.read_text().replace("bakery-errors", "oven-errors"))
+    planned = words(town, "plan", str(path))
+    assert (
+        "+ breakers oven-errors: is probably bakery-errors by another name, and would be made anew with another id, "
+        "and without its state, events and samples; to keep them `breakers edit bakery-errors --rename oven-errors` "
+        "first"
+    ) in planned
+    assert "- breakers bakery-errors: is probably called oven-errors now" in planned
+    words(town, "edit", "bakery-errors", "--rename", "oven-errors")
+    assert not any(line[0] in "+-" for line in words(town, "plan", str(path)))
+    words(town, "apply", str(path), "--yes")
+    path.write_text(path.read_text().replace("bakery-gateway", "oven-gateway"))
+    planned = words(town, "plan", str(path))
+    assert any("+ routers oven-gateway: is probably bakery-gateway by another name" in line for line in planned)
+    path.write_text(path.read_text().replace("threshold: 100", "threshold: 7").replace("oven-errors", "other"))
+    assert not any("probably" in line for line in words(town, "plan", str(path))), "another rule is another breaker"
+
+
+def test_a_breaker_that_is_open_is_told_before_it_is_deleted(town: Town, tmp_path: Path) -> None:
+    path = Path(rules(tmp_path, "mill", 100, "mill-slow"))
+    words(town, "apply", str(path), "--yes")
+    words(town, "override", "mill-errors", "--open", "--reason", "drill", "--for", "1h")
+    path.write_text(f"owner: mill\nbreakers:\n  mill-slow: {{{FIELDS}, threshold: 300}}\n")
+
+    async def told() -> bool:
+        return "- breakers mill-errors: is open now" in await asyncio.to_thread(words, town, "plan", str(path))
+
+    asyncio.run(until(told))
+
+
+def test_a_plan_goes_without_secrets_that_an_apply_needs(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told, and taken to be as they are; new ones and other fields are planned."""
+    path = tmp_path / "channels.yaml"
+    text = (
+        "owner: pager\nchannels:\n"
+        "  pd: {channel: pagerduty, config: {routing_key: {env: PD_KEY}, severity: error}}\n"
+        "  chat: {channel: slack, config: {webhook_url: {env: CHAT_URL}}}\n"
+    )
+    path.write_text(text)
+    monkeypatch.delenv("PD_KEY", raising=False)
+    monkeypatch.delenv("CHAT_URL", raising=False)
+    done = town.run("plan", str(path))
+    assert done.exit_code == 0, done.output
+    assert (
+        "channels.pd.config.routing_key: the environment has no PD_KEY: not looked at; an apply needs it" in done.stderr
+    )
+    assert {"+ channels pd", "+ channels chat"} <= set(done.stdout.splitlines())
+    assert "not-looked-at" not in done.output
+    assert town.run("apply", str(path), "--yes").exit_code == 1
+    monkeypatch.setenv("PD_KEY", "k" * 32)
+    monkeypatch.setenv("CHAT_URL", "https://hooks.slack.example/services/x")
+    version = words(town, "plan", str(path))[-1].removeprefix("version ")
+    words(town, "apply", str(path), "--yes", "--if-plan", version)
+    monkeypatch.delenv("PD_KEY")
+    monkeypatch.delenv("CHAT_URL")
+    assert words(town, "plan", str(path)) == ["no changes"]
+    path.write_text(text.replace("severity: error", "severity: info"))
+    planned = words(town, "plan", str(path))
+    assert planned[:2] == ["~ channels pd", '    config.severity: "error" -> "info"']
+    monkeypatch.setenv("PD_KEY", "k" * 32)
+    monkeypatch.setenv("CHAT_URL", "https://hooks.slack.example/services/x")
+    assert words(town, "plan", str(path)) == planned, "to the version"
+    monkeypatch.setenv("PD_KEY", "l" * 32)
+    assert "    config.routing_key: changed" in words(town, "plan", str(path))
+
+
+WRONG = """\
+routers:
+  gateway: {breakers: [made-in-the-console], mode: statc}
+mappings:
+  first: {matchers: [{field: name, op: is, value: x}], to: {router: of-another-owner}}
+channels:
+  hook: {channel: webhook, config: {url: {env: NOT_SET}, secrt: x}}
+  slack: {channel: slack, config: {webhook_url: {env: NOT_SET}}}
+mutes:
+  night: {matchers: [{field: nme, value: x}], ends: 2100-01-01T00:00:00Z, comment: why}
+  late: {all: true, windows: [{days: [mon], from: "25:00", to: "06:00"}], comment: why}
+  endless: {all: true, comment: why}
+  over: {all: true, ends: 2020-01-01T00:00:00Z, comment: it is past}
+"""
+
+
+def test_a_check_refuses_what_a_plan_refuses(town: Town, tmp_path: Path) -> None:
+    """All of it at once and with its line, without a service; what only a project can tell is left to it."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(WRONG)
+    done = CliRunner().invoke(app, ["rules", "check", str(path)])
+    assert done.exit_code == 1
+    told = [line.partition(f"{path}:")[2].split(": ", 1) for line in done.stderr.splitlines()]
+    assert [place.replace(" ", "").split(":")[0] for place, _ in told] == ["6", "2", "4", "9", "10", "11"]
+    for words_of, (_, told_words) in zip(
+        ("config.secrt", "gateway.mode", "first.matchers[0].op", "night.matchers[0].field", "late.windows", "ends_ms"),
+        told,
+        strict=True,
+    ):
+        assert words_of in told_words
+    for name in ("gateway: {breakers: [], mode: statc}", "endless: {all: true, comment: why}"):
+        section = "routers" if name.startswith("gateway") else "mutes"
+        path.write_text(f"{section}:\n  {name}\n")
+        checked = CliRunner().invoke(app, ["rules", "check", str(path)])
+        planned = town.run("plan", str(path))
+        assert (checked.exit_code, checked.stderr) == (planned.exit_code, planned.stderr), "in the same words"
+
+
+def test_the_schema_says_what_requests_are_held_against() -> None:
+    """Enumerations, bounds and required fields of every section; each definition that it refers to is there."""
+    text = CliRunner().invoke(app, ["rules", "schema"]).stdout
+    schema = json.loads(text)
+    things = {name: one["additionalProperties"] for name, one in schema["properties"].items() if name in SECTIONS}
+    assert things["mutes"]["required"] == ["comment"]
+    assert "channel" in things["channels"]["required"]
+    assert {"matchers", "to"} <= set(things["mappings"]["required"])
+    assert schema["$defs"]["Window"]["required"]
+    assert "static" in json.dumps(things["routers"]["properties"]["mode"])
+    assert set(re.findall(r"#/\$defs/(\w+)", text)) == set(schema["$defs"])
+    assert "#/components" not in text
