@@ -48,11 +48,13 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`cursor`: of the next page; `looked`: through how many moves, where not all on the way are shown."""
+    """`cursor`: of the next page; `looked`: through how many moves, where not all on the way are shown; `ends_ms`: the
+    times of the last move of the page before and of the last that was looked at here, None where there is no page."""
 
     events: list[EventRow]
     cursor: str | None
     looked: int
+    ends_ms: tuple[int | None, int | None] = (None, None)
 
 
 def asked_timeline() -> Asked:
@@ -89,7 +91,7 @@ async def find(project: ProjectRow, asked: Asked, breaker_id: str) -> Found:
     if not asked.reason and asked.kind not in ENDS:
         rows = await moves_of(msgspec.structs.replace(query, limit=ROWS + 1))
         more = len(rows) > ROWS
-        return Found(rows[:ROWS], cursor_after(query, rows[ROWS - 1]) if more else None, 0)
+        return _found(query, rows[:ROWS], rows[ROWS - 1] if more else None, 0)
     return await _sift(query, asked)
 
 
@@ -99,11 +101,17 @@ async def _sift(query: EventQuery, asked: Asked) -> Found:
     good = list[EventRow]()
     for row in rows[:SCANNED_MAX]:
         if len(good) == ROWS:
-            return Found(good, cursor_after(query, good[-1]), 0)
+            return _found(query, good, good[-1], 0)
         if _is_meant(row, asked):
             good.append(row)
     more = len(rows) > SCANNED_MAX
-    return Found(good, cursor_after(query, rows[SCANNED_MAX - 1]) if more else None, SCANNED_MAX if more else 0)
+    return _found(query, good, rows[SCANNED_MAX - 1] if more else None, SCANNED_MAX if more else 0)
+
+
+def _found(query: EventQuery, events: list[EventRow], last: EventRow | None, looked: int) -> Found:
+    """`last`: behind which the next page begins, if there is one."""
+    ends_ms = None if query.before is None else query.before[0], None if last is None else last.ts_ms
+    return Found(events, None if last is None else cursor_after(query, last), looked, ends_ms)
 
 
 def _is_meant(row: EventRow, asked: Asked) -> bool:

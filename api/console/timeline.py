@@ -28,7 +28,7 @@ NAMES_MAX = 100
 
 
 class Move(NamedTuple):
-    """A row of the screen. `absences`: of the service, that ended between it and the move above it."""
+    """A row of the screen. `absences`: of the service, that began between it and the move above it."""
 
     event: EventRow
     reason: str
@@ -50,13 +50,13 @@ async def timeline(project_id: str) -> Response:
         found = await find(project, asked, breaker_id)
         picture = await pictured(project, breaker_id, asked.span, asked.source, index)
     absences = await absences_of(project, asked.span) if picture is not None and asked.source != "backfill" else None
-    above = placed(absences.all if absences else (), [row.ts_ms for row in found.events], bool(asked.cursor))
+    above = placed(absences.all if absences else (), [row.ts_ms for row in found.events], found.ends_ms)
     return await page(
         "timeline.html",
         project=project,
         asked=asked,
         moves=await _moves(project, found.events, above),
-        below=[] if found.cursor else above[-1],
+        below=above[-1],
         absences=absences,
         shades=shades(picture, absences.all) if picture and absences else [],
         found=found,
@@ -73,19 +73,20 @@ async def timeline(project_id: str) -> Response:
     )
 
 
-def placed(absences: Sequence[Absence], moves_ms: Sequence[int], is_later_page: bool) -> list[list[Absence]]:
-    """Absences, newest first, above the newest move that is not newer than their end; in the last place those below
-    all moves. `moves_ms`: newest first. On a later page those above its first move stand on an earlier one. Pure."""
-    ends = [None, *moves_ms, None]
-    found = [
+def placed(
+    absences: Sequence[Absence], moves_ms: Sequence[int], ends_ms: tuple[int | None, int | None]
+) -> list[list[Absence]]:
+    """Absences, newest first, above the newest move that was before their begin; in the last place those below all
+    moves. `moves_ms`: newest first; `ends_ms`: of the page, as Found has them. Pure."""
+    ends = [ends_ms[0], *moves_ms, ends_ms[1]]
+    return [
         [
             one
             for one in reversed(absences)
-            if (newer is None or one.to_ms <= newer) and (older is None or one.to_ms > older)
+            if (newer is None or one.from_ms < newer) and (older is None or one.from_ms >= older)
         ]
         for newer, older in pairwise(ends)
     ]
-    return [[], *found[1:]] if is_later_page else found
 
 
 async def _moves(project: ProjectRow, events: Sequence[EventRow], above: Sequence[list[Absence]]) -> list[Move]:

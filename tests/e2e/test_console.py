@@ -208,6 +208,49 @@ def test_what_an_operator_does(service: LiveService, chromium: Callable[..., Any
         assert ann.asked == {ann.origin.removeprefix("http://")}
 
 
+def test_what_happens_before_a_page_listens_is_seen(service: LiveService, chromium: Callable[..., Any]) -> None:
+    """A stream begins after its page was made, and anew when other rows come: what moved before is no news of it."""
+    made = service.breaker(name="between", cooldown_ms=600_000)
+    with chromium() as context:
+        ann = Operator(context, service)
+        ann.sign_in()
+        held: list[Any] = []
+        ann.page.route("**/live?*", lambda route: held.append(route))
+        with ann.page.expect_request("**/live?*"):
+            ann.go()
+        service.send(made["router_id"], [900.0] * 5)
+        wait_for(lambda: state(service, made["breaker"]["id"]) == "open")
+        ann.page.wait_for_timeout(0)  # lets the held request come to us
+        assert ann.page.locator(f"#b-{made['breaker']['id']}.closed").count() == 1
+        held[-1].continue_()
+        ann.page.wait_for_selector(f"#b-{made['breaker']['id']}.open")
+
+
+def test_a_screen_that_could_not_be_refreshed_says_so_and_is(
+    service: LiveService, chromium: Callable[..., Any]
+) -> None:
+    made = service.breaker(name="refused once", cooldown_ms=600_000)
+    with chromium() as context:
+        ann = Operator(context, service)
+        ann.sign_in()
+        ann.page.locator("#live-state", has_text="Live").wait_for()
+        ann.page.locator(f"#b-{made['breaker']['id']}").wait_for()
+        refused: list[str] = []
+
+        def refuse(route: Any) -> None:
+            refused.append(route.request.url)
+            route.fulfill(status=503, body="busy")
+
+        place = f"**/console/p/{service.project_id}"
+        ann.page.route(place, refuse)
+        service.send(made["router_id"], [900.0] * 5)
+        ann.page.locator("#live-state", has_text="Can't refresh, trying again").wait_for()
+        assert refused
+        ann.page.unroute(place)
+        ann.page.wait_for_selector(f"#b-{made['breaker']['id']}.open")
+        ann.page.locator("#live-state", has_text="Live").wait_for()
+
+
 def words(text: str) -> list[str]:
     """The states that a text names."""
     return re.findall("half_open|open|closed", text)

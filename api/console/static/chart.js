@@ -127,6 +127,9 @@
     }
   }
 
+  // The states outside of stretches of which nobody knows.
+  const known = (bands, away) => away.reduce((left, [from, to]) => left.flatMap(([state, begin, end]) => [[state, begin, Math.min(end, from)], [state, Math.max(begin, to), end]].filter(([, a, b]) => a < b)), bands);
+
   function reach(lines) {
     return (plot, low, high) => {
       const all = [low, high, ...lines.map((line) => line[1])].filter((one) => one !== null && Number.isFinite(one));
@@ -285,7 +288,7 @@
       const empty = !data.at.length;
       part("told").textContent = window.console_page.local([data.refused, empty && !data.refused ? "No value in this span: no sample was counted." : "", ...data.notes].filter(Boolean).join(" "));
       part("all").hidden = !chosen;
-      plot.show({ from: data.from, to: data.to, hole_ms: data.hole_ms || 0, times: data.times, unit: data.unit, series: [{ name: "value", at: data.at, value: data.value, times: data.times, unit: data.unit }], lines: [["threshold", data.threshold, [7, 5]]], strips: [{ name: "state", bands: data.bands }], away: data.away });
+      plot.show({ from: data.from, to: data.to, hole_ms: data.hole_ms || 0, times: data.times, unit: data.unit, series: [{ name: "value", at: data.at, value: data.value, times: data.times, unit: data.unit }], lines: [["threshold", data.threshold, [7, 5]]], strips: [{ name: "state", bands: known(data.bands, data.away) }], away: data.away });
       const states = [...new Set(data.bands.map(([state]) => state))];
       legend(part("legend"), [["value", `${data.kind} of ${data.metric}`], ["threshold", "threshold"], ...states.map((state) => [state, state]), ...(data.away.length ? [["away", "service away"]] : [])]);
       figures(data);

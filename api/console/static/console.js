@@ -98,10 +98,25 @@
   const live = () => $("#live");
   const told = $("#live-state");
   const pause = $("#pause");
-  let source = null, listened = "", paused = false, wanted = false, busy = false, last = 0, relisten = 0;
+  let source = null, listened = "", paused = false, wanted = false, busy = false, last = 0, relisten = 0, stale = false, retry = 0;
 
   function tell(text, kind) {
     if (told) { told.textContent = text; told.dataset.kind = kind; }
+  }
+
+  // What could not be fetched is old: the page says so, and tries again while somebody looks at it.
+  function failed(status) {
+    stale = true;
+    if (paused) return;
+    const gone = status === 403 || status === 404;
+    tell(gone ? "No longer there" : "Can't refresh, trying again", "lost");
+    clearTimeout(retry);
+    if (!gone && !document.hidden) retry = setTimeout(refresh, 3000);
+  }
+
+  function fresh() {
+    if (stale && source && source.readyState === EventSource.OPEN) tell("Live", "on");
+    stale = false;
   }
 
   async function refresh() {
@@ -114,7 +129,7 @@
       last = performance.now();
       const got = await fetch(location.pathname + location.search, { headers: { "HX-Request": "true" } }).catch(() => null);
       if (got && got.status === 401) { location.assign(`/console/sign-in?why=ended&to=${encodeURIComponent(location.pathname + location.search)}`); return; }
-      if (got && got.ok) await show(await got.text());
+      if (got && got.ok) { await show(await got.text()); fresh(); } else failed(got ? got.status : 0);
     }
     busy = false;
   }
@@ -138,7 +153,8 @@
     listened = address();
     if (!listened || paused || document.hidden) return;
     source = new EventSource(listened);
-    source.addEventListener("on", () => tell("Live", "on"));
+    // What changed since the page was made, or while another stream was begun, is no news of this one.
+    source.addEventListener("on", () => { if (!stale) tell("Live", "on"); refresh(); });
     source.addEventListener("over", () => location.assign(`/console/sign-in?why=ended&to=${encodeURIComponent(location.pathname + location.search)}`));
     source.addEventListener("news", (event) => {
       document.dispatchEvent(new CustomEvent("console:news", { detail: JSON.parse(event.data) }));
