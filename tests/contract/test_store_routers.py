@@ -191,3 +191,20 @@ async def test_links_of_shadows_end_in_few_statements(world: World) -> None:
     few, many = await counted("a", 2), await counted("b", 20)
     assert many[0] <= few[0] + COUNTED
     assert many[1] <= few[1] + COUNTED
+
+
+async def test_a_breaker_hangs_on_so_many_routers_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change of it goes to the logs of all. What is there stays, and another breaker is linked."""
+    monkeypatch.setattr(router_set, "ROUTERS_MAX", 3)
+    row, other = await world.breaker("a"), await world.breaker("b")
+    empty = await world.router()
+    for _ in range(2):
+        await world.router(row.id)
+    with pytest.raises(Invalid, match="at most 3 routers"):
+        await world.router(other.id, row.id)
+    with pytest.raises(Invalid, match="at most 3 routers"):
+        await world.store.link_breakers(world.project_id, empty.id, [other.id, row.id], 40)
+    await world.store.link_breakers(world.project_id, empty.id, [other.id], 40)
+    await world.edit(row.id, name="c")
+    found = await world.store.list_routers(world.project_id)
+    assert sorted(len(one.breaker_ids) for one in found) == [1] * 5

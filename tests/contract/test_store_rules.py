@@ -367,3 +367,22 @@ async def test_shadows_of_files_are_bound_as_others(world: World, monkeypatch: p
     await apply(world, {"breakers": shadows}, world.project_id)
     linked = [one.breaker_ids for one in await world.store.list_routers(world.project_id) if row.id in one.breaker_ids]
     assert [len(ids) for ids in linked] == [4] * 4
+
+
+async def test_a_change_of_breakers_counts_for_each_of_their_links(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes to the logs of all their routers; one that has its own alone counts as a thing."""
+    names = {f"b{n}": RULE for n in range(3)}
+    await apply(
+        world,
+        {"breakers": names, "routers": {"r": {"breakers": [*names]}, "s": {"breakers": ["b0"]}}},
+        world.project_id,
+    )
+    monkeypatch.setattr(rules, "RULES_LINKS_MAX", 3)
+    routers = {"r": {"breakers": [*names]}, "s": {"breakers": ["b0"]}}
+    edited = {name: {**RULE, "threshold": 9} for name in names}
+    with pytest.raises(Invalid, match="4 links would change"):
+        await apply(world, {"breakers": edited, "routers": routers}, world.project_id)
+    monkeypatch.setattr(rules, "RULES_LINKS_MAX", 4)
+    assert await apply(world, {"breakers": edited, "routers": routers}, world.project_id)

@@ -15,6 +15,7 @@ from breaker_actors.errors import BreakerExists, Invalid, NotFound, Unavailable
 from breaker_actors.store import steps
 from breaker_actors.store import tables as t
 from breaker_actors.store.config import bulk_steps, project_end
+from breaker_actors.store.config.change_set import Plan
 from breaker_actors.store.quotas import Shares
 from breaker_actors.store.rows import RouterDraft
 from breaker_actors.store.secrets import SecretBox
@@ -508,3 +509,17 @@ def test_a_step_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         ([1] * 9, 4),
     ]
     assert [steps.first_few(iter(found)) for found, _ in sizes] == [count for _, count in sizes]
+
+
+async def test_breakers_on_many_routers_fill_a_step_sooner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of a breaker goes to the logs of all its routers."""
+    monkeypatch.setattr(steps, "STEP", 500)
+    rows = [await world.breaker(f"b{n}") for n in range(4)]
+    spread = [msgspec.structs.replace(row, router_ids=row.router_ids * 400) for row in rows]
+    few, many = (
+        [[len(step.edited), len(step.removed)] for step in bulk_steps._steps(plan, 0, 0)]
+        for some in (rows, spread)
+        for plan in [Plan(edited=[(row, row) for row in some[:3]], removed=some[3:])]
+    )
+    assert few == [[3, 1]]
+    assert many == [[2, 0], [1, 1]]

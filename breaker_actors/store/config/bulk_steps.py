@@ -34,6 +34,8 @@ LOOKS_MAX = 3
 AGAIN_S = 0.05
 AWAY_S = 10.0
 WAIT_S = 60.0
+LINK_WEIGHT = 1 << 10
+"""Bytes that a link weighs in a step, beyond a breaker's first: a thousand of them are a step."""
 _UNDER_WAY = "another bulk replace of this project is under way"
 
 
@@ -204,21 +206,26 @@ def _steps(plan: Plan, places: int, free: int) -> Iterator[Plan]:
         added.append(("created", row, 1, breaker_bytes(row), breaker_bytes(row)))
     for pair in plan.edited:
         old, new = map(breaker_bytes, pair)
-        added.append(("edited", pair, 0, new - old, new + old))
+        added.append(("edited", pair, 0, new - old, new + old + _spread(pair[0])))
     for kind, thing, more, grows, size in added:
         while going and (places < more or free < grows):
             row = going.popleft()
             places, free = places + 1, free + breaker_bytes(row)
-            acts.append(("removed", row, breaker_bytes(row)))
+            acts.append(("removed", row, breaker_bytes(row) + _spread(row)))
         places, free = places - more, free - grows
         acts.append((kind, thing, size))
-    acts += [("removed", row, breaker_bytes(row)) for row in going]
+    acts += [("removed", row, breaker_bytes(row) + _spread(row)) for row in going]
     begin = 0
     while begin < len(acts):
         end = begin + first_few(size for _, _, size in islice(acts, begin, None))
         some = acts[begin:end]
         yield Plan(*([thing for kind, thing, _ in some if kind == name] for name in ("created", "edited", "removed")))
         begin = end
+
+
+def _spread(row: BreakerRow) -> int:
+    """What a change of a breaker weighs in a step as it goes to the logs of more routers than its own."""
+    return LINK_WEIGHT * max(0, len(row.router_ids) - 1)
 
 
 def _growth(plan: Plan) -> int:

@@ -7,6 +7,7 @@ such as how many links a project has, would be asked of all those before it, too
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -43,6 +44,8 @@ LINKS_NOTED_MAX = 1_000
 """Breakers of a router that an audit entry lists whole."""
 SHADOWED_MAX = 500
 """Routers that a breaker hangs on when a shadow of it is made: all of them are linked in one transaction."""
+ROUTERS_MAX = 1_000
+"""Routers that one breaker hangs on: each change of it goes to the logs of all of them, in one transaction."""
 CHANGEABLE = ("name", "mode", "enabled", "metadata")
 """What of a router its owner can change, beside its links."""
 ROUTER_COLUMNS = [t.routers.c[f] for f in RouterRow.__struct_fields__ if f != "breaker_ids"]
@@ -105,6 +108,7 @@ def create_routers(
     rows = [_new_row(place, project_id, router_id, draft) for router_id, draft in drafts]
     pairs = [(row.id, breaker_id) for row in rows for breaker_id in row.breaker_ids]
     refuse_many_links(c, project_id, len(pairs))
+    _refuse_spread(breakers, pairs)
     ids = [row.id for row in rows]
     with within_share(c, project_id):
         with reweighed(c, project_id, t.routers, ids):
@@ -220,11 +224,13 @@ def link_routers(c: Connection, place: Place, wanted: Sequence[Linking]) -> tupl
     new = [one for one in (unlinked(*one) for one in asked) if one.breaker_ids]
     if not new:
         return [row for row, _ in wanted], []
-    refuse_many_links(c, project_id, sum(len(ids) for _, ids in new))
+    pairs = [(row.id, breaker_id) for row, ids in new for breaker_id in ids]
+    refuse_many_links(c, project_id, len(pairs))
+    _refuse_spread(breakers, pairs)
     for row, _ in new:
         refuse_unreadable(row.mode)
     with within_share(c, project_id):
-        add_links(c, project_id, [(row.id, breaker_id) for row, ids in new for breaker_id in ids])
+        add_links(c, project_id, pairs)
     stored = load_routers(c, [row.id for row, _ in new])
     views, told = raise_views(c, [stored[row.id] for row, _ in new]), _Settings(breakers)
     changes = [Change(stored[r.id], [*told.of(ids), view_entry(views[r.id])], tuple(ids)) for r, ids in new]
@@ -291,6 +297,18 @@ def link_shadows(c: Connection, place: Place, project_id: str, watched: Mapping[
 def refuse_unreadable(mode: str) -> None:
     if mode not in MODES:
         raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
+
+
+def _refuse_spread(breakers: Mapping[str, BreakerRow], pairs: Iterable[tuple[str, str]]) -> None:
+    """Refuses links (router, breaker) of a breaker to more routers than one may hang on. Raises Invalid."""
+    for breaker_id, more in Counter(breaker_id for _, breaker_id in pairs).items():
+        row = breakers[breaker_id]
+        if len(row.router_ids) + more > ROUTERS_MAX:
+            raise Invalid(
+                f"A breaker hangs on at most {ROUTERS_MAX} routers, and {row.name!r} would on"
+                f" {len(row.router_ids) + more}.",
+                {"breaker_id": breaker_id},
+            )
 
 
 class _Settings:

@@ -39,7 +39,8 @@ from breaker_actors.store.steps import Who
 RULES_MAX = 1_000
 """Things that one apply changes at most: it is one transaction, for which other writers wait about half a second."""
 RULES_LINKS_MAX = 10_000
-"""Links of routers to breakers that one apply changes at most: as many as one request to link them."""
+"""Links of routers to breakers that one apply changes at most, those of breakers that it changes among them but for the
+first of each: as many as one request to link them."""
 DECLARED_MAX = 20_000
 """Things of a project that all owners together declare, those that were deleted by hand since included."""
 DECIDED_TIMES = 5
@@ -159,10 +160,11 @@ def _refuse_many(change: RulesChange, rules: ProjectRules) -> None:
     links += sum(len({*old.breaker_ids} ^ {*new.breaker_ids}) for old, new in change.routers_edited)
     watched = Counter(row.shadow_of for row in change.breakers_made if row.shadow_of is not None)
     links += sum(watched[row.id] * len(row.router_ids) for row in rules.breakers if row.id in watched)
+    touched = [*change.breakers_removed, *(old for old, _ in change.breakers_edited)]
+    links += sum(max(0, len(row.router_ids) - 1) for row in touched)
     if links > RULES_LINKS_MAX:
-        raise Invalid(
-            f"{links} links would change, and at most {RULES_LINKS_MAX} do at once: apply in parts.", {"links": links}
-        )
+        words = f"{links} links would change, and at most {RULES_LINKS_MAX} do at once"
+        raise Invalid(f"{words}, those of breakers that change among them: apply in parts.", {"links": links})
 
 
 def _apply_breakers(applier: _Applier, change: RulesChange, breakers_max: int) -> list[int]:
