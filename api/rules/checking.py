@@ -27,7 +27,7 @@ def wrong_in(document: Mapping[str, Any], unset: Mapping[str, Collection[str]], 
         return dict(error.details)
     asked = Asked(read, "", now_ms, "", lambda: str(next(numbers)), LAST_MS, True, unset)
     ids = {(kind, name): asked.new_id() for kind in KINDS for name in asked.things(kind)}
-    names = names_of(_NOTHING, [(kind, id_, name) for (kind, name), id_ in ids.items()])._replace(others=True)
+    names = names_of(_NOTHING, [(kind, id_, name) for (kind, name), id_ in ids.items()], others=True)
     found: dict[str, Any] = {}
     for (kind, name), id_ in ids.items():
         fields = asked.things(kind)[name]

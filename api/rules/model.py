@@ -103,8 +103,9 @@ class Names:
         return self._own_routers.only(name) or self._routers.only(name) or (name if self._others else None)
 
 
-def names_of(rules: ProjectRules, made: Sequence[tuple[DeclaredKind, str, str]] = ()) -> Names:
-    """The names of what there is; `made`: (kind, id, name) of what files make, or call otherwise."""
+def names_of(rules: ProjectRules, made: Sequence[tuple[DeclaredKind, str, str]] = (), others: bool = False) -> Names:
+    """The names of what there is; `made`: (kind, id, name) of what files make, or call otherwise; `others`: there may
+    be more."""
     breakers = {row.id: row.name for row in rules.breakers}
     routers = {row.id: row.name for row in rules.routers}
     breakers |= {id_: name for kind, id_, name in made if kind == "breakers"}
@@ -112,7 +113,7 @@ def names_of(rules: ProjectRules, made: Sequence[tuple[DeclaredKind, str, str]] 
     own = {row.id for row in rules.routers if row.created_by == "user"}
     own |= {id_ for kind, id_, _ in made if kind == "routers"}
     shadows = {row.id: row.shadow_of for row in rules.breakers if row.shadow_of is not None}
-    return Names(breakers, routers, frozenset(own), shadows)
+    return Names(breakers, routers, own, shadows, others)
 
 
 def rows_of(rules: ProjectRules, kind: DeclaredKind) -> list[Thing]:
