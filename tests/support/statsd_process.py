@@ -34,7 +34,7 @@ class Receiver:
         wait_for(lambda: len(self.told("listening")) == 2 or self.process.poll() is not None, 30)
         assert self.process.poll() is None, self.log.read_text()
         at = self.told("listening")[0]["at"]
-        self.host, self.port = "127.0.0.1", int(at.rpartition(" ")[2].rstrip(")"))
+        self.host, self.port = "127.0.0.1", int(at.rpartition(":")[2])
 
     def _read(self) -> None:
         assert self.process.stdout is not None
