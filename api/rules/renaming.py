@@ -26,21 +26,21 @@ def tell_renames(changes: Sequence[RuleChange], gone: Rows, made: Rows, live: Ro
     """Says of what would be deleted, and made anew under another name, what that costs and how to keep it. A breaker is
     the same with the same rule on the same routers, a router with the same breakers. `live`, `wanted`: the routers
     before and after."""
-    breakers = _pairs(gone, made, "breakers", lambda row: _breaker(row, live), lambda row: _breaker(row, wanted))
+    before, after = _routers_of(live), _routers_of(wanted)
+    breakers = _pairs(gone, made, "breakers", lambda row: _breaker(row, before), lambda row: _breaker(row, after))
     now = {gone["breakers", old].id: made["breakers", new].id for old, new in breakers.items()}
     routers = _pairs(gone, made, "routers", lambda row: _router(row, now), lambda row: _router(row, {}))
+    names = {"breakers": breakers, "routers": routers}
+    earlier = {kind: {new: old for old, new in pairs.items()} for kind, pairs in names.items()}
     for change in changes:
-        if change.kind == "breakers" and change.act in ("create", "delete"):
-            _tell(change, breakers)
-        elif change.kind == "routers" and change.act in ("create", "delete"):
-            _tell(change, routers)
+        if change.kind in names:
+            _tell(change, names[change.kind].get(change.name), earlier[change.kind].get(change.name))
 
 
-def _tell(change: RuleChange, pairs: Mapping[str, str]) -> None:
-    new = pairs.get(change.name)
+def _tell(change: RuleChange, new: str | None, old: str | None) -> None:
+    """`new`, `old`: what it is probably called now, and was called before."""
     if change.act == "delete" and new is not None:
         change.message = f"is probably called {new} now"
-    old = next((old for old, other in pairs.items() if other == change.name), None)
     if change.act == "create" and old is not None:
         way = _WAYS[change.kind].format(old=quote(old), new=quote(change.name))
         change.message = f"is probably {old} by another name, and would be made anew {_LOST[change.kind]}; {way}"
@@ -61,10 +61,19 @@ def _by_likeness(rows: Rows, kind: DeclaredKind, of: Likeness) -> dict[Hashable,
     return found
 
 
-def _breaker(row: Thing, routers: Rows) -> Hashable:
+def _routers_of(routers: Rows) -> dict[str, list[str]]:
+    """The names of the routers of each breaker. A project has thousands of both, so each link is looked at once."""
+    found: dict[str, list[str]] = {}
+    for (_, name), row in routers.items():
+        assert isinstance(row, RouterRow)
+        for breaker_id in row.breaker_ids:
+            found.setdefault(breaker_id, []).append(name)
+    return found
+
+
+def _breaker(row: Thing, routers_of: Mapping[str, Sequence[str]]) -> Hashable:
     assert isinstance(row, BreakerRow)
-    on = sorted(name for (_, name), one in routers.items() if isinstance(one, RouterRow) and row.id in one.breaker_ids)
-    return repr((row.rule, on))
+    return repr((row.rule, sorted(routers_of.get(row.id, ()))))
 
 
 def _router(row: Thing, now: Mapping[str, str]) -> Hashable:
