@@ -24,6 +24,7 @@ from api.context.current import authorized_project
 from api.context.replica import replica
 from api.openapi.words import words_of
 from api.wire.remarks import CANNOT_WORK, NO_MAIL_SERVER, channel_remarks
+from breaker_actors.notify.channels.config import ADDRESS_KEYS
 from breaker_actors.store.rows import DEAD_LOOKED_AT, DeliveryQuery, DeliveryRow
 
 ROWS = 25
@@ -110,14 +111,6 @@ FIELDS: Mapping[str, tuple[Field, ...]] = {
         ),
     ),
 }
-ADDRESSES = {
-    "slack": "webhook_url",
-    "pagerduty": "events_url",
-    "alertmanager": "url",
-    "email": "to",
-    "webhook": "url",
-    "apprise": "url",
-}
 
 
 class Quiet(NamedTuple):
@@ -154,7 +147,7 @@ class Line(NamedTuple):
 def address_of(channel: Mapping[str, Any]) -> str:
     """Where a channel sends to, masked."""
     kind, config = channel["channel"], channel["config"]
-    found = config.get(ADDRESSES[kind]) or ("events.pagerduty.com" if kind == "pagerduty" else "")
+    found = config.get(ADDRESS_KEYS[kind]) or ("events.pagerduty.com" if kind == "pagerduty" else "")
     return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
 
 
