@@ -49,8 +49,6 @@ def faults(lying: Lying, read: LogRead, now_ms: int) -> Iterator[str]:
     head, floor = lying.head, lying.extent.floor
     if words := loghead.fault(head, lying.end, lying.view):
         yield words
-    elif head is not None and head.view_offset and lying.view is None:
-        yield f"record {head.view_offset}, the view in force, is missing"
     looked = _Looked(lying.rows, lying.size)
     losses = list(chain.losses(looked, read.router_id, lying.extent, read.last, now_ms))  # reads all, so count is right
     for first, row in losses[:TOLD_MAX]:

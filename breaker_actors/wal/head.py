@@ -64,12 +64,16 @@ def sealed(head: Head) -> int:
     )
 
 
+def is_believed(head: Head | None) -> bool:
+    return head is not None and head.seal in (0, sealed(head))
+
+
 def fault(head: Head | None, found: Sequence[tuple[int, int | None]], view: Row | None) -> str:
     """What is wrong with a router's log at its end; "" when nothing is. `found`: offset and checksum of the records at
     and beyond the end that the head names, two at most. `view`: the record of the view in force."""
     if head is None:
         return "records lie there without a head" if found else ""
-    if head.seal and head.seal != sealed(head):
+    if not is_believed(head):
         return "its head is not what was written"
     if head.offset and head.offset >= head.floor and (not found or found[0][0] != head.offset):
         return f"record {head.offset}, its last one, is missing"
@@ -77,9 +81,14 @@ def fault(head: Head | None, found: Sequence[tuple[int, int | None]], view: Row 
         return f"record {found[-1][0]} lies beyond its end"
     if found and head.offset > head.unchained and found[0][1] != head.checksum:
         return f"record {head.offset}, its last one, is not the one that was written last"
-    if view is not None and (words := chain.fault(view, head.unchained)):
-        return f"record {view.offset}, the view in force, {words}"
+    if head.view_offset and (words := _view_fault(head, view)):
+        return f"record {head.view_offset}, the view in force, {words}"
     return ""
+
+
+def _view_fault(head: Head, view: Row | None) -> str:
+    """Trimming keeps the view in force."""
+    return "is missing" if view is None else chain.fault(view, head.unchained)
 
 
 def acquire(
@@ -139,13 +148,13 @@ def extent(head: Head | None, bounds: tuple[int, int, int]) -> Extent:
     first, last, unchained = bounds
     if head is None:
         return Extent(last, first, unchained)
-    return Extent(head.offset if head.seal in (0, sealed(head)) else last, head.floor, head.unchained)
+    return Extent(head.offset if is_believed(head) else last, head.floor, head.unchained)
 
 
 def promised_ms(head: Head | None, alive: Mapping[str, int]) -> int:
     """Until when a router's owner may have said that it stamps nothing any more: breakers have gone on up to there. Any
     owner, where the head can't be believed."""
-    if head is None or head.seal not in (0, sealed(head)):
+    if head is None or not is_believed(head):
         return max(alive.values(), default=0)
     return max(alive.get(head.owner, 0), head.before_ms)
 
@@ -155,6 +164,19 @@ def is_ahead(head: Head | None, promised_ms: int, now_ms: int, ahead_max_ms: int
     if head is None or ahead_max_ms is None:
         return False
     return max(head.last_received_ms, promised_ms) > now_ms + ahead_max_ms
+
+
+def last_of(head: Head | None, stood: Extent, lying: Row | None, router_id: str, upto: int) -> Row | None:
+    """What a recovered log goes on behind: its last record, or where all up to its end is trimmed, one like it, since
+    no offset is given twice. None: nothing was ever there. `upto`: so far the log was read."""
+    offset = max(stood.offset, stood.floor - 1, upto)
+    if lying is not None and lying.offset >= offset:
+        return lying
+    if not offset:
+        return None
+    believed = head if is_believed(head) else None
+    received_ms = max(believed.last_received_ms if believed else 0, lying.received_ms if lying else 0)
+    return Row(router_id, offset, received_ms, VIEW, 0, b"", None, believed.checksum if believed else None)
 
 
 def recovered(stood: Extent, last: Row, view_offset: int, taken_up: int, promised_ms: int) -> Head:
@@ -180,10 +202,15 @@ def recovered(stood: Extent, last: Row, view_offset: int, taken_up: int, promise
     return found
 
 
-def losses(found: Sequence[tuple[int, Row]]) -> list[Loss]:
-    """What chain.losses found, as it is told."""
+def losses(found: Sequence[tuple[int, Row]], head: Head | None, view: Row | None, until_ms: int) -> list[Loss]:
+    """What chain.losses found, as it is told; where that is nothing, the view in force may be lost, which lies below
+    the first record that is kept. `view`: its record."""
     spans = ((first, row, decode_lost(row.payload)) for first, row in found)
-    return [Loss(row.router_id, first, row.offset, lost.from_ms, lost.to_ms) for first, row, lost in spans]
+    told = [Loss(row.router_id, first, row.offset, lost.from_ms, lost.to_ms) for first, row, lost in spans]
+    if told or head is None or not head.view_offset or not is_believed(head):
+        return told
+    lost = Loss(head.router_id, head.view_offset, head.view_offset, 0, until_ms)
+    return [lost] if _view_fault(head, view) else []
 
 
 class Judged(NamedTuple):

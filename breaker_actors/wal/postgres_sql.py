@@ -475,12 +475,13 @@ def recover(
             promised_ms = now_ms - 1
         until_ms = max(now_ms, promised_ms + 1)
         found = list(chain.losses(_rows(c, place), router_id, stood, upto, until_ms, is_ahead))
+        losses = loghead.losses(found, head, _end(c, slot, router_id, head)[1], until_ms)
         if entries is not None and (found or _head_is_wrong(c, place, head)):
             for first, row in found:
                 c.execute(_DROP, place | {"first": first, "last": row.offset})
                 c.execute(_INSERT, place | row._asdict())
-            _renew_head(c, place, stood, entries, promised_ms)
-        return loghead.losses(found)
+            _renew_head(c, place, head, stood, upto, entries, promised_ms)
+        return losses
 
 
 def _rows(c: Connection, place: Mapping[str, Any]) -> Iterator[Row]:
@@ -508,15 +509,22 @@ def _end(
 
 
 def _renew_head(
-    c: Connection, place: Mapping[str, Any], stood: Extent, entries: Sequence[Entry], promised_ms: int
+    c: Connection,
+    place: Mapping[str, Any],
+    head: Head | None,
+    stood: Extent,
+    upto: int,
+    entries: Sequence[Entry],
+    promised_ms: int,
 ) -> None:
     """Of records that are whole; the entries come behind them."""
     c.execute(_FORGET_HEAD, place)
-    found = c.execute(_LAST, place, binary=True).fetchone()
-    if found is None:
+    lying = next(map(Row._make, c.execute(_LAST, place, binary=True)), None)
+    last = loghead.last_of(head, stood, lying, place["id"], upto)
+    if last is None:
         return
     shares = {**place, **_SHARES}
-    last, (view, _) = Row(*found), _one(c.execute(_WHOLE, shares))
+    view, _ = _one(c.execute(_WHOLE, shares))
     for last in chain.behind(last, int(view), entries, promised_ms):  # noqa: B020 # the last one stays
         c.execute(_INSERT, {**place, **last._asdict()})
     view, taken_up = _one(c.execute(_WHOLE, shares))

@@ -402,12 +402,13 @@ def recover(
             promised_ms = now_ms - 1
         until_ms = max(now_ms, promised_ms + 1)
         found = list(chain.losses(rows, router_id, stood, upto, until_ms, is_ahead))
+        losses = loghead.losses(found, head, _record(c, router_id, head.view_offset) if head else None, until_ms)
         if entries is not None and (found or _head_is_wrong(c, router_id, head)):
             gone = "DELETE FROM records WHERE router_id = ? AND offset BETWEEN ? AND ?"
             c.executemany(gone, ((router_id, first, row.offset) for first, row in found))
             c.executemany(_INSERT_RECORD, (row for _, row in found))
-            _renew_head(c, router_id, stood, entries, promised_ms)
-        return loghead.losses(found)
+            _renew_head(c, router_id, head, stood, upto, entries, promised_ms)
+        return losses
 
 
 def _head_is_wrong(c: sqlite3.Connection, router_id: str, head: Head | None) -> bool:
@@ -423,20 +424,27 @@ def _taken_up(c: sqlite3.Connection, router_id: str) -> int:
 
 
 def _renew_head(
-    c: sqlite3.Connection, router_id: str, stood: Extent, entries: Sequence[Entry], promised_ms: int
+    c: sqlite3.Connection,
+    router_id: str,
+    head: Head | None,
+    stood: Extent,
+    upto: int,
+    entries: Sequence[Entry],
+    promised_ms: int,
 ) -> None:
     """Of records that are whole; the entries come behind them."""
-    last = c.execute(f"{_SELECT_RECORDS} DESC LIMIT 1", (router_id,)).fetchone()
+    lying = next(map(Row._make, c.execute(f"{_SELECT_RECORDS} DESC LIMIT 1", (router_id,))), None)
+    last = loghead.last_of(head, stood, lying, router_id, upto)
     if last is None:
         c.execute("DELETE FROM heads WHERE router_id = ?", (router_id,))
         return
     newest = "SELECT coalesce(max(offset), 0) FROM records WHERE router_id = ? AND kind = ?"
     ((view,),) = c.execute(newest, (router_id, VIEW))
-    added = list(chain.behind(Row(*last), view, entries, promised_ms))
+    added = list(chain.behind(last, view, entries, promised_ms))
     c.executemany(_INSERT_RECORD, added)
     ((view,),) = c.execute(newest, (router_id, VIEW))
     taken_up = _taken_up(c, router_id)
-    last = added[-1] if added else Row(*last)
+    last = added[-1] if added else last
     c.execute(_STORE_HEAD, msgspec.structs.astuple(loghead.recovered(stood, last, view, taken_up, promised_ms)))
 
 

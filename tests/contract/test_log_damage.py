@@ -304,6 +304,29 @@ async def test_what_is_trimmed_is_not_lost(log: SampleLog, backend: Backend) -> 
     assert await offsets(log) == [10, 11]
 
 
+@pytest.mark.parametrize("head_is_lost", [False, True])
+async def test_a_view_that_is_lost_when_all_else_is_trimmed(
+    log: SampleLog, backend: Backend, head_is_lost: bool
+) -> None:
+    """The next owner is told, the operator gets a new one, and no offset is given twice."""
+    await written(log)
+    await log.trim(SLOT, "a", LAST + 1)
+    plant(backend, f"DELETE FROM {{records}} {at(VIEW_AT)}")
+    if head_is_lost:
+        plant(backend, "UPDATE {heads} SET seal = seal + 1 WHERE router_id = 'a'")
+    assert await damage(log) == (
+        "its head is not what was written" if head_is_lost else "record 2, the view in force, is missing"
+    )
+    told = await log.recover(SLOT, "a", LAST, 5_000, None)
+    assert [(loss.first, loss.last) for loss in told] == ([] if head_is_lost else [(VIEW_AT, VIEW_AT)])
+    view = encode_entry(RouterView(version=7))
+    assert await log.recover(SLOT, "a", LAST, 5_000, [(VIEW, view)]) == told
+    head = await acquire(log, epoch=2, owner="o2", now_ms=6_000)
+    assert (head.damage, head.offset, head.view_offset, head.view) == ("", LAST + 1, LAST + 1, view)
+    assert await offsets(log, after=LAST) == [LAST + 1]
+    assert await log.recover(SLOT, "a", LAST, 8_000, ()) == []
+
+
 async def test_a_recovered_log_goes_on_behind_what_breakers_were_promised(log: SampleLog, backend: Backend) -> None:
     """They have gone on up to the watermark: nothing is stamped before it, and the gap begins there."""
     await written(log)
