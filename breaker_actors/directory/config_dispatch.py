@@ -81,6 +81,8 @@ class ConfigDispatch:
         self._lately: dict[int, None] = {}
         # breakers that are to be started, or linked: by these routers, or by all (None)
         self._unstarted: dict[str, set[str] | None] = {}
+        # who held breakers that were made again; bounded by the breakers there are
+        self._former: dict[str, str] = {}
         # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
         self._doubtful: dict[int, ChangeRow] = {}
         self._starting = asyncio.Lock()
@@ -269,7 +271,10 @@ class ConfigDispatch:
         readable = [settings for settings in decoded if settings is not None]
         for settings in readable:
             if settings.created and not settings.again:
-                self._placer.assignments["breaker"].forget(settings.breaker_id)
+                owners = self._placer.assignments["breaker"]
+                if (owner := owners.owner(settings.breaker_id)) is not None:
+                    self._former[settings.breaker_id] = owner
+                owners.forget(settings.breaker_id)
         return {settings.breaker_id for settings in readable if settings.rule is None}
 
     def _settings_in(self, change: ChangeRow, payload: bytes) -> BreakerSet | None:
@@ -293,6 +298,8 @@ class ConfigDispatch:
             held = [i for i in linked if self._placer.assignments["breaker"].owner(i) is not None]
             try:
                 await self._supervision.place_new("breaker", dict.fromkeys(linked))
+                former, self._former = self._former, {}
+                await self._placer.end_former(former)
                 await self._link({i: linked[i] for i in held})
             except BreakersError as error:
                 self._note_unstarted(linked.items())

@@ -161,6 +161,13 @@ class Placer:
             if error is not None:
                 log.info("routers_moved_not_told", actor=name, error=str(error))
 
+    async def end_former(self, owners: Mapping[str, str]) -> None:
+        """Who held breakers before they were made again (id -> owner) lets go of them, unless it has them anew: their
+        ends may stand in no log that is read there."""
+        moved = [i for i, owner in owners.items() if self.assignments["breaker"].owner(i) not in (None, owner)]
+        for owner, ids in grouped(moved, owners).items():
+            await self.let_go("breaker", owner, ids)
+
     async def let_go(self, kind: ActorKind, owner: str, ids: Collection[str]) -> None:
         """Has a former owner let go of routers or breakers. One that does not answer is refused by the logs and the
         journal, and asked again by `Supervision.resume`."""

@@ -51,15 +51,12 @@ class Supervision:
         if report is None:
             return  # it says hello when it is up
         incarnation, owned = report.incarnation, report.epochs
-        assignments = self._placer.assignments[kind]
         async with self.lock(name):
             if not self._membership.is_up(name):
                 missed = [i for i, _ in self._missing(kind, name, owned)]
                 with contextlib.suppress(BreakersError):
                     await self._bring_up(kind, name, incarnation, missed)
-                    await self._placer.let_go(
-                        kind, name, [i for i in owned if assignments.owner(i) not in (None, name)]
-                    )
+                    await self._placer.let_go(kind, name, self._moved_on(kind, name, owned))
         self._notify_came_up()
 
     async def check_all(self) -> None:
@@ -80,6 +77,13 @@ class Supervision:
             log.info("actor_misses", actor=name, things=len(missed))
             self._membership.lost(name)
         self._missed[name] = missed
+        if kind == "breaker":
+            await self._placer.let_go(kind, name, self._moved_on(kind, name, owned))
+
+    def _moved_on(self, kind: ActorKind, name: str, owned: Iterable[str]) -> list[str]:
+        """What an actor holds that is somebody else's: nobody told it, or that was in vain."""
+        assignments = self._placer.assignments[kind]
+        return [i for i in owned if assignments.owner(i) not in (None, name)]
 
     def _missing(self, kind: ActorKind, name: str, owned: Mapping[str, int]) -> list[tuple[str, int]]:
         """What an actor should hold under which epochs, and does not."""

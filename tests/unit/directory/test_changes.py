@@ -6,16 +6,18 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.directory import config_dispatch
+from breaker_actors.errors import Unavailable
 from breaker_actors.messages import ChangeRow, RouterRef
 from breaker_actors.store.rows import BreakerDraft, RouterDraft
-from breaker_actors.transport.peers import DirectoryPeer
-from tests.support.cluster import FAST_RULE, Service, service
+from breaker_actors.transport.peers import DIRECTORY, DirectoryPeer
+from tests.support.cluster import FAST_RULE, Service, service, until
 
 MANY = 200
 
@@ -101,6 +103,51 @@ async def test_a_breaker_that_is_brought_to_life_again_keeps_its_owner(tmp_path:
         assert list(await DirectoryPeer(s.net).locate("breaker", [row.id])) == [row.id]
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_who_holds_the_first_life_of_a_breaker_lets_go_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """Its end stood in no log that this owner read, as it hung on no router; nor may the call arrive that says so."""
+    async with service(tmp_path, breaker_actors=2) as s:
+        call = s.net.call
+
+        async def deaf(actor: str, method: str, *args: Any) -> Any:
+            nonlocal is_told
+            if method == "drop" and not is_told:
+                is_told = True
+                raise Unavailable("nobody hears it")
+            return await call(actor, method, *args)
+
+        s.net.call = deaf  # type: ignore[method-assign]
+        directory = s.net.actors[DIRECTORY]
+        monkeypatch.setattr(directory._placer, "choose", lambda kind: f"{kind}-0")
+        draft = BreakerDraft(rule=parse_rule(FAST_RULE), name="b", id=str(uuid4()))
+        first, change_ids = await s.store.create_breaker(s.project.id, draft, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, change_ids)
+        (held,) = (await s.gateway.states(s.project.id, [first.id])).values()
+        (router,) = first.router_ids
+        change_ids = await s.store.unlink_breaker(s.project.id, router, first.id, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, change_ids)
+        hosts = {name: actor._hosted for name, actor in s.net.actors.items() if name.startswith("breaker-")}
+
+        async def rests() -> bool:
+            hosted = hosts["breaker-0"][first.id]
+            return not hosted.routers and not hosted.dirty
+
+        await until(rests)
+        assert await s.store.delete_breaker(s.project.id, first.id, s.clock.now_ms()) == []
+        monkeypatch.setattr(directory._placer, "choose", lambda kind: f"{kind}-{int(kind == 'breaker')}")
+        _, change_ids = await s.store.create_breaker(s.project.id, draft, s.clock.now_ms())
+        await s.gateway.configured(s.project.id, change_ids)
+
+        async def is_new() -> bool:
+            (reading,) = (await s.gateway.states(s.project.id, [first.id])).values()
+            return reading.view.state_since_ms > held.view.state_since_ms
+
+        await until(is_new)
+        assert first.id not in hosts["breaker-0"]
+
+
 async def test_an_owner_that_was_away_hears_of_links_when_it_is_back_with_what_it_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,10 +168,13 @@ async def test_an_owner_that_was_away_hears_of_links_when_it_is_back_with_what_i
             return [(breaker_id, RouterRef("r", "router-0", "slot", 1)) for breaker_id in breaker_ids]
 
     async def placed(kind: str, things: object) -> None: ...
+    async def nobody(owners: object) -> None: ...
 
     monkeypatch.setattr(config_dispatch, "BreakerPeer", Peer)
     placer = SimpleNamespace(
-        assignments={"breaker": SimpleNamespace(owner=owners.get)}, membership=SimpleNamespace(is_up=up.__contains__)
+        assignments={"breaker": SimpleNamespace(owner=owners.get)},
+        end_former=nobody,
+        membership=SimpleNamespace(is_up=up.__contains__),
     )
     supervision: Any = SimpleNamespace(place_new=placed)
     dispatch = config_dispatch.ConfigDispatch(Store(), Any, placer, supervision, Any)  # type: ignore[arg-type]
