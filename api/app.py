@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quart import Quart
 from werkzeug.routing import Map, UnicodeConverter
 
@@ -36,7 +34,6 @@ def create_app(
     settings: Settings,
     clock: Clock,
     timing: StreamTiming | None = None,
-    shards: Sequence[int] = (0,),
     owns_gateway: bool = True,
     names_requests: bool = True,
     meters: Meters | None = None,
@@ -49,7 +46,7 @@ def create_app(
     """
     meters = meters or Meters("api", "api")
     sender = sender or late_sender(settings, clock)
-    parts = assemble(gateway, settings, clock, timing or StreamTiming(), shards, meters, sender)
+    parts = assemble(gateway, settings, clock, timing or StreamTiming(), meters, sender)
     app = Quart("api", static_folder=None)
     app.asgi_http_class = Connection
     app.url_map.merge_slashes = False

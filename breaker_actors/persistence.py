@@ -93,7 +93,7 @@ def make_store(settings: Settings) -> SqlStore:
     )
     box = make_box(settings)
     most = settings.breakers_per_project_max
-    return SqlStore(store_url(settings), box, breakers_max=most, shares=shares, synced=settings.synced)
+    return SqlStore(store_url(settings), box, settings.journals, most, shares, settings.synced)
 
 
 def make_box(settings: Settings) -> SecretBox:

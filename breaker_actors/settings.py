@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PREFIX = "BREAKERS_"
 FILE = "_FILE"
+JOURNALS_MAX = 16
 SECRET_BYTES_MAX = 64 << 10
 """Bytes of a file that holds a secret, at most."""
 CLIENT_VARIABLES = {
@@ -86,6 +87,13 @@ class Settings(BaseSettings):
         None, ge=1, description="budget of BreakerActors; default max(2, 2 x CPUs of the cluster)"
     )
     router_actors: int | None = Field(None, ge=1, description="budget of RouterActors; default max(1, CPUs // 2)")
+    journals: int = Field(
+        1,
+        ge=1,
+        le=JOURNALS_MAX,
+        description="Journals that new projects are spread over; a project keeps its own. More are faster on PostgreSQL"
+        " only",
+    )
     window_samples_max: int = Field(1_000_000, ge=1, description="samples one window holds; older ones leave early")
     window_project_samples_max: int = Field(
         10_000_000,

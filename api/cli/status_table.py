@@ -51,17 +51,23 @@ def _actors(status: dict[str, Any]) -> Table:
 
 
 def _summary(status: dict[str, Any]) -> Text:
-    journal = status["journal"]
+    journals = status.get("journals") or [{"name": "journal", **(status["journal"] or {"sequence": None})}]
     parts = [
         f"replicas {status['replicas']}",
-        "journal does not answer" if journal is None else f"journal at {journal['sequence']}",
+        *(_journal(one if len(journals) > 1 else one | {"name": "journal"}) for one in journals),
         f"logs {status['log_bytes'] / (1 << 20):.1f} MiB",
         *(f"at most {count} {kind} actors" for kind, count in status["budgets"].items() if count is not None),
     ]
     aside = status["set_aside"]
     if aside:
         parts.append(f"{aside} stored things could not be read: breakers aside list")
-    return Text(for_terminal(", ".join(parts)), "red" if journal is None or aside else "")
+    is_away = any(one["sequence"] is None for one in journals)
+    return Text(for_terminal(", ".join(parts)), "red" if is_away or aside else "")
+
+
+def _journal(journal: dict[str, Any]) -> str:
+    sequence = journal["sequence"]
+    return f"{journal['name']} does not answer" if sequence is None else f"{journal['name']} at {sequence}"
 
 
 def _faults(status: dict[str, Any]) -> list[Text]:

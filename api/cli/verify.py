@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -110,7 +110,7 @@ async def verified(
             with c.begin():
                 found = faults.faults(c, make_box(settings), now_ms, settings.history_retention_days)
                 report.faults, report.more = found.told, found.more
-                reads, upto = faults.log_reads(c), faults.newest_event(c)
+                reads, upto = faults.log_reads(c), faults.newest_events(c)
             await _Logs(settings, log, c, upto, report).look(reads, replay, now_ms, tell)
     except Unavailable as error:
         report.faults.append(Fault("file", "the database", str(error)))
@@ -120,7 +120,9 @@ async def verified(
 
 
 class _Logs:
-    def __init__(self, settings: Settings, log: SampleLog, c: Connection, upto: int, report: Report) -> None:
+    def __init__(
+        self, settings: Settings, log: SampleLog, c: Connection, upto: Mapping[int, int], report: Report
+    ) -> None:
         self._settings = settings
         self._log = log
         self._c = c

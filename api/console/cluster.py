@@ -71,11 +71,12 @@ async def rebalance(project_id: str) -> Response:
 
 def troubles_of(status: dict[str, Any]) -> list[str]:
     """What of a status is not as it has to be, in words."""
-    found = (
-        []
-        if status["journal"] is not None
-        else ["The journal does not answer: nobody hears of changes as they happen."]
-    )
+    away = [one["name"] for one in status["journals"] if one["sequence"] is None]
+    found = []
+    if away and len(away) == len(status["journals"]):
+        found.append("The journal does not answer: nobody hears of changes as they happen.")
+    elif away:
+        found.append(f"{', '.join(away)} does not answer: nobody hears of changes of its projects as they happen.")
     aside = status["set_aside"]
     if aside is None:
         found.append("The store does not answer.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,12 +111,11 @@ def assemble(
     settings: Settings,
     clock: Clock,
     timing: StreamTiming,
-    shards: Sequence[int],
     meters: Meters,
     sender: ExaminingSender,
 ) -> Replica:
     """Makes the parts of a replica; none of them is started."""
-    feed = Feed(gateway, settings, clock, meters, timing, shards)
+    feed = Feed(gateway, settings, clock, meters, timing)
     intake = Intake(clock, settings.bodies_in_flight_bytes, settings.max_body_bytes, settings.body_timeout_ms)
     meters.watch(lambda: _tell_refusals(intake, meters))
     states = States(gateway, feed.caches, clock, project_status)

@@ -37,6 +37,8 @@ WITHOUT = (
 NOT_MADE = "BREAKERS_BOOTSTRAP_ADMIN_KEY is no key of this database: only the first start on an empty one makes it"
 
 UNSIGNED = "{unsigned} of {count} projects take unsigned samples: who knows their ids can send some"
+ONE_WRITER = "{journals} Journals on SQLite, which has one writer: they are no faster than one"
+FEWER = "unset BREAKERS_JOURNALS, or set BREAKERS_DATABASE_URL: PostgreSQL"
 SIGN = "switch enable_signed_ingest on, docs/guides/signed-ingest.md"
 
 
@@ -88,6 +90,8 @@ async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callab
         count, unsigned = await store.signing()
         if unsigned:
             warn(f"{UNSIGNED.format(count=count, unsigned=unsigned)} ({SIGN})")
+        if settings.database_url is None and settings.journals > 1:
+            warn(f"{ONE_WRITER.format(journals=settings.journals)} ({FEWER})")
         return await store.power_loss()
     finally:
         await store.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from api.launch.bootstrap import SIGN, UNSIGNED
+from api.launch.bootstrap import FEWER, ONE_WRITER, SIGN, UNSIGNED
 from api.launch.doctor_findings import Finding, told
 from api.launch.join import Served
 from api.launch.neighbours import described
@@ -49,6 +49,7 @@ def database(settings: Settings, clock: Clock, of_service: bool = False) -> Iter
                 yield from services(connection)
             if found == migrations.HEAD:
                 yield durability(connection)
+                yield from journals(settings)
                 yield from signed_ingest(connection)
                 yield from mail_server(connection, settings.smtp_host, of_service)
                 yield from channels(connection, existing_box(settings))
@@ -107,6 +108,12 @@ def durability(connection: Connection) -> Finding:
         message = f"what is answered does not survive a loss of power: {weakness}"
         return Finding("durability", "warning", message, "docs/operations/log.md")
     return Finding("durability", "ok", "what is answered survives a loss of power")
+
+
+def journals(settings: Settings) -> Iterator[Finding]:
+    """Several of them where they gain nothing."""
+    if settings.database_url is None and settings.journals > 1:
+        yield Finding("journals", "warning", ONE_WRITER.format(journals=settings.journals), FEWER)
 
 
 def mail_server(connection: Connection, host: str | None, of_service: bool) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "Co
 async def stream_states(project_id: str) -> Response:
     project, parts = await _reach_slowly(project_id), replica()
     parts.feed.admit(project.id)
+    parts.feed.follow(project.shard)
     pause_s = first_pause_s(parts.timing, request.headers.get("User-Agent"))
     messages = follow(parts.feed, project.id, pause_s, (project.org_id, current_key_id()))
     response = Response(b"" if request.method == "HEAD" else messages, headers=HEADERS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from itertools import cycle
 
 import structlog
@@ -110,14 +110,13 @@ class Feed:
         clock: Clock,
         meters: Meters,
         timing: StreamTiming | None = None,
-        shards: Sequence[int] = (0,),
     ) -> None:
         self._gateway = gateway
         self._settings = settings
         self._clock = clock
         self._meters = meters
         self._timing = timing or StreamTiming()
-        self._heard: dict[int, float | None] = dict.fromkeys(shards)
+        self._heard: dict[int, float | None] = {}
         self._watches: dict[str, Watch] = {}
         self._left: dict[str, float] = {}
         """When the last client of a kept board left, the longest ago first."""
@@ -135,8 +134,16 @@ class Feed:
 
     def start(self) -> None:
         """Starts the pumps and the heartbeat; needs a running loop."""
-        self._tasks = [asyncio.create_task(self._pump(shard)) for shard in self._heard]
-        self._tasks += [asyncio.create_task(self._beat()), asyncio.create_task(self._watch_keys())]
+        loops = (self._beat(), self._watch_keys())
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        for shard in range(self._settings.journals):
+            self.follow(shard)
+
+    def follow(self, shard: int) -> None:
+        """Starts a pump for the shard, unless there is one."""
+        if shard not in self._heard:
+            self._heard[shard] = None
+            self._tasks.append(asyncio.create_task(self._pump(shard)))
 
     async def stop(self) -> None:
         """Cuts every client off and ends every task."""
@@ -145,7 +152,7 @@ class Feed:
         for task in (tasks := self._tasks + loading):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks = []
+        self._tasks, self._heard = [], {}
 
     def cut_all(self) -> None:
         """Drops all connections of stream clients, e.g. before this replica goes away."""
@@ -153,9 +160,10 @@ class Feed:
             subscriber.cut("stopped")
 
     def fresh(self) -> bool:
-        """Whether every shard was heard from within the last second."""
+        """Whether a shard was heard from within the last second: changes of configuration and access are told by all
+        Journals, so that one of them that is away costs nothing."""
         now = self._clock.monotonic()
-        return all(heard is not None and now - heard <= FRESH_S for heard in self._heard.values())
+        return any(heard is not None and now - heard <= FRESH_S for heard in self._heard.values())
 
     # clients
 
@@ -208,11 +216,6 @@ class Feed:
         watch = self._watches.pop(project_id)
         if watch.loading is not None:
             watch.loading.cancel()
-
-    def _drop_old(self) -> None:
-        now = self._clock.monotonic()
-        for project_id in [name for name, left in self._left.items() if now - left >= KEPT_S]:
-            self._drop(project_id)
 
     # what the journal says
 
@@ -367,7 +370,11 @@ class Feed:
         Projects have their turns spread over that time, so that messages need not wait for all of them."""
         for turn in cycle(range(BEATS)):
             await asyncio.sleep(self._timing.heartbeat_s / BEATS)
-            self._drop_old()
+            now = self._clock.monotonic()
+            for project_id in [name for name, left in self._left.items() if now - left >= KEPT_S]:
+                self._drop(project_id)
+            for shard in range(self._gateway.journals()):  # those that came later; a stream follows its own at once
+                self.follow(shard)
             for watch in [watch for watch in self._watches.values() if watch.turn == turn]:
                 watch.beat()
 

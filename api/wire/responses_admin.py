@@ -8,7 +8,7 @@ from breaker_actors import messages
 from breaker_actors.clock import rfc3339
 from breaker_actors.gateway.status import ActorStatus as Actor
 from breaker_actors.gateway.status import ClusterStatus as Cluster
-from breaker_actors.gateway.status import Kind, State
+from breaker_actors.gateway.status import JournalStatus, Kind, State
 
 
 class Node(Answer, kw_only=True):
@@ -22,6 +22,15 @@ class JournalFigures(Answer, kw_only=True):
     epoch: Count
     sequence: Count
     position: Count
+
+
+class Journal(Answer, kw_only=True):
+    """Figures null: it does not answer."""
+
+    name: str
+    epoch: Count | None
+    sequence: Count | None
+    position: Count | None
 
 
 class ActorStatus(Answer, kw_only=True):
@@ -78,7 +87,7 @@ class ProjectLimit(Answer, kw_only=True):
 
 
 class ClusterStatus(Answer, kw_only=True):
-    """`journal` null: it does not answer; `set_aside` null: the store does not."""
+    """`journal`: the first of `journals`, null: it does not answer; `set_aside` null: the store does not."""
 
     ts_ms: Ms
     timestamp: Instant
@@ -86,6 +95,7 @@ class ClusterStatus(Answer, kw_only=True):
     replicas: Count
     budgets: ActorBudgets
     journal: JournalFigures | None
+    journals: list[Journal]
     log_bytes: Count
     set_aside: Count | None
     actors: list[ActorStatus]
@@ -109,6 +119,7 @@ _FIGURES = tuple(
 
 
 def cluster_status(status: Cluster) -> ClusterStatus:
+    first = status.journals[0].figures
     return shown(
         ClusterStatus,
         status,
@@ -116,10 +127,18 @@ def cluster_status(status: Cluster) -> ClusterStatus:
         timestamp=rfc3339(status.at_ms),
         nodes=[shown(Node, node) for node in status.nodes],
         budgets=ActorBudgets(router=status.budgets.get("router"), breaker=status.budgets.get("breaker")),
-        journal=None if status.journal is None else shown(JournalFigures, status.journal),
+        journal=None if first is None else shown(JournalFigures, first),
+        journals=[_journal(one) for one in status.journals],
         actors=[_actor(actor) for actor in status.actors],
         limits=[shown(ProjectLimit, share, max=share.most) for share in status.limits],
     )
+
+
+def _journal(journal: JournalStatus) -> Journal:
+    figures = journal.figures
+    if figures is None:
+        return Journal(name=journal.name, epoch=None, sequence=None, position=None)
+    return shown(Journal, figures, name=journal.name)
 
 
 def _actor(actor: Actor) -> ActorStatus:

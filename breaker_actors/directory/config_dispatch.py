@@ -12,13 +12,14 @@ from itertools import islice
 import structlog
 
 from breaker_actors.core.log_entries import BREAKER, BreakerSet, decode_breaker
+from breaker_actors.directory.announcements import Announcements
 from breaker_actors.directory.placement import Placer
 from breaker_actors.directory.rebalancer import Rebalancer
 from breaker_actors.directory.supervision import Supervision
 from breaker_actors.errors import BreakersError, NotOwner
 from breaker_actors.messages import EVERY_PROJECT, ChangeRow, RouterRef
 from breaker_actors.store.base import PlacementStore
-from breaker_actors.transport.peers import BreakerPeer, JournalPeer, Net, RouterPeer, journal_name
+from breaker_actors.transport.peers import BreakerPeer, Net, RouterPeer
 
 CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
@@ -86,14 +87,13 @@ class ConfigDispatch:
         # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
         self._doubtful: dict[int, ChangeRow] = {}
         self._starting = asyncio.Lock()
-        # changed projects not announced to replicas yet; bounded by the projects there are
-        self._unannounced: set[str] = set()
+        self.announcements = Announcements(net, placer.tasks)
 
     def load(self, breaker_ids: Sequence[str]) -> None:
         """What the last Directory had settled but not started, or not linked, is done (again) by this one. It may have
         announced nothing of that, so all replicas look at everything."""
         self._unstarted.update(dict.fromkeys(breaker_ids))
-        self._unannounced.add(EVERY_PROJECT)
+        self.announcements.note([EVERY_PROJECT])
 
     async def apply_left(self) -> None:
         """One regular look: what waits is applied in the background, and breakers that could not be started when their
@@ -102,8 +102,8 @@ class ConfigDispatch:
             self._placer.tasks.spawn(self._apply_quietly())
         if self._unstarted and not self._starting.locked():
             self._placer.tasks.spawn(self._start_breakers())
-        if self._unannounced:
-            self._placer.tasks.spawn(self._announce())
+        if self.announcements.is_left():
+            self._placer.tasks.spawn(self.announcements.tell())
 
     async def _apply_quietly(self) -> None:
         try:
@@ -178,8 +178,8 @@ class ConfigDispatch:
 
     async def publish(self, project_id: str) -> None:
         """Announces to replicas that a project's configuration changed: now, or in a later round."""
-        self._unannounced.add(project_id)
-        await self._announce()
+        self.announcements.note([project_id])
+        await self.announcements.tell()
 
     async def unsettled_owners(self, change_ids: Sequence[int]) -> set[str]:
         """The owners of the routers for which some of these changes still wait; "": nobody owns it yet."""
@@ -215,8 +215,8 @@ class ConfigDispatch:
         ended = self._forget_created(settled)
         self._note_unstarted((breaker_id, {c.router_id}) for c in settled for breaker_id in c.links)
         self._placer.tasks.spawn(self._start_breakers())
-        self._unannounced.update(c.project_id for c in settled)
-        await self._announce()
+        self.announcements.note(c.project_id for c in settled)
+        await self.announcements.tell()
         with contextlib.suppress(BreakersError):  # they stay listed until the next Directory
             await self._release_routers({c.router_id for c in settled})
             await self._forget_ended(ended)
@@ -331,14 +331,3 @@ class ConfigDispatch:
         routers = sorted(set[str]().union(*named))
         few = len(named) == len(breakers) and len(routers) <= ROUTERS_NAMED_MAX
         return await self._store.link_refs(list(breakers), routers if few else None)
-
-    async def _announce(self) -> None:
-        """Announces changed projects to replicas. What could not be announced is retried in the next round."""
-        projects, self._unannounced = self._unannounced, set()
-        if not projects:  # another round is at it
-            return
-        try:
-            await JournalPeer(self._net, journal_name(0)).announce("config", sorted(projects))
-        except BreakersError as error:
-            self._unannounced |= projects
-            log.warning("config_not_announced", error=str(error))

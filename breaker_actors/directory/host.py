@@ -27,7 +27,7 @@ from breaker_actors.store.rows import StoredFigures
 from breaker_actors.telemetry.catalog import STORED
 from breaker_actors.telemetry.guard import run_supervised
 from breaker_actors.telemetry.meters import Meters
-from breaker_actors.transport.peers import DIRECTORY, ActorKind, Net
+from breaker_actors.transport.peers import DIRECTORY, ActorKind, Net, journal_name
 
 CONFIGURED_S = 10.0
 RETRY_S = 1.0
@@ -55,6 +55,8 @@ class DirectoryHost:
         self._dispatch = ConfigDispatch(store, net, self._placer, self._supervision, self._rebalancer)
         self._loaded = False
         self._replicas = Exchange(clock)
+        self._net = net
+        self._journals = settings.journals
         self._store = store
         self.meters = Meters("directory", DIRECTORY)
         self.meters.watch(self._look)
@@ -74,6 +76,7 @@ class DirectoryHost:
             self._supervision.wake("breaker", name)
         self._placer.tasks.spawn(self._work())
         self._placer.tasks.spawn(self._check_actors())
+        self._placer.tasks.spawn(self._watch_journals())
         self._rebalancer.start()
 
     async def stop(self) -> None:
@@ -81,6 +84,7 @@ class DirectoryHost:
 
     async def _load(self) -> None:
         """Everything placed is known before any actor is heard: an early hello must not find nothing to own."""
+        self._dispatch.announcements.extend(await self._store.journals())
         self._dispatch.load(await self._placer.load())
         self._loaded = True
 
@@ -97,6 +101,22 @@ class DirectoryHost:
         while True:
             await asyncio.sleep(CHECK_S)
             await run_supervised("check actors", self._supervision.check_all())
+
+    async def _watch_journals(self) -> None:
+        while True:
+            await run_supervised("journals", self._keep_journals())
+            await asyncio.sleep(CHECK_S)
+
+    async def _keep_journals(self) -> None:
+        """Starts the Journals of projects from when there were more of them; the others start with the service."""
+        with contextlib.suppress(BreakersError):
+            count = await self._store.journals()
+            self._dispatch.announcements.extend(count)
+            for name in map(journal_name, range(self._journals, count)):
+                try:
+                    await self._net.process(name)
+                except BreakersError:
+                    self._net.spawn("journal", name)
 
     async def _count_pending(self) -> None:
         """Also of routers whose owner is away, which nobody applies."""

@@ -6,12 +6,12 @@ Nothing here waits long for anybody: who does not answer is left out and counted
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from breaker_actors.gateway.status import soon
 from breaker_actors.messages import Counted
 from breaker_actors.telemetry.meters import Meters
-from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, DirectoryPeer, Net, journal_name
+from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, DirectoryPeer, Net
 
 BRING_S = 5.0
 """How often a replica brings what it counts: the figures of another one are at most so old."""
@@ -20,12 +20,15 @@ ACTORS_MAX = 512
 
 class Collection:
     """Of one replica. `named`: what it is called among them, since all replicas count under one name; asked when it is
-    needed, as a replica knows it only once it runs."""
+    needed, as a replica knows it only once it runs. `journals`: the names of the Journals."""
 
-    def __init__(self, net: Net, meters: Meters, named: Callable[[], str]) -> None:
+    def __init__(
+        self, net: Net, meters: Meters, named: Callable[[], str], journals: Callable[[], Sequence[str]]
+    ) -> None:
         self._net = net
         self._meters = meters
         self._named = named
+        self._journals = journals
         self._bringing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -41,7 +44,7 @@ class Collection:
         own = self._meters.counted(self._named())
         directory = DirectoryPeer(self._net)
         overview, replicas = await asyncio.gather(soon(directory.overview()), soon(directory.exchange(own)))
-        names = [journal_name(0), DIRECTORY, NOTIFIER]
+        names = [*self._journals(), DIRECTORY, NOTIFIER]
         names += sorted(actor.name for actor in (overview.actors if overview is not None else ()))
         asked = names[:ACTORS_MAX]
         answers = await asyncio.gather(*(soon(self._net.counted(name)) for name in asked))

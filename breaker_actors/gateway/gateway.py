@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Overloaded, Unavailable
 from breaker_actors.gateway.collection import Collection
+from breaker_actors.gateway.journals import Journals
 from breaker_actors.gateway.reachability import ReachabilityHeartbeat
 from breaker_actors.gateway.status import ClusterStatus, gather
 from breaker_actors.gateway.stored_states import StoredStates
@@ -34,7 +35,6 @@ from breaker_actors.transport.peers import (
 
 CONFIGURED_S = 10.0
 CHANGED_RETRY_S = 0.2
-ANNOUNCE_S = 1.0
 INGEST_S = 10.0
 AGAIN_S = 0.05
 OWNERS_MAX = 200_000
@@ -66,12 +66,16 @@ class Gateway(Protocol):
         will be), after CONFIGURED_S at the latest. False: they are on their way, but not in all logs yet."""
 
     async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
-        """Tells every replica that something beside states was changed in the store. Returns also when nobody can be
-        told now: replicas that hear nothing ask the store, and the Journal notices changes of access by itself."""
+        """Tells every replica, by way of each Journal, that something beside states was changed in the store. Returns
+        when one of them has heard, also when nobody can be told now: replicas that hear nothing ask the store, and each
+        Journal notices changes of access by itself."""
 
     async def states(self, project_id: str, breaker_ids: Sequence[str]) -> dict[str, StateReading]:
         """Committed states of existing breakers; an owner that does not answer within owner_timeout_ms is replaced by
         the stored record, marked stale. Unknown ids are left out."""
+
+    def journals(self) -> int:
+        """How many Journals there are; may be some seconds old. Their shards are the numbers below."""
 
     async def feed(self, shard: int, epoch: int, after: int, wait_s: float) -> FeedPage:
         """Long poll of one Journal shard: everything after a position, at once if there is something."""
@@ -115,7 +119,8 @@ class ActorGateway:
         self._lanes: dict[str, Lane[Part, AppendResult]] = {}
         self._carried = 0
         self._stored = StoredStates(store, clock)
-        self._collection = Collection(net, meters or Meters("api", "api"), named)
+        self._journals = Journals(net, store, settings.journals)
+        self._collection = Collection(net, meters or Meters("api", "api"), named, self._journals.names)
         if meters is not None:
             meters.watch(lambda: self._look(meters))
 
@@ -126,6 +131,7 @@ class ActorGateway:
     def start(self) -> None:
         """What `open` does besides connecting the store: from here on routers know that they can be reached."""
         self._heartbeat.start()
+        self._journals.start()
         if self._settings.metrics_token is not None or self._settings.metrics_open:
             self._collection.start()
 
@@ -151,9 +157,7 @@ class ActorGateway:
                 await asyncio.sleep(CHANGED_RETRY_S)
 
     async def announce(self, kind: Literal["config", "keys"], project_ids: Sequence[str]) -> None:
-        with contextlib.suppress(BreakersError, TimeoutError):
-            async with asyncio.timeout(ANNOUNCE_S):
-                await JournalPeer(self._net, journal_name(0)).announce(kind, project_ids)
+        await self._journals.announce(kind, project_ids)
 
     async def states(self, project_id: str, breaker_ids: Sequence[str]) -> dict[str, StateReading]:
         readings: dict[str, StateReading] = {}
@@ -163,13 +167,16 @@ class ActorGateway:
         missing = [i for i in breaker_ids if i not in readings]
         return readings | await self._stored.read(project_id, missing) if missing else readings
 
+    def journals(self) -> int:
+        return self._journals.count()
+
     async def feed(self, shard: int, epoch: int, after: int, wait_s: float) -> FeedPage:
         return await JournalPeer(self._net, journal_name(shard)).poll(epoch, after, wait_s)
 
     async def ready(self) -> None:
         await self.store.ping()
         await self._directory.ready()
-        await JournalPeer(self._net, journal_name(0)).ready()
+        await self._journals.ready()
         if fault := self._heartbeat.fault():
             raise Unavailable("samples can't be stored", {}, fault)
 
@@ -180,13 +187,14 @@ class ActorGateway:
         return await self._directory.rebalance(most)
 
     async def status(self) -> ClusterStatus:
-        return await gather(self._net, self._clock, self.store)
+        return await gather(self._net, self._clock, self.store, self._journals.names())
 
     async def counted(self) -> tuple[list[Counted], int]:
         return await self._collection.gather()
 
     async def close(self) -> None:
         """Ends the lanes and the store."""
+        await self._journals.stop()
         await self._collection.stop()
         await self._heartbeat.stop()
         for lane in self._lanes.values():

@@ -32,7 +32,6 @@ from breaker_actors.transport.peers import (
     JournalPeer,
     Net,
     RouterPeer,
-    journal_name,
 )
 
 T = TypeVar("T")
@@ -60,14 +59,21 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     breaker: BreakerFigures | None = None
 
 
+class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One Journal. `figures` None: it does not answer."""
+
+    name: str
+    figures: JournalFigures | None
+
+
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything. `journal` None: it does not answer; `budgets` empty: the Directory does not."""
+    """Everything. `budgets` empty: the Directory does not answer."""
 
     at_ms: int
     nodes: tuple[Node, ...]
     replicas: int
     budgets: dict[str, int]
-    journal: JournalFigures | None
+    journals: tuple[JournalStatus, ...]
     log_bytes: int
     actors: tuple[ActorStatus, ...]
     set_aside: int | None = 0
@@ -76,17 +82,17 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Projects that have reached a share of theirs, LIMITS_MAX at most."""
 
 
-async def gather(net: Net, clock: Clock, store: ReplicaStore) -> ClusterStatus:
-    """Asks everybody at once; takes ANSWER_S three times at most."""
-    topology, overview, journal, aside, stored = await asyncio.gather(
+async def gather(net: Net, clock: Clock, store: ReplicaStore, journals: Sequence[str]) -> ClusterStatus:
+    """Asks everybody at once; takes ANSWER_S three times at most. `journals`: their names."""
+    topology, overview, told, aside, stored = await asyncio.gather(
         soon(net.topology()),
         soon(DirectoryPeer(net).overview()),
-        soon(JournalPeer(net, journal_name(0)).status()),
+        asyncio.gather(*(soon(JournalPeer(net, name).status()) for name in journals)),
         soon(store.count_aside()),
         soon(store.stored_figures()),
     )
     placements = overview.actors if overview is not None else []
-    singles = [_single(net, journal_name(0), "journal"), _single(net, DIRECTORY, "directory")]
+    singles = [*(_single(net, name, "journal") for name in journals), _single(net, DIRECTORY, "directory")]
     singles.append(_single(net, NOTIFIER, "notifier"))
     actors = await asyncio.gather(*singles, *(_placed(net, placement) for placement in placements))
     slots = {slot: size for a in actors if a.router is not None for slot, size in a.router.log_bytes.items()}
@@ -95,19 +101,19 @@ async def gather(net: Net, clock: Clock, store: ReplicaStore) -> ClusterStatus:
         nodes=tuple(topology.nodes) if topology is not None else (),
         replicas=topology.replicas if topology is not None else 0,
         budgets=overview.budgets if overview is not None else {},
-        journal=journal,
+        journals=tuple(JournalStatus(name=n, figures=f) for n, f in zip(journals, told, strict=True)),
         log_bytes=sum(slots.values()),
         actors=tuple(actors),
         set_aside=None if aside is None else sum(aside),
-        limits=_limits(stored, journal, actors),
+        limits=_limits(stored, told, actors),
     )
 
 
 def _limits(
-    stored: StoredFigures | None, journal: JournalFigures | None, actors: Sequence[ActorStatus]
+    stored: StoredFigures | None, journals: Sequence[JournalFigures | None], actors: Sequence[ActorStatus]
 ) -> tuple[ProjectShare, ...]:
     """Collects the projects at their limits, LIMITS_MAX at most."""
-    figures = [journal, *(actor.router for actor in actors), *(actor.breaker for actor in actors)]
+    figures = [*journals, *(actor.router for actor in actors), *(actor.breaker for actor in actors)]
     shares = [share for each in figures if each is not None for share in each.limits]
     return (*shares, *(() if stored is None else stored.shares))[:LIMITS_MAX]
 

@@ -38,7 +38,7 @@ from breaker_actors.settings import Settings
 from breaker_actors.telemetry import logs
 from breaker_actors.telemetry import ray_export as metrics
 from breaker_actors.telemetry.meters import Meters
-from breaker_actors.transport.peers import ActorKind, DirectoryPeer
+from breaker_actors.transport.peers import ActorKind, DirectoryPeer, Spawned, shard_of
 from breaker_actors.transport.rpc import Listener, Wires, may_carry
 
 NAMESPACE = "breakers"
@@ -121,15 +121,16 @@ class RayNet:
                 self._handles.pop(actor, None)
             raise Unavailable(f"{actor} does not answer") from None
 
-    def spawn(self, kind: ActorKind, name: str) -> None:
-        task = asyncio.create_task(self._spawn(SEATED[kind], name))
+    def spawn(self, kind: Spawned, name: str) -> None:
+        actor, first = (JournalActor, shard_of(name)) if kind == "journal" else (SEATED[kind], name)
+        task = asyncio.create_task(self._spawn(actor, name, first))
         self._spawning.add(task)
         task.add_done_callback(self._spawning.discard)
 
-    async def _spawn(self, actor: type[_Wrapped], name: str) -> None:
+    async def _spawn(self, actor: type[_Wrapped], name: str, first: int | str) -> None:
         """On a thread: Ray asks its control service, and waits while that is away. Who wants the actor asks again."""
         with contextlib.suppress(RayError, ValueError):
-            await asyncio.to_thread(start, actor, name, name, self._settings)
+            await asyncio.to_thread(start, actor, name, first, self._settings)
 
 
 def start(actor: type[_Wrapped], name: str, *args: Any) -> Any:

@@ -31,7 +31,7 @@ from breaker_actors.ray_runtime.actors import (
 )
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry.meters import Meters
-from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, ActorKind, journal_name
+from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, ActorKind, journal_name, shard_of
 
 ANSWER_S = 5.0
 UP_WITHIN_S = 60.0
@@ -44,8 +44,10 @@ Tell = Callable[[str], None]
 
 
 def launch(settings: Settings) -> None:
-    """Starts the named actors of the service on the Ray cluster this process is connected to; returns at once."""
-    start(JournalActor, journal_name(0), 0, settings)
+    """Starts the named actors of the service on the Ray cluster this process is connected to; returns at once. Journals
+    of projects from when there were more are the Directory's to start."""
+    for shard in range(settings.journals):
+        start(JournalActor, journal_name(shard), shard, settings)
     start(DirectoryActor, DIRECTORY, settings)
     start(NotifierActor, NOTIFIER, settings)
 
@@ -70,6 +72,9 @@ def renew(settings: Settings, clock: Clock, tell: Tell) -> None:
         old = _others(names(prefix), wanted)
         _end(old, clock)
         launch(settings)
+        if prefix == JOURNAL:  # all that ran, also beyond the setting: who has them still may make projects
+            for name in old:
+                start(JournalActor, name, shard_of(name), settings)
         _until_of(names(prefix), wanted, clock)
         _tell(tell, old)
     for kind, actor in SEATED.items():

@@ -646,7 +646,15 @@ class RetentionStore(Placements, Protocol):
         for longest dead where there are none; a bounded part of them; how many."""
 
 
-class DirectoryStore(AsideStore, QuotaReads, PlacementStore, Protocol):
+class JournalCount(Protocol):
+    """How many Journals there have to be."""
+
+    async def journals(self) -> int:
+        """One for each that new projects are spread over, and for each that a project has: their shards are the numbers
+        below."""
+
+
+class DirectoryStore(AsideStore, QuotaReads, PlacementStore, JournalCount, Protocol):
     """What the Directory takes."""
 
 
@@ -662,6 +670,7 @@ class ReplicaStore(
     RuleStore,
     EventStore,
     DeliveryStore,
+    JournalCount,
     Protocol,
 ):
     """What a replica of the API takes."""

@@ -7,12 +7,12 @@ Retention removes the oldest first. So what is missing is told of as far as noth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, String, exists, func, literal, select, text, type_coerce
+from sqlalchemy import Connection, Row, Select, String, exists, false, func, literal, or_, select, text, type_coerce
 
 from breaker_actors.core.model import BY_HAND, Record
 from breaker_actors.core.moves import TRANSITIONS
@@ -107,16 +107,18 @@ def log_reads(c: Connection) -> list[LogRead]:
     ]
 
 
-def newest_event(c: Connection) -> int:
-    """The sequence of the newest event of any shard: a bound for `moves_of`."""
-    return int(c.execute(select(func.max(t.events.c.sequence))).scalar() or 0)
-
-
-def moves_of(c: Connection, project_id: str, breaker_id: str, upto: int) -> list[tuple[Any, ...]]:
-    """A breaker's events up to a sequence, oldest first: transition_seq, prev, curr, ts_ms, reason, allow_rate, value,
-    agg, hidden_by, by, comment."""
+def newest_events(c: Connection) -> dict[int, int]:
+    """The sequence of the newest event of each shard: a bound for `moves_of`."""
     e = t.events.c
-    mine = (e.project_id == project_id) & (e.breaker_id == breaker_id) & (e.sequence <= upto)
+    return {shard: newest for shard, newest in c.execute(select(e.shard, func.max(e.sequence)).group_by(e.shard))}
+
+
+def moves_of(c: Connection, project_id: str, breaker_id: str, upto: Mapping[int, int]) -> list[tuple[Any, ...]]:
+    """A breaker's events up to a sequence of its shard, oldest first: transition_seq, prev, curr, ts_ms, reason,
+    allow_rate, value, agg, hidden_by, by, comment."""
+    e = t.events.c
+    before = or_(false(), *((e.shard == shard) & (e.sequence <= newest) for shard, newest in sorted(upto.items())))
+    mine = (e.project_id == project_id) & (e.breaker_id == breaker_id) & before
     figures = (e.reason, e.allow_rate, e.value, e.agg)
     columns = (e.transition_seq, e.prev, e.curr, e.ts_ms, *figures, e.hidden_by, e.by, e.comment)
     return [tuple(row) for row in c.execute(select(*columns).where(mine).order_by(e.transition_seq))]

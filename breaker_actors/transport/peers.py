@@ -44,6 +44,8 @@ from breaker_actors.messages import (
 from breaker_actors.telemetry.set_aside import Asides
 
 ActorKind = Literal["breaker", "router"]
+Spawned = Literal["breaker", "router", "journal"]
+"""What a Directory has started."""
 DIRECTORY = "directory"
 NOTIFIER = "notifier"
 
@@ -53,13 +55,19 @@ def journal_name(shard: int) -> str:
     return f"journal-{shard}"
 
 
+def shard_of(name: str) -> int:
+    """The shard of the Journal of that name."""
+    return int(name.rpartition("-")[2])
+
+
 class Net(Protocol):
     """Calls raise errors.Unavailable when it is unknown whether they ran; the callee's own errors pass through."""
 
     async def call(self, actor: str, method: str, *args: Any) -> Any: ...
 
-    def spawn(self, kind: ActorKind, name: str) -> None:
-        """Starts the actor in the background unless it runs; it says hello to the Directory when it is up."""
+    def spawn(self, kind: Spawned, name: str) -> None:
+        """Starts the actor in the background unless it runs; one that is placed says hello to the Directory when it is
+        up."""
         ...
 
     async def process(self, actor: str) -> Process:

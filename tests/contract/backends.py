@@ -29,8 +29,8 @@ class Backend:
     def url(self) -> str:
         return self.database or f"sqlite:///{self.folder / STORE}"
 
-    def store(self, shares: Shares | None = None) -> SqlStore:
-        return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"), shares=shares)
+    def store(self, shares: Shares | None = None, shards: int = 1) -> SqlStore:
+        return SqlStore(self.url, SecretBox.from_file(self.folder / "secret.key"), shards, shares=shares)
 
     def log(self) -> SampleLog:
         return PgLog(self.database) if self.database else SqliteLog(self.folder / "log")

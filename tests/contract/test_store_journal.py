@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
 
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit
+from breaker_actors.store import faults, migrations
 from breaker_actors.store.base import Store
 from breaker_actors.store.rows import EventQuery, EventRow, JournalHead, StoredState
+from tests.contract.backends import Backend
 from tests.contract.store_world import World, event
 
 
@@ -172,3 +174,86 @@ async def test_of_two_journals_one_wins(
     )
     assert sorted(type(answer) for answer in answers if isinstance(answer, Exception)) == [Fenced]
     assert len(await _events(world)) == 1
+
+
+@pytest.fixture
+async def shards(backend: Backend) -> AsyncIterator[list[World]]:
+    """A project of each of two shards, of one organisation, each with its Journal."""
+    store = backend.store(shards=2)
+    await store.open()
+    first = await World.make(store)
+    found = {first.journal.shard: first}
+    while len(found) < 2:
+        project = await store.create_project(first.org_id, first.workspace_id, "shop", 1)
+        if project.shard not in found:
+            journal = await store.open_journal(project.shard)
+            found[project.shard] = World(store, first.org_id, first.workspace_id, project.id, first.directory, journal)
+    yield [found[0], found[1]]
+    await store.close()
+
+
+async def _flicker(world: World, breaker_id: str, count: int) -> None:
+    """So many transitions, each a commit of its own."""
+    for seq in range(1, count + 1):
+        prev, curr = ("closed", "open") if seq % 2 else ("open", "closed")
+        assert await world.write(world.commit(breaker_id, 1, event(seq, prev, curr))) == ["ok"]  # type: ignore[arg-type]
+
+
+async def test_shards_have_an_order_each(shards: list[World]) -> None:
+    """Numbers of one say nothing of the other's, and commits of both go on beside each other."""
+    ids = [(await world.breaker("a")).id for world in shards]
+    await shards[0].own(*ids)
+    await asyncio.gather(_flicker(shards[0], ids[0], 7), _flicker(shards[1], ids[1], 12))
+    for world, count in zip(shards, (7, 12), strict=True):
+        assert [(row.sequence, row.transition_seq) for row in await _events(world)] == [
+            (n, n) for n in range(1, count + 1)
+        ]
+        assert (await world.store.journal_head(world.journal.shard)).sequence == count
+    snapshots = [await world.store.stream_snapshot(world.project_id, 1) for world in shards]
+    assert [snapshot.position for snapshot in snapshots] == [7, 12]
+
+
+async def test_a_fence_is_of_one_shard(shards: list[World]) -> None:
+    """Another Journal of one shard ends its predecessor, and nobody else's."""
+    ids = [(await world.breaker("a")).id for world in shards]
+    await shards[0].own(*ids)
+    newer = await shards[1].store.open_journal(1)
+    with pytest.raises(Fenced):
+        await shards[1].write(shards[1].commit(ids[1], 1, event(1)))
+    assert await shards[0].write(shards[0].commit(ids[0], 1, event(1))) == ["ok"]
+    shards[1].journal = newer
+    assert await shards[1].write(shards[1].commit(ids[1], 1, event(1))) == ["ok"]
+
+
+async def test_journals_are_counted(backend: Backend, shards: list[World]) -> None:
+    """Those that new projects are spread over, and those that projects have, until they are deleted and have ended."""
+    assert await shards[0].store.journals() == 2
+    fewer, more = backend.store(shards=1), backend.store(shards=5)
+    for store, count in ((fewer, 2), (more, 5)):
+        await store.open()
+        assert await store.journals() == count
+    made = [await fewer.create_project(shards[0].org_id, shards[0].workspace_id, "shop", 1) for _ in range(8)]
+    assert {project.shard for project in made} == {0}
+    of_both = await fewer.list_projects(shards[0].org_id)
+    for project in of_both:
+        if project.shard == 1:
+            await fewer.delete_project(project.id, 9)
+    assert (await fewer.journals(), await more.journals()) == (1, 5)
+    for store in (fewer, more):
+        await store.close()
+
+
+async def test_what_verify_looks_at_ends_where_each_shard_stood(backend: Backend, shards: list[World]) -> None:
+    """Events that come later are not held against records of before, whichever shard is further."""
+    ids = [(await world.breaker("a")).id for world in shards]
+    await shards[0].own(*ids)
+    await _flicker(shards[0], ids[0], 6)
+    await _flicker(shards[1], ids[1], 2)
+    with migrations.engine_of(backend.url) as engine, engine.connect() as c:
+        upto = faults.newest_events(c)
+        assert upto == {0: 6, 1: 2}
+        c.rollback()
+        assert await shards[1].write(shards[1].commit(ids[1], 1, event(3))) == ["ok"]
+        told = [faults.moves_of(c, w.project_id, id_, upto) for w, id_ in zip(shards, ids, strict=True)]
+        assert [[move[0] for move in moves] for moves in told] == [[1, 2, 3, 4, 5, 6], [1, 2]]
+        assert faults.moves_of(c, shards[0].project_id, ids[0], {}) == []

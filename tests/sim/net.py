@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from breaker_actors.errors import BreakersError, Unavailable
-from breaker_actors.transport.peers import ActorKind
+from breaker_actors.transport.peers import Spawned
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Wire:
     async def call(self, actor: str, method: str, *args: Any) -> Any:
         return await self._net.call(self._process, actor, method, *args)
 
-    def spawn(self, kind: ActorKind, name: str) -> None:
+    def spawn(self, kind: Spawned, name: str) -> None:
         self._process.must_live()
         self._net.spawn(kind, name)
 

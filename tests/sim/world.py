@@ -19,7 +19,7 @@ from breaker_actors.notify.notifier import NotifierHost
 from breaker_actors.persistence import DATABASE, make_log, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerRow, ChannelDraft, MuteRow, RouterRow, StoredState
-from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, journal_name
+from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, journal_name, shard_of
 from tests.sim.alertmanager import FarAlertmanager
 from tests.sim.checks import Checks, Violation, watermark_given
 from tests.sim.clients import ConfigurationClient, Reader, SampleClients
@@ -52,6 +52,11 @@ def is_alerting(seed: int) -> bool:
     return seed % 7 in (1, 2, 6)
 
 
+def journals_of(seed: int) -> int:
+    """How many Journals there are in a run. The project is the last one's."""
+    return 2 if seed % 6 == 5 else 1
+
+
 class World:
     """`main()` runs the story; `failure` says what went wrong, None: nothing."""
 
@@ -75,6 +80,7 @@ class World:
             data_dir=directory,
             breaker_actors=draws.randint(1, 4),
             router_actors=draws.randint(1, 3),
+            journals=journals_of(seed),
             checkpoint_interval_ms=draws.choice([700, 2_000, 5_000]),
             lane_samples_max=draws.choice([40, 2_000, 200_000]),
             feed_entries_max=draws.choice([5, 50, 20_000]),
@@ -90,6 +96,8 @@ class World:
         self.log = make_log(self.settings)
         drive(self.store.open())
         self._truth = sqlite3.connect(directory / DATABASE, isolation_level=None)
+        self.journals = [journal_name(shard) for shard in range(self.settings.journals)]
+        self._truth.execute("UPDATE projects SET shard = ?", (len(self.journals) - 1,))
         self.project_id: str = self._truth.execute("SELECT id FROM projects").fetchone()[0]
         self.reached: Counter[str] = Counter()
         self.checks = Checks(directory / DATABASE, directory / "log", Hand(self.reach, self._is_served))
@@ -266,7 +274,8 @@ class World:
 
     async def _boot_journal(self, process: Process) -> None:
         store, _, wire = self._doors(process)
-        journal = make_journal(store, self.settings, wire, superseded=lambda: self._superseded(process))
+        shard, end = shard_of(process.name), self._superseded
+        journal = make_journal(store, self.settings, wire, lambda: end(process), shard)
         while True:
             try:
                 await journal.start()
@@ -337,7 +346,8 @@ class World:
         if is_alerting(self.seed):
             far = ChannelDraft(channel="alertmanager", config={"url": "http://127.0.0.1:9/"})
             drive(self.store.create_channel(self.project_id, far, EPOCH_MS))
-        self.net.spawn("journal", journal_name(0))
+        for name in self.journals:
+            self.net.spawn("journal", name)
         self.net.spawn("directory", DIRECTORY)
         self.net.spawn("notifier", NOTIFIER)
         for name in self.replicas:
@@ -397,7 +407,7 @@ class World:
         """What is not as it should be yet."""
         if self.samples.open or not all(task.done() for task in self._users):
             return f"{len(self.samples.open)} requests have no answer, or a client is still at work"
-        names = [DIRECTORY, NOTIFIER, journal_name(0), *self.replicas]
+        names = [DIRECTORY, NOTIFIER, *self.journals, *self.replicas]
         down = [n for n in names if n not in self.net.actors or not self.net.actors[n].up.is_set()]
         if down:
             return f"{down} are not up"

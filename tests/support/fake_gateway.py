@@ -8,7 +8,7 @@ from typing import Any
 
 from breaker_actors.core.model import StateWord, View
 from breaker_actors.errors import Unavailable
-from breaker_actors.gateway.status import ActorStatus, ClusterStatus
+from breaker_actors.gateway.status import ActorStatus, ClusterStatus, JournalStatus
 from breaker_actors.messages import (
     AppendResult,
     Counted,
@@ -110,6 +110,9 @@ class FakeGateway:
             if name in known
         }
 
+    def journals(self) -> int:
+        return 1
+
     async def feed(self, shard: int, epoch: int, after: int, wait_s: float) -> FeedPage:
         self.polls += 1
         if self.down:
@@ -146,7 +149,7 @@ class FakeGateway:
             nodes=(),
             replicas=1,
             budgets={"breaker": 8},
-            journal=figures,
+            journals=(JournalStatus(name="journal-0", figures=figures),),
             log_bytes=0,
             actors=(seat,),
             limits=(

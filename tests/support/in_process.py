@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle  # nosec B403 # own values, in one process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -25,7 +25,16 @@ from breaker_actors.notify.nudge import Nudge
 from breaker_actors.router.host import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import Store
-from breaker_actors.transport.peers import DIRECTORY, NOTIFIER, ActorKind, DirectoryPeer, Net, journal_name
+from breaker_actors.transport.peers import (
+    DIRECTORY,
+    NOTIFIER,
+    ActorKind,
+    DirectoryPeer,
+    Net,
+    Spawned,
+    journal_name,
+    shard_of,
+)
 from breaker_actors.wal.base import SampleLog
 
 HELLO_RETRY_S = 0.05
@@ -40,11 +49,15 @@ def make_host(
 
 
 def make_journal(
-    store: Store, settings: Settings, net: Net | None = None, superseded: Callable[[], None] = lambda: None
+    store: Store,
+    settings: Settings,
+    net: Net | None = None,
+    superseded: Callable[[], None] = lambda: None,
+    shard: int = 0,
 ) -> JournalHost:
-    """The inside of the only shard's Journal; without `net` no Notifier hears of its commits, it looks by itself."""
+    """The inside of a shard's Journal; without `net` no Notifier hears of its commits, it looks by itself."""
     nudge = Nudge(net) if net is not None else lambda: None
-    return JournalHost(0, store, settings, nudge, superseded)
+    return JournalHost(shard, store, settings, nudge, superseded)
 
 
 def make_directory(
@@ -88,6 +101,8 @@ class LocalNet:
         self._settings = settings
         self.actors: dict[str, Any] = {}
         self._hellos: set[asyncio.Task[None]] = set()
+        self.start_journal: Callable[[int], Coroutine[Any, Any, None]]
+        """How a Journal is started, where a Directory has to."""
 
     async def call(self, actor: str, method: str, *args: Any) -> Any:
         target = self.actors.get(actor)
@@ -99,8 +114,14 @@ class LocalNet:
             raise Unavailable(f"{actor} died during the call")
         return pickle.loads(pickle.dumps(result))  # nosec B301 # as above
 
-    def spawn(self, kind: ActorKind, name: str) -> None:
-        if name not in self.actors:
+    def spawn(self, kind: Spawned, name: str) -> None:
+        if name in self.actors:
+            return
+        if kind == "journal":
+            task = asyncio.create_task(self.start_journal(shard_of(name)))
+            self._hellos.add(task)
+            task.add_done_callback(self._hellos.discard)
+        else:
             self.revive(kind, name)
 
     async def process(self, actor: str) -> Process:
@@ -151,11 +172,13 @@ class LocalCluster:
         self.budgets = local_budgets(settings)
         self._clock = clock
         self.net = LocalNet(log, clock, settings)
+        self.net.start_journal = self.start_journal
         self.gateway = ActorGateway(store, self.net, clock, settings)
         self.retention = Retention(store, log, self.net, clock, settings)
 
     async def __aenter__(self) -> LocalCluster:
-        await self.start_journal()
+        for shard in range(self.settings.journals):
+            await self.start_journal(shard)
         await self.start_directory()
         self.retention.start()
         self.gateway.start()
@@ -166,10 +189,10 @@ class LocalCluster:
             except Unavailable:
                 await asyncio.sleep(0.01)
 
-    async def start_journal(self) -> None:
-        journal = make_journal(self.store, self.settings, self.net)
+    async def start_journal(self, shard: int = 0) -> None:
+        journal = make_journal(self.store, self.settings, self.net, shard=shard)
         await journal.start()
-        self.net.actors[journal_name(0)] = journal
+        self.net.actors[journal_name(shard)] = journal
 
     async def start_directory(self) -> None:
         directory = make_directory(self.store, self.net, self._clock, self.settings, self.budgets)

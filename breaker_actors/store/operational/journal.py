@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit, CommitResult
+from breaker_actors.settings import JOURNALS_MAX
 from breaker_actors.store import tables as t
 from breaker_actors.store.alerts import is_heard, write_alerts
 from breaker_actors.store.checksums import chained, checksum_of
@@ -40,6 +41,10 @@ class Journals(StorePart):
     async def journal_head(self, shard: int) -> JournalHead:
         row = await self._db.read(lambda c: JOURNALS.stored(c, shard))
         return JournalHead(shard, 0, 0) if row is None else JournalHead(shard, row.epoch, row.sequence)
+
+    async def journals(self) -> int:
+        newest = await self._db.read(lambda c: c.execute(_NEWEST_SHARD).scalar())
+        return min(JOURNALS_MAX, max(self._shards, 0 if newest is None else newest + 1))
 
     async def organisations_of(self, project_ids: Sequence[str]) -> dict[str, str]:
         rows = await self._db.look_up(lambda c: by_ids(c, _ORGANISATIONS, project_ids))
@@ -93,6 +98,8 @@ def _store_record_statement() -> Update:
     )
 
 
+_NEWEST_SHARD = select(func.max(t.projects.c.shard))
+"""Of deleted projects, too, until they have ended."""
 _ORGANISATIONS = (
     select(t.projects.c.id, t.workspaces.c.org_id)
     .join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)

@@ -175,6 +175,7 @@ async def test_an_owner_that_was_away_hears_of_links_when_it_is_back_with_what_i
         assignments={"breaker": SimpleNamespace(owner=owners.get)},
         end_former=nobody,
         membership=SimpleNamespace(is_up=up.__contains__),
+        tasks=None,
     )
     supervision: Any = SimpleNamespace(place_new=placed)
     dispatch = config_dispatch.ConfigDispatch(Store(), Any, placer, supervision, Any)  # type: ignore[arg-type]

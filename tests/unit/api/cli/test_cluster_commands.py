@@ -91,6 +91,19 @@ def test_the_status_fits_on_a_screen() -> None:
     assert out.getvalue().count("organisation o-1 at its limit: keys 9 of 9") == 1
 
 
+def test_each_of_several_journals_is_told() -> None:
+    out = io.StringIO()
+    told = [
+        {"name": "journal-0", "epoch": 1, "sequence": 12, "position": 3},
+        {"name": "journal-1", "epoch": None, "sequence": None, "position": None},
+    ]
+    show(STATUS | {"journals": told}, Console(file=out, width=120))
+    assert "journal-0 at 12, journal-1 does not answer" in out.getvalue()
+    out = io.StringIO()
+    show(STATUS | {"journals": told[:1]}, Console(file=out, width=120))
+    assert "journal at 12" in out.getvalue()
+
+
 class FakeOperator:
     """20 things lie uneven."""
 

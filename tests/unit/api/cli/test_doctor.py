@@ -274,6 +274,9 @@ def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
     lax = settings.model_copy(update={"durability": "process"})
     weak = next(finding for finding in doctor_database.database(lax, clock) if finding.check == "durability")
     assert (weak.level, "BREAKERS_DURABILITY=process" in weak.message) == ("warning", True)
+    two = settings.model_copy(update={"journals": 2})
+    useless = next(finding for finding in doctor_database.database(two, clock) if finding.check == "journals")
+    assert (useless.level, useless.message[:10]) == ("warning", "2 Journals")
 
     async def sign() -> None:
         store = make_store(settings)

@@ -101,5 +101,10 @@ async def test_each_trouble_has_words(world: World, what: str) -> None:
 
 async def test_parts_that_do_not_answer_are_named(world: World) -> None:
     status = await status_of(world)
-    assert len(troubles_of(status | {"journal": None, "set_aside": None})) == 2
     assert re.match("4 stored things", troubles_of(status | {"set_aside": 4})[0])
+    silent = {"epoch": None, "sequence": None, "position": None}
+    status["journals"] = [one | silent for one in status["journals"]]
+    assert len(troubles_of(status | {"set_aside": None})) == 2
+    other = {"name": "journal-1", "epoch": 1, "sequence": 1, "position": 1}
+    (told,) = troubles_of(status | {"journals": [other, *status["journals"]]})
+    assert told.startswith("journal-0 does not answer")
