@@ -13,6 +13,7 @@ from tests.bench import (
     density,
     fairness,
     ingest,
+    journal,
     overload,
     override,
     peers,
@@ -52,7 +53,22 @@ async def test_the_soak_bench_sees_everything_there_is(live: LiveService) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "bench", [ingest, push, override, density, recovery, streams, fairness, decoding, start, storm, overload, peers]
+    "bench",
+    [
+        ingest,
+        push,
+        override,
+        density,
+        recovery,
+        streams,
+        fairness,
+        decoding,
+        start,
+        storm,
+        overload,
+        peers,
+        journal,
+    ],
 )
 def test_a_bench_with_a_service_of_its_own(bench: ModuleType, tmp_path: Path) -> None:
     """Each checks what came of its load before it shows a figure."""
