@@ -19,10 +19,11 @@ from breaker_actors.core.model import Rule
 from breaker_actors.errors import Invalid, LogDamaged, NotFound, Unavailable
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry import logs
+from breaker_actors.text.counting import counted
 from pipelines.backtest import Backtest, BacktestWarning, backtest
 from pipelines.candidates import Candidate
 from pipelines.recorded import Asked, Recorded, gathered, of_breaker, of_router
-from pipelines.replay.run import Run
+from pipelines.replay.run import NO_SAMPLE, Run
 from pipelines.report.page import page_of
 from pipelines.sources.atomic_files import replacing
 from pipelines.sources.together import Alike, Together
@@ -145,7 +146,8 @@ def _consequence(project_id: str, settings: Settings, span_ms: int, drawn: bool,
     try:
         run, source = _replayed(one, project_id, settings, span_ms)
     except (Invalid, LogDamaged, NotFound) as error:
-        return {"breaker": one.name, "told": f"no samples to try it on: {error}"}, ""
+        _, none, unread = str(error).partition(NO_SAMPLE)
+        return {"breaker": one.name, "told": f"no samples to try it on{unread if none else f': {error}'}"}, ""
     return _row(one.name, run.given), page_of(run, source) if drawn else ""
 
 
@@ -173,9 +175,10 @@ def _row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     trips = [one.tally.trips for one in runs]
     opened = [one.tally.time_in.get("open", 0) for one in runs]
     first = next((ms for ms, state in after.tally.course if state == "open"), None)
-    told = f"{'tripped' if trips[1:] else 'would have tripped'} {' -> '.join(map(str, trips))} times"
+    times = " -> ".join([*map(str, trips[:-1]), counted(trips[-1], "time")])
+    told = f"{'tripped' if trips[1:] else 'would have tripped'} {times}"
     told += "" if first is None else f", first {rfc3339(first)}"
-    told += f", open {' -> '.join(map(_minutes, opened))}, {after.samples:,} samples"
+    told += f", open {' -> '.join(map(_minutes, opened))}, {counted(after.samples, 'sample')}"
     return {
         "breaker": name,
         "trips_before": trips[0] if trips[1:] else None,

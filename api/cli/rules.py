@@ -22,6 +22,7 @@ from api.cli.store_access import AsJson, log_to_stderr, settings_of
 from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.errors import BreakersError, Invalid
+from breaker_actors.text.counting import counted
 
 if TYPE_CHECKING:
     from breaker_actors.settings import Settings
@@ -183,7 +184,7 @@ def apply(
     else:
         if yes:  # else they were shown when it was asked
             _show_changes(done["changes"])
-        put(f"applied: {done['count']} changes" if done["changed"] else "nothing to do")
+        put(f"applied: {counted(done['count'], 'change')}" if done["changed"] else "nothing to do")
 
 
 def adopt(

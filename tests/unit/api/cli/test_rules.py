@@ -111,7 +111,7 @@ def test_a_plan_is_tried_on_samples(town: Town, tmp_path: Path, monkeypatch: pyt
     tried = [line for line in told if line.startswith("backtest ")]
     assert [line.partition(",")[0] for line in tried] == [
         "backtest tried-errors: tripped 1 -> 0 times",
-        "backtest tried-new: would have tripped 1 times",
+        "backtest tried-new: would have tripped 1 time",
     ]
     assert {path.name for path in tmp_path.glob("plan*.html")} == {"plan-1.html", "plan-2.html"}
 
@@ -145,7 +145,7 @@ def test_a_mute_starts_when_it_is_applied(town: Town, tmp_path: Path) -> None:
     mutes = town.json("mutes")["mutes"]
     (nights,) = [one["id"] for one in mutes if one["comment"] == "nobody awake"]
     words(town, "unmute", nights)
-    assert words(town, "apply", str(path), "--yes")[-1] == "applied: 1 changes"
+    assert words(town, "apply", str(path), "--yes")[-1] == "applied: 1 change"
 
 
 def test_what_is_hardly_meant_is_told(town: Town, tmp_path: Path) -> None:
