@@ -105,7 +105,7 @@ def test_a_plan_is_tried_on_samples(town: Town, tmp_path: Path, monkeypatch: pyt
 
     town.wait(tripped())
     monkeypatch.setattr(town, "folder", town.folder.parent / "service")
-    path = rules(tmp_path, "tried", 450, "tried-new")
+    path = rules(tmp_path, "tried", 600, "tried-new")
     page = tmp_path / "plan.html"
     told = words(town, "plan", path, "--backtest", "1h", "--report", str(page))
     tried = [line for line in told if line.startswith("backtest ")]
