@@ -6,7 +6,7 @@ Pure codec; nothing here reads or writes a file. Offsets are dense per router an
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -291,14 +291,17 @@ class Splitter:
     A pure function of the view and the record, so the live router and every replay split alike.
     """
 
-    __slots__ = ("_ends", "_links", "heard", "view")
+    __slots__ = ("_ends", "_links", "_only", "heard", "view")
 
-    def __init__(self, view: RouterView) -> None:
+    def __init__(self, view: RouterView, only: Container[str] | None = None) -> None:
+        """`only`: the breakers that are asked about; the others are left out, and cost nothing with each record."""
         self.view = view
+        self._only = only if view.mode == "weighted" else None  # there each one's part depends on all
         self._links: dict[str, list[Link]] = {}
         self._ends: dict[str, Float64] = {}
         for link in view.links if view.enabled else ():
-            self._links.setdefault(link.metric, []).append(link)
+            if only is None or self._only is not None or link.breaker_id in only:
+                self._links.setdefault(link.metric, []).append(link)
         self.heard = tuple(self._links)[:METRICS_SHOWN_MAX]  # metrics that breakers have, some of them
 
     def unheard(self, metrics: Sequence[str]) -> tuple[str, ...]:
@@ -326,7 +329,8 @@ class Splitter:
             ends = self._ends_of(metric, links) if mode == "weighted" else None
             taken = _canary(links, place, start) if ends is None else _weighted(links, ends, place, start)
             for link, rows in taken:
-                yield link.breaker_id, start, stop, rows
+                if self._only is None or link.breaker_id in self._only:
+                    yield link.breaker_id, start, stop, rows
 
     def _ends_of(self, metric: str, links: Sequence[Link]) -> Float64:
         """Of a weighted router: where the part of each of these links ends."""

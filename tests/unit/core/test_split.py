@@ -116,6 +116,11 @@ def test_breakers_take_what_each_would_by_itself(mode: Mode, shares: list[float 
     got = taken(mode, {str(i): share for i, share in enumerate(shares)}, asked)
     assert got == wanted
     assert list(got) == list(wanted), "in their order"
+    links = tuple(Link(str(i), "m", share) for i, share in enumerate(shares))
+    some = {str(i) for i in range(0, len(shares), 3)}
+    narrow = Splitter(RouterView(version=1, mode=mode, links=links), some)
+    asked_only = [i for i, *_ in narrow.split(asked, "router", 7)]
+    assert asked_only == [i for i in wanted if i in some], "asked for some of them alone"
 
 
 def test_thousands_with_one_share_take_one_copy_of_the_rows() -> None:
