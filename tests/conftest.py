@@ -29,7 +29,7 @@ __all__ = (
 )
 
 workers.keep_bytecode()
-routes.remember_builders()
+routes.remember_compiled()
 
 
 @pytest.fixture(scope="session")
