@@ -16,6 +16,7 @@ from tests.support import postgres, routes, workers
 from tests.support.fresh import statements_compiled_once
 from tests.support.workers import (
     pytest_cmdline_main,
+    pytest_collection,
     pytest_collection_modifyitems,
     pytest_runtest_protocol,
     pytest_xdist_make_scheduler,
@@ -23,6 +24,7 @@ from tests.support.workers import (
 
 __all__ = (
     "pytest_cmdline_main",
+    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_runtest_protocol",
     "pytest_xdist_make_scheduler",
