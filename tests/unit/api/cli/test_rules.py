@@ -63,6 +63,25 @@ def test_what_is_planned_is_applied_and_what_was_moved_by_hand_is_told(town: Tow
     assert words(town, "drift", "--owner", "shop") == ["no changes"]
 
 
+def test_a_reader_key_plans_and_applies_nothing(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CI of a pull request, which runs what nobody has reviewed."""
+    path = rules(tmp_path, "mall", 100)
+    words(town, "apply", path, "--yes")
+    project = town.service.project
+    _, key = town.wait(town.service.store.create_key(project.org_id, "reader", "ci", 1, project.id))
+    monkeypatch.setenv("BREAKERS_URL", town.credentials.base_url)
+    monkeypatch.setenv("BREAKERS_KEY", key)
+    monkeypatch.setenv("BREAKERS_PROJECT", project.id)
+    assert words(town, "plan", path, "--detailed-exitcode") == ["no changes"]
+    assert words(town, "drift", "--owner", "mall") == ["no changes"]
+    assert words(town, "plan", rules(tmp_path, "mall", 70), code=0)[:2] == [
+        "~ breakers mall-errors",
+        "    threshold: 100.0 -> 70.0",
+    ]
+    refused(town.run("apply", path, "--yes"), "403", 1)
+    assert "mall-errors" in "\n".join(words(town, "rules", "export", "--owner", "mall"))
+
+
 def test_nobody_is_said_to_have_changed_what_changed_by_another_thing(town: Town, tmp_path: Path) -> None:
     """A router whose breaker was renamed by hand."""
     words(town, "apply", rules(tmp_path, "yard", 100), "--yes")
