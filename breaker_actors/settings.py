@@ -195,6 +195,12 @@ class Settings(BaseSettings):
     rate_tests_per_minute: int = Field(
         10, ge=0, description="test notifications of one project, and of one key, a minute; 0 is no limit"
     )
+    rate_examined_per_minute: int = Field(
+        1_200,
+        ge=0,
+        description="addresses of one project's channels that apprise looks at a minute, as plans and creates have it;"
+        " 0 is no limit",
+    )
     rate_ingest_per_s: int = Field(
         0, ge=0, description="ingest requests a second of one project, and of each ingest token; 0 is no limit"
     )

@@ -57,6 +57,7 @@ class Replica:
     readiness: remembered.Remembered[Ready]
     scrapes: remembered.Remembered[bytes]
     reads: ReadBudget
+    examined: ReadBudget
     listeners: Listeners
     indexes: project_index.ProjectIndexes
     ingested: ingest_memory.IngestMemory
@@ -140,6 +141,7 @@ def assemble(
         readiness=remembered.Remembered(READY_S, clock.monotonic),
         scrapes=remembered.Remembered(SCRAPE_S, clock.monotonic),
         reads=ReadBudget.of(settings),
+        examined=ReadBudget.of_examined(settings),
         listeners=listeners,
         indexes=indexes,
         ingested=ingest_memory.IngestMemory(clock.now_ms),

@@ -153,6 +153,13 @@ _METERS = [
         {"what": ("requests", "bytes", "turns", "slow", "evicted", "answers", "unread")},
     ),
     Meter(
+        "breakers_addresses_examined_total",
+        "addresses",
+        ("api",),
+        "addresses of channels that apprise was to look at; unknown: not found out in time; refused: beyond a bound",
+        {"outcome": ("fine", "bad", "unknown", "refused")},
+    ),
+    Meter(
         "breakers_port_refused_total",
         "requests or connections",
         ("api",),
