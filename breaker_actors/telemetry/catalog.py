@@ -153,6 +153,14 @@ _METERS = [
         {"what": ("requests", "bytes", "turns", "slow", "evicted", "answers", "unread")},
     ),
     Meter(
+        "breakers_memories_cut_total",
+        "projects",
+        ("api",),
+        "projects of which a replica forgot what it had remembered of their series, since all hold too much and their"
+        " organisation most; their next requests cost more. series: what became of each; decoders: how it is spelled",
+        {"what": ("series", "decoders")},
+    ),
+    Meter(
         "breakers_addresses_examined_total",
         "addresses",
         ("api",),
