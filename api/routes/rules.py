@@ -22,6 +22,7 @@ from api.context.current import (
     remark,
     spend_reads,
 )
+from api.context.examining import examine
 from api.context.fields import sent_fields
 from api.context.replica import replica
 from api.rules.comparing import Comparison, compared, drifted
@@ -34,7 +35,6 @@ from api.wire.requests_rules import BODY_BYTES_MAX, RulesDocument, rules_documen
 from api.wire.responses_rules import RuleChange, RulesAdopted, RulesApplied, RulesPlan
 from breaker_actors.errors import Invalid
 from breaker_actors.notify.channels.config import ADDRESS_KEYS
-from breaker_actors.notify.model import Destination
 from breaker_actors.store.rows import AuditFilter, ChannelRow, ProjectRow, ProjectRules, RulesChange
 
 blueprint = Blueprint("rules", __name__, url_prefix="/v1/projects/<project_id>")
@@ -181,13 +181,17 @@ async def _asked(project: ProjectRow) -> Asked:
 
 
 async def _examine(project: ProjectRow, asked: Asked, comparison: Comparison) -> None:
-    """Refuses an address that the library of a channel's kind can't read."""
-    for match, row in comparison.wanted:
-        if not isinstance(row, ChannelRow) or row == match.row or match.name in asked.unset:
-            continue
-        to = Destination(channel_id="", kind=row.channel, config=row.config, org_id=project.org_id)
-        if problem := await replica().sender.examine(to):
-            place = f"channels.{match.name}.config.{ADDRESS_KEYS[row.channel]}"
+    """Refuses an address that the library of a channel's kind can't read. Raises Overloaded where there are too many to
+    look at."""
+    new = [
+        (match.name, row)
+        for match, row in comparison.wanted
+        if isinstance(row, ChannelRow) and row != match.row and match.name not in asked.unset
+    ]
+    problems = await examine(project, [(row.channel, row.config) for _, row in new])
+    for (name, row), problem in zip(new, problems, strict=True):
+        if problem:
+            place = f"channels.{name}.config.{ADDRESS_KEYS[row.channel]}"
             raise Invalid(f"{place} {problem}", {place: problem})
 
 

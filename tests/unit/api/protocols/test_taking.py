@@ -342,9 +342,11 @@ def many(first: int, n: int) -> list[Series]:
     return [make_series("m", {"n": str(number)}, "gauge") for number in range(first, first + n)]
 
 
-def judged(outcomes: SeriesOutcomes, plan: MappingPlan, series: Sequence[Series], project: str = "p") -> Any:
+def judged(
+    outcomes: SeriesOutcomes, plan: MappingPlan, series: Sequence[Series], project: str = "p", org: str = "o"
+) -> Any:
     """Outcomes, and how many series had to be judged."""
-    steps = list(outcomes.judging(project, plan, series))
+    steps = list(outcomes.judging(org, project, plan, series))
     assert steps[-1] is not None
     return steps[-1], len(steps) - 1
 
@@ -391,7 +393,7 @@ def test_what_a_request_had_no_effort_left_for_is_judged_the_next_time(monkeypat
 def test_requests_at_once_share_what_their_project_knows() -> None:
     """However their steps alternate, the first request of a project included."""
     outcomes, plan = SeriesOutcomes(Monotonic()), plan_of(MappingTo(router=ROUTER, series_max=4))
-    one, other = (outcomes.judging("p", plan, many(first, 3)) for first in (0, 10))
+    one, other = (outcomes.judging("o", "p", plan, many(first, 3)) for first in (0, 10))
     found: list[Outcome] = []
     for _ in range(4):
         for steps in (one, other):
@@ -402,7 +404,7 @@ def test_requests_at_once_share_what_their_project_knows() -> None:
 def test_an_older_plan_takes_no_place() -> None:
     """A request that began before a change ends by what it knew; the next ones go by the newer plan's."""
     outcomes, old, new = SeriesOutcomes(Monotonic()), plan_of(MappingTo(router=ROUTER)), plan_of()
-    slow = outcomes.judging("p", old, many(0, 2))
+    slow = outcomes.judging("o", "p", old, many(0, 2))
     next(slow)
     assert judged(outcomes, new, many(0, 2))[1] == 2
     assert [found for found in slow if found]
@@ -439,11 +441,13 @@ def test_series_that_became_samples_are_forgotten_where_they_are_many(monkeypatc
     assert judged(outcomes, plan, many(0, 101))[1] == 101
 
 
-def test_many_projects_share_so_many_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that was asked for longest ago is judged anew."""
+def test_an_organisation_with_many_projects_forgets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of them ask, and however often: those of another organisation stay known."""
     monkeypatch.setattr(series_outcomes, "HELD_MAX", 1_000)
     outcomes, plan = SeriesOutcomes(Monotonic()), plan_of()
-    for n in range(6):
+    judged(outcomes, plan, many(0, 199), "quiet", "other")
+    for n in range(20):
         judged(outcomes, plan, many(0, 199), f"p{n}")
-    assert [judged(outcomes, plan, many(0, 199), f"p{n}")[1] for n in (5, 4, 3, 2)] == [0, 0, 0, 0]
-    assert judged(outcomes, plan, many(0, 199), "p0")[1] == 199
+    assert judged(outcomes, plan, many(0, 199), "quiet", "other")[1] == 0
+    assert outcomes.of.weight <= 1_000
+    assert outcomes.of.cut == 16
