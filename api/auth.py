@@ -16,12 +16,13 @@ from breaker_actors.errors import Forbidden, NotFound, Unauthorized
 from breaker_actors.store.rows import KeyKind, KeyRow, ProjectRow
 from breaker_actors.store.secrets import KEY_PREFIXES
 
-Right = Literal["manage", "read_runtime", "edit_metadata", "operate", "ingest"]
+Right = Literal["manage", "read_rules", "read_runtime", "edit_metadata", "operate", "ingest"]
 
 RIGHTS: dict[KeyKind, frozenset[Right]] = {
-    "user": frozenset({"manage", "read_runtime"}),
-    "admin": frozenset({"manage", "read_runtime", "edit_metadata", "operate"}),
+    "user": frozenset({"manage", "read_rules", "read_runtime"}),
+    "admin": frozenset({"manage", "read_rules", "read_runtime", "edit_metadata", "operate"}),
     "project": frozenset({"read_runtime"}),
+    "reader": frozenset({"read_rules", "read_runtime"}),
     "ingest": frozenset({"ingest"}),
 }
 
@@ -68,7 +69,7 @@ def project_in_scope(key: KeyRow, project: ProjectRow | None) -> ProjectRow:
     """The project, if the key reaches it; otherwise it might as well not exist."""
     if project is None or project.org_id != key.org_id:
         raise NotFound("There is no such project.")
-    if key.kind in ("project", "ingest") and key.project_id != project.id:
+    if key.kind in ("project", "reader", "ingest") and key.project_id != project.id:
         raise NotFound("There is no such project.")
     return project
 

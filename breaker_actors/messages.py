@@ -203,6 +203,7 @@ class BreakerAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """The record, or what is stored beside it, is not what was written."""
     aside: bool = False
     """How far the breaker has read is not known: it is given, and stands still."""
+    org_id: str = ""
 
 
 class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,7 @@ def make_store(settings: Settings) -> SqlStore:
         keys=settings.keys_per_org_max,
         mutes=settings.mutes_per_project_max,
         mappings=settings.mappings_per_project_max,
+        full_projects=settings.org_full_projects,
     )
     box = make_box(settings)
     most = settings.breakers_per_project_max

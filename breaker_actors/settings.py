@@ -157,6 +157,12 @@ class Settings(BaseSettings):
         604_800_000, ge=60_000, description="a mute without windows that matched no breaker for so long ends itself"
     )
     projects_per_org_max: int = Field(1_000, ge=1, description="projects of one organisation; more is 422")
+    org_full_projects: int = Field(
+        10,
+        ge=1,
+        description="an organisation keeps as much of configuration, events and deliveries as so many projects may,"
+        " however many it has",
+    )
     workspaces_per_org_max: int = Field(1_000, ge=1, description="workspaces of one organisation; more is 422")
     keys_per_org_max: int = Field(
         10_000, ge=3, description="API keys of one organisation, those of its projects included; more is 422"
@@ -202,6 +208,12 @@ class Settings(BaseSettings):
     )
     rate_tests_per_minute: int = Field(
         10, ge=0, description="test notifications of one project, and of one key, a minute; 0 is no limit"
+    )
+    rate_examined_per_minute: int = Field(
+        1_200,
+        ge=0,
+        description="addresses of one project's channels that apprise looks at a minute, as plans and creates have it;"
+        " 0 is no limit",
     )
     rate_ingest_per_s: int = Field(
         0, ge=0, description="ingest requests a second of one project, and of each ingest token; 0 is no limit"

@@ -24,6 +24,7 @@ KEYS = {
     "user_key": "user",
     "admin_key": "admin",
     "project_key": "project",
+    "reader_key": "reader",
     "ingest_token": "ingest token",
     "ingest_password": "ingest token",
     "signature": "signature",

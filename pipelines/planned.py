@@ -8,22 +8,26 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import polars as pl
 
 from breaker_actors.clock import rfc3339
 from breaker_actors.core.model import Rule
 from breaker_actors.errors import Invalid, LogDamaged, NotFound, Unavailable
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry import logs
+from breaker_actors.text.counting import counted
 from pipelines.backtest import Backtest, BacktestWarning, backtest
 from pipelines.candidates import Candidate
 from pipelines.recorded import Asked, Recorded, gathered, of_breaker, of_router
-from pipelines.replay.run import Run
-from pipelines.report.page import page_of
+from pipelines.replay.run import NO_SAMPLE, Run
+from pipelines.replay.scoring import Labelled
+from pipelines.report.page import pages_of
 from pipelines.sources.atomic_files import replacing
 from pipelines.sources.together import Alike, Together
 
@@ -63,10 +67,10 @@ def consequences(
     One that is to be made has nothing before: None.
     What breakers got alike is read once for all of them. A process of ours holds a chunk of one reading; where there is
     much to read there is one for each processor. `report`: writes a page of each there, beside one another where there
-    are several; then each is read by itself. `progress` hears how many are done. Raises Invalid."""
+    are several; what they show is read a second time. `progress` hears how many are done. Raises Invalid."""
     look = partial(_looked, project_id, settings, span_ms, report is not None)
     found = dict[int, Consequence]()
-    for those in _each(look, _works(changed, project_id, settings, span_ms, report is not None)):
+    for those in _each(look, _works(changed, project_id, settings, span_ms)):
         for number, one in those:
             found[number] = one
             progress(len(found))
@@ -79,10 +83,10 @@ def consequences(
     return rows
 
 
-def _works(changed: Sequence[Changed], project_id: str, settings: Settings, span_ms: int, drawn: bool) -> list[Work]:
-    """Those that got the same samples together, the others one by one. A page reads the samples of its own breaker."""
+def _works(changed: Sequence[Changed], project_id: str, settings: Settings, span_ms: int) -> list[Work]:
+    """Those that got the same samples together, the others one by one."""
     asked = [Asked(one.breaker_id, one.router_id, one.rule.metric) for one in changed]
-    shared = [] if drawn or len(changed) < 2 else gathered(project_id, asked, settings, span_ms)
+    shared = [] if len(changed) < 2 else gathered(project_id, asked, settings, span_ms)
     works = [Work(alike, tuple((n, changed[n]) for n in alike.numbers)) for alike in shared]
     apart = set(range(len(changed))) - {n for alike in shared for n in alike.numbers}
     return works + [Work(None, ((n, changed[n]),)) for n in sorted(apart)]
@@ -115,14 +119,25 @@ def _looked(project_id: str, settings: Settings, span_ms: int, drawn: bool, work
     """What comes of its rules: in one reading, or one by one where that can't tell of each."""
     if work.alike is not None:
         try:
-            return _together(work.alike, work.rules, settings)
+            return _together(work.alike, work.rules, settings, drawn)
         except (Invalid, LogDamaged):
             pass  # too few samples, too much memory: each tells its own
     return [(n, _consequence(project_id, settings, span_ms, drawn, one)) for n, one in work.rules]
 
 
-def _together(alike: Alike, rules: Sequence[tuple[int, Changed]], settings: Settings) -> list[Found]:
-    """Each breaker itself, where there is one, and as it is planned, in one reading."""
+@dataclass(slots=True)
+class Pair:
+    """What came of one changed rule, and of the breaker itself where there is one: what a page shows."""
+
+    given: list[Run]
+    runs: list[Run]
+    windows: list[Labelled] | None = None
+    sweep: pl.DataFrame | None = None
+
+
+def _together(alike: Alike, rules: Sequence[tuple[int, Changed]], settings: Settings, drawn: bool) -> list[Found]:
+    """Each breaker itself, where there is one, and as it is planned, in one reading; and one more where pages of them
+    are `drawn`."""
     rows, tried = {row.id: row for row in alike.rows}, list[Candidate]()
     for _, one in rules:
         hears = one.breaker_id if one.breaker_id in alike.hears else None
@@ -132,12 +147,15 @@ def _together(alike: Alike, rules: Sequence[tuple[int, Changed]], settings: Sett
         if one.breaker_id is not None:
             tried.append(replace(itself, rule=rows[one.breaker_id].rule))
         tried.append(replace(itself, name=f"{one.name} (planned)", follows_log=False))
-    runs = iter(_backtest(tried, Together(alike, settings)).given)
-    found = []
-    for number, one in rules:
-        mine = [next(runs) for _ in range(1 if one.breaker_id is None else 2)]
-        found.append((number, (_row(one.name, mine), "")))
-    return found
+    source = Together(alike, settings)
+    runs = iter(_backtest(tried, source).given)
+    pairs = [[next(runs) for _ in range(1 if one.breaker_id is None else 2)] for _, one in rules]
+    pages = [""] * len(rules)
+    if drawn:
+        shown = [(one.name, Pair(pair, pair)) for (_, one), pair in zip(rules, pairs, strict=True)]
+        pages = pages_of(shown, source, window_samples_max=source.window_samples_max)
+    told = zip(rules, pairs, pages, strict=True)
+    return [(number, (_row(one.name, pair), page)) for (number, one), pair, page in told]
 
 
 def _consequence(project_id: str, settings: Settings, span_ms: int, drawn: bool, one: Changed) -> Consequence:
@@ -145,8 +163,10 @@ def _consequence(project_id: str, settings: Settings, span_ms: int, drawn: bool,
     try:
         run, source = _replayed(one, project_id, settings, span_ms)
     except (Invalid, LogDamaged, NotFound) as error:
-        return {"breaker": one.name, "told": f"no samples to try it on: {error}"}, ""
-    return _row(one.name, run.given), page_of(run, source) if drawn else ""
+        _, none, unread = str(error).partition(NO_SAMPLE)
+        return {"breaker": one.name, "told": f"no samples to try it on{unread if none else f': {error}'}"}, ""
+    pages = pages_of([(one.name, run)], source, window_samples_max=source.window_samples_max) if drawn else [""]
+    return _row(one.name, run.given), pages[0]
 
 
 def _replayed(one: Changed, project_id: str, settings: Settings, span_ms: int) -> tuple[Backtest, Recorded]:
@@ -173,9 +193,10 @@ def _row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     trips = [one.tally.trips for one in runs]
     opened = [one.tally.time_in.get("open", 0) for one in runs]
     first = next((ms for ms, state in after.tally.course if state == "open"), None)
-    told = f"{'tripped' if trips[1:] else 'would have tripped'} {' -> '.join(map(str, trips))} times"
+    times = " -> ".join([*map(str, trips[:-1]), counted(trips[-1], "time")])
+    told = f"{'tripped' if trips[1:] else 'would have tripped'} {times}"
     told += "" if first is None else f", first {rfc3339(first)}"
-    told += f", open {' -> '.join(map(_minutes, opened))}, {after.samples:,} samples"
+    told += f", open {' -> '.join(map(_minutes, opened))}, {counted(after.samples, 'sample')}"
     return {
         "breaker": name,
         "trips_before": trips[0] if trips[1:] else None,

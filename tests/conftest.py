@@ -16,6 +16,7 @@ from tests.support import postgres, routes, workers
 from tests.support.fresh import statements_compiled_once
 from tests.support.workers import (
     pytest_cmdline_main,
+    pytest_collection,
     pytest_collection_modifyitems,
     pytest_runtest_protocol,
     pytest_xdist_make_scheduler,
@@ -23,13 +24,14 @@ from tests.support.workers import (
 
 __all__ = (
     "pytest_cmdline_main",
+    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_runtest_protocol",
     "pytest_xdist_make_scheduler",
 )
 
 workers.keep_bytecode()
-routes.remember_builders()
+routes.remember_compiled()
 
 
 @pytest.fixture(scope="session")

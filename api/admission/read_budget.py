@@ -1,4 +1,5 @@
-"""How much lists and batches may tell of one project: a budget of things, since requests cost as much as they list.
+"""How much lists and batches may tell of one project: a budget of things, since requests cost as much as they list. And
+how many addresses of its channels are looked at, likewise.
 
 Whatever is left grants a whole answer, however large; what was too much is waited for by the next one. So an answer is
 never refused for its size, and a project that polls all it has once a second is never refused.
@@ -11,6 +12,8 @@ from collections import OrderedDict
 from breaker_actors.settings import Settings
 
 PROJECTS_MAX = 10_000
+EXAMINED_BURST = 200
+"""Addresses looked at at once in any case: a plan of all channels that a project may have, and its apply."""
 SETTING = "BREAKERS_RATE_READS_PER_S"
 
 
@@ -29,6 +32,12 @@ class ReadBudget:
         """Each replica grants its part of the rate, and all things of a project twice at once."""
         per_s = settings.rate_reads_per_s / settings.replicas
         return cls(per_s, max(per_s, 2 * settings.breakers_per_project_max))
+
+    @classmethod
+    def of_examined(cls, settings: Settings) -> ReadBudget:
+        """The same of addresses, of which a minute's part may come at once."""
+        per_minute = settings.rate_examined_per_minute / settings.replicas
+        return cls(per_minute / 60, max(per_minute, EXAMINED_BURST))
 
     def spend(self, project_id: str, n: int, now_s: float, sure: bool = False) -> float:
         """Counts `n` things if anything is left, and returns 0; else in how many seconds there will be. `sure`: they

@@ -16,6 +16,7 @@ import typer
 from api.cli.errors import one_line_errors
 from api.cli.named import BEGINNING, begun_id, project_id_of
 from api.cli.output import note, put, put_records
+from api.cli.project_edit import edit_project
 from api.cli.store_access import BY, AsJson, DataDir, on_store
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Make, list and revoke API keys.")
 orgs = typer.Typer(name="orgs", no_args_is_help=True, help="Make and list organisations.")
-projects = typer.Typer(name="projects", no_args_is_help=True, help="List projects.")
+projects = typer.Typer(name="projects", no_args_is_help=True, help="List and change projects.")
+
+projects.command("edit")(edit_project)
 
 KEY_TITLES = ("id", "kind", "key_prefix", "project_id", "name", "last_used_at")
 PROJECT = "BREAKERS_PROJECT"
 KeysProject = Annotated[
-    str | None, typer.Option(help=f"Name or id of the project, for a project key or ingest token; default: {PROJECT}.")
+    str | None, typer.Option(help=f"Name or id of the project, for a key of one project; default: {PROJECT}.")
 ]
 Org = Annotated[str | None, typer.Option(help="Id of the organisation; not needed while there is one only.")]
 
@@ -42,6 +45,7 @@ class Kind(StrEnum):
     user = "user"
     admin = "admin"
     project = "project"
+    reader = "reader"
     ingest = "ingest"
 
 
@@ -135,9 +139,9 @@ def list_projects(org: Org = None, json: AsJson = False, data_dir: DataDir = Non
 
 def _project_of(kind: Kind, project: str | None, data_dir: Path | None) -> str | None:
     """The id of the project that a key is for. Raises Invalid."""
-    if kind not in (Kind.project, Kind.ingest):
+    if kind not in (Kind.project, Kind.reader, Kind.ingest):
         if project is not None:
-            raise Invalid("--project goes with --kind project or ingest, and only with them")
+            raise Invalid("--project goes with --kind project, reader or ingest, and only with them")
         return None
     if not (wanted := project or os.environ.get(PROJECT)):
         raise Invalid(f"say --project NAME, or set {PROJECT}: a key of kind {kind.value} is for one project")

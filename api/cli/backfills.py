@@ -14,6 +14,7 @@ from api.cli.output import put, put_json, put_table
 from api.cli.store_access import AsJson, DataDir, Project, on_store, settings_of
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid
+from breaker_actors.text.counting import counted
 from breaker_actors.text.escaping import for_terminal
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def remove_run(
     if json:
         put_json({"run_id": run, "project_id": project_id, "events": events, "files": files, "live_samples_left": live})
         return
-    put(f"removed run {run}: {events:,} events, {files:,} files of samples")
+    put(f"removed run {run}: {counted(events, 'event')}, {counted(files, 'file')} of samples")
     if live:
-        put(f"{live:,} samples were ingested as live ones, and stay")
+        put(f"{counted(live, 'sample')} ingested as live: left as {'it is' if live == 1 else 'they are'}")
 
 
 def _shown(run: Run) -> dict[str, Any]:

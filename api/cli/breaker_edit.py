@@ -13,6 +13,7 @@ from api.cli.breaker_client import DataDir, Insecure, Project, Url, WhichBreaker
 from api.cli.errors import one_line_errors
 from api.cli.json_file import read_object
 from api.cli.output import note, put, put_json
+from api.cli.spans import ask_at_once
 from api.cli.store_access import AsJson
 from breaker_actors.core import rule_remarks
 from breaker_actors.core.rule_fields import FIELDS, PARAMS, RuleField
@@ -21,6 +22,8 @@ from breaker_actors.errors import Invalid
 from breaker_actors.text.escaping import for_terminal
 
 RULE_FIELDS = frozenset(field.name for field in FIELDS)
+NEEDED = ("metric", "kind", "op", "threshold")
+"""What a rule can't do without."""
 WORDS_SHOWN = 4
 """So many words of a field are listed in its usage."""
 
@@ -99,7 +102,9 @@ def create(
         more = [] if router is None else [client.router_id(router)]
         fields = _fields(file, flags, {}) | ({} if name is None else {"name": name})
         if "name" not in fields:
-            raise Invalid("say how the breaker is to be named: breakers create NAME ...")
+            missing = ", ".join(f"--{name}" for name in NEEDED if name not in fields)
+            named = "say how the breaker is to be named: breakers create NAME ..."
+            ask_at_once({named: False, f"say {missing}": not missing})
         _ask(fields, yes)
         fields |= {} if shadow_of is None else {"shadow_of": client.find(shadow_of)["id"]}
         fields |= {"mode": "observe"} if observe else {}

@@ -165,7 +165,8 @@ def _move(operator: Operator, most: int, quiet: bool) -> tuple[int, int]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as bar:
+    console = Console(stderr=True, quiet=quiet)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("moving", total=None)
         moved, left = 0, 1
         while left and moved < most:

@@ -18,6 +18,7 @@ from api.cli.sample_options import AsJson, Columns, check_folder, renamed
 from api.cli.store_access import DataDir, Project, on_store, settings_of
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid, Unavailable
+from breaker_actors.text.counting import counted
 
 if TYPE_CHECKING:
     from breaker_actors.settings import Settings
@@ -310,11 +311,16 @@ def _show(shown: dict[str, Any], json: bool, dry_run: bool) -> None:
     if shown["first_ms"] is not None:
         first, last = (rfc3339(shown[name]) for name in ("first_ms", "last_ms"))
         put(f"samples from {first} to {last}")
-    put(f"{shown['routers']:>14,} routers")
+    _put_count(shown["routers"], "router")
     if not dry_run:
-        put(f"{shown['events']:>14,} events")
+        _put_count(shown["events"], "event")
     if shown.get("rejects"):
         put(f"wrote {shown['rejects']}")
+
+
+def _put_count(count: int, noun: str) -> None:
+    number, word = counted(count, noun).split(" ", 1)
+    put(f"{number:>14} {word}")
 
 
 @contextmanager

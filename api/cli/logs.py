@@ -131,7 +131,7 @@ def _transition(line: Line) -> str:
 
 def _change(line: Line) -> str:
     name = f" {line['name']}" if line.get("name") else ""
-    return f"{line.get('action')}{name} ({line.get('target_id')}) by {line.get('who')}"
+    return f"{line.get('action')}{name} ({line.get('target_id')}) by {line.get('who_name') or line.get('who')}"
 
 
 def _put_text(line: Line) -> None:

@@ -16,6 +16,7 @@ from api.cli.spans import OPS, matchers_of
 from api.cli.store_access import AsJson
 from breaker_actors.errors import Invalid
 from breaker_actors.store.mappings.model import LABEL, RESOURCE
+from breaker_actors.text.counting import counted
 
 mappings = typer.Typer(
     name="mappings", no_args_is_help=True, help="Say what becomes of series of OTLP, Prometheus and StatsD."
@@ -237,7 +238,7 @@ def replace(
     if json:
         put_json(found)
     else:
-        put(f"{'replaced' if found['changed'] else 'unchanged'}: {found['count']} mappings")
+        put(f"{'replaced' if found['changed'] else 'unchanged'}: {counted(found['count'], 'mapping')}")
 
 
 @mappings.command("preview")

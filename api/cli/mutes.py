@@ -13,7 +13,7 @@ from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Ur
 from api.cli.errors import one_line_errors
 from api.cli.named import BEGINNING, begun_id, is_id
 from api.cli.output import note, put, put_json, put_table
-from api.cli.spans import OPS, Match, matchers_of, moment, show_preview, span_ms
+from api.cli.spans import OPS, Match, ask_at_once, matchers_of, moment, show_preview, span_ms
 from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import BreakersError, Invalid
@@ -82,8 +82,14 @@ def mute(
         if preview:
             show_preview(client.preview_mute(fields), json)
             return
-        if changed is None and comment is None:
-            raise Invalid("say --comment: all who hear of what was held read why")
+        if changed is None:
+            ask_at_once(
+                {
+                    "say --match FIELD=VALUE or --all": bool(fields),
+                    "say --for SPAN, --until TIME or --window": bool(span or until or window),
+                    "say --comment: all who hear of what was held read why": comment is not None,
+                }
+            )
         fields |= _when(span, until, start, SystemClock().now_ms()) | ({} if comment is None else {"comment": comment})
         fields |= {} if window is None else {"windows": [_window(text) for text in window]}
         fields |= {} if zone is None else {"zone": zone}

@@ -9,7 +9,7 @@ import typer
 from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, WhichBreaker, open_client
 from api.cli.errors import one_line_errors
 from api.cli.output import put, put_json, put_table
-from api.cli.spans import UNTIL_HELP, Match, ends_ms, matchers_of, show_preview
+from api.cli.spans import UNTIL_HELP, Match, ask_at_once, ends_ms, matchers_of, show_preview
 from api.cli.store_access import AsJson, instant
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import ConfirmationNeeded, Invalid
@@ -64,8 +64,12 @@ def override(
     runs on underneath."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         many = matchers_of(match, everything)
-        if (name is None) == (not many):
-            raise Invalid("name a breaker, or say --match or --all")
+        needed = {"name a breaker, or say --match or --all": (name is None) != (not many)}
+        if not end and not preview:
+            kinds = opened + closed + (throttle is not None)
+            needed |= {"say one of --open, --closed, --throttle SHARE and --end": kinds == 1}
+            needed |= {"say --reason: others will ask why": reason is not None}
+        ask_at_once(needed)
         if preview:
             show_preview(client.preview_overrides(many or _only(client, name)), json)
             return
@@ -174,11 +178,7 @@ def _fields(
     until: str | None,
     ramp: bool,
 ) -> dict[str, Any]:
-    """The body of a request for an override. Raises Invalid."""
-    if opened + closed + (throttle is not None) != 1:
-        raise Invalid("say one of --open, --closed, --throttle SHARE and --end")
-    if reason is None:
-        raise Invalid("say --reason: others will ask why")
+    """The body of a request for an override of one of three kinds. Raises Invalid."""
     fields: dict[str, Any] = {"reason": reason}
     fields["kind"] = "force_open" if opened else "force_closed" if closed else "throttle"
     if throttle is not None:

@@ -47,6 +47,10 @@ class ProjectClient(ServiceClient):
         rows = self._items("projects", self._ask("GET", "/v1/projects"))
         return str(self._one("project", self._wanted, rows)["id"])
 
+    def change_project(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Changes fields of the project; what became of it."""
+        return heeded(self._ask("PATCH", f"/v1/projects/{self.project_id()}", fields))
+
     def overrides(self) -> list[dict[str, Any]]:
         """The overrides in force, the one that ends first first."""
         return self._items("overrides", self._ask("GET", self.path("overrides")))

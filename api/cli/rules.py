@@ -18,10 +18,11 @@ from api.cli.errors import FAILED
 from api.cli.history import bars
 from api.cli.output import note, put, put_json, put_script
 from api.cli.spans import span_ms
-from api.cli.store_access import AsJson, log_to_stderr, settings_of
+from api.cli.store_access import AsJson, log_to_stderr
 from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.errors import BreakersError, Invalid
+from breaker_actors.text.counting import counted
 
 if TYPE_CHECKING:
     from breaker_actors.settings import Settings
@@ -138,7 +139,7 @@ def plan(
     with _told(read):
         if report is not None and backtest is None:
             raise Invalid("--report shows what --backtest finds: give both")
-        settings = None if backtest is None else _of_service(data_dir)
+        settings = None if backtest is None else _settings_of_samples(data_dir)
         document = _document_as_far(paths, read)
         with open_client(url, project, data_dir, insecure_http) as client:
             planned = client.plan_rules(document)
@@ -183,7 +184,7 @@ def apply(
     else:
         if yes:  # else they were shown when it was asked
             _show_changes(done["changes"])
-        put(f"applied: {done['count']} changes" if done["changed"] else "nothing to do")
+        put(f"applied: {counted(done['count'], 'change')}" if done["changed"] else "nothing to do")
 
 
 def adopt(
@@ -307,16 +308,10 @@ def _refuse_nobody(owner: str, exported: Mapping[str, Any]) -> None:
         raise Invalid(f"the owner {owner!r} declares nothing here: say whose files are meant with --owner")
 
 
-def _of_service(data_dir: Path | None) -> Settings:
-    """The settings of a service's data. Raises Invalid where there is none: nothing is made there."""
-    from breaker_actors.persistence import check_in_use
+def _settings_of_samples(data_dir: Path | None) -> Settings:
+    from api.cli.planning import settings_of_samples
 
-    settings = settings_of(data_dir, whole=True)
-    try:
-        check_in_use(settings)
-    except Invalid as error:
-        raise Invalid(f"--backtest reads what the service keeps; {error}: give --data-dir, or run it there") from None
-    return settings
+    return settings_of_samples(data_dir)
 
 
 def _show(planned: Mapping[str, Any], as_json: bool) -> None:
@@ -372,23 +367,10 @@ def _consequences(
     report: Path | None,
     as_json: bool,
 ) -> list[dict[str, Any]]:
-    from pipelines.planned import Changed, consequences
+    from api.cli.planning import changed_rules
+    from pipelines.planned import consequences
 
-    changes = [change for change in planned["changes"] if change["act"] in ("create", "update", "adopt")]
-    there = {(change["kind"], change["name"]): change["id"] for change in changes if change["act"] != "create"}
-    of_router = {
-        name: there["routers", one.name]
-        for one in read.routers.values()
-        if there.get(("routers", one.name)) is not None
-        for name in one.fields.get("breakers", ())
-    }
-    changed = [
-        Changed(name, there.get(("breakers", name)), rule, of_router.get(name, ""))
-        for change in changes
-        if change["kind"] == "breakers"
-        if (rule := read.breakers[name := change["name"]].rule) is not None
-        if there.get(("breakers", name)) is not None or name in of_router
-    ]
+    changed = changed_rules(planned, read)
     log_to_stderr()
     with bars(as_json) as tell:
         told = partial(tell, "rules tried on samples", total=len(changed))

@@ -11,6 +11,7 @@ from api.cli.errors import FAILED, one_line_errors
 from api.cli.output import note, put, put_json
 from api.cli.sample_options import check_folder
 from api.cli.store_access import AsJson, DataDir, log_to_stderr, settings_of
+from breaker_actors.text.counting import counted
 from breaker_actors.text.escaping import for_rich
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def _show(run: TestRun, coverage: bool, verbose: bool) -> None:
         _show_mutants(console, run)
     failed = len(run.failures)
     colour = "red" if failed else "green"
-    console.print(f"[{colour}]{len(run.outcomes)} tests: {len(run.outcomes) - failed} passed, {failed} failed[/]")
+    tests, passed = counted(len(run.outcomes), "test"), len(run.outcomes) - failed
+    console.print(f"[{colour}]{tests}: {passed} passed, {failed} failed[/]")
 
 
 def _titled(one: Outcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from api.cli.output import put, put_json
 from breaker_actors.clock import unix_ms
 from breaker_actors.errors import Invalid
+from breaker_actors.text.counting import counted
 
 UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 OPS = {"=": "=", "!=": "!=", "~": "glob"}
@@ -41,6 +43,12 @@ def matchers_of(match: list[str] | None, everything: bool) -> dict[str, Any]:
     if everything:
         return {"all": True, "matchers": matchers}
     return {"matchers": matchers, "all": False} if matchers else {}
+
+
+def ask_at_once(given: Mapping[str, bool]) -> None:
+    """Raises Invalid, which asks for all that is not given."""
+    if missing := [words for words, there in given.items() if not there]:
+        raise Invalid("; ".join(missing))
 
 
 def ends_ms(span: str | None, until: str | None, now_ms: int) -> int | None:
@@ -82,6 +90,6 @@ def show_preview(found: dict[str, Any], json: bool) -> None:
     if json:
         put_json(found)
         return
-    put(f"matches {found['matches']} breakers, {found['open']} open now")
+    put(f"matches {counted(found['matches'], 'breaker')}, {found['open']} open now")
     for name in found["breakers"]:
         put(f"  {name}")

@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from breaker_actors.text.counting import counted
 from breaker_actors.text.escaping import for_rich, for_terminal
 
 PIPE_WIDTH = 160
@@ -85,7 +86,8 @@ def _faults(status: dict[str, Any]) -> list[Text]:
                 " samples are refused until it gets there, or breakers recover --ahead"
             )
         if count := actor.get("ahead"):
-            lines.append(f"{actor['name']}: {count} breakers are ahead of the clock: samples of now do not count there")
+            ahead = f"{counted(count, 'breaker')} {'is' if count == 1 else 'are'} ahead of the clock"
+            lines.append(f"{actor['name']}: {ahead}: samples of now do not count there")
         if doubted := actor.get("clock_doubted_ms"):
             lines.append(
                 f"{actor['name']}: the clock stepped ahead by {_span(doubted)}, believed if that lasts a minute"

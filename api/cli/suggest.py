@@ -28,7 +28,10 @@ Rule = Annotated[
 Metric = Annotated[str | None, typer.Option(help="Of which metric, where there is no rule and samples name several.")]
 Budget = Annotated[float, typer.Option(min=0, help="Without --windows: how many incidents a week are borne.")]
 Settings = Annotated[int, typer.Option(min=1, max=100_000, help="With --windows: how many settings are looked at.")]
-Out = Annotated[Path | None, typer.Option(help="Write the breakers here, as a file of rules in YAML.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write the breakers here, as a file of rules: in JSON where it ends in .json, else in YAML."),
+]
 
 
 def suggest(
@@ -54,6 +57,7 @@ def suggest(
     """
     with one_line_errors():
         from pipelines.sources.atomic_files import replacing
+        from pipelines.sources.files import COMMAND
         from pipelines.suggest.suggestion import suggest as run_suggest
 
         for path in filter(None, (out, report)):
@@ -70,12 +74,13 @@ def suggest(
             sort=sort,
             time_unit=time_unit,
             memory_mb=memory_mb,
+            words=COMMAND,
         )
         if report is not None and found.rules:
             found.report(report)
         if out is not None and found.rules:
             with replacing(out) as path:
-                path.write_text(found.yaml, encoding="utf-8")
+                path.write_text(found.json if out.suffix.lower() == ".json" else found.yaml, encoding="utf-8")
         if json:
             put_json(found.to_dict())
         else:

@@ -19,6 +19,7 @@ from api.cli.history import bars
 from api.cli.output import note, put, put_json, put_table
 from api.cli.store_access import AsJson, DataDir, log_to_stderr, settings_of
 from breaker_actors.messages import Fault, MoreFaults
+from breaker_actors.text.counting import counted
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -78,15 +79,16 @@ def _show(report: Report) -> None:
     for more in report.more:
         whose = f" of project {more.project_id}" if more.project_id else ""
         put(f"and {more.count:,} more of kind {more.kind}{whose}")
-    told = f"{report.logs} logs with {report.records:,} records, {report.breakers} breakers with {report.moves:,}"
-    put(f"{told} transitions by their logs")
+    told = f"{counted(report.logs, 'log')} with {counted(report.records, 'record')}, "
+    moves = counted(report.moves, "transition")
+    put(f"{told}{counted(report.breakers, 'breaker')} with {moves} by their logs")
     for reason, count in sorted(report.passed_over.items()):
-        put(f"{count} breakers not compared with their logs: {reason}")
+        put(f"{counted(count, 'breaker')} not compared with their logs: {reason}")
     if report.faults:
         by_kind = Counter(fault.kind for fault in report.faults)
         for more in report.more:
             by_kind[more.kind] += more.count
-        note(f"{by_kind.total()} faults: {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items()))}")
+        note(f"{counted(by_kind.total(), 'fault')}: {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items()))}")
     else:
         put("nothing is wrong")
 

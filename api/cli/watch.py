@@ -21,6 +21,8 @@ PAUSE_S, PAUSE_MAX_S = 0.5, 10.0
 ASKED_S = 1.0
 ATTEMPTS_MAX = 30
 """Attempts in a row without a message; about five minutes. Then the command fails."""
+DELETED = "deleted"
+HEARTBEAT = ": heartbeat"
 COLOURS = {"closed": "green", "half_open": "yellow", "open": "red"}
 
 Message = dict[str, Any]
@@ -36,15 +38,15 @@ def watch(
 ) -> None:
     """Show states as they are and as they change, until Ctrl-C. Connects again when the service goes away for a while.
 
-    A live table on a terminal, elsewhere one line for each change: time, breaker, state, allow rate."""
+    A live table on a terminal, elsewhere one line for each change: time, breaker, state, allow rate. Of a breaker that
+    is deleted the last state is `deleted`; the table leaves it out."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         wanted = None if name is None else client.find(name)["id"]
         try:
             with _screen(json) as show:
-                there = Names(client)
-                for message in changes(client):
-                    if there.has(message) and (wanted is None or there.id_of(message) == wanted):
-                        show(message | ({} if json else {"breaker": there.shown(message)}))
+                told = Told(Names(client), show, wanted, json)
+                for message in changes(client, on_heartbeat=told.look_again):
+                    told.take(message)
         except KeyboardInterrupt:
             return
 
@@ -58,16 +60,26 @@ class Names:
         self._monotonic = (clock or SystemClock()).monotonic
         self._known: dict[str, dict[str, Any]] = {}
         self._asked_s = -ASKED_S
+        self.is_sure = True
+        """Whether what `has` said last is from a list that was asked for since the message came."""
 
     def has(self, message: Message) -> bool:
         """Asks for a name that is not known, and for one that is closed, as it may have been deleted; not more than
         once in ASKED_S."""
         doubtful = message["state"] == "closed" or message["breaker"] not in self._known
-        if doubtful and self._monotonic() - self._asked_s >= ASKED_S:
-            rows = self._client.breakers()
-            self._known = {row["id"]: row for row in rows} | {row["name"]: row for row in reversed(rows)}
-            self._asked_s = self._monotonic()
+        self.is_sure = not doubtful or self._monotonic() - self._asked_s >= ASKED_S
+        if doubtful and self.is_sure:
+            self.ask()
         return message["breaker"] in self._known
+
+    def ask(self) -> None:
+        rows = self._client.breakers()
+        self._known = {row["id"]: row for row in rows} | {row["name"]: row for row in reversed(rows)}
+        self._asked_s = self._monotonic()
+
+    def still_has(self, name: str) -> bool:
+        """What the last list said."""
+        return name in self._known
 
     def id_of(self, message: Message) -> str:
         """The breaker of a message that `has` passed."""
@@ -79,19 +91,62 @@ class Names:
         return row["name"] if message["breaker"] == row["name"] else f"{row['name']} ({row['id']})"
 
 
-def changes(client: BreakerClient, sleep: Callable[[float], None] = time.sleep) -> Iterator[Message]:
-    """The states there are, then each change. Raises Unavailable when the service can't be reached at first, or for
+class Told:
+    """What was shown of each breaker by its name in the stream, so that a change is shown once, and that it went. The
+    stream says `closed` of one that went, again where it was closed before; a list of the breakers tells."""
+
+    def __init__(self, there: Names, show: Callable[[Message], None], wanted: str | None, as_json: bool) -> None:
+        """`wanted`: the id of the only breaker that is shown."""
+        self._there, self._show, self._wanted, self._as_json = there, show, wanted, as_json
+        self._last: dict[str, Message] = {}
+        self._labels: dict[str, str] = {}
+        self._doubted: dict[str, Message] = {}
+
+    def take(self, message: Message) -> None:
+        there = self._there.has(message)
+        self._doubted.pop(message["breaker"], None)
+        if not self._there.is_sure:
+            self._doubted[message["breaker"]] = message
+        self._judge(message, there)
+
+    def look_again(self) -> None:
+        """Asks once for all that came too soon after another list; nothing where there is none."""
+        if self._doubted:
+            self._there.ask()
+        for name, message in self._doubted.items():
+            self._judge(message, self._there.still_has(name))
+        self._doubted.clear()
+
+    def _judge(self, message: Message, there: bool) -> None:
+        name = message["breaker"]
+        if not there:
+            self._went(name)
+            return
+        is_wanted = self._wanted is None or self._there.id_of(message) == self._wanted
+        if not is_wanted or self._last.get(name) == message:
+            return
+        self._last[name], self._labels[name] = message, name if self._as_json else self._there.shown(message)
+        self._show(message | {"breaker": self._labels[name]})
+
+    def _went(self, name: str) -> None:
+        if self._last.pop(name, None) is not None:
+            self._show({"breaker": self._labels.pop(name), "state": DELETED, "allow_rate": None})
+
+
+def changes(
+    client: BreakerClient, sleep: Callable[[float], None] = time.sleep, on_heartbeat: Callable[[], None] = lambda: None
+) -> Iterator[Message]:
+    """The states there are, then each change; all states again after an interruption. `on_heartbeat` is called every
+    few seconds in which the stream is there. Raises Unavailable when the service can't be reached at first, or for
     ATTEMPTS_MAX attempts in a row later."""
-    known: dict[str, Message] = {}
+    known = False
     failed, pause_s = 0, PAUSE_S
     while True:
         try:
             with client.stream() as lines:
-                for message in messages(lines):
-                    failed, pause_s = 0, PAUSE_S
-                    if known.get(message["breaker"]) != message:
-                        known[message["breaker"]] = message
-                        yield message
+                for message in messages(lines, on_heartbeat):
+                    failed, pause_s, known = 0, PAUSE_S, True
+                    yield message
             reason = "the stream ended"
         except Unavailable as error:
             if not known and not failed:
@@ -105,9 +160,11 @@ def changes(client: BreakerClient, sleep: Callable[[float], None] = time.sleep) 
         pause_s = min(PAUSE_MAX_S, 2 * pause_s)
 
 
-def messages(lines: Iterable[str]) -> Iterator[Message]:
-    """The state messages of a stream; heartbeats and what is unknown are passed over."""
+def messages(lines: Iterable[str], on_heartbeat: Callable[[], None] = lambda: None) -> Iterator[Message]:
+    """The state messages of a stream; what is unknown is passed over."""
     for line in lines:
+        if line.startswith(HEARTBEAT):
+            on_heartbeat()
         if not line.startswith("data:"):
             continue
         try:
@@ -141,6 +198,8 @@ def _screen(json: bool) -> Iterator[Callable[[Message], None]]:
 
         def draw(message: Message) -> None:
             rows[message["breaker"]] = rfc3339(clock.now_ms()), message
+            if message["state"] == DELETED:
+                del rows[message["breaker"]]
             live.update(_table(rows), refresh=True)
 
         yield draw

@@ -26,6 +26,7 @@ from api.console import (
     overrides,
     overview,
     routers,
+    suggested,
     timeline,
     tried,
 )
@@ -47,6 +48,7 @@ SCREENS = (
     chart,
     edit,
     tried,
+    suggested,
 )
 """Modules whose screens hang on the blueprint."""
 BLUEPRINTS: tuple[Blueprint, ...] = (assets.blueprint, door.blueprint, live.blueprint, blueprint.blueprint)

@@ -16,6 +16,7 @@ from api.context.current import authorized_project
 from api.context.replica import replica
 from api.openapi.words import words_of
 from breaker_actors.errors import BreakersError
+from breaker_actors.text.counting import counted
 
 ACTORS_MAX = 200
 NAMED_MAX = 5
@@ -100,7 +101,8 @@ def _of_actor(actor: dict[str, Any]) -> Iterator[str]:
             " are refused until it gets there, or breakers recover --ahead"
         )
     if count := actor["ahead"]:
-        yield f"{count} breakers are ahead of the clock: samples of now do not count there."
+        ahead = f"{counted(count, 'breaker')} {'is' if count == 1 else 'are'} ahead of the clock"
+        yield f"{ahead}: samples of now do not count there."
     if doubted := actor["clock_doubted_ms"]:
         yield f"the clock stepped ahead by {span(doubted)}, believed if that lasts a minute."
     if (actor["overdue_ms"] or 0) > LATE_MS:

@@ -20,7 +20,11 @@ from breaker_actors.errors import NotFound
 from breaker_actors.store.rows import ProjectKeyKind
 
 ROWS = 50
-KINDS: dict[ProjectKeyKind, str] = {"project": "read states", "ingest": "post samples"}
+KINDS: dict[ProjectKeyKind, str] = {
+    "project": "read states",
+    "reader": "read states and rules, and plan rules",
+    "ingest": "post samples",
+}
 """What a key of each kind may do, in words."""
 
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from quart import Response, g, request, url_for
 
 from api.admission.intake import Turn
+from api.auth import RIGHTS
 from api.console.assets import address
 from api.context.current import acting_key, callers
 from api.context.replica import replica
@@ -203,7 +204,7 @@ def _common() -> dict[str, Any]:
     key = acting_key()
     return {
         "key": key,
-        "may_act": key is not None and key.kind != "project",
+        "may_act": key is not None and "manage" in RIGHTS[key.kind],
         "projects": g.get("projects", []),
         "csrf": g.get("csrf", ""),
         "now_ms": replica().clock.now_ms(),

@@ -6,6 +6,7 @@ from typing import Any
 
 from quart import g
 
+from api.auth import RIGHTS
 from api.console.asking import ask
 from api.console.looks import is_part
 from api.context.current import acting_key, authorized_project
@@ -32,7 +33,7 @@ async def managed_project(project_id: str) -> ProjectRow:
 def may_act() -> bool:
     """Whether whoever is signed in may change things, or only look at states."""
     key = acting_key()
-    return key is not None and key.kind != "project"
+    return key is not None and "manage" in RIGHTS[key.kind]
 
 
 async def projects_of() -> list[dict[str, Any]]:

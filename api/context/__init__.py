@@ -2,5 +2,5 @@
 and project. In: the parts a replica is made of, and the request that is being answered. Out: projects within the
 caller's reach, bodies, budgets, and answers told in the caller's turns.
 
-Public: `appended`, `current`, `fields`, `matched`, `payloads`, `previewing`, `receiving`, `replica`.
+Public: `appended`, `current`, `examining`, `fields`, `matched`, `payloads`, `previewing`, `receiving`, `replica`.
 """

@@ -175,6 +175,7 @@ def _let_in(key: KeyRow | None, right: auth.Right) -> KeyRow:
     allowed = auth.permit(key, right)
     proven()
     g.key_id, g.org_id, g.actor = allowed.id, allowed.org_id, allowed.name or allowed.key_prefix
+    g.rights = auth.RIGHTS[allowed.kind]
     replica().uses.note(allowed)
     return allowed
 
@@ -192,6 +193,11 @@ async def require_operator() -> None:
     key = await authenticate("operate")
     if key.org_id != await replica().accounts.operator_org():
         raise Forbidden("Only the organisation that was made at the first start may do this.")
+
+
+def may(right: auth.Right) -> bool:
+    """Whether the current request's key has another right than the one it was asked for, too."""
+    return right in cast(frozenset[auth.Right], g.rights)
 
 
 def current_key_id() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from quart import request
 from werkzeug.http import parse_options_header
@@ -19,12 +18,12 @@ from breaker_actors.errors import UnsupportedMedia
 
 Inflate = Callable[[bytes, int], Awaitable[bytes]]
 """From a body as it was sent to the plain one of so many bytes at most."""
-Decode = Callable[[bytes], Points]
-"""From a plain body to its points; raises what is wrong with it."""
+Decode = Callable[[bytes, Memory], Points]
+"""From a plain body, and what is remembered of its project's, to its points; raises what is wrong with it."""
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 V1, V2 = "prometheus.WriteRequest", "io.prometheus.write.v2.Request"
-_REMOTE_WRITE = {V1: remote_write1.decode, V2: remote_write2.decode}
+_REMOTE_WRITE: dict[str, Decode] = {V1: remote_write1.decode, V2: remote_write2.decode}
 COATS = ("", "identity", "gzip", "x-gzip")
 _METRICS = re.compile(rb'\s*\{\s*"resourceMetrics"\s*:')
 
@@ -41,20 +40,20 @@ def written_version() -> str:
     return version
 
 
-def written_decoder(version: str, memory: Memory) -> Decode:
+def written_decoder(version: str) -> Decode:
     """Reads requests of that message of remote-write."""
-    return partial(_REMOTE_WRITE[version], memory=memory)
+    return _REMOTE_WRITE[version]
 
 
-def previewed_payload(raw: bytes, memory: Memory) -> tuple[Inflate, Decode] | None:
+def previewed_payload(raw: bytes) -> tuple[Inflate, Decode] | None:
     """How a body that may be of any of the protocols is read: a snappy block is remote-write, JSON that begins with
     `resourceMetrics` is OTLP; None where it is of no protocol. Raises UnsupportedMedia."""
     if request.mimetype == PROTOBUF:
         if _coat() == "snappy" or "proto=" in request.headers.get("Content-Type", ""):
-            return unsnap, written_decoder(written_version(), memory)
-        return gunzip, partial(otlp_protobuf.decode, memory=memory)
+            return unsnap, written_decoder(written_version())
+        return gunzip, otlp_protobuf.decode
     if _coat() == "gzip" or _METRICS.match(raw):
-        return gunzip, partial(otlp_json.decode, memory=memory)
+        return gunzip, otlp_json.decode
     return None
 
 

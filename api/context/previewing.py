@@ -38,9 +38,9 @@ async def preview(project_id: str, series: Sequence[Series]) -> tuple[list[Outco
 
 async def payload_preview(project_id: str, raw: bytes) -> PayloadPreview | None:
     """The same of the current request's body, where that is one of an open protocol. Raises what is wrong with it."""
-    payload = previewed_payload(raw, Memory())
+    payload = previewed_payload(raw)
     if payload is None:
         return None
-    points = await points_in(raw, *payload)
+    points = await points_in(raw, *payload, Memory())
     outcomes, names = await preview(project_id, points.series)
     return PayloadPreview(points, outcomes, names, await taken_by(points, outcomes))

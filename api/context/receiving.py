@@ -18,6 +18,7 @@ from api.context.current import arrival, callers, raw_body
 from api.context.payloads import Decode, Inflate
 from api.context.replica import replica
 from api.protocols.mapping import Outcome
+from api.protocols.memory import Memory
 from api.protocols.points import Points
 from api.protocols.taking import Span, Taking, taking
 from breaker_actors.store.rows import ProjectRow
@@ -41,7 +42,11 @@ async def receive(project: ProjectRow, protocol: str, inflate: Inflate, decode: 
     """The current request's points, what counts of them in the logs. Raises what any request may be refused for."""
     parts = replica()
     raw = await raw_body(parts.settings.max_body_bytes)
-    points = await points_in(raw, inflate, decode)
+    memory = parts.memories.lend(project.org_id, project.id)
+    try:
+        points = await points_in(raw, inflate, decode, memory)
+    finally:
+        parts.memories.weigh(project.org_id, project.id, memory)
     async with Turn(parts.intake.turns, callers()) as turn:
         found = await _taken(project, points, turn)
     await _store(project, found, _keys(protocol, raw, points))
@@ -51,15 +56,15 @@ async def receive(project: ProjectRow, protocol: str, inflate: Inflate, decode: 
     return found, points
 
 
-async def points_in(raw: bytes, inflate: Inflate, decode: Decode) -> Points:
+async def points_in(raw: bytes, inflate: Inflate, decode: Decode, memory: Memory) -> Points:
     """The points of a body; more than a little is decoded in a turn of the caller. Raises what is wrong with it."""
     parts = replica()
     plain = await inflate(raw, BODIES * parts.settings.max_inflated_bytes)
     arrival().work += len(plain)
     if len(plain) <= HEAVY_BYTES:
-        return decode(plain)
+        return decode(plain, memory)
     async with parts.intake.decodes.turn(callers()):
-        return await asyncio.to_thread(decode, plain)
+        return await asyncio.to_thread(decode, plain, memory)
 
 
 async def taken_by(points: Points, outcomes: Sequence[Outcome]) -> Taking:
@@ -71,7 +76,8 @@ async def taken_by(points: Points, outcomes: Sequence[Outcome]) -> Taking:
 async def _taken(project: ProjectRow, points: Points, turn: Turn) -> Taking:
     parts = replica()
     plan = await parts.plans.get(project.id)
-    outcomes: list[Outcome] = await _through(parts.outcomes.judging(project.id, plan, points.series), SLICE, turn)
+    judging = parts.outcomes.judging(project.org_id, project.id, plan, points.series)
+    outcomes: list[Outcome] = await _through(judging, SLICE, turn)
     return await _came_to(points, outcomes, turn)
 
 

@@ -9,7 +9,15 @@ from quart import current_app
 
 from api.admission.intake import Intake
 from api.admission.read_budget import ReadBudget
-from api.lookup import ingest_memory, key_usage, mapping_plans, project_index, remembered, series_outcomes
+from api.lookup import (
+    ingest_memory,
+    key_usage,
+    mapping_plans,
+    project_index,
+    project_memories,
+    remembered,
+    series_outcomes,
+)
 from api.lookup.caches import Caches
 from api.lookup.states import States
 from api.stream.feed import Feed
@@ -56,12 +64,14 @@ class Replica:
     readiness: remembered.Remembered[Ready]
     scrapes: remembered.Remembered[bytes]
     reads: ReadBudget
+    examined: ReadBudget
     listeners: Listeners
     indexes: project_index.ProjectIndexes
     ingested: ingest_memory.IngestMemory
     moves: remembered.Remembered[list[Any]]
     plans: mapping_plans.MappingPlans
     outcomes: series_outcomes.SeriesOutcomes
+    memories: project_memories.DecoderMemories
 
     @property
     def accounts(self) -> AccountStore:
@@ -123,6 +133,9 @@ def assemble(
     indexes = project_index.ProjectIndexes(gateway.store, clock.monotonic, clock.now_ms)
     plans = mapping_plans.MappingPlans(gateway.store, feed.fresh, clock.monotonic)
     feed.caches.watch(plans.forget)
+    outcomes = series_outcomes.SeriesOutcomes(clock.monotonic)
+    memories = project_memories.DecoderMemories(clock.monotonic)
+    meters.watch(lambda: _tell_memories(meters, series=outcomes.of, decoders=memories.of))
     feed.ears += [indexes.hear, listeners.hear, plans.hear]
     return Replica(
         gateway=gateway,
@@ -138,15 +151,22 @@ def assemble(
         readiness=remembered.Remembered(READY_S, clock.monotonic),
         scrapes=remembered.Remembered(SCRAPE_S, clock.monotonic),
         reads=ReadBudget.of(settings),
+        examined=ReadBudget.of_examined(settings),
         listeners=listeners,
         indexes=indexes,
         ingested=ingest_memory.IngestMemory(clock.now_ms),
         moves=remembered.Remembered(MOVES_S, clock.monotonic, MOVES_MAX),
         plans=plans,
-        outcomes=series_outcomes.SeriesOutcomes(clock.monotonic),
+        outcomes=outcomes,
+        memories=memories,
     )
 
 
 def _tell_refusals(intake: Intake, meters: Meters) -> None:
     for what, n in intake.refusals().items():
         meters.total("breakers_intake_refused_total", n, what=what)
+
+
+def _tell_memories(meters: Meters, **memories: project_memories.ProjectMemories[Any]) -> None:
+    for what, memory in memories.items():
+        meters.total("breakers_memories_cut_total", memory.cut, what=what)

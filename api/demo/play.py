@@ -18,7 +18,18 @@ from rich.console import Console
 
 from api.demo.client import Client
 from api.demo.screen import Board, Screen, report
-from api.demo.series import BREAKERS, FAILED_ABOVE_MS, METRIC, POINTS_PER_POST, STEP_MS, Course, Series, load, summary
+from api.demo.series import (
+    BREAKERS,
+    FAILED_ABOVE_MS,
+    METRIC,
+    POINTS,
+    POINTS_PER_POST,
+    STEP_MS,
+    Course,
+    Series,
+    load,
+    summary,
+)
 from api.launch.bootstrap import FILE_NAME, read
 from api.launch.supervisor import Service, Stopped, run
 from breaker_actors.clock import SystemClock
@@ -31,6 +42,11 @@ LOOK_EACH_S, STOP_LOOK_S = 0.4, 0.1
 SETTLE_S = 0.7
 # A service that takes samples late makes the demo longer instead of sending a burst.
 LATE_S = 0.05
+SECONDS = round(STEP_MS * POINTS / 1000)
+LENGTH = (
+    f"two weeks of a real latency series in {SECONDS} seconds; before that the service starts, which takes 15 to 30 "
+    "seconds, more on a busy machine ..."
+)
 
 
 class DemoFailed(BreakersError):
@@ -40,12 +56,12 @@ class DemoFailed(BreakersError):
 def play(as_json: bool) -> None:
     """Runs the demo; raises DemoFailed when the service did not do what the labels say."""
     console = Console(stderr=as_json)
-    console.print("starting the service; Ray takes about ten seconds ...")
+    console.print(LENGTH)
     begun = CLOCK.monotonic()
     outcomes: list[dict[str, Any]] = []
 
     def work(service: Service, stopped: Stopped) -> None:
-        console.print(f"ready {service.base_url}")
+        console.print(f"ready {service.base_url}; the series takes {SECONDS} seconds, Ctrl-C ends it")
         started_s = round(CLOCK.monotonic() - begun, 1)
         outcome = asyncio.run(_until_stopped(_perform(service, None if as_json else console), stopped))
         if outcome is not None:
@@ -92,7 +108,7 @@ async def _perform(service: Service, console: Console | None) -> dict[str, Any]:
         router_id, ids = await client.create(BREAKERS)
         with Screen(series, board, console) as screen:
             beside = [
-                asyncio.create_task(_follow(client, screen, board, course)),
+                asyncio.create_task(_follow(client, screen, board, course, ids)),
                 asyncio.create_task(_look(client, board, ids)),
             ]
             try:
@@ -128,15 +144,17 @@ async def _send(client: Client, router_id: str, series: Series, board: Board, co
     return accepted
 
 
-async def _follow(client: Client, screen: Screen, board: Board, course: Course) -> None:
-    """The state stream, onto the board."""
+async def _follow(client: Client, screen: Screen, board: Board, course: Course, ids: dict[str, str]) -> None:
+    """The state stream, onto the board. A transition is shown at the time of its event, which the stream doesn't tell:
+    what comes some milliseconds later would stand minutes later in the series than in the summary."""
     async for message in client.follow():
         name, word = message["breaker"], message["state"]
         before = board.words.get(name)
         board.words[name] = word
         board.rates[name] = message["allow_rate"]
         if before not in (None, word) and course.sent_ms:
-            screen.note(name, str(before), word, course.point_at(CLOCK.now_ms()))
+            times = [event["ts_ms"] for event in await client.events(ids[name]) if event["curr"] == word]
+            screen.note(name, str(before), word, course.point_at(times[-1] if times else CLOCK.now_ms()))
 
 
 async def _look(client: Client, board: Board, ids: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from api.demo.series import BREAKERS, Series
+from api.demo.series import BREAKERS, STEP_MS, Series
 
 COLOUR = {"closed": "green", "open": "red", "half_open": "yellow"}
 EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -82,10 +82,17 @@ class Screen:
         title = f"request latency, {self._series.time(0)[:10]} to {self._series.time(len(self._series) - 1)[:10]}"
         log = Group(*self._log) if self._log else Text("no transition yet", "dim")
         return Group(
-            Panel(plot(self._series, self._board.passed, width), title=title),
+            Panel(plot(self._series, self._board.passed, width), title=title, subtitle=left(self._series, self._board)),
             table(self._board),
             Panel(log, title="transitions, in the series' time"),
         )
+
+
+def left(series: Series, board: Board) -> str:
+    """How far the series has come, and how long the rest takes."""
+    passed = len(board.passed)
+    now = series.time(min(passed, len(series) - 1))
+    return f"{now}, {(len(series) - passed) * STEP_MS / 1000:.0f} s left"
 
 
 def plot(series: Series, passed: list[str], width: int) -> Text:

@@ -20,7 +20,7 @@ DATA = Path(__file__).parent / "data"
 NAME = "ec2_request_latency_system_failure.csv"
 METRIC = "latency_ms"
 # One point (five minutes of the series) each 17 ms: two weeks in 69 seconds, posted five points at a time.
-STEP_MS, POINTS_PER_POST = 17, 5
+STEP_MS, POINTS_PER_POST, POINTS = 17, 5, 4_032
 POINTS_PER_HOUR = 12
 FAILED_ABOVE_MS = 55.0
 

@@ -36,10 +36,9 @@ WITHOUT = (
 
 NOT_MADE = "BREAKERS_BOOTSTRAP_ADMIN_KEY is no key of this database: only the first start on an empty one makes it"
 
-UNSIGNED = "{unsigned} of {count} projects take unsigned samples: who knows their ids can send some"
 ONE_WRITER = "{journals} Journals on SQLite, which has one writer: they are no faster than one"
 FEWER = "unset BREAKERS_JOURNALS, or set BREAKERS_DATABASE_URL: PostgreSQL"
-SIGN = "switch enable_signed_ingest on, docs/guides/signed-ingest.md"
+SIGN = "to take signed ones alone: `breakers projects edit --signed-ingest`, docs/guides/signed-ingest.md"
 
 
 SURVIVES_POWER = "what is answered survives the end of any process and a loss of power"
@@ -69,6 +68,14 @@ class Prepared(NamedTuple):
     survives: str
 
 
+def unsigned_words(count: int, unsigned: int) -> str:
+    """That so many of the projects take samples of whoever knows their ids."""
+    if count == 1:
+        return "the project takes unsigned samples: who knows its ids can send some"
+    takes = "takes" if unsigned == 1 else "take"
+    return f"{unsigned} of {count} projects {takes} unsigned samples: who knows their ids can send some"
+
+
 def prepare(settings: Settings, base_url: str, clock: Clock, warn: Callable[[str], None]) -> Prepared:
     """Opens the store (and so brings its schema up to date), sees that credentials.json fits, closes it again. Raises
     Invalid."""
@@ -89,7 +96,7 @@ async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callab
         await ensure(store, settings.data_dir / FILE_NAME, base_url, clock.now_ms(), warn, admin_key)
         count, unsigned = await store.signing()
         if unsigned:
-            warn(f"{UNSIGNED.format(count=count, unsigned=unsigned)} ({SIGN})")
+            warn(f"{unsigned_words(count, unsigned)} ({SIGN})")
         if settings.database_url is None and settings.journals > 1:
             warn(f"{ONE_WRITER.format(journals=settings.journals)} ({FEWER})")
         return await store.power_loss()

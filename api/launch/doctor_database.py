@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from api.launch.bootstrap import FEWER, ONE_WRITER, SIGN, UNSIGNED
+from api.launch.bootstrap import FEWER, ONE_WRITER, SIGN, unsigned_words
 from api.launch.doctor_findings import Finding, told
 from api.launch.join import Served
 from api.launch.neighbours import described
@@ -134,14 +134,16 @@ def channels(connection: Connection, box: SecretBox | None) -> Iterator[Finding]
             said = "; ".join(f"{problem.path} {problem.message}" for problem in problems[:PROBLEMS_TOLD])
             remedy = f"PATCH /v1/projects/{project_id}/notification-channels/..., then POST its /test"
             yield Finding("channel", "warning", f"{kind} channel {name}: {said}", remedy)
-    if found > CHANNELS_TOLD:
-        yield Finding("channel", "warning", f"{found - CHANNELS_TOLD} more channels are like that", "test them, too")
+    if (more := found - CHANNELS_TOLD) > 0:
+        words = "1 more channel is like that" if more == 1 else f"{more} more channels are like that"
+        yield Finding("channel", "warning", words, "test them, too")
 
 
 def signed_ingest(connection: Connection) -> Iterator[Finding]:
     """How many projects take samples of whoever knows their ids."""
     count, unsigned = signing(connection)
     if unsigned:
-        yield Finding("signed ingest", "warning", UNSIGNED.format(count=count, unsigned=unsigned), SIGN)
+        yield Finding("signed ingest", "warning", unsigned_words(count, unsigned), SIGN)
     elif count:
-        yield Finding("signed ingest", "ok", f"all {count} projects ask for signed samples")
+        asks = "the project asks" if count == 1 else f"all {count} projects ask"
+        yield Finding("signed ingest", "ok", f"{asks} for signed samples")

@@ -2,6 +2,6 @@
 to look up, and changes from the feed that make an entry stale. Out: rows from memory or, shared by all who miss them,
 from the store.
 
-Public: `caches.Caches`, `ingest_memory`, `key_usage`, `mapping_plans`, `project_index`, `remembered`,
-`series_outcomes`, `states.States`.
+Public: `caches.Caches`, `ingest_memory`, `key_usage`, `mapping_plans`, `project_index`, `project_memories`,
+`remembered`, `series_outcomes`, `states.States`.
 """

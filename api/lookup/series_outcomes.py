@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from api.lookup.caches import Lru
 from api.lookup.mapping_plans import MappingPlan
+from api.lookup.project_memories import ProjectMemories
 from api.protocols.mapping import REQUEST_EFFORT, Outcome, Target, beyond, resolve
-from api.protocols.memory import Memory
 from api.protocols.points import Series
 from breaker_actors.store.mutes.matching import Effort
 
 HELD_S = 3_600.0
 HELD_MAX = 500_000
-"""Series of all projects of a replica; the project asked for longest ago goes first."""
+"""Series of all projects of a replica; beyond it the organisation that has most forgets those of a project."""
 PROJECT_MAX = 100_000
 """Of one project, and those of one request more. Beyond that the series that became samples stay, if they are no more
 than half of it; the others are judged anew."""
@@ -27,17 +26,18 @@ Known = tuple[bytes, str | None, bool]
 
 
 class SeriesOutcomes:
-    """Those of one replica. `memory`: what its decoders remember of how series are spelled."""
+    """Those of one replica."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self.memory = Memory()
         self._monotonic = monotonic
-        self._of: Lru[_Project] = Lru(HELD_MAX)
+        self.of: ProjectMemories[_Project] = ProjectMemories(HELD_MAX, monotonic)
 
-    def judging(self, project_id: str, plan: MappingPlan, series: Sequence[Series]) -> Iterator[list[Outcome] | None]:
+    def judging(
+        self, org_id: str, project_id: str, plan: MappingPlan, series: Sequence[Series]
+    ) -> Iterator[list[Outcome] | None]:
         """The outcome of each series in the end; None after each one that had to be judged. What is refused since they
         take too long to match together is judged anew the next time: the others are known by then."""
-        known, effort = self._known(project_id, plan), Effort(REQUEST_EFFORT)
+        known, effort = self._known(org_id, project_id, plan), Effort(REQUEST_EFFORT)
         found: list[Outcome] = []
         for one in series:
             key = (one.identity, one.temporality, one.monotonic)
@@ -48,19 +48,19 @@ class SeriesOutcomes:
                     known.outcomes[key] = outcome
                 yield None
             found.append(outcome)
-        if self._of.get(project_id) is known:
-            self._of.put(project_id, known, 1 + len(known.outcomes))
+        if self.of.get(project_id) is known:
+            self.of.put(org_id, project_id, known, 1 + len(known.outcomes))
         yield found
 
-    def _known(self, project_id: str, plan: MappingPlan) -> _Project:
+    def _known(self, org_id: str, project_id: str, plan: MappingPlan) -> _Project:
         """What is known already, by this plan; requests at once share it."""
         now_s = self._monotonic()
-        known = self._of.get(project_id)
+        known = self.of.get(project_id)
         if known is None or known.plan is not plan or now_s > known.until_s:
             known = _Project(plan, now_s + HELD_S)
         elif len(known.outcomes) > PROJECT_MAX and not known.forget_idle(PROJECT_MAX // 2):
             known = _Project(plan, now_s + HELD_S)
-        self._of.put(project_id, known, 1 + len(known.outcomes))
+        self.of.put(org_id, project_id, known, 1 + len(known.outcomes))
         return known
 
 

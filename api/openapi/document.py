@@ -27,9 +27,10 @@ Json = dict[str, Any]
 REF = "#/components/schemas/{name}"
 SECURITY: dict[str, list[Json]] = {
     "manage": [{"user_key": []}, {"admin_key": []}],
+    "read_rules": [{"user_key": []}, {"admin_key": []}, {"reader_key": []}],
     "edit_metadata": [{"admin_key": []}],
     "operate": [{"admin_key": []}],
-    "read_runtime": [{"user_key": []}, {"admin_key": []}, {"project_key": []}],
+    "read_runtime": [{"user_key": []}, {"admin_key": []}, {"project_key": []}, {"reader_key": []}],
     "signed": [{}, {"signature": []}, {"ingest_token": []}, {"ingest_password": []}],
     "ingest": [{"ingest_token": []}, {"ingest_password": []}],
     "probe": [{}, {"health_token": []}],
@@ -168,6 +169,7 @@ def _schemes() -> Json:
         "user_key": "Key of a person: everything of an organisation but metadata changes.",
         "admin_key": "Prefix eb_admin_: everything of an organisation; the first one's: /v1/admin, too.",
         "project_key": "Prefix eb_pk_: runtime reads of one project.",
+        "reader_key": "Prefix eb_read_: the same, and rules of one project, read and planned.",
         "ingest_token": "Prefix eb_ingest_: samples of one project, and nothing else.",  # nosec B105 # a description
         "health_token": "BREAKERS_HEALTH_TOKEN, where one is set.",  # nosec B105 # a description
         "metrics_token": "BREAKERS_METRICS_TOKEN.",  # nosec B105 # a description

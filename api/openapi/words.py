@@ -27,7 +27,7 @@ TAGS = {
     "mutes": "What people don't hear of, and when.",
     "mappings": "What becomes of the series that OTLP, Prometheus and StatsD bring.",
     "rules": "Everything that files declare of a project: plans, and the change that carries one out.",
-    "keys": "Keys of a project for runtime clients, and its ingest tokens.",
+    "keys": "Keys of a project for runtime clients and for jobs that plan, and its ingest tokens.",
     "health": "Probes of the infrastructure.",
     "rebalance": "For the operator: how the service is doing, and where its breakers run.",
     "metrics": "Series for Prometheus.",
@@ -138,13 +138,15 @@ OPERATIONS = {
     "drift_rules": "Says what it would take to get back to what an owner applied last: what was changed by hand since, "
     "by whom and when.",
     "plan_rules": "Compares a document with what there is and with what was applied last. Nothing is changed. What is "
-    "in no document of its owner any more would be deleted; what others declare, or nobody, is left alone.",
+    "in no document of its owner any more would be deleted; what others declare, or nobody, is left alone. With a "
+    "reader key no secrets of channels are compared, and of their configs only is told that they change.",
     "apply_rules": "Carries out what a plan says, in one transaction; the same again changes nothing. 409: some things "
     "are another owner's or nobody's, or a guardrail stops the removal of most breakers; 412: the plan is another by "
     "now.",
     "adopt_rules": "Takes over what the document names and nobody declares, as it is: nothing of it changes.",
     "list_keys": "Lists the keys of a project without the keys themselves.",
-    "create_key": "Makes a key for runtime reads of the project, or an ingest token. It is shown only in this answer.",
+    "create_key": "Makes a key for runtime reads of the project, one that reads and plans its rules, too, or an ingest "
+    "token. It is shown only in this answer.",
     "delete_key": "Revokes a key; it is refused everywhere within a second.",
     "get_health": "Says that the replica answers.",
     "head_health": "Says that the replica answers, without a body.",
@@ -203,7 +205,7 @@ PROPERTIES = {
     "warnings": "Fields of the body that were ignored, and what is hardly meant; at most 20, only when there are any.",
     "FieldWarning.code": "Machine word: unknown_field; never_moves, short_window, percentile_below_1, same_name or"
     " pending of a breaker; no_mail_server, channel_cannot_work or unknown_config_key of a channel; repeated,"
-    " router_disabled or no_breaker_hears of samples.",
+    " router_disabled or no_breaker_hears of samples; secrets_not_compared of a plan.",
     "FieldWarning.field": "Path of the field in the body; empty where none is meant.",
     "FieldWarning.message": "What is wrong with it, and which field may be meant.",
     "Error.details": "What is wrong by the path of a field, where that can be said; else empty.",

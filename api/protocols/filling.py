@@ -4,19 +4,17 @@ for each.
 A plain one has all its fields in the order of their numbers, and no exemplars: start, time, count and sum (36 bytes),
 counts and bounds; then attributes; then min and max (18 bytes), or neither. Neighbours mostly have the same shape: the
 same number of counts, the same bounds, min and max or none. So a point is asked only for the bytes of its bounds and
-attributes while it is read; that all others stand where the shape has them is looked at for all points at once. Values
-are worked out for blocks of which somebody asks for a histogram: of most series no mapping does.
+attributes while it is read; that all others stand where the shape has them is looked at for all points of the shape at
+once. Values are worked out for blocks of which somebody asks for a histogram: of most series no mapping does.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from api.protocols.bounds import BUCKETS_MAX
 from api.protocols.histograms import COUNT_MAX, Scheme, packed_scheme
@@ -31,13 +29,10 @@ _TAIL = b"\x59\x61"
 _COUNTS = [b"\x32" + encode_varint(8 * number) for number in range(BUCKETS_MAX + 1)]
 _BOUNDS = [b"\x3a" + encode_varint(8 * number) for number in range(BUCKETS_MAX + 1)]
 """What stands before so many packed counts, or bounds."""
-_HEAD_AT, _HEAD_TAGS = np.arange(0, 36, 9), np.frombuffer(_HEAD[:4], np.uint8)
-_TAIL_BEFORE, _TAIL_TAGS = np.array((18, 9)), np.frombuffer(_TAIL, np.uint8)
 _AT_ONCE = 1 << 13
 """Buckets of a block, worked out at a time, in half a millisecond."""
-
-
-Words = npt.NDArray[np.uint64]
+SHAPES_MAX = 100
+"""Shapes of a request, each looked at by itself; histograms of more are read field by field."""
 
 
 class Shape(NamedTuple):
@@ -53,24 +48,21 @@ class Shape(NamedTuple):
 
 
 class Filling:
-    """Plain histograms of a body, which wait for somebody to ask for their values.
+    """Plain histograms of a body by their shapes, which wait for somebody to ask for their values."""
 
-    For each: `rows` has its row, ascending, `begins` and `ends` where it is, `shapes` the number of its shape.
-    """
-
-    __slots__ = ("_body", "_known", "_list", "begins", "ends", "rows", "shapes")
+    __slots__ = ("_blocks", "_body", "_known", "_rows", "_shapes", "_spans")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._known: dict[tuple[bytes, int], Shape | None] = {}
-        self._list: list[Shape] = []
-        self.rows: list[int] = []
-        self.begins: list[int] = []
-        self.ends: list[int] = []
-        self.shapes: list[int] = []
+        self._shapes: list[Shape] = []
+        self._rows: list[list[int]] = []
+        self._spans: list[list[tuple[int, int]]] = []
+        self._blocks: list[Block] = []
 
     def shape(self, begin: int, end: int) -> Shape | None:
-        """The shape of the point in body[begin:end], which has at least one bound; None where it is not plain."""
+        """The shape of the point in body[begin:end], which has at least one bound; None where it is not plain, or the
+        request has too many."""
         body = self._body
         if end - begin < 64 or body[begin : begin + 37 : 9] != _HEAD:
             return None
@@ -90,105 +82,115 @@ class Filling:
 
     def _shape(self, size: int, tail: int, bounds: bytes, head: int) -> Shape | None:
         if (bounds, tail) not in self._known:
+            if len(self._known) == SHAPES_MAX:
+                return None
             scheme = packed_scheme(bounds[head:])
-            shape = (
-                Shape(len(self._list), size, tail, size - len(bounds), bounds, scheme)
-                if isinstance(scheme, Scheme)
-                else None
-            )
+            shape = None
+            if isinstance(scheme, Scheme):
+                shape = Shape(len(self._shapes), size, tail, size - len(bounds), bounds, scheme)
+                self._shapes.append(shape)
+                self._rows.append([])
+                self._spans.append([])
             self._known[bounds, tail] = shape
-            self._list += [] if shape is None else [shape]
         return self._known[bounds, tail]
 
-    def are_right(self) -> bool:
-        """Whether all are what they look like, and their counts such as histograms have."""
-        return all(self.block(a, b).is_right() for a, b in pairwise(self.blocks()))
+    def add(self, shape: int, row: int, spans: list[tuple[int, int]]) -> None:
+        """Points from a row on that seem to be of a shape: where each begins and ends. Their bounds are those of the
+        shape."""
+        self._rows[shape] += range(row, row + len(spans))
+        self._spans[shape] += spans
 
-    def blocks(self) -> list[int]:
-        """Where each block begins, and the last one ends."""
-        buckets = np.array([len(shape.scheme.middles) for shape in self._list], np.int64)
-        number = np.cumsum(buckets[self.shapes]) // _AT_ONCE
-        return [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(number)] if self.rows else []
-
-    def block(self, a: int, b: int) -> Block:
-        """Those from one number to another."""
-        numbers = np.array(self.shapes[a:b])
-        own = np.flatnonzero(np.bincount(numbers))
-        shapes, which = [self._list[number] for number in own.tolist()], np.searchsorted(own, numbers)
-        return Block(self._body, shapes, which, np.array(self.begins[a:b]), np.array(self.ends[a:b]))
+    def blocks(self) -> list[Block]:
+        """All of them, once they are added."""
+        if not self._blocks:
+            for shape, rows, spans in zip(self._shapes, self._rows, self._spans, strict=True):
+                of = np.array(rows, np.int64)
+                where = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2)
+                step = _AT_ONCE // len(shape.scheme.middles)
+                for a in range(0, len(of), step):
+                    self._blocks.append(Block(self._body, shape, of[a : a + step], where[a : a + step]))
+        return self._blocks
 
 
 class Block:
-    """Plain histograms that are neighbours. `which`: of `shapes`, for each; `since`, `until`: the first of its counts
-    among those of all, and the first behind."""
+    """Plain histograms of one shape. `rows`: theirs, ascending."""
 
-    __slots__ = ("begin", "body", "end", "shapes", "since", "sizes", "until", "which", "words")
+    __slots__ = ("_begin", "_body", "_end", "_shape", "rows")
 
-    def __init__(self, body: bytes, shapes: list[Shape], which: Int64, begin: Int64, end: Int64) -> None:
-        self.body, self.words = np.frombuffer(body, np.uint8), np.ndarray(len(body) - 7, "<u8", body, strides=(1,))
-        self.shapes, self.which, self.begin, self.end = shapes, which, begin, end
-        self.sizes = np.array([len(shape.scheme.middles) for shape in shapes])
-        self.until = np.cumsum(self.sizes[which])
-        self.since = self.until - self.sizes[which]
+    def __init__(self, body: bytes, shape: Shape, rows: Int64, spans: Int64) -> None:
+        self._body, self._shape, self.rows = body, shape, rows
+        self._begin, self._end = spans[:, 0], spans[:, 1]
+
+    def has(self, row: int) -> bool:
+        """Whether a row is among them."""
+        place = np.searchsorted(self.rows, row)
+        return bool(place < len(self.rows) and self.rows[place] == row)
+
+    def _bytes(self, at: Int64, size: int) -> bytes:
+        """So many bytes at each place, one after the other."""
+        return np.ndarray(len(self._body) - size + 1, f"V{size}", self._body, strides=(1,))[at].tobytes()
+
+    def _words(self, at: Int64) -> Int64:
+        """The number at each place."""
+        return np.frombuffer(self._bytes(at, 8), "<u8")
 
     def is_right(self) -> bool:
-        """Whether all have the tags and sizes of their shapes, and counts of at most COUNT_MAX. Bounds and attributes
+        """Whether all have the tags and sizes of their shape, and counts of at most COUNT_MAX. Bounds and attributes
         are compared already."""
-        size, tail = (np.array([shape[at] for shape in self.shapes])[self.which] for at in (1, 2))
-        heads = [_COUNTS[len(shape.scheme.middles)] for shape in self.shapes]
-        head = np.array([int.from_bytes(spelled, "little") for spelled in heads], np.uint64)[self.which]
-        mask = np.array([(1 << 8 * len(spelled)) - 1 for spelled in heads], np.uint64)[self.which]
-        tailed = self.end[tail > 0]
+        shape, n = self._shape, len(self.rows)
+        if (self._begin + (shape.size + shape.tail) > self._end).any():
+            return False
+        head = _COUNTS[len(shape.scheme.middles)]
+        tags = np.frombuffer(self._bytes(self._begin, 37), np.uint8).reshape(n, -1)[:, ::9]
         return bool(
-            (self.begin + size + tail <= self.end).all()
-            and (self.body[self.begin[:, None] + _HEAD_AT] == _HEAD_TAGS).all()
-            and (self.words[self.begin + 36] & mask == head).all()
-            and (self.body[tailed[:, None] - _TAIL_BEFORE] == _TAIL_TAGS).all()
+            tags.tobytes() == _HEAD * n
+            and self._bytes(self._begin + 36, len(head)) == head * n
+            and (not shape.tail or self._tails()[:, ::9].tobytes() == _TAIL * n)
             and self._counts().max() <= COUNT_MAX
         )
 
-    def _counts(self) -> Words:
-        """The counts of all, one after the other."""
-        at_bounds = np.array([shape.at_bounds for shape in self.shapes])
-        first = self.begin + (at_bounds - 8 * self.sizes)[self.which]
-        counts: Words = self.words[
-            np.repeat(first - 8 * self.since, self.until - self.since) + 8 * np.arange(self.until[-1])
-        ]
-        return counts
+    def _counts(self) -> Any:
+        """The counts of each."""
+        buckets = len(self._shape.scheme.middles)
+        at = self._begin + (self._shape.at_bounds - 8 * buckets)
+        return np.frombuffer(self._bytes(at, 8 * buckets), "<u8").reshape(-1, buckets)
 
-    def histograms(self) -> Iterator[Histogram]:
+    def _tails(self) -> Any:
+        return np.frombuffer(self._bytes(self._end - 18, 18), np.uint8).reshape(-1, 18)
+
+    def times_ms(self) -> tuple[Int64, Int64]:
+        """Time and start of each."""
+        time, start = ((self._words(self._begin + at) // 1_000_000).astype(np.int64) for at in (10, 1))
+        return time, start
+
+    def histograms(self) -> list[Histogram]:
         """All of them, in order."""
-        counts = self._counts()
-        full = np.flatnonzero(counts)
-        of = np.searchsorted(self.until, full, "right")
-        number = full - self.since[of]
-        low, high = self._extents()
-        values = self._values(self.which[of], number, low[of], high[of])
-        ends = np.searchsorted(of, np.arange(len(self.which)), "right").tolist()
-        value, count, bucket = (tuple(part.tolist()) for part in (values, counts[full].astype(np.int64), number))
-        for which, (a, b) in zip(self.which.tolist(), pairwise((0, *ends)), strict=True):
-            yield Histogram(value[a:b], count[a:b], self.shapes[which].scheme.layout, bucket[a:b])
+        counts, layout = self._counts(), self._shape.scheme.layout
+        full = counts > 0
+        of, number = full.nonzero()
+        ends = (8 * np.cumsum(np.count_nonzero(full, axis=1))).tolist()
+        value, count, bucket = self._values(of, number).tobytes(), counts[full].tobytes(), number.tobytes()
+        return [Histogram(value[a:b], count[a:b], layout, bucket[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+
+    def _values(self, of: Int64, number: Int64) -> Float64:
+        """What stands for each bucket, by the number of its histogram and its own."""
+        scheme = self._shape.scheme
+        low, high = (limit[of] for limit in self._extents())
+        lower, upper = scheme.lower[number], scheme.upper[number]
+        values: Float64 = np.array(scheme.middles)[number]
+        clipped = np.flatnonzero(~((lower >= low) & (upper <= high)))
+        values[clipped] = _clipped(lower[clipped], upper[clipped], low[clipped], high[clipped])
+        return values
 
     def _extents(self) -> tuple[Float64, Float64]:
         """Min and max of each, infinite where they are not numbers in order; see `Extent`."""
-        tailed = np.array([shape.tail > 0 for shape in self.shapes])[self.which]
-        low, high = self.words[self.end - 17].view("<f8"), self.words[self.end - 8].view("<f8")
-        low = np.where(tailed & np.isfinite(low), low, -np.inf)
-        high = np.where(tailed & np.isfinite(high), high, np.inf)
+        if not self._shape.tail:
+            return np.full(len(self.rows), -np.inf), np.full(len(self.rows), np.inf)
+        low, high = (self._words(self._end - behind).view("<f8") for behind in (17, 8))
+        low = np.where(np.isfinite(low), low, -np.inf)
+        high = np.where(np.isfinite(high), high, np.inf)
         ordered = low <= high
         return np.where(ordered, low, -np.inf), np.where(ordered, high, np.inf)
-
-    def _values(self, which: Int64, number: Int64, low: Float64, high: Float64) -> Float64:
-        """What stands for each bucket, by shape, its own number and the limits of its histogram."""
-        at = (np.cumsum(self.sizes) - self.sizes)[which] + number
-        lower, upper, middle = (
-            np.concatenate([getattr(shape.scheme, edge) for shape in self.shapes])[at]
-            for edge in ("lower", "upper", "middles")
-        )
-        clipped = np.flatnonzero(~((lower >= low) & (upper <= high)))
-        middle[clipped] = _clipped(lower[clipped], upper[clipped], low[clipped], high[clipped])
-        values: Float64 = middle
-        return values
 
 
 def _clipped(lower: Float64, upper: Float64, low: Float64, high: Float64) -> Float64:
@@ -203,11 +205,10 @@ def _clipped(lower: Float64, upper: Float64, low: Float64, high: Float64) -> Flo
 class Histograms(Mapping[int, Histogram]):
     """All histograms of a request by row: those in `made`, and plain ones, which come into it block by block."""
 
-    __slots__ = ("_blocks", "_filling", "_made", "_plain")
+    __slots__ = ("_made", "_waiting")
 
-    def __init__(self, made: dict[int, Histogram], filling: Filling) -> None:
-        self._made, self._filling, self._plain = made, filling, filling.rows
-        self._blocks = filling.blocks()
+    def __init__(self, made: dict[int, Histogram], plain: list[Block]) -> None:
+        self._made, self._waiting = made, dict(enumerate(plain))
 
     def get(self, row: int, default: Any = None) -> Any:
         """The histogram of a row."""
@@ -216,16 +217,16 @@ class Histograms(Mapping[int, Histogram]):
 
     def __getitem__(self, row: int) -> Histogram:
         if row not in self._made:
-            place = bisect_left(self._plain, row)
-            if place == len(self._plain) or self._plain[place] != row:
+            which = next((number for number, block in self._waiting.items() if block.has(row)), None)
+            if which is None:
                 raise KeyError(row)
-            block = bisect_right(self._blocks, place)
-            a, b = self._blocks[block - 1 : block + 1]
-            self._made.update(zip(self._plain[a:b], self._filling.block(a, b).histograms(), strict=True))
+            block = self._waiting.pop(which)
+            self._made.update(zip(block.rows.tolist(), block.histograms(), strict=True))
         return self._made[row]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted({*self._made, *self._plain}))
+        waiting = (block.rows.tolist() for block in self._waiting.values())
+        return iter(sorted(chain(self._made, *waiting)))
 
     def __len__(self) -> int:
-        return len({*self._made, *self._plain})
+        return len(self._made) + sum(len(block.rows) for block in self._waiting.values())

@@ -188,8 +188,8 @@ def _exponent(exponent: float) -> float:
 def made(cells: Cells, layout: bytes) -> Histogram | Flaw:
     """A histogram of cells that are not empty."""
     if not cells:
-        return Histogram((), (), layout, ())
+        return Histogram(b"", b"", layout, b"")
     numbers, values, counts = zip(*cells, strict=True)
     if min(counts) < 0 or max(counts) > COUNT_MAX:
         return BAD_COUNTS
-    return Histogram(values, counts, layout, numbers)
+    return Histogram.of(values, counts, layout, numbers)

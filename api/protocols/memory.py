@@ -1,7 +1,7 @@
 """What decoders remember from request to request: series by the bytes that spelled them.
 
-A memory changes no outcome, only what it costs: a key is made of all bytes that decide about its value. It is shared by
-all projects of a process, as a series knows no project.
+A memory changes no outcome, only what it costs: a key is made of all bytes that decide about its value. Each project of
+a process has its own (api/lookup/project_memories.py), so nobody pushes out, or learns of, what others' are known by.
 """
 
 from __future__ import annotations
@@ -57,18 +57,23 @@ class Generations(Generic[Value]):
     shares with others of its kind: these count once in a generation.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_most", "_old", "_shared", "_weigh", "young")
+    __slots__ = ("_bytes", "_bytes_max", "_most", "_old", "_old_bytes", "_shared", "_weigh", "young")
 
     def __init__(
         self, weigh: Callable[[Value], tuple[int, Labels]], most: int, bytes_max: int = REMEMBERED_BYTES_MAX
     ) -> None:
         self.young, self._old = Generation[Value](), Generation[Value]()
         self._shared: set[int] = set()
-        self._bytes = 0
+        self._bytes = self._old_bytes = 0
         self._weigh, self._most, self._bytes_max = weigh, most, bytes_max
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
+
+    @property
+    def weight(self) -> int:
+        """Bytes that both generations take, about."""
+        return self._bytes + self._old_bytes + ENTRY_BYTES * len(self)
 
     def get(self, key: bytes) -> Value | None:
         """What stands under a key, from both generations. `young.get` alone is right too, and faster."""
@@ -88,7 +93,8 @@ class Generations(Generic[Value]):
         own += len(key)
         common = 0 if not shared or id(shared) in self._shared else size_of(shared)
         if len(self.young) >= self._most or self._bytes + own + common > self._bytes_max:
-            self._old, self.young, self._bytes, self._shared = self.young, Generation(), 0, set()
+            self._old, self._old_bytes = self.young, self._bytes
+            self.young, self._bytes, self._shared = Generation(), 0, set()
             common = size_of(shared)
         kept = self.young.add(key, value)
         self._bytes += own + common
@@ -140,6 +146,8 @@ def _of_metric(metric: Metric) -> tuple[int, Labels]:
     return getsizeof(metric.name), metric.origin.resource
 
 
+ENTRY_BYTES, MEMORY_BYTES = 400, 4_000
+"""What an entry takes beside its key and texts, and a memory without any."""
 NUMBERS_MAX = (1 << 31) - (1 << 24)
 """Numbers of strings given before they begin anew: they fit in 32 bits, with room for requests that are being read."""
 
@@ -174,6 +182,13 @@ class Memory:
         self.otlp = Generations(_of_series, most)
         self.origins = Generations(_of_origin, most // 10 + 1)
         self.metrics = Generations(_of_metric, most)
+
+    @property
+    def weight(self) -> int:
+        """Bytes that all parts take, about."""
+        strings = self._strings
+        parts = (self.v1, self.otlp, self.origins, self.metrics, strings.series, strings.numbers)
+        return MEMORY_BYTES + sum(part.weight for part in parts)
 
     def strings(self) -> Strings:
         """Those of remote-write 2.0, for one request; new ones where numbers run out."""

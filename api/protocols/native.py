@@ -185,7 +185,7 @@ class _Parts(msgspec.Struct):
 
 def _holds(histogram: Histogram, total: int, total_sum: float) -> bool:
     """Whether so many observations, of this sum, can be in its buckets."""
-    counted = sum(histogram.counts)
+    counted = sum(histogram.numbers()[1])
     return counted == total or (counted < total and isnan(total_sum))
 
 

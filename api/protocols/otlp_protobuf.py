@@ -60,13 +60,14 @@ def decode(body: bytes, memory: Memory, shortcut: bool = True) -> Points:
     """
     walk = Walk(body, memory, shortcut)
     walk.read()
-    plain = walk.filling
-    if not plain.are_right():
+    plain = walk.filling.blocks()
+    if not all(block.is_right() for block in plain):
         return decode(body, memory, shortcut=False)
     ts_ms, start_ms, value = _numbers(walk.heads)
-    value[plain.rows] = np.nan
+    for block in plain:
+        (ts_ms[block.rows], start_ms[block.rows]), value[block.rows] = block.times_ms(), np.nan
     points = walk.columns.points(ts_ms, start_ms, value)
-    if plain.rows:
+    if plain:
         points.histograms = Histograms(walk.columns.histograms, plain)
     return points
 
@@ -246,30 +247,34 @@ class Walk(Reader):
             self.columns.traces[len(self.columns.found)] = trace
 
     def _read_explicit(self, where: str, metric: Metric, points: list[Span]) -> None:
-        """Reads explicit histograms. One that seems to have the shape of that before it waits in `filling`, where all
+        """Reads explicit histograms. Those that seem to have the shape of the one before wait in `filling`, where all
         are looked at; a shape is found by the first that has it."""
         data, prefix, filling = self.data, metric.prefix, self.filling
-        found, add_head = self.columns.found, self.heads.append
-        add_row, add_begin, add_end = filling.rows.append, filling.begins.append, filling.ends.append
+        add_series = self.columns.found.append
         known = self.memory.otlp.young.get
-        shape, size, tail, at_bounds, bounds = -1, 0, 0, 0, b""
+        shape, size, tail, at_bounds, bounds = 0, 0, 0, 0, b"none yet"
+        begun = 0  # the first of those in a row with this shape
         for number, (begin, end) in enumerate(points):
-            series = known(prefix + data[begin + size : end - tail]) if shape >= 0 else None
+            series = known(prefix + data[begin + size : end - tail])
             if series is None or data[begin + at_bounds : begin + size] != bounds:
-                plain = filling.shape(begin, end)
+                self._add_plain(shape, points[begun:number])
+                begun, series, plain = number, None, filling.shape(begin, end)
                 if plain is not None:
                     shape, size, tail, at_bounds, bounds, _ = plain
                     series = known(prefix + data[begin + size : end - tail])
-                if plain is None or series is None:
+                if series is None:
+                    begun = number + 1
                     self._read_histogram(f"{where}[{number}]", metric, "histogram", begin, end)
                     known = self.memory.otlp.young.get
                     continue
-            add_row(len(found))
-            found.append(series)
-            add_head(data[begin : begin + 27])
-            add_begin(begin)
-            add_end(end)
-            filling.shapes.append(shape)
+            add_series(series)
+        self._add_plain(shape, points[begun:])
+
+    def _add_plain(self, shape: int, points: list[Span]) -> None:
+        """Notes the last rows as plain histograms of one shape."""
+        if points:
+            self.filling.add(shape, len(self.columns.found) - len(points), points)
+            self.heads += [PLACEHOLDER] * len(points)
 
     def _read_histogram(self, where: str, metric: Metric, kind: Kind, begin: int, end: int) -> None:
         fields = self.fields(begin, end)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from struct import Struct, unpack
 from typing import Literal
 
 import msgspec
 
+from breaker_actors.core.counters import packed, packed_floats
 from breaker_actors.core.model import Flags, Float64, Int64
 
 SeriesType = Literal["gauge", "sum", "histogram", "summary", "unknown"]
 Temporality = Literal["delta", "cumulative"]
+_double = Struct("<d").unpack_from
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,13 +44,37 @@ class Histogram(msgspec.Struct, frozen=True, gc=False):
     the bucket's bounds, clipped to min and max where given; geometric middle for exponential ones); `counts`: how many
     each holds, whole numbers. `layout`: names the scheme of buckets; cumulative points of another layout can't be
     subtracted. `buckets`: number of the bucket that each value stands for; the same bucket has the same number in every
-    point of one layout.
+    point of one layout. All three are packed as those of a `CounterPoint`, so a total is passed on as it was made.
     """
 
-    values: tuple[float, ...]
-    counts: tuple[int, ...]
+    values: bytes
+    counts: bytes
     layout: bytes
-    buckets: tuple[int, ...]
+    buckets: bytes
+
+    @classmethod
+    def of(cls, values: Sequence[float], counts: Sequence[int], layout: bytes, buckets: Sequence[int]) -> Histogram:
+        """The same from numbers."""
+        return cls(packed_floats(values), packed(counts), layout, packed(buckets))
+
+    @property
+    def size(self) -> int:
+        """How many buckets are not empty."""
+        return len(self.values) >> 3
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest of its values, 0 where it has none."""
+        return (_double(self.values)[0], _double(self.values, -8)[0]) if self.values else (0.0, 0.0)
+
+    def numbers(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Its values, and how many each stands for."""
+        n = len(self.values) >> 3
+        return unpack(f"<{n}d", self.values), unpack(f"<{n}q", self.counts)
+
+    def observations(self) -> Iterator[tuple[float, int]]:
+        """The same in pairs."""
+        return zip(*self.numbers(), strict=True)
 
 
 class BadPoint(msgspec.Struct, frozen=True):

@@ -3,8 +3,8 @@
 https://prometheus.io/docs/specs/prw/remote_write_spec_2_0/ . Strings stand in a table of the request, and a time series
 names places in it, which differ from request to request. So each string gets a number that lasts (`Memory.symbols`),
 and a series is looked up by the numbers of its strings. A time series that is mostly labels, one sample and metadata is
-taken by a shortcut, with the places of all series read at once; everything else is walked field by field. Both ways
-give the same points.
+taken by a shortcut, with the places of all series read at once; everything else is walked field by field. The request
+itself is split by the protobuf library where it is spelled as encoders do. All ways give the same points.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from api.protocols.points import Points, Series
 from api.protocols.protobuf import Reader, cut_off, read_varint, signed64
 from api.protocols.remote_write1 import SeriesOf, once, trace_of
 from api.protocols.series import Flaw, labels_of, prometheus_series
+from api.protocols.splitting import split
 from breaker_actors.core.model import Flags, Float64, Int64
-from breaker_actors.errors import PayloadTooLarge
+from breaker_actors.errors import BadRequest, PayloadTooLarge
 
 NO_SYMBOL = Flaw("unknown_symbol", "A label refers to a string that the request's table does not have.")
 ODD_LABELS = Flaw("invalid_labels", "labels_refs must be pairs of name and value.")
@@ -35,6 +36,7 @@ _bits = Struct("<q").unpack_from
 _AHEAD = 512
 """Further than what looks like a plain time series is looked at behind where it begins: up to 255 bytes of labels, then
 a sample."""
+_BEFORE = bytes(1)
 _SLICE = 4_000
 """Series looked up at a time: so arrays of their numbers stay small."""
 _TYPE, _HELP, _UNIT = 0x08, 0x18, 0x20
@@ -67,12 +69,31 @@ def decode(body: bytes, memory: Memory, shortcut: bool = True) -> Points:
     Raises BadRequest where the message can't be read, PayloadTooLarge beyond POINTS_MAX, ENTRIES_MAX, SYMBOLS_MAX or
     FIELDS_MAX.
     """
+    parts = split(body) if shortcut else None
+    if parts is not None:
+        try:
+            return _read(*parts, memory)
+        except BadRequest:
+            pass  # places in the body are told from the body
     walk = Walk(body, memory)
     try:
         walk.read_table()
     except IndexError:
         raise cut_off(len(body)) from None
-    begin, end = walk.entries()
+    return _points(walk, *walk.entries(), shortcut)
+
+
+def _read(symbols: list[bytes], series: list[bytes], memory: Memory) -> Points:
+    """The points of a request that is split already: its time series are read one after the other, behind a byte, as
+    each is in a body."""
+    walk = Walk(b"".join((_BEFORE, *series)), memory)
+    walk.take_symbols(symbols)
+    edges = np.cumsum(np.fromiter(map(len, (_BEFORE, *series)), np.int64, 1 + len(series)))
+    return _points(walk, edges[:-1], edges[1:], shortcut=True)
+
+
+def _points(walk: Walk, begin: Int64, end: Int64, shortcut: bool) -> Points:
+    """The points of time series that begin and end there."""
     plain = find_plain(walk, begin, end) if shortcut and len(begin) else Plain()
     found = walk.columns.found
     rows: list[int] | slice = slice(None)
@@ -127,6 +148,16 @@ class Walk(Reader):
             raise PayloadTooLarge(f"A request has at most {SYMBOLS_MAX} symbols.", {"where": "symbols"})
         if at > size:
             raise cut_off(size)
+
+    def take_symbols(self, symbols: list[bytes]) -> None:
+        """The table of a request that is split already."""
+        self.symbols = symbols
+        number, young = self.strings.number, self.strings.numbers.young.get
+        found = [*map(young, symbols)]
+        if all(found):
+            self.table = cast("list[int]", found)
+        else:
+            self.table = [known or number(symbol) for known, symbol in zip(found, symbols, strict=True)]
 
     def _read_symbols(self, at: int) -> int:
         """Reads strings of less than 128 bytes up to what is something else; says where that begins."""
@@ -390,7 +421,7 @@ def _find_series(
     wrong = set(np.searchsorted(until, np.flatnonzero(~right), "right").tolist())
     keys, known, ends = numbers.tobytes(), walk.known.young.get, (4 * until).tolist()
     found = [known(keys[a:b]) for a, b in zip([0, *ends], ends)]  # noqa: B905
-    unknown = [number for number, series in enumerate(found) if series is None] if None in found else []
+    unknown = [] if all(found) else [number for number, series in enumerate(found) if series is None]
     for number in unknown:
         if number in wrong:
             continue

@@ -24,8 +24,6 @@ from breaker_actors.core.counters import (
     CounterPoint,
     encode_points,
     in_samples,
-    packed,
-    packed_floats,
 )
 from breaker_actors.core.log_entries import counted, encode_samples, shares_of
 from breaker_actors.core.model import COUNT_MAX
@@ -73,6 +71,15 @@ class Rows:
         self.ok.append(ok)
         self.count.append(count)
         self.trace.append(trace)
+
+    def extend(self, ts_ms: int, values: Sequence[float], ok: bool, counts: Sequence[int], trace: str) -> None:
+        """The same for values of one point."""
+        n = len(values)
+        self.ts_ms += [ts_ms] * n
+        self.value += values
+        self.ok += [ok] * n
+        self.count += counts
+        self.trace += [trace] * n
 
 
 class Taking:
@@ -203,7 +210,7 @@ def taking(points: Points, outcomes: Sequence[Outcome], span: Span, step: int) -
         else:
             distribution = histogram(row) if series.type == "histogram" else None
             point = Point(series, ts_ms or span.now_ms, start_ms, value, distribution, trace(row, ""))
-            work += len(point.histogram.values) if point.histogram is not None else 0
+            work += point.histogram.size if point.histogram is not None else 0
             _take_one(found, outcome, point, span)
     yield found
 
@@ -241,8 +248,13 @@ def _observe(rows: Rows, target: Target, point: Point) -> None:
     """The samples that a value, a rise or a distribution is."""
     histogram, ts_ms, ok, trace = point.histogram, point.ts_ms, target.ok, point.trace
     if histogram is not None:
-        for value, n in zip(histogram.values, histogram.counts, strict=True):
-            for each, count in in_samples(value * target.scale, n):
+        values, counts = histogram.numbers()
+        values = tuple([value * target.scale for value in values])
+        if max(counts, default=0) <= COUNT_MAX:
+            rows.extend(ts_ms, values, ok, counts, trace)
+            return
+        for value, n in zip(values, counts, strict=True):
+            for each, count in in_samples(value, n):
                 rows.add(ts_ms, each, ok, count, trace)
     elif target.temporality == "delta" and target.take_as == "observations":
         for each, count in in_samples(target.scale, int(point.value)):
@@ -259,11 +271,15 @@ def _unusable(found: Taking, target: Target, point: Point) -> Refused | Unmatche
             return refused
         n, extra = point.value, int(min(point.value, RISE_MAX)) // COUNT_MAX
     else:
-        if not all(isfinite(value * target.scale) for value in point.histogram.values):
+        low, high = point.histogram.ends
+        if not (isfinite(low * target.scale) and isfinite(high * target.scale)):
             return Refused(code="invalid_value", message="a bucket is not a finite number")
         if target.temporality == "cumulative":
             return None
-        n, extra = sum(point.histogram.counts), sum(count // COUNT_MAX for count in point.histogram.counts)
+        counts = point.histogram.numbers()[1]
+        n, extra = sum(counts), 0
+        if n >= COUNT_MAX:
+            extra = sum(count // COUNT_MAX for count in counts)
     if n > RISE_MAX:
         return Refused(code="invalid_rise", message=f"more than {RISE_MAX} observations in one point")
     if found.extra + extra > EXTRA_MAX:
@@ -274,7 +290,7 @@ def _unusable(found: Taking, target: Target, point: Point) -> Refused | Unmatche
 
 def _too_many(found: Taking, point: Point) -> Refused | None:
     """Counts the buckets of a point among those of its request."""
-    buckets = 0 if point.histogram is None else len(point.histogram.values)
+    buckets = 0 if point.histogram is None else point.histogram.size
     if found.buckets + buckets > BUCKETS_TOTAL_MAX:
         return Refused(code="too_many_buckets", message=f"the request has more than {BUCKETS_TOTAL_MAX} buckets")
     found.buckets += buckets
@@ -291,8 +307,8 @@ def _total(target: Target, point: Point) -> CounterPoint:
         )  # fmt: skip
     return CounterPoint(
         identity, target.metric, point.ts_ms, point.start_ms, target.ok, target.scale,
-        layout=histogram.layout, buckets=packed(histogram.buckets), values=packed_floats(histogram.values),
-        totals=packed(histogram.counts), trace=point.trace,
+        layout=histogram.layout, buckets=histogram.buckets, values=histogram.values, totals=histogram.counts,
+        trace=point.trace,
     )  # fmt: skip
 
 

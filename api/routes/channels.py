@@ -8,6 +8,7 @@ from uuid import uuid4
 from quart import Blueprint, Response
 
 from api.context.current import authorized_project, current_key_id, expect_list, remark, spend_reads, tell
+from api.context.examining import examine
 from api.context.fields import refuse, sent_fields, strict
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
@@ -20,7 +21,7 @@ from breaker_actors.errors import Invalid, NotFound, SendFailed
 from breaker_actors.notify.channels.config import ADDRESS_KEYS
 from breaker_actors.notify.model import Destination, sample
 from breaker_actors.store.base import ChannelEdit
-from breaker_actors.store.rows import ChannelKind, ChannelRow
+from breaker_actors.store.rows import ChannelKind, ChannelRow, ProjectRow
 
 blueprint = Blueprint("channels", __name__, url_prefix="/v1/projects/<project_id>/notification-channels")
 
@@ -43,7 +44,7 @@ async def create_channel(project_id: str) -> Response:
     draft = channel_draft(await sent_fields(ChannelCreate), parts.settings.allow_private_destinations)
     if strict():
         refuse(channel_remarks(draft.channel, draft.config))
-    await _examine(project.org_id, draft.channel, draft.config)
+    await _examine(project, draft.channel, draft.config)
     asked = await once(project.org_id, bodies.channel_single, project.id)
     row = await parts.config.create_channel(project.id, draft, parts.clock.now_ms(), current_key_id(), asked)
     noted(asked)
@@ -65,7 +66,7 @@ async def update_channel(project_id: str, channel_id: str) -> Response:
     edit = channel_edit(fields, parts.settings.allow_private_destinations)
     after = edit(row)
     if after.config is not row.config:
-        await _examine(project.org_id, after.channel, after.config)
+        await _examine(project, after.channel, after.config)
     if strict():
         edit = _refusing(edit)
     changed = await parts.config.update_channel(row.project_id, row.id, edit, parts.clock.now_ms(), by=current_key_id())
@@ -94,10 +95,9 @@ async def test_channel(project_id: str, channel_id: str) -> Response:
     return json_response(bodies.ChannelTest(status="sent", message="The test notification was sent."))
 
 
-async def _examine(org_id: str, kind: ChannelKind, config: dict[str, Any]) -> None:
+async def _examine(project: ProjectRow, kind: ChannelKind, config: dict[str, Any]) -> None:
     """Refuses an address that the library of its kind can't read."""
-    to = Destination(channel_id="", kind=kind, config=config, org_id=org_id)
-    if problem := await replica().sender.examine(to):
+    if problem := (await examine(project, [(kind, config)]))[0]:
         place = f"config.{ADDRESS_KEYS[kind]}"
         raise Invalid(f"{place} {problem}", {place: problem})
 

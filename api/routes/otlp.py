@@ -6,7 +6,6 @@ while is one of these, a failure of ours too.
 
 from __future__ import annotations
 
-from functools import partial
 from http import HTTPStatus
 
 from quart import Blueprint, Response, request
@@ -16,7 +15,6 @@ from api import problems
 from api.context.current import sender_project
 from api.context.payloads import JSON, PROTOBUF, gunzip
 from api.context.receiving import receive
-from api.context.replica import replica
 from api.protocols import otlp_json, otlp_protobuf
 from api.protocols.otlp_answers import response, status
 from api.protocols.taking import Taking
@@ -35,7 +33,7 @@ blueprint = Blueprint("otlp", __name__, url_prefix="/v1/projects/<project_id>/ot
 async def receive_otlp(project_id: str) -> Response:
     project = await sender_project(project_id)
     decode = otlp_json.decode if _is_json() else otlp_protobuf.decode
-    found, _ = await receive(project, "otlp", gunzip, partial(decode, memory=replica().outcomes.memory))
+    found, _ = await receive(project, "otlp", gunzip, decode)
     return _typed(response(found.rejected, _words(found), _is_json()), 200)
 
 

@@ -16,7 +16,6 @@ from api import problems
 from api.context.current import arrival, sender_project
 from api.context.payloads import V1, unsnap, written_decoder, written_version
 from api.context.receiving import receive
-from api.context.replica import replica
 from breaker_actors.errors import BreakersError
 
 WRITTEN = "X-Prometheus-Remote-Write-{}-Written"
@@ -30,8 +29,7 @@ blueprint = Blueprint("remote_write", __name__, url_prefix="/v1/projects/<projec
 async def receive_remote_write(project_id: str) -> Response:
     project = await sender_project(project_id)
     version = written_version()
-    decode = written_decoder(version, replica().outcomes.memory)
-    found, points = await receive(project, "remote_write", unsnap, decode)
+    found, points = await receive(project, "remote_write", unsnap, written_decoder(version))
     counts: Sequence[int] = (
         found.accepted - found.histograms,
         found.histograms,

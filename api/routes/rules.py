@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import uuid4
 
 from quart import Blueprint, Response, request
@@ -17,22 +17,24 @@ from api.context.current import (
     current_actor,
     current_key_id,
     expect_list,
+    may,
     raw_body,
+    remark,
     spend_reads,
 )
+from api.context.examining import examine
 from api.context.fields import sent_fields
 from api.context.replica import replica
 from api.rules.comparing import Comparison, compared, drifted
 from api.rules.deciding import Guards, adopting, applying
 from api.rules.exporting import exported
-from api.rules.model import Asked
+from api.rules.model import NOT_COMPARED, Asked
 from api.wire.http import json_response
 from api.wire.query import flag, owner_asked
 from api.wire.requests_rules import BODY_BYTES_MAX, RulesDocument, rules_document
 from api.wire.responses_rules import RuleChange, RulesAdopted, RulesApplied, RulesPlan
 from breaker_actors.errors import Invalid
 from breaker_actors.notify.channels.config import ADDRESS_KEYS
-from breaker_actors.notify.model import Destination
 from breaker_actors.store.rows import AuditFilter, ChannelRow, ProjectRow, ProjectRules, RulesChange
 
 blueprint = Blueprint("rules", __name__, url_prefix="/v1/projects/<project_id>")
@@ -57,14 +59,14 @@ class _Planned(NamedTuple):
 @blueprint.get("/rules")
 async def export_rules(project_id: str) -> Response:
     owner, now_ms = owner_asked(request.args), replica().clock.now_ms()
-    async with _rules(await _project(project_id)) as rules:
+    async with _rules(await _project(project_id, "read_rules")) as rules:
         return json_response(await asyncio.to_thread(exported, rules, owner, now_ms))
 
 
 @blueprint.get("/rules:drift")
 async def drift_rules(project_id: str) -> Response:
     owner = owner_asked(request.args) or "default"
-    project = await _project(project_id)
+    project = await _project(project_id, "read_rules")
     async with _rules(project) as rules:
         changes = await asyncio.to_thread(drifted, rules, owner, replica().clock.now_ms())
         applied = _applied(rules)
@@ -74,7 +76,7 @@ async def drift_rules(project_id: str) -> Response:
 
 @blueprint.post("/rules:plan")
 async def plan_rules(project_id: str) -> Response:
-    found = await _planned(project_id, whole=False)
+    found = await _planned(await _project(project_id, "read_rules"), whole=False)
     await _say_who(found.project, found.changes, found.applied)
     await _say_open(found.project, found.changes)
     owner, changes = found.asked.document.owner, found.changes
@@ -85,7 +87,7 @@ async def plan_rules(project_id: str) -> Response:
 async def apply_rules(project_id: str) -> Response:
     """Whole or not at all; the same again changes nothing."""
     destructive = flag("allow_destructive", request.args)
-    found, parts = await _planned(project_id), replica()
+    found, parts = await _planned(await _project(project_id, "manage")), replica()
     project, asked = found.project, found.asked
     if found.is_there:  # nobody's changes wait for that
         return json_response(RulesApplied(owner=asked.document.owner, changed=False, count=0, changes=[]))
@@ -131,26 +133,34 @@ async def _rules(project: ProjectRow) -> AsyncIterator[ProjectRules]:
         yield rules
 
 
-async def _project(project_id: str) -> ProjectRow:
+async def _project(project_id: str, right: Literal["manage", "read_rules"]) -> ProjectRow:
     """The project whose rules the request is about. Raises Overloaded where its budget of reads is spent."""
-    project = await authorized_project(project_id, "manage")
+    project = await authorized_project(project_id, right)
     await expect_list(project.id)
     return project
 
 
-async def _planned(project_id: str, whole: bool = True) -> _Planned:
+async def _planned(project: ProjectRow, whole: bool = True) -> _Planned:
     """What the request's document would change. `whole`: it has all secrets that it refers to; else those that it has
-    not are taken to be as they are stored."""
-    project = await _project(project_id)
+    not are taken to be as they are stored, and all of them where the caller may only read."""
     asked = await _asked(project)
     if not whole:
         asked = asked.as_far_as_known()
     async with _rules(project) as rules:
+        if not may("manage"):
+            asked = _without_secrets(asked, rules)
         comparison = await asyncio.to_thread(compared, asked, rules)
         is_there = not comparison.changes and (await asyncio.to_thread(applying, asked, rules, NO_GUARDS))[1] is None
         applied = _applied(rules)
     await _examine(project, asked, comparison)
     return _Planned(project, asked, comparison.version, comparison.changes, applied, is_there)
+
+
+def _without_secrets(asked: Asked, rules: ProjectRules) -> Asked:
+    found = asked.without_secrets(rules)
+    if found.unset != asked.unset:
+        remark([NOT_COMPARED])
+    return found
 
 
 async def _asked(project: ProjectRow) -> Asked:
@@ -171,13 +181,17 @@ async def _asked(project: ProjectRow) -> Asked:
 
 
 async def _examine(project: ProjectRow, asked: Asked, comparison: Comparison) -> None:
-    """Refuses an address that the library of a channel's kind can't read."""
-    for match, row in comparison.wanted:
-        if not isinstance(row, ChannelRow) or row == match.row or match.name in asked.unset:
-            continue
-        to = Destination(channel_id="", kind=row.channel, config=row.config, org_id=project.org_id)
-        if problem := await replica().sender.examine(to):
-            place = f"channels.{match.name}.config.{ADDRESS_KEYS[row.channel]}"
+    """Refuses an address that the library of a channel's kind can't read. Raises Overloaded where there are too many to
+    look at."""
+    new = [
+        (match.name, row)
+        for match, row in comparison.wanted
+        if isinstance(row, ChannelRow) and row != match.row and match.name not in asked.unset
+    ]
+    problems = await examine(project, [(row.channel, row.config) for _, row in new])
+    for (name, row), problem in zip(new, problems, strict=True):
+        if problem:
+            place = f"channels.{name}.config.{ADDRESS_KEYS[row.channel]}"
             raise Invalid(f"{place} {problem}", {place: problem})
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from api.rules.differing import declared_form, differences, hand_fields, shown
+from api.rules.differing import declared_form, differences, hand_fields, hide_configs, shown
 from api.rules.forms import Form, form_of, sparse
 from api.rules.model import (
     KINDS,
@@ -75,6 +75,8 @@ def compared(asked: Asked, rules: ProjectRules) -> Comparison:
     ]
     changes = with_order(changes, wanted, rules)
     _tell_renames(changes, rules, wanted, gone)
+    if not asked.shows_configs:
+        hide_configs(changes)
     return Comparison(changes, wanted, gone, _version(asked, changes, wanted), names)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from api.rules.forms import Form
 from api.rules.model import Thing
-from api.wire.responses_rules import RuleField
+from api.wire.responses_rules import RuleChange, RuleField
 from breaker_actors.store.rows import ChannelRow, DeclaredRow
 from breaker_actors.text.redaction import MARK, mask
 
@@ -40,6 +40,14 @@ def shown(path: str, before: Any, after: Any) -> RuleField:
     if key and (old != before or new != after):
         return RuleField(field=path, secret=True)
     return RuleField(field=path, before=old, after=new, secret=old != before or new != after)
+
+
+def hide_configs(changes: Iterable[RuleChange]) -> None:
+    """Leaves of what changes in configs of channels only that it does: exports don't show all of it."""
+    for change in changes:
+        for field in change.fields if change.kind == "channels" else ():
+            if field.field.partition(".")[0] == "config":
+                field.before, field.after, field.secret = None, None, True
 
 
 def declared_fields(row: Thing, form: Form, references: Mapping[str, Any]) -> Form:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from api.rules.unset import unset_in
+from api.rules.unset import secrets_in, unset_in
 from api.wire.requests_rules import RulesDocument
+from api.wire.unknown import FieldWarning
 from breaker_actors.store.rows import (
     BreakerRow,
     ChannelRow,
@@ -24,12 +25,18 @@ from breaker_actors.store.rows import (
 Thing = BreakerRow | RouterRow | MappingRow | ChannelRow | MuteRow
 KINDS: tuple[DeclaredKind, ...] = ("channels", "breakers", "routers", "mappings", "mutes")
 """In the order in which they are applied, and told."""
+NOT_COMPARED = FieldWarning(
+    "secrets_not_compared",
+    "channels",
+    "A key that may only read tries no secrets: those of channels are taken to be as they are stored.",
+)
 
 
 class Asked(NamedTuple):
     """A document, and what it is read with. `by`: whose key it is; `new_id`: makes ids; `mute_max_ms`: how long a mute
     may last; `allow_private`: whether channels may go to private addresses; `unset`: secrets of channels, by their
-    paths within the channel, whose values the caller does not have."""
+    paths within the channel, whose values the caller does not have, or may not try; `shows_configs`: whether the caller
+    may see all of them that is no secret."""
 
     document: RulesDocument
     project_id: str
@@ -39,10 +46,19 @@ class Asked(NamedTuple):
     mute_max_ms: int
     allow_private: bool
     unset: Mapping[str, Collection[str]] = {}
+    shows_configs: bool = True
 
     def as_far_as_known(self) -> Asked:
         """The same, of which secrets may be missing."""
         return self._replace(unset=unset_in(self.document))
+
+    def without_secrets(self, rules: ProjectRules) -> Asked:
+        """The same for who may only read: no secret of it is compared with what is stored, and of configs only is told
+        that they change."""
+        found = {name: {*paths} for name, paths in self.unset.items()}
+        for name, paths in secrets_in(self.document, rules).items():
+            found.setdefault(name, set()).update(paths)
+        return self._replace(unset=found, shows_configs=False)
 
     def things(self, kind: DeclaredKind) -> Mapping[str, Mapping[str, Any]]:
         found: Mapping[str, Mapping[str, Any]] = getattr(self.document, kind)

@@ -12,7 +12,7 @@ from api.wire.requests import Enabled, bounded, invalid, shape, unmasked
 from api.wire.types import NAME_LENGTH_MAX, JsonObject, Name, default, form
 from breaker_actors.errors import Invalid
 from breaker_actors.notify.channels import apprise
-from breaker_actors.notify.channels.config import stays
+from breaker_actors.notify.channels.config import ADDRESS_KEYS, stays, unknown_keys
 from breaker_actors.notify.channels.reach import unreachable
 from breaker_actors.store.base import ChannelEdit
 from breaker_actors.store.rows import Alert, ChannelDraft, ChannelEvent, ChannelKind, ChannelRow, ProjectKeyKind
@@ -134,6 +134,13 @@ def _merged(stored: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
     return {name: value for name, value in merged.items() if name not in change or value is not None}
 
 
+def _instead(kind: ChannelKind, config: Mapping[str, Any]) -> list[str]:
+    """What was probably meant to be the address that is asked for, where it is not there."""
+    if ADDRESS_KEYS[kind] in config:
+        return []
+    return [f"{one.path} {one.message}" for one in unknown_keys(kind, config) if one.message.endswith("?")][:1]
+
+
 def _config(
     kind: ChannelKind, sent: Mapping[str, Any], stored: Mapping[str, Any], allow_private: bool
 ) -> dict[str, Any]:
@@ -146,7 +153,7 @@ def _config(
         raise Invalid(f"{kept[0]}: {details[kept[0]]}", details)
     url = config.get("webhook_url")
     if kind == "slack" and not (isinstance(url, str) and url.startswith(("http://", "https://"))):
-        raise invalid("config.webhook_url", "Expected an http(s) address")
+        raise invalid("config.webhook_url", "; ".join(["Expected an http(s) address", *_instead(kind, config)]))
     if kind == "apprise" and not apprise.installed():
         raise invalid("channel", apprise.NOT_INSTALLED)
     if problem := unreachable(kind, config, allow_private):

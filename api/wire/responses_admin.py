@@ -76,8 +76,9 @@ class ActorBudgets(Answer, kw_only=True):
 class ProjectLimit(Answer, kw_only=True):
     """A project at its share: log_bytes (its samples are refused), transitions (they wait), window_samples, events and
     deliveries (the oldest leave early), configuration_bytes and audit_bytes (changes are refused). Or an organisation:
-    log_bytes, org_audit_bytes, gone_audit_bytes (of deleted projects), projects, workspaces, keys (no more can be
-    made); the other id is null. One per project and part of the service that says so, 100 at most."""
+    log_bytes, configuration_bytes, events and deliveries (of all its projects together), org_audit_bytes,
+    gone_audit_bytes (of deleted projects), projects, workspaces, keys (no more can be made); the other id is
+    null. One per project and part of the service that says so, 100 at most."""
 
     project_id: Uuid | None
     org_id: Uuid | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -13,6 +13,11 @@ from breaker_actors.telemetry.guard import Background, run_supervised
 from breaker_actors.telemetry.set_aside import Asides
 
 Read = Callable[[str, Sequence[HostedBreaker], int], Awaitable[None]]
+Refill = Callable[[list[HostedBreaker]], Awaitable[None]]
+
+SLICE_ROWS, ENTRY_ROWS = 50_000, 200
+"""Rows that are applied or loaded before others have their turn, and what an entry counts beside its rows: a few
+milliseconds."""
 
 log = structlog.get_logger()
 
@@ -101,3 +106,74 @@ class LogReads:
             for hosted in group:
                 if hosted.blocked and not hosted.dropped:
                     await self._read_for(router_id, [hosted], upto)
+
+
+class Slices:
+    """Long work of one task, between whose slices others are served: what others are sent is applied meanwhile."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    async def worked(self, rows: int) -> None:
+        """So many rows of an entry are through."""
+        self._done += ENTRY_ROWS + rows
+        if self._done >= SLICE_ROWS:
+            self._done = 0
+            await asyncio.sleep(0)
+
+
+class Refills:
+    """Windows that are filled from the logs, of breakers that wait for it: one read at a time of a project, for all of
+    its breakers that asked meanwhile. A set of thousands on one router that gets longer windows would read its log as
+    often otherwise.
+
+    `refill` fills the windows of a group; where it fails each is filled alone. Bounded by the breakers there are: each
+    waits for one at most."""
+
+    def __init__(self, tasks: Background, refill: Refill) -> None:
+        self._tasks = tasks
+        self._refill = refill
+        self._waiting: dict[str, list[tuple[HostedBreaker, asyncio.Future[None]]]] = {}
+        self._under_way: set[str] = set()
+
+    async def fill_now(self, breakers: Iterable[HostedBreaker]) -> None:
+        """Fills the windows of those that ask for it, for who reads for all of them."""
+        group = {hosted.id: hosted for hosted in breakers if hosted.needs_refill and not hosted.dropped}
+        for hosted in group.values():
+            hosted.needs_refill = False
+        if group:
+            await self._refill(list(group.values()))
+
+    async def fill(self, hosted: HostedBreaker) -> None:
+        """Returns once the window is what the logs say, if its breaker asks for that."""
+        if hosted.dropped or not hosted.needs_refill:
+            return
+        hosted.needs_refill = False
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(hosted.project_id, []).append((hosted, done))
+        if hosted.project_id not in self._under_way:
+            self._under_way.add(hosted.project_id)
+            self._tasks.spawn(self._run(hosted.project_id))
+        await done
+
+    async def _run(self, project_id: str) -> None:
+        try:
+            while waiting := self._waiting.pop(project_id, None):
+                await self._fill_all(waiting)
+        finally:
+            self._under_way.discard(project_id)
+
+    async def _fill_all(self, waiting: Sequence[tuple[HostedBreaker, asyncio.Future[None]]]) -> None:
+        try:
+            await self._refill([hosted for hosted, _ in waiting])
+            error = None
+        except Exception as found:
+            error = found
+            log.error("refill_failed", breakers=len(waiting), error=repr(error))
+        if error is not None and len(waiting) > 1:
+            for one in waiting:
+                await self._fill_all([one])
+            return
+        for _, done in waiting:
+            if not done.done():
+                done.set_exception(error) if error is not None else done.set_result(None)

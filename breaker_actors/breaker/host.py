@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from breaker_actors.breaker.applying import Applying, Bodies, ReadLog, Todo
-from breaker_actors.breaker.background import BreakerTasks, LogReads
+from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills, Slices
 from breaker_actors.breaker.commits import Commits
 from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, shared
 from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
@@ -71,6 +71,7 @@ class BreakerHost:
             read=lambda *asked: self._apply_entries(self._log.read(*asked)),
             free=lambda hosted: self._step(hosted, partial(self._applying.unblock, hosted)),
         )
+        self._refills = Refills(self._tasks, self._log.refill)
         self._commits = Commits(net, self.meters)
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
@@ -206,28 +207,41 @@ class BreakerHost:
             self._tasks.spawn(self._settle(hosted, todo.effects), hosted)
 
     async def _settle(self, hosted: HostedBreaker, effects: Effects) -> None:
+        """Commits, then refills the window if new settings ask for it."""
         await self._commit(hosted, effects)
+        await self._refills.fill(hosted)
         self._go_on(hosted, self._applying.unblock(hosted))
 
     async def _commit(self, hosted: HostedBreaker, effects: Effects) -> None:
-        """Commits effects: durable, then visible. Then refills the window if new settings ask for it."""
+        """Commits effects: durable, then visible."""
         if effects and not await self._commits.publish(hosted, effects):
             self._drop(hosted)
-        if hosted.needs_refill and not hosted.dropped:
-            hosted.needs_refill = False
-            await self._log.refill([hosted])
 
     async def _apply_entries(self, entries: Entries) -> None:
-        """Applies what is read from the log; the effects of each entry are settled before the next one is read."""
-        async with aclosing(entries):
-            async for hosted, item in entries:
-                while not hosted.dropped and (effects := self._applying.catch_up(hosted, item)):
+        """Applies what is read from the log; the effects of each entry are settled before the next one is read. A
+        window that lacks samples is filled before the breaker's next entry, with those of the others that do."""
+        lacking: dict[str, HostedBreaker] = {}
+        slices = Slices()
+        try:
+            async with aclosing(entries):
+                async for hosted, item in entries:
+                    if hosted.needs_refill:
+                        await self._refills.fill_now([*lacking.values(), hosted])
+                        lacking.clear()
+                    while not hosted.dropped and (effects := self._applying.catch_up(hosted, item)):
+                        await self._commit(hosted, effects)
+                    effects = self._applying.apply(hosted, item)
+                    if hosted.is_over:
+                        self._drop(hosted)
                     await self._commit(hosted, effects)
-                effects = self._applying.apply(hosted, item)
-                if hosted.is_over:
-                    self._drop(hosted)
-                await self._commit(hosted, effects)
-                self._applying.count_lag(item.received_ms)
+                    if hosted.needs_refill:
+                        lacking[hosted.id] = hosted
+                    self._applying.count_lag(item.received_ms)
+                    await slices.worked(item.stop - item.start)
+        except Exception:
+            await self._refills.fill_now(lacking.values())
+            raise
+        await self._refills.fill_now(lacking.values())
 
     def _drop(self, hosted: HostedBreaker) -> None:
         """A breaker was deleted, or has gone to another owner."""

@@ -128,6 +128,7 @@ class HostedBreaker:
         "looked_ms",
         "losses_reported",
         "needs_refill",
+        "org_id",
         "overflows",
         "project_id",
         "ready",
@@ -141,7 +142,7 @@ class HostedBreaker:
 
     def __init__(self, assignment: BreakerAssignment) -> None:
         self.id = assignment.breaker_id
-        self.project_id = assignment.project_id
+        self.project_id, self.org_id = assignment.project_id, intern(assignment.org_id)
         self.shard = assignment.shard
         self.epoch = assignment.epoch
         # a link that ended comes before the same one begun anew

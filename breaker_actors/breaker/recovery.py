@@ -7,14 +7,15 @@ log is not as it was written, the breakers that need it stand still, and its own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Sequence
 from functools import partial
 
 import msgspec
 
+from breaker_actors.breaker.background import Slices
 from breaker_actors.breaker.damages import DamagedLogs
 from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item, leave_ended
-from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, decode_breaker
+from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, Splitter, decode_breaker
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Control, Record
 from breaker_actors.core.overlay import in_force
@@ -157,6 +158,7 @@ class Recovery:
 
     async def _refill(self, group: list[HostedBreaker]) -> None:
         """May be repeated: begins with empty windows. Links that have ended count as long as a window reaches them."""
+        slices = Slices()
         for each in group:
             if each.breaker is not None:
                 each.breaker.unload()
@@ -164,8 +166,9 @@ class Recovery:
             uptos = {h.id: h.applied_offsets.get(router.router_id, 0) for h in listeners}
             since = {h.id: h.breaker.reload_after_ms for h in listeners if h.breaker is not None}
             by_id = {h.id: h for h in listeners}
+            splits = _Splits(by_id)
             async for record in self._reader.back(router, max(uptos.values()), min(since.values(), default=0)):
-                splitter = await self._reader.splitter(router, record)
+                splitter = splits.of(await self._reader.splitter(router, record))
                 for breaker_id, body, start, stop in self._reader.concerned(record, splitter):
                     hosted = by_id.get(breaker_id)
                     if hosted is None or hosted.breaker is None or record.offset > uptos[breaker_id]:
@@ -175,6 +178,8 @@ class Recovery:
                     if body.metric_at(start) == hosted.breaker.rule.metric:  # it may have had another one then
                         load = partial(hosted.breaker.load, body.rows(start, stop), record.received_ms)
                         self._reader.attempt(load, record)
+                        await slices.worked(stop - start)
+                await slices.worked(0)
 
     async def _read(self, router_id: str, group: Sequence[HostedBreaker], upto: int) -> Entries:
         listeners = {h.id: h for h in group if not h.dropped and router_id in h.routers}
@@ -182,11 +187,13 @@ class Recovery:
             return
         router = next(iter(listeners.values())).routers[router_id]
         last = start = min(h.applied_offsets[router_id] for h in listeners.values())
+        splits = _Splits(listeners)
         async for record in self._reader.after(router, start, upto):
             if record.kind == DAMAGED:
                 concerned: Sequence[Concern] = [(breaker_id, record.payload, -1, -1) for breaker_id in listeners]
             else:
-                concerned = self._reader.concerned(record, await self._reader.splitter(router, record))
+                splitter = splits.of(await self._reader.splitter(router, record))
+                concerned = self._reader.concerned(record, splitter)
             for breaker_id, body, first, stop in concerned:
                 hosted = listeners.get(breaker_id)
                 if hosted is not None and hosted.wants(router_id, record.offset):
@@ -194,6 +201,20 @@ class Recovery:
             last = record.offset
         for hosted in listeners.values():
             hosted.skip_to(router_id, last)
+
+
+class _Splits:
+    """How records are split among those that read them: the other breakers of their router, thousands maybe, are left
+    out of each record."""
+
+    def __init__(self, only: Container[str]) -> None:
+        self._only = only
+        self._of: tuple[Splitter, Splitter] | None = None
+
+    def of(self, splitter: Splitter) -> Splitter:
+        if self._of is None or self._of[0] is not splitter:
+            self._of = splitter, Splitter(splitter.view, self._only)
+        return self._of[1]
 
 
 def _by_router(group: Iterable[HostedBreaker]) -> list[tuple[RouterRef, list[HostedBreaker]]]:

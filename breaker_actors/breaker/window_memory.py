@@ -3,8 +3,8 @@ fewer.
 
 A sample costs some 20 bytes in every window it lies in: one router with 400 breakers keeps 400 of it. Beyond a
 project's share its largest windows are cut to a common size, oldest samples first: counted as truncated, like those
-beyond window_samples_max. Beyond what all projects may hold the largest projects are cut to a common size likewise,
-however many there are. What was cut is not in a replay's windows.
+beyond window_samples_max. Beyond what all may hold the organisations that hold most are cut to a common size likewise,
+however many projects they have, and within each the largest projects. What was cut is not in a replay's windows.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ class WindowShares:
 
     def __init__(self, window_max: int, project_max: int, all_max: int) -> None:
         self._window_max, self._project_max, self._all_max = window_max, project_max, all_max
-        self._room = project_max  # of each project: less while all together hold too much
+        # of each project of an organisation: less while all together hold too much
+        self._rooms: dict[str, int] = {}
         self._caps: dict[str, int] = {}
         self._most = 0
         self._used: dict[str, int] = {}
+        self._orgs: dict[str, str] = {}
 
     @property
     def samples(self) -> int:
@@ -56,6 +58,7 @@ class WindowShares:
             if hosted.breaker is not None and (n := hosted.breaker.samples_held):
                 windows.setdefault(hosted.project_id, []).append((n, hosted))
         self._used = {project_id: sum(n for n, _ in some) for project_id, some in windows.items()}
+        self._orgs = {project_id: some[0][1].org_id for project_id, some in windows.items()}
         self._caps = {project_id: cap for project_id, cap in self._caps.items() if project_id in windows}
         self._share_out()
         for project_id, some in windows.items():
@@ -67,18 +70,26 @@ class WindowShares:
         return True
 
     def _share_out(self) -> None:
-        """Says what a project may hold: so much that all together, each with no more than that, have room."""
-        held = [min(n, self._project_max) for n in self._used.values()]
-        if sum(held) > self._all_max:
-            self._room = min(self._project_max, level(held, int(ROOM * self._all_max)))
-        elif sum(held) < LIFTED * self._all_max:
-            self._room = self._project_max
+        """Says what a project may hold: so much that all organisations together, each with no more than a common size,
+        have room, and within one that has more its projects likewise."""
+        held: dict[str, list[int]] = {}
+        for project_id, n in self._used.items():
+            held.setdefault(self._orgs[project_id], []).append(min(n, self._project_max))
+        together = [sum(some) for some in held.values()]
+        if sum(together) > self._all_max:
+            most = level(together, int(ROOM * self._all_max))
+            self._rooms = {org_id: level(some, most) for org_id, some in held.items() if sum(some) > most}
+        elif sum(together) < LIFTED * self._all_max:
+            self._rooms = {}
+
+    def _room(self, project_id: str) -> int:
+        return min(self._project_max, self._rooms.get(self._orgs.get(project_id, ""), self._project_max))
 
     def _bound(self, project_id: str, windows: Sequence[tuple[int, HostedBreaker]]) -> None:
-        used = self._used[project_id]
-        if used > self._room:
-            self._caps[project_id] = level([n for n, _ in windows], int(ROOM * self._room))
-        elif used < LIFTED * self._room and project_id in self._caps:
+        used, room = self._used[project_id], self._room(project_id)
+        if used > room:
+            self._caps[project_id] = level([n for n, _ in windows], int(ROOM * room))
+        elif used < LIFTED * room and project_id in self._caps:
             del self._caps[project_id]
             self._cut(windows, self._window_max)
         if project_id in self._caps:
@@ -100,7 +111,7 @@ class WindowShares:
                 project_id=project_id,
                 limit="window_samples",
                 used=self._used.get(project_id, 0),
-                most=self._room,
+                most=self._room(project_id),
             )
             for project_id in self._caps
         )

@@ -5,7 +5,8 @@ Pure codec; nothing here reads or writes a file. Offsets are dense per router an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Container, Iterator, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -126,7 +127,7 @@ class SampleColumns:
 
     def metric_at(self, start: int) -> str:
         """The metric whose rows begin at row `start`."""
-        return self.metrics[self.starts.index(start)]
+        return self.metrics[bisect_left(self.starts, start)]
 
     def of(self, metric: str) -> Batch | None:
         """The rows of one metric, or None when the record has none."""
@@ -144,6 +145,23 @@ class SampleColumns:
         chosen = Batch(batch.ts_ms[rows], batch.value[rows], batch.ok[rows], count=count)
         traces = [self.traces[row] for row in rows.tolist()] if self.traces else ()
         return SampleColumns((metric,), (0, len(rows)), chosen, None, traces)
+
+
+class Picked:
+    """Rows that breakers take of a record, as columns of their own: one copy for all that take the same ones."""
+
+    __slots__ = ("_columns", "_known")
+
+    def __init__(self, columns: SampleColumns) -> None:
+        self._columns = columns
+        self._known: dict[int, tuple[npt.NDArray[np.intp], SampleColumns]] = {}
+
+    def of(self, start: int, rows: npt.NDArray[np.intp]) -> SampleColumns:
+        """Those that a split gave: the same array stands for the same rows."""
+        known = self._known.get(id(rows))
+        if known is None:
+            known = self._known[id(rows)] = rows, self._columns.pick(start, rows)  # which keeps its id taken
+        return known[1]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -273,13 +291,17 @@ class Splitter:
     A pure function of the view and the record, so the live router and every replay split alike.
     """
 
-    __slots__ = ("_links", "heard", "view")
+    __slots__ = ("_ends", "_links", "_only", "heard", "view")
 
-    def __init__(self, view: RouterView) -> None:
+    def __init__(self, view: RouterView, only: Container[str] | None = None) -> None:
+        """`only`: the breakers that are asked about; the others are left out, and cost nothing with each record."""
         self.view = view
+        self._only = only if view.mode == "weighted" else None  # there each one's part depends on all
         self._links: dict[str, list[Link]] = {}
+        self._ends: dict[str, Float64] = {}
         for link in view.links if view.enabled else ():
-            self._links.setdefault(link.metric, []).append(link)
+            if only is None or self._only is not None or link.breaker_id in only:
+                self._links.setdefault(link.metric, []).append(link)
         self.heard = tuple(self._links)[:METRICS_SHOWN_MAX]  # metrics that breakers have, some of them
 
     def unheard(self, metrics: Sequence[str]) -> tuple[str, ...]:
@@ -291,7 +313,8 @@ class Splitter:
     ) -> Iterator[tuple[str, int, int, npt.NDArray[np.intp] | None]]:
         """Breaker id, first and last+1 row of its metric, and which of them (row numbers; None: all of them).
 
-        Breakers that take nothing are left out."""
+        Breakers that take nothing are left out. Those that take the same rows get the same array, so thousands of them
+        cost no more copies than there are shares."""
         mode = self.view.mode
         for i, metric in enumerate(columns.metrics):
             links = self._links.get(metric)
@@ -303,10 +326,17 @@ class Splitter:
                     yield link.breaker_id, start, stop, None
                 continue
             place = _places(columns, start, stop, router_id, offset)
-            taken = _canary(links, place) if mode == "canary" else _weighted(links, place)
-            for link, rows in zip(links, taken, strict=True):
-                if rows is None or len(rows):
-                    yield link.breaker_id, start, stop, None if rows is None else rows + start
+            ends = self._ends_of(metric, links) if mode == "weighted" else None
+            taken = _canary(links, place, start) if ends is None else _weighted(links, ends, place, start)
+            for link, rows in taken:
+                if self._only is None or link.breaker_id in self._only:
+                    yield link.breaker_id, start, stop, rows
+
+    def _ends_of(self, metric: str, links: Sequence[Link]) -> Float64:
+        """Of a weighted router: where the part of each of these links ends."""
+        if (ends := self._ends.get(metric)) is None:
+            ends = self._ends[metric] = np.cumsum([1.0 if link.share is None else link.share for link in links])
+        return ends
 
 
 def _places(columns: SampleColumns, start: int, stop: int, router_id: str, offset: int) -> Float64:
@@ -317,19 +347,34 @@ def _places(columns: SampleColumns, start: int, stop: int, router_id: str, offse
     return (share.view(np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _canary(links: Sequence[Link], place: Float64) -> list[npt.NDArray[np.intp] | None]:
+Taken = Iterator[tuple[Link, npt.NDArray[np.intp] | None]]
+ALL_PERCENT = 100.0
+
+
+def _canary(links: Sequence[Link], place: Float64, start: int) -> Taken:
     """Breakers with a percent get that share, the others everything."""
-    return [None if link.share is None else np.flatnonzero(place * 100 < link.share) for link in links]
+    chosen: dict[float, npt.NDArray[np.intp]] = {}
+    for link in links:
+        if link.share is None or link.share >= ALL_PERCENT:
+            yield link, None
+            continue
+        rows = chosen.get(link.share)
+        if rows is None:
+            rows = chosen[link.share] = np.flatnonzero(place * ALL_PERCENT < link.share) + start
+        if len(rows):
+            yield link, rows
 
 
-def _weighted(links: Sequence[Link], place: Float64) -> list[npt.NDArray[np.intp] | None]:
+def _weighted(links: Sequence[Link], ends: Float64, place: Float64, start: int) -> Taken:
     """Each row goes to exactly one breaker in proportion to the weights; all zero: to nobody."""
-    ends = np.cumsum([1.0 if link.share is None else link.share for link in links])
     if not ends[-1] > 0:
-        return [np.empty(0, np.intp) for _ in links]
-    last = int(np.flatnonzero(np.diff(ends, prepend=0.0) > 0)[-1])
+        return
+    last = int(np.searchsorted(ends, ends[-1]))
     chosen = np.minimum(np.searchsorted(ends, place * ends[-1], side="right"), last)
-    return [np.flatnonzero(chosen == i) for i in range(len(links))]
+    order = np.argsort(chosen, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(chosen[order])) + 1):
+        if len(rows):
+            yield links[int(chosen[rows[0]])], rows + start
 
 
 def _signed(digest: int) -> int:

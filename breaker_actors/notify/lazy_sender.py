@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from breaker_actors.clock import Clock
 from breaker_actors.notify.model import Attempt, Destination, ExaminingSender, Message
@@ -19,9 +19,11 @@ class LateSender:
     async def send(self, to: Destination, message: Message) -> Attempt:
         return await self._opened().send(to, message)
 
-    async def examine(self, to: Destination) -> str | None:
+    async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]:
         """Nothing is opened for kinds that need no library to tell."""
-        return await self._opened().examine(to) if to.kind == "apprise" else None
+        if all(to.kind != "apprise" for to in many):
+            return [""] * len(many)
+        return await self._opened().examine(org_id, many)
 
     def _opened(self) -> ExaminingSender:
         if self._sender is None:

@@ -120,10 +120,11 @@ class Sender(Protocol):
 
 
 class ExaminingSender(Sender, Protocol):
-    """Looks at a destination without sending, too: `examine` says what is wrong with its address, as far as only the
-    library that its kind goes through can tell; None: nothing that is known."""
+    """Looks at destinations of an organisation without sending, too: `examine` says what is wrong with their addresses,
+    as far as only the library that their kind goes through can tell; "": nothing; None: that could not be found out.
+    Raises Overloaded where the organisation has too many looked at."""
 
-    async def examine(self, to: Destination) -> str | None: ...
+    async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]: ...
 
 
 class RenewingSender(Sender, Protocol):

@@ -39,12 +39,15 @@ class ChannelSender:
         """One attempt. Never raises but for cancellation: what went wrong in here is an outcome, too."""
         return await self._tried(to, lambda: self._send(to, message))
 
-    async def examine(self, to: Destination) -> str | None:
-        """What only apprise can tell of an address of its own; nothing is sent. None of other kinds, and of a config
-        that has problems already."""
-        if to.kind != "apprise" or check(to.kind, to.config):
-            return None
-        return await self._courier.examine(to)
+    async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]:
+        """What only apprise can tell of addresses of its own; nothing is sent. "" of other kinds, and of a config that
+        has problems already; None of what could not be found out. Raises Overloaded."""
+        asked = [n for n, to in enumerate(many) if to.kind == "apprise" and not check(to.kind, to.config)]
+        found: list[str | None] = [""] * len(many)
+        if asked:
+            for n, problem in zip(asked, await self._courier.examine(org_id, [many[n] for n in asked]), strict=True):
+                found[n] = problem
+        return found
 
     async def renew(self, to: Destination, trips: Sequence[Message], now_ms: int) -> Attempt:
         """One attempt to say that all of these stand; as `send`."""

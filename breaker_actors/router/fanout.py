@@ -9,7 +9,9 @@ from breaker_actors.core.log_entries import (
     GAP,
     SAMPLES,
     VIEW,
+    Picked,
     RouterView,
+    SampleColumns,
     decode_breaker,
     decode_view,
     encode_samples,
@@ -98,16 +100,15 @@ class FanOut:
         router, append, columns = record.router, record.append, record.columns
         assert columns is not None
         subscriptions = self._subscriptions.get(router.id, {})
+        picked, parts = Picked(columns), dict[int, Append]()
         for breaker_id, start, stop, chosen in router.splitter.split(columns, router.id, append.offset):
             if chosen is None:
                 self._send(router, breaker_id, append, (start, stop))
             elif breaker_id in subscriptions:
-                part = columns.pick(start, chosen)
-                b = part.batch
-                payload = encode_samples(
-                    part.metrics, [len(chosen)], b.ts_ms, b.value, b.ok, traces=part.traces, count=b.count
-                )
-                self._send(router, breaker_id, replace(append, payload=payload), (0, len(chosen)))
+                part = picked.of(start, chosen)
+                if (of_part := parts.get(id(part))) is None:
+                    of_part = parts[id(part)] = replace(append, payload=_encoded(part))
+                self._send(router, breaker_id, of_part, (0, len(chosen)))
 
     def flush(self) -> None:
         for lane in self._lanes.values():
@@ -135,3 +136,9 @@ class FanOut:
         if subscription is not None and subscription.epoch <= epoch:
             subscription.live = False
             del subscriptions[breaker_id]
+
+
+def _encoded(part: SampleColumns) -> bytes:
+    """Columns of one metric, as a record has them."""
+    b = part.batch
+    return encode_samples(part.metrics, [len(b)], b.ts_ms, b.value, b.ok, traces=part.traces, count=b.count)

@@ -144,6 +144,8 @@ class Group:
         self._ends: dict[str, int] = {}
         self._counted: dict[str, Taken] = {}
         self._staged: list[Staged] = []
+        self._answers: dict[int, list[int]] = {}
+        """By item: all that are answered as it is."""
         self.duplicate_parts = self.duplicate_samples = 0
 
     def add(self, index: int, item: Part | Change) -> None:
@@ -181,6 +183,7 @@ class Group:
             parts, answers = self._open.setdefault(router_id, ([], []))
             parts.append(item)
             answers.append(index)
+            self._answers[index] = answers
         else:
             self._close_parts(router_id)
             self._stage_change(router, item, index)
@@ -223,11 +226,11 @@ class Group:
         if where == "log":
             self.outcomes[index] = AppendResult("duplicate", at)
             return
-        for answers in (*(s.answers for s in self._staged), *(a for _, a in self._open.values())):
-            if at in answers:
-                answers.append(index)
-                return
-        self.outcomes[index] = AppendResult("failed")  # its first could not be read
+        answers = self._answers.get(at)
+        if answers is None:
+            self.outcomes[index] = AppendResult("failed")  # its first could not be read
+        else:
+            answers.append(index)
 
     def _close_parts(self, router_id: str) -> None:
         if router_id not in self._open:
@@ -246,6 +249,7 @@ class Group:
         if readable is None:  # nothing of it comes into the log
             for index in answers:
                 self.outcomes[index] = AppendResult("failed")
+                self._answers.pop(index, None)
             return
         payload, columns, taken, beyond = readable
         record = self._stage(router, SAMPLES, payload, keys, answers)
@@ -275,7 +279,9 @@ class Group:
     def _stage_change(self, router: OwnedRouter, change: Change, index: int) -> None:
         """All records of one change; its key and its answer sit on the first."""
         for i, (kind, payload) in enumerate(change.row.entries):
-            self._stage(router, kind, payload, () if i else (change.key,), [] if i else [index])
+            record = self._stage(router, kind, payload, () if i else (change.key,), [] if i else [index])
+            if not i:
+                self._answers[index] = record.answers
 
     def _stage(
         self,

@@ -1,6 +1,6 @@
 """How much each project keeps in the database: bytes of configuration and of the audit log, numbers of events and
-deliveries; and each organisation: its own audit log, that of its deleted projects, kept answers, and how many projects,
-workspaces and keys it has.
+deliveries; and each organisation: of configuration, events and deliveries so much as some full projects, its own audit
+log, that of its deleted projects, kept answers, and how many projects, workspaces and keys it has.
 
 The sums change in the transaction of what they count. Sizes are those of the stored texts, measured in the database
 before and after a write: they are what a new sum over all rows would say. Configuration and audit are written in serial
@@ -37,6 +37,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from breaker_actors.errors import Invalid
 from breaker_actors.messages import ProjectShare, ShareLimit
 from breaker_actors.store import tables as t
+from breaker_actors.store.org_sums import largest_projects, organisations_beyond, own_and_owners, sum_of_owner
 from breaker_actors.store.rows import BreakerRow, StoredFigures
 from breaker_actors.store.section import IDS, StorePart, by_ids, raise_sum
 
@@ -57,12 +58,16 @@ long to find out whether they are muted."""
 GONE_TIMES = 16
 """So many times the bound of one audit log those of an organisation's deleted projects may take together."""
 
+TOGETHER: tuple[OfProject, ...] = ("configuration", "events", "deliveries")
+"""What an organisation keeps so much of as `full_projects` projects may."""
+
 _S = t.stored.c
 _LIVE = exists().where(t.projects.c.id == _S.of_id, t.projects.c.deleted_ms.is_(None))
 
 
 class Shares(NamedTuple):
-    """What one project may keep, and one organisation. Of `audit_bytes` and `deliveries` twice as much is the end."""
+    """What one project may keep, and one organisation. Of `audit_bytes` and `deliveries` twice as much is the end.
+    `full_projects`: so many times what a project may an organisation keeps of configuration, events and deliveries."""
 
     configuration_bytes: int = 64 << 20
     links: int = 20_000
@@ -75,6 +80,7 @@ class Shares(NamedTuple):
     answer_bytes: int = 64 << 20
     mutes: int = 200
     mappings: int = 200
+    full_projects: int = 10
 
 
 class octets(FunctionElement[int]):  # named like the function of SQL it stands for
@@ -196,11 +202,23 @@ def refuse_churn(c: Connection, org_id: str) -> None:
 
 def beyond(c: Connection, what: Literal["events", "deliveries"], limit: int) -> list[tuple[str, int]]:
     """The projects that keep more than their share, and by how much, the largest first; of a deleted project all is
-    too much."""
+    too much. Then those that are largest in organisations beyond theirs."""
     most: int = getattr(shares(c), what)
     query = select(_S.of_id, _S.used, _LIVE).where(_S.what == what, (_S.used > most) | ((_S.used > 0) & ~_LIVE))
     rows = c.execute(query.order_by(_S.used.desc()).limit(limit)).all()
-    return [(of_id, count - most if live else count) for of_id, count, live in rows]
+    found = [(of_id, count - most if live else count) for of_id, count, live in rows]
+    return found + _beyond_together(c, what, most * shares(c).full_projects, limit)
+
+
+def _beyond_together(
+    c: Connection, what: Literal["events", "deliveries"], most: int, limit: int
+) -> list[tuple[str, int]]:
+    """The largest projects of the organisations that keep more than so much, each with all that is too much. Ask again
+    after a page: then another one may be the largest."""
+    found = list[tuple[str, int]]()
+    for org_id, count in organisations_beyond(c, what, most, limit):
+        found += [(of_id, min(used, count - most)) for of_id, used in largest_projects(c, org_id, what, limit)]
+    return found
 
 
 def sweep(c: Connection) -> None:
@@ -245,7 +263,8 @@ def within_share(c: Connection, project_id: str) -> Iterator[None]:
     Invalid, which undoes the transaction."""
     before = used(c, project_id, "configuration")
     yield
-    _refuse_beyond(c, before, used(c, project_id, "configuration"))
+    if (after := used(c, project_id, "configuration")) > before:
+        _refuse_beyond(c, after, sum_of_owner(c, project_id, "configuration"))
 
 
 def refuse_many_links(c: Connection, project_id: str, more: int) -> None:
@@ -282,18 +301,21 @@ def refuse_many_mappings(c: Connection, before: int, after: int) -> None:
 
 def room(c: Connection, project_id: str) -> int:
     """Bytes by which the project's configuration may grow."""
-    return shares(c).configuration_bytes - used(c, project_id, "configuration")
+    most = shares(c).configuration_bytes
+    own, together = own_and_owners(c, project_id, "configuration")
+    return min(most - own, shares(c).full_projects * most - together)
 
 
 def refuse_larger(c: Connection, project_id: str, growth: int) -> None:
     """Refuses what makes the project's configuration so many bytes larger. Raises Invalid."""
-    before = used(c, project_id, "configuration")
-    _refuse_beyond(c, before, before + growth)
+    if growth > 0:
+        own, together = own_and_owners(c, project_id, "configuration")
+        _refuse_beyond(c, own + growth, together + growth)
 
 
 def refuse_overfull(c: Connection, project_id: str) -> None:
     """Refuses a configuration beyond its share. Raises Invalid."""
-    _refuse_beyond(c, 0, used(c, project_id, "configuration"))
+    _refuse_beyond(c, *own_and_owners(c, project_id, "configuration"))
 
 
 def breaker_bytes(row: BreakerRow) -> int:
@@ -304,13 +326,21 @@ def breaker_bytes(row: BreakerRow) -> int:
     return 2 * ROW_BYTES + LINK_BYTES + 2 * len(row.name.encode()) + sum(map(len, texts)) + len(b"{}")
 
 
-def _refuse_beyond(c: Connection, before: int, after: int) -> None:
+def _refuse_beyond(c: Connection, after: int, together: int) -> None:
+    """`after`: bytes that a project's configuration would take; `together`: all of its organisation's."""
     most = shares(c).configuration_bytes
-    if after > max(before, most):
+    if after > most:
         raise Invalid(
             f"This project's breakers, routers, links, channels, mappings, keys and what files declare of them would"
             f" take {after} bytes, and {most} is the most: delete some, or make their actions and metadata smaller.",
             {"limit": "BREAKERS_CONFIGURATION_BYTES_MAX"},
+        )
+    most *= shares(c).full_projects
+    if together > most:
+        raise Invalid(
+            f"What the projects of this organisation are configured with would take {together} bytes, and {most} is"
+            " the most, however many there are: delete some of it.",
+            {"limit": "BREAKERS_ORG_FULL_PROJECTS"},
         )
 
 
@@ -344,10 +374,22 @@ def _figures(c: Connection) -> StoredFigures:
                 most=most[what],
             )
             for of_id, what, n in c.execute(query)
-        ),
+        )
+        + _figures_together(c),
         shortened=counts.get(SHORTENED, 0),
         dropped=counts.get(DROPPED, 0),
         deliveries_dropped=counts.get(DELIVERIES_DROPPED, 0),
         unsent=counts.get(UNSENT, 0),
         unmuted=counts.get(UNMUTED, 0),
     )
+
+
+def _figures_together(c: Connection) -> tuple[ProjectShare, ...]:
+    """The organisations near what their projects may keep together."""
+    found = list[ProjectShare]()
+    for what in TOGETHER:
+        limit, field, _ = _LIMITS[what]
+        most = shares(c).full_projects * getattr(shares(c), field)
+        for org_id, n in organisations_beyond(c, what, ceil(FULL * most) - 1, LIMITS_MAX):
+            found.append(ProjectShare(org_id=org_id, limit=limit, used=n, most=most))
+    return tuple(found)

@@ -16,8 +16,8 @@ from breaker_actors.store.mutes.schedule import Schedule, Window, is_active
 SYSTEM = "system"
 """Who did it, in the audit log, when no API key was used."""
 
-KeyKind = Literal["user", "admin", "project", "ingest"]
-ProjectKeyKind = Literal["project", "ingest"]
+KeyKind = Literal["user", "admin", "project", "reader", "ingest"]
+ProjectKeyKind = Literal["project", "reader", "ingest"]
 """Kinds of keys that are for one project: `project` reads its runtime, `ingest` (an ingest token) posts its samples."""
 
 

@@ -23,6 +23,7 @@ KEY_PREFIXES: dict[KeyKind, str] = {
     "user": "eb_user_",
     "admin": "eb_admin_",
     "project": "eb_pk_",
+    "reader": "eb_read_",
     "ingest": "eb_ingest_",
 }
 KEY_PREFIX_LEN = 12

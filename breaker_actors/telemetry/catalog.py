@@ -153,6 +153,21 @@ _METERS = [
         {"what": ("requests", "bytes", "turns", "slow", "evicted", "answers", "unread")},
     ),
     Meter(
+        "breakers_memories_cut_total",
+        "projects",
+        ("api",),
+        "projects of which a replica forgot what it had remembered of their series, since all hold too much and their"
+        " organisation most; their next requests cost more. series: what became of each; decoders: how it is spelled",
+        {"what": ("series", "decoders")},
+    ),
+    Meter(
+        "breakers_addresses_examined_total",
+        "addresses",
+        ("api",),
+        "addresses of channels that apprise was to look at; unknown: not found out in time; refused: beyond a bound",
+        {"outcome": ("fine", "bad", "unknown", "refused")},
+    ),
+    Meter(
         "breakers_port_refused_total",
         "requests or connections",
         ("api",),

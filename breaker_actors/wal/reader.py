@@ -14,6 +14,7 @@ from breaker_actors.core.log_entries import (
     SAMPLES,
     VIEW,
     LogRecord,
+    Picked,
     RouterView,
     SampleColumns,
     Splitter,
@@ -107,11 +108,12 @@ def concerned(record: LogRecord, splitter: Splitter) -> Iterator[Concern]:
     """Whom a record concerns. A DAMAGED one concerns everybody who reads it: what was lost may have been a view."""
     if record.kind == SAMPLES:
         columns = decode_samples(record.payload)
+        picked = Picked(columns)
         for breaker_id, start, stop, chosen in splitter.split(columns, record.router_id, record.offset):
             if chosen is None:
                 yield breaker_id, columns, start, stop
             else:
-                yield breaker_id, columns.pick(start, chosen), 0, len(chosen)
+                yield breaker_id, picked.of(start, chosen), 0, len(chosen)
     elif record.kind == BREAKER:
         yield decode_breaker(record.payload).breaker_id, record.payload, -1, -1
     elif record.kind == GAP:

@@ -50,6 +50,9 @@ class Run:
         return self.tally.reached(self.first_ms, self.last_ms)
 
 
+NO_SAMPLE = "there is no sample in it"
+
+
 def replayed(
     runs: Sequence[Run], source: Source, rows_max: int, window_samples_max: int, progress: Progress | None
 ) -> None:
@@ -71,7 +74,7 @@ def replayed(
             progress(read)
     if not read:
         unread = passing.told(getattr(source, "passed_over", None) or passing.passed_over())
-        raise Invalid("; ".join(filter(None, (f"{', '.join(source.names)}: there is no sample in it", unread))))
+        raise Invalid("; ".join(filter(None, (f"{', '.join(source.names)}: {NO_SAMPLE}", unread))))
     for stream in streams:
         stream.finish(seen)
 

@@ -65,13 +65,34 @@ def page_of(
     progress: Progress | None = None,
 ) -> str:
     """The page of a backtest, whose source is read once more. Raises Invalid."""
-    shown = run.given[:RULES_MAX]
-    again = [Run(one.candidate, Tally(kept=False), sketch=_sketch(one, run.windows)) for one in shown]
-    replayed(again, source, rows_within(memory_mb), window_samples_max, progress)
+    limits: dict[str, Any] = {"memory_mb": memory_mb, "window_samples_max": window_samples_max, "progress": progress}
+    return pages_of([(titled(source), run)], source, **limits)[0]
+
+
+def pages_of(
+    outcomes: Sequence[tuple[str, Outcome]],
+    source: Source,
+    *,
+    memory_mb: int = MEMORY_MB,
+    window_samples_max: int = SAMPLES_MAX,
+    progress: Progress | None = None,
+) -> list[str]:
+    """A page of each, with its title, of rules that were tried on the same source, which is read once more for all of
+    them. Raises Invalid."""
+    again = [
+        [Run(one.candidate, Tally(kept=False), sketch=_sketch(one, run.windows)) for one in run.given[:RULES_MAX]]
+        for _, run in outcomes
+    ]
+    replayed([one for runs in again for one in runs], source, rows_within(memory_mb), window_samples_max, progress)
+    return [_page(title, run, runs) for (title, run), runs in zip(outcomes, again, strict=True)]
+
+
+def _page(title: str, run: Outcome, again: Sequence[Run]) -> str:
+    """`again`: the runs of the rules that are shown, with what is drawn of them."""
     content = {
-        "title": for_line(titled(source)),
-        "left_out": len(run.given) - len(shown),
-        "rules": [_chart(one, drawn.sketch, run.windows) for one, drawn in zip(shown, again, strict=True)],
+        "title": for_line(title),
+        "left_out": len(run.given) - len(again),
+        "rules": [_chart(one, drawn.sketch, run.windows) for one, drawn in zip(run.given, again, strict=False)],
         "sweep": _sweep(run),
     }
     return document_of(content, for_script(json.dumps(content, separators=(",", ":"), allow_nan=False)))

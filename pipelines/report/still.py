@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from breaker_actors.clock import moment
+from breaker_actors.text.counting import counted
 from breaker_actors.text.escaping import for_html
 
 WIDTH, HEIGHT, ROWS_MAX = 1000, 160, 20
@@ -19,7 +20,7 @@ def still_of(content: dict[str, Any]) -> str:
     parts = ["<p>Charts can be zoomed where scripts run.</p>"]
     for rule in content["rules"]:
         false = "" if rule["false_trips"] is None else f" ({rule['false_trips']} of them false)"
-        trips = f"{rule['incidents_in_all']} incidents{false}, {rule['trips']} trips"
+        trips = f"{counted(rule['incidents_in_all'], 'incident')}{false}, {counted(rule['trips'], 'trip')}"
         parts.append(f"<h2>{for_html(rule['name'])}</h2><p>{for_html(rule['rule'])}</p>")
         parts.append(f"<p>{_time(rule['from'])} to {_time(rule['to'])}: {trips}</p>{_picture(rule)}")
         rows = [[_time(one[0]), _time(one[1]) if one[2] else "-", one[3], one[4]] for one in rule["incidents"]]

@@ -82,7 +82,7 @@ class Recording:
         return [path, *(path.parent / name for name in files)]
 
     def __repr__(self) -> str:
-        return f"Recording({len(self.parts)} tests)\n{self.moves}"
+        return f"Recording({len(self.parts)} {'test' if len(self.parts) == 1 else 'tests'})\n{self.moves}"
 
 
 def record(

@@ -20,6 +20,7 @@ import polars as pl
 
 from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.errors import Invalid
+from breaker_actors.text.counting import counted
 from pipelines.frames import to_pandas
 from pipelines.rules.model import Declared
 from pipelines.ruletests.cases import Case, course
@@ -130,7 +131,7 @@ class TestRun:
         return found
 
     def __repr__(self) -> str:
-        return f"TestRun({len(self.outcomes)} tests, {len(self.failures)} failed)\n{self.tests}"
+        return f"TestRun({counted(len(self.outcomes), 'test')}, {len(self.failures)} failed)\n{self.tests}"
 
 
 def _head(one: Outcome) -> tuple[str, int, str, str]:

@@ -2,5 +2,5 @@
 rule whose threshold is wanted or none, and labels. Out: rules with what they would have done, why, and how wide their
 plateau is.
 
-Public: `suggestion.Invalid`, `suggestion.Suggestion`, `suggestion.suggest`.
+Public: `suggestion.Invalid`, `suggestion.Suggestion`, `suggestion.suggest`, `threshold.threshold_of`.
 """

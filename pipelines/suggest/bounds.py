@@ -13,7 +13,7 @@ test holds it against that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -64,7 +64,7 @@ def course(judge: Judge, measure: Measure) -> Course | None:
     times = np.union1d(arrivals, leaving[leaving <= judge.last_ms])
     points = bounds.at(times)
     try:
-        low, high = _values(rule, bounds.prefixes, points.entered, points.left)
+        low, high = _values(rule, bounds.prefixes, points.entered, points.left, judge.watch)
     except TooWide:
         return None
     part = _part(rule, sign, bounds.prefixes, points.entered, points.left, sign * (high if sign > 0 else low))
@@ -76,14 +76,18 @@ def course(judge: Judge, measure: Measure) -> Course | None:
     return Course(times, low, high, np.where(unknown, ALWAYS, part), np.isin(times, arrivals, assume_unique=True))
 
 
-def _values(rule: Rule, prefixes: PrefixColumns, entered: Int64, left: Int64) -> tuple[Float64, Float64]:
+def _values(
+    rule: Rule, prefixes: PrefixColumns, entered: Int64, left: Int64, watch: Callable[[], None] | None
+) -> tuple[Float64, Float64]:
     if rule.kind not in RANKED:
         low, high = value_bounds(rule.kind, prefixes, entered, left)
         return np.asarray(low, np.float64), np.asarray(high, np.float64)
     if rule.kind in ("max", "min"):
         found = _extremes(prefixes.value, entered, left, rule.kind == "max")
     else:
-        found = _percentiles(prefixes.value, entered, left, percent_of(rule) if rule.kind == "percentile" else P95)
+        found = _percentiles(
+            prefixes.value, entered, left, percent_of(rule) if rule.kind == "percentile" else P95, watch
+        )
     return found, found
 
 
@@ -99,10 +103,14 @@ def _extremes(values: Float64, entered: Int64, left: Int64, largest: bool) -> Fl
     return out
 
 
-def _percentiles(values: Float64, entered: Int64, left: Int64, percent: Fraction) -> Float64:
+def _percentiles(
+    values: Float64, entered: Int64, left: Int64, percent: Fraction, watch: Callable[[], None] | None
+) -> Float64:
     """By nearest rank. Empty: 0."""
     out = np.zeros(len(entered))
     for i, (stop, start) in enumerate(zip(entered.tolist(), left.tolist(), strict=True)):
+        if watch is not None:
+            watch()
         if stop > start:
             place = -int(-(percent * (stop - start)) // 100) - 1
             out[i] = np.partition(values[start:stop], place)[place]

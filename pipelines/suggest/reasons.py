@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from breaker_actors.core.model import Rule
+from breaker_actors.text.counting import counted
 from pipelines.candidates import SIGNS
 from pipelines.suggest.bounds import UNTOLD
 from pipelines.suggest.budget import Budgeted
@@ -18,19 +19,20 @@ def why_found(found: Found, tried: int) -> str:
     if found.from_threshold == found.to_threshold:
         plateau = "no threshold beside it does as well: it stands on a narrow ridge"
     after = "" if done.latency_ms is None else f", {_span(done.latency_ms)} after they began on average"
+    failures, false = counted(done.windows, "labelled failure"), counted(done.false_trips, "false trip")
     return (
-        f"{_said(rule)} catches {done.caught} of {done.windows} labelled failures{after}, with {done.false_trips} "
-        f"false trips, and is open for {_span(done.open_ms)}; {plateau}. Of {found.settings:,} settings of {tried} "
+        f"{_said(rule)} catches {done.caught} of {failures}{after}, with {false}, and is open for "
+        f"{_span(done.open_ms)}; {plateau}. Of {found.settings:,} settings of {tried} "
         f"measures none catches more, and none as many with fewer false trips; {found.judged} had to be judged."
     )
 
 
 def why_budget(found: Budgeted, trips_a_week: float) -> str:
     rule, side = found.rule, "above" if found.rule.op in ("gt", "gte") else "below"
+    peaks, trips = counted(found.peaks, "time"), counted(found.incidents, "time")
     return (
         f"{_said(rule)}: the usual level ends at {found.usual:.5g} ({found.bins}); the value went {side} it "
-        f"{found.peaks} times. On this history of {found.weeks:.2g} weeks it trips {found.incidents} times; "
-        f"{trips_a_week:g} a week are allowed."
+        f"{peaks}. On this history of {found.weeks:.2g} weeks it trips {trips}; {trips_a_week:g} a week are allowed."
     )
 
 

@@ -6,7 +6,7 @@
     found.frame         # a polars frame: one row per breaker suggested
     found.why           # what speaks for each, a sentence or two
     found.run           # the backtest of what is suggested: which trips would have happened
-    found.yaml          # the breakers as a file of rules
+    found.yaml          # the breakers as a file of rules; found.json: the same as JSON
     found.report("r.html")  # a page with charts, which works offline
 
 With labelled failures the best of many settings is looked for (`pipelines.suggest.search`); without, a threshold that
@@ -16,6 +16,7 @@ trips no more often than a budget allows (`pipelines.suggest.budget`).
 from __future__ import annotations
 
 import importlib
+import json
 import warnings as python_warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from pipelines.frames import to_pandas
 from pipelines.replay.memory import MEMORY_MB
 from pipelines.replay.scoring import Labelled, labelled_files
 from pipelines.replay.vectorized.judge import Judge
-from pipelines.sources.files import Source
+from pipelines.sources.files import PYTHON, Source, Words
 from pipelines.suggest.budget import within_budget
 from pipelines.suggest.history import history_of
 from pipelines.suggest.measures import SETTINGS, at_first_step, measures, reachable, usual_measures
@@ -67,6 +68,11 @@ class Suggestion:
         """The breakers as a file of rules; what is left to its default is left out."""
         yaml: Any = importlib.import_module("yaml")
         return str(yaml.safe_dump({"breakers": self.rules}, sort_keys=False, allow_unicode=True))
+
+    @property
+    def json(self) -> str:
+        """The same file as JSON, which takes less to read."""
+        return json.dumps({"breakers": self.rules}, indent=2) + "\n"
 
     def report(self, path: str | Path) -> Path:
         """Writes a page with charts and what speaks for each breaker. Raises Invalid."""
@@ -108,10 +114,11 @@ def suggest(
     sort: bool = False,
     time_unit: str = "ms",
     memory_mb: int = MEMORY_MB,
+    words: Words = PYTHON,
 ) -> Suggestion:
     """Suggests breakers for the samples of one metric. Raises Invalid.
 
-    - samples, columns, sort, time_unit, memory_mb: as of `backtest`.
+    - samples, columns, sort, time_unit, memory_mb: as of `backtest`; words: how errors name arguments.
     - rule: only its threshold is wanted, and its window where it names none; all else stays as it is.
     - metric: which, where there is no rule and samples name several.
     - windows, grace_ms: labelled failures, as of `backtest`. With them the objective is, in this order: most failures
@@ -121,7 +128,7 @@ def suggest(
     """
     if not trips_a_week >= 0:
         raise Invalid(f"trips a week must be 0 or more, not {trips_a_week}")
-    source = source_of(samples, columns, sort=sort, time_unit=time_unit, memory_mb=memory_mb)
+    source = source_of(samples, columns, sort=sort, time_unit=time_unit, memory_mb=memory_mb, words=words)
     base = _base(rule)
     router_ids = () if base is None else base.candidate.router_ids
     named, history = history_of(source, metric if base is None else base.candidate.rule.metric, router_ids)

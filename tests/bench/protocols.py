@@ -21,7 +21,10 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from api.protocols import otlp_json, otlp_protobuf, remote_write1, remote_write2, snappy
+from api.protocols.mapping import Target
 from api.protocols.memory import Memory
+from api.protocols.points import Points
+from api.protocols.taking import Span, take
 from api.wire.decoding import SAMPLES_MAX, decode_typed
 from tests.bench.decoding import requests
 from tests.support.figures import options_of, show
@@ -43,10 +46,12 @@ def measure(turns: int, series: int, points: int) -> dict[str, float]:
         "remote-write 1.0": (remote(remote_write1.decode, write1, series), series),
         "remote-write 1.0 with snappy": (remote(unpacked, write1, series, packed), series),
         "remote-write 2.0": (remote(remote_write2.decode, write2, series), series),
+        "remote-write 2.0 of many targets": (remote(remote_write2.decode, scraped, series), series),
         "OTLP protobuf sums": (otlp("sum", points), points),
         "OTLP protobuf gauges": (otlp("gauge", points), points),
         "OTLP protobuf histograms": (otlp("histogram", points // 8), points // 8),
-        "OTLP protobuf histograms, all taken": (otlp("histogram", points // 8, ask=True), points // 8),
+        "OTLP protobuf histograms, all made": (otlp("histogram", points // 8, then=made), points // 8),
+        "OTLP protobuf histograms, all made and taken": (otlp("histogram", points // 8, then=totals), points // 8),
         "OTLP JSON sums": (otlp("sum", points // 8, as_json=True), points // 8),
     }
     spent: dict[str, list[float]] = {name: [] for name in decoders}
@@ -123,16 +128,54 @@ def write2(series: int, variant: int) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def otlp(kind: str, points: int, as_json: bool = False, ask: bool = False) -> Callable[[int], object]:
-    """`ask`: somebody asks for each histogram, as where mappings take all of them."""
+def scraped(series: int, variant: int) -> bytes:
+    """What Prometheus sends of targets that it scraped: families one after the other, with three to eleven labels,
+    some with buckets; where a request begins and ends differs from time to time."""
+    request, symbols = Request2(), {"": 0}
+    for number in range(variant * 717, variant * 717 + series):
+        target, place = divmod(number, 130)
+        family, row = divmod(place, 13)
+        pairs = {
+            "__name__": f"family_{family}_{'total' if family % 3 else 'bucket'}",
+            "instance": f"10.0.0.{target}:9090",
+            "job": f"job-{target % 5}",
+        }
+        pairs |= {"le": f"{0.01 * 2**row}"} if family % 3 == 0 else {"code": str(row)}
+        pairs |= {f"label_{n}": f"value-{n * row % 17}" for n in range(family % 9)}
+        texts = [text for pair in sorted(pairs.items()) for text in pair]
+        made = request.timeseries.add(labels_refs=[symbols.setdefault(text, len(symbols)) for text in texts])
+        made.samples.add(value=value(number, variant), timestamp=NOW_MS + variant * 15_000 + number)
+        made.metadata.type = 3 if family % 3 == 0 else 1
+        made.metadata.help_ref = symbols.setdefault(f"Help of family {family}.", len(symbols))
+    request.symbols.extend(symbols)
+    return bytes(request.SerializeToString())
+
+
+def made(points: Points) -> object:
+    """Each histogram, as where mappings take all of them."""
+    return [points.histograms.get(row) for row in range(len(points.of))]
+
+
+def totals(points: Points) -> object:
+    """What goes to the owner of their router."""
+    target = Target(
+        router_id="", metric="latency", scale=1.0, take_as="observations", ok=True, temporality="cumulative",
+        mapping_id=None, mapping="", series_max=len(points.series),
+    )  # fmt: skip
+    found = take(points, [target] * len(points.series), Span(NOW_MS, NOW_MS - 60_000, NOW_MS + 60_000))
+    return found.parts((b"k" * 16,))
+
+
+def otlp(
+    kind: str, points: int, as_json: bool = False, then: Callable[[Points], object] = lambda points: points
+) -> Callable[[int], object]:
+    """`then`: what is done with the points."""
     memory, bodies = Memory(), [otlp_request(kind, points, variant) for variant in range(VARIANTS)]
     if as_json:
         texts = [json.dumps(MessageToDict(one, use_integers_for_enums=True)).encode() for one in bodies]
         return lambda turn: otlp_json.decode(texts[turn % VARIANTS], memory)
     packed = [one.SerializeToString() for one in bodies]
-    if ask:
-        return lambda turn: [*otlp_protobuf.decode(packed[turn % VARIANTS], memory).histograms.values()]
-    return lambda turn: otlp_protobuf.decode(packed[turn % VARIANTS], memory)
+    return lambda turn: then(otlp_protobuf.decode(packed[turn % VARIANTS], memory))
 
 
 def otlp_request(kind: str, points: int, variant: int) -> Any:

@@ -50,11 +50,12 @@ async def test_the_operator_of_an_older_database_stays(store: Any) -> None:
 
 
 async def test_keys_are_found_by_their_text_only(world: World) -> None:
-    """Four kinds of keys; each is found by itself and by nothing else."""
+    """Five kinds of keys; each is found by itself and by nothing else."""
     for kind, prefix, project in (
         ("user", "eb_user_", None),
         ("admin", "eb_admin_", None),
         ("project", "eb_pk_", world.project_id),
+        ("reader", "eb_read_", world.project_id),
         ("ingest", "eb_ingest_", world.project_id),
     ):
         row, key = await world.store.create_key(world.org_id, kind, "ci", 7, project)  # type: ignore[arg-type]

@@ -284,6 +284,82 @@ async def test_projects_near_a_bound_are_told(small: Callable[..., Any]) -> None
     )
 
 
+async def sibling(world: World) -> World:
+    """Another project of the same organisation, under the same Directory and Journal."""
+    project = await world.store.create_project(world.org_id, world.workspace_id, "another", 1)
+    journal = await world.store.open_journal(project.shard)
+    return World(world.store, world.org_id, world.workspace_id, project.id, world.directory, journal)
+
+
+async def test_many_projects_of_an_organisation_are_configured_with_so_much_together(small: Callable[..., Any]) -> None:
+    """However many it has; what shrinks goes through and makes room, and another organisation has its own."""
+    world = await small(configuration_bytes=25_000, full_projects=2)
+    other, many = await world.neighbour("other"), [world, *[await sibling(world) for _ in range(3)]]
+    rows = [await one.breaker("a", actions=BULK) for one in many]
+    for write in (
+        many[2].breaker("b", actions=BULK),
+        many[3].edit(rows[3].id, actions=BULK | {"more": "y" * 10_000}),
+        many[1].store.replace_breakers(
+            many[1].project_id,
+            [BreakerItem(rule=RULE, name=name, actions=BULK) for name in "ab"],
+            lambda rows, removed: None,
+            5,
+        ),
+    ):
+        with pytest.raises(Invalid, match="50000 is the most, however many") as caught:
+            await write
+        assert caught.value.details == {"limit": "BREAKERS_ORG_FULL_PROJECTS"}
+    for name in "ab":
+        await other.breaker(name, actions=BULK)
+    await many[3].edit(rows[3].id, actions=None)
+    await many[2].breaker("b", actions=BULK)
+    assert 40_000 < sum([(await sums(one))["configuration"] for one in many]) <= 50_000
+
+
+async def test_many_projects_of_an_organisation_keep_so_many_events_together(small: Callable[..., Any]) -> None:
+    """The largest give up their oldest ones; small ones, and those of another organisation, are not touched."""
+    world = await small(events=2_000, full_projects=2)
+    second, third, other = await sibling(world), await sibling(world), await world.neighbour("other")
+    words = ("closed", "open", "half_open")
+    for one, count in ((world, 1_800), (second, 1_800), (third, 600), (other, 1_800)):
+        row = await one.breaker("a")
+        await world.settle()
+        moves = [event(i + 1, words[i % 3], words[(i + 1) % 3]) for i in range(count)]  # type: ignore[arg-type]
+        await one.take_journal()
+        await one.write(one.commit(row.id, await one.own(row.id), *moves))
+    (share,) = (await world.store.stored_figures()).shares
+    assert share == ProjectShare(org_id=world.org_id, limit="events", used=4_200, most=4_000)
+    removed = await world.store.prune(0)
+    assert removed["events"] == 200
+    kept = [(await sums(one))["events"] for one in (world, second, third, other)]
+    assert sorted(kept[:2]) == [1_600, 1_800]
+    assert kept[2:] == [600, 1_800]
+
+
+async def test_many_projects_of_an_organisation_keep_so_many_deliveries_together(small: Callable[..., Any]) -> None:
+    """The largest gives up its own, as it would beyond its own share."""
+    world = await small(deliveries=10, full_projects=2)
+    second, third = await sibling(world), await sibling(world)
+    for one, count in ((world, 9), (second, 8), (third, 6)):
+        config = {"url": "https://a.example"}
+        await one.store.create_channel(one.project_id, ChannelDraft(channel="webhook", config=config), 5)
+        row = await one.breaker("a")
+        await world.settle()
+        await one.take_journal()
+        epoch = await one.own(row.id)
+        for seq in range(1, count + 1):
+            words = ("closed", "open") if seq % 2 else ("open", "closed")
+            await one.write(one.commit(row.id, epoch, event(seq, *words)))
+    before = [(await sums(one))["deliveries"] for one in (world, second, third)]
+    assert sum(before) > 20
+    assert max(before) <= 10
+    assert await world.store.shed_deliveries(100) > 0
+    await world.store.shed_deliveries(200)
+    after = [(await sums(one))["deliveries"] for one in (world, second, third)]
+    assert sum(after) <= 20
+    assert after[2] == before[2]
+
+
 async def test_ten_thousand_ordinary_breakers_take_a_sixth(world: World) -> None:
     items = [BreakerItem(rule=RULE, name=f"checkout-latency-{i}", metadata={"team": "payments"}) for i in range(1_000)]
     await world.store.replace_breakers(world.project_id, items, lambda rows, removed: None, 5)

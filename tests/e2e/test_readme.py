@@ -144,7 +144,7 @@ def test_the_override_walk(live: LiveService, beside: Path) -> None:
     assert any(line.startswith("walked\tforce_open\t") and "the index is being moved" in line for line in lines)
     assert said[1].startswith("throttle until ")
     assert said[2].startswith("ended")
-    assert "matches 1 breakers, 0 open now" in lines
+    assert "matches 1 breaker, 0 open now" in lines
     assert lines[-2:] == ["walked observes", "walked is enforced"]
 
 
@@ -249,7 +249,7 @@ def test_the_git_walk(beside: Path, live: LiveService) -> None:
     done = shell("set -e\n" + by_hand, beside)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("changed by hand (threshold) by ") == 2
-    assert done.stdout.endswith("applied: 1 changes\nno changes\n")
+    assert done.stdout.endswith("applied: 1 change\nno changes\n")
     assert "threshold: 0.7" in (beside / "deploy" / "exported.yaml").read_text()
     done = shell("set -e\n" + adopt, beside)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -34,6 +34,13 @@ PROJECTS = ("ours", "second", "theirs")
 """Two of one organisation, in workspaces of their own, and one of another."""
 HEALTH_TOKEN = "probes-only"
 METRICS_TOKEN = "metrics-token-of-16"
+TABLES = """
+SELECT tables.name, group_concat('"' || columns.name || '"')
+FROM sqlite_master AS tables JOIN pragma_table_info(tables.name) AS columns
+WHERE tables.type = 'table' AND columns.name != 'last_used_ms'
+GROUP BY tables.name
+"""
+"""Each table with its columns. When a key was used is told of refused requests, too."""
 MAPPING = MappingDraft(
     matchers=(SeriesMatcher(field="name", op="=", value="requests"),), to=MappingTo(router="label.router")
 )
@@ -63,8 +70,14 @@ class Estate:
             source.backup(target)
         self.world.app.extensions[EXTENSION].feed.caches.forget_all()
 
-    async def snapshot(self) -> Any:
-        """What a refused request must not have changed."""
+    async def snapshot(self) -> dict[str, list[Any]]:
+        """What a refused request must not have changed: all rows of all tables, read beside the store."""
+        with closing(sqlite3.connect(self._path)) as file:
+            tables = file.execute(TABLES).fetchall()
+            return {name: file.execute(f'SELECT {columns} FROM "{name}"').fetchall() for name, columns in tables}
+
+    async def told(self) -> Any:
+        """What the store says: the same for the same requests, whatever ids and sealed secrets it makes."""
         return [await _contents(self.world.store, ids) for ids in self.ids.values()]
 
 
@@ -125,6 +138,9 @@ async def build(path: Path) -> Content:
         ("foreign_admin", foreign, "admin", None),
         ("foreign_project", foreign, "project", projects["theirs"].id),
         ("revoked", org, "admin", None),
+        ("reader", org, "reader", projects["ours"].id),
+        ("second_reader", org, "reader", projects["second"].id),
+        ("foreign_reader", foreign, "reader", projects["theirs"].id),
         ("ingest", org, "ingest", projects["ours"].id),
         ("second_ingest", org, "ingest", projects["second"].id),
         ("foreign_ingest", foreign, "ingest", projects["theirs"].id),

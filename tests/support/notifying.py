@@ -52,8 +52,8 @@ class ScriptedSender:
             self.under_way -= 1
             self._now[to.channel_id] -= 1
 
-    async def examine(self, to: Destination) -> str | None:
-        return None
+    async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]:
+        return [""] * len(many)
 
     async def renew(self, to: Destination, trips: Sequence[Message], now_ms: int) -> Attempt:
         """Scripted by the first of them; kept apart from what was sent."""

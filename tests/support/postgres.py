@@ -193,6 +193,7 @@ class Postgres(Server):
             f"--pwfile={secret}",
             "--no-sync",
             "--no-instructions",
+            "--set=scram_iterations=1",
         ]
         subprocess.run(
             [self._binaries / "initdb", "-D", self._data, "--encoding=UTF8", "--locale=C", *options],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import os
 import shutil
 import sys
@@ -76,6 +77,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return E2E if nodeid.startswith(E2E) else str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Modules and tests are there to stay: half a million objects, through which the garbage collector would look again
+    and again while they are collected, and with every few apps that a test leaves behind."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -354,3 +354,13 @@ def test_each_guarantee_names_its_test(line: str) -> None:
 
 def test_there_are_guarantees() -> None:
     assert len(lines_of_guarantees()) >= 20
+
+
+def test_the_guide_to_sdks_ends_on_a_busy_machine() -> None:
+    """A breaker that is judged late is open for its cooldown by the log's clock, which may be over by then: a short one
+    was never seen open by the SDK, and the loop went on without end."""
+    code = (ROOT / "docs/guides/sdks.md").read_text().partition("```python")[2].partition("```")[0]
+    cooldown = re.search(r"cooldown_ms=([0-9_]+)", code)
+    assert cooldown is not None
+    assert int(cooldown.group(1)) >= 60_000
+    assert all("deadline" in line for line in code.splitlines() if line.strip().startswith("while "))

@@ -36,7 +36,7 @@
   let sent = false;
   const isChanged = (one) => one.type === "checkbox" ? one.checked !== one.defaultChecked : one.tagName === "SELECT" ? one.selectedIndex !== Math.max(0, [...one.options].findIndex((option) => option.defaultSelected)) : one.value !== one.defaultValue;
   const nameOf = (one) => one.name.startsWith("meta_") ? "labels" : (one.labels[0] ? one.labels[0].firstChild.textContent.trim() || one.labels[0].textContent.trim() : one.name).toLowerCase();
-  const unsaved = () => [...new Set([...form.elements].filter((one) => one.name && one.type !== "hidden" && !["windows", "grace_ms"].includes(one.name) && isChanged(one)).map(nameOf))];
+  const unsaved = () => [...new Set([...form.elements].filter((one) => one.name && one.type !== "hidden" && !["windows", "grace_ms", "trips_a_week"].includes(one.name) && isChanged(one)).map(nameOf))];
   const merged = () => Boolean(field("merged"));
 
   function keep() {
@@ -180,6 +180,23 @@
       slide();
     }
   }
+
+  // a threshold for it
+
+  const hand = $("#suggest");
+  hand.addEventListener("click", async () => {
+    const told = part("suggested"), body = new URLSearchParams([...new FormData(form)].filter(([, value]) => typeof value === "string"));
+    hand.disabled = true;
+    told.textContent = "Looks at the recorded samples…";
+    const got = await fetch(hand.dataset.suggest, { method: "POST", body, headers: { "HX-Request": "true" } }).catch(() => null);
+    hand.disabled = false;
+    if (!got || !got.ok) { told.textContent = got && got.status === 401 ? "Your session is over; sign in again." : "No threshold could be suggested now."; return; }
+    const data = await got.json();
+    told.textContent = window.console_page.local(data.told);
+    if (data.threshold === null) return;
+    field("threshold").value = String(data.threshold);
+    field("threshold").dispatchEvent(new Event("input", { bubbles: true }));
+  });
 
   section.addEventListener("click", (event) => {
     const turn = event.target.closest("[data-page]");

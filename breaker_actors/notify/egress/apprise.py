@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 
+from breaker_actors.errors import Overloaded
 from breaker_actors.notify.channels.apprise import NOT_INSTALLED, Notice, installed
 from breaker_actors.notify.channels.config import parse_address
 from breaker_actors.notify.channels.webhook import HOP_BY_HOP
-from breaker_actors.notify.egress.apprise_process import PROCESSES_MAX, AppriseProcess, Places
+from breaker_actors.notify.egress.apprise_process import EXAMINING_MAX, PROCESSES_MAX, AppriseProcess, Places
 from breaker_actors.notify.egress.excerpt import excerpt, secrets_of
 from breaker_actors.notify.egress.guarded_backend import time_limit
 from breaker_actors.notify.egress.http import Poster
@@ -27,6 +29,7 @@ REQUESTS_MAX = 10
 """Of one notification: a login, a look-up and a message are three."""
 ANSWER_MAX = 60_000
 """Bytes of an answer's body that apprise gets."""
+EXAMINING = "addresses looked at"
 ENDED = Attempt(result="retry", error="apprise ended before the notification was sent")
 _OURS = HOP_BY_HOP | {"host", "content-length", "accept-encoding"}
 
@@ -67,6 +70,7 @@ class Courier:
         self._timeout_s = timeout_ms / 1_000
         self._process = AppriseProcess()
         self._places = Places(PROCESSES_MAX)
+        self._examining = Places(EXAMINING_MAX)
 
     async def send(self, to: Destination, notice: Notice, now_ms: int) -> Attempt:
         """The outcome. Bounded in time, and never a reason to start more than one process."""
@@ -85,22 +89,32 @@ class Courier:
             return ENDED
         return ENDED if told is None else _judged(to, told, seen, now_ms)
 
-    async def examine(self, to: Destination) -> str | None:
-        """Why apprise can never send to this address; None where it may, or where that could not be found out in
-        time."""
-        job = {"url": to.config["url"], "seconds": math.ceil(self._timeout_s) + 1}
-        try:
-            async with (
-                asyncio.timeout(self._timeout_s),
-                self._places.place(to.org_id),
-                self._process.connection() as (reader, writer),
-            ):
-                writer.write(_line(job))
-                line = await reader.readline()
-        except (OSError, ValueError):  # TimeoutError, too
-            return None
-        told = _decode(line) if line else _Asked()
-        return f"is no address for apprise: {told.problem}" if told.sent is False else None
+    async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]:
+        """Why apprise can never send to these addresses of an organisation, in one process; "" where it may, None where
+        that could not be found out in time. Raises Overloaded where others of the organisation take too long."""
+        found = list[str | None]()
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await stack.enter_async_context(self._examining.place(org_id))
+            except TimeoutError:
+                words = f"This organisation has addresses looked at already, {EXAMINING_MAX} requests of all at a time."
+                raise Overloaded(words, {"limit": EXAMINING, "retry_after_s": 1}) from None
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._look(many, found)
+            except (OSError, ValueError):  # TimeoutError, too
+                pass
+        return found + [None] * (len(many) - len(found))
+
+    async def _look(self, many: Sequence[Destination], found: list[str | None]) -> None:
+        """Adds what the process says of each, as far as it gets."""
+        async with self._process.connection() as (reader, writer):
+            for to in many:
+                writer.write(_line({"url": to.config["url"], "seconds": math.ceil(self._timeout_s) + 1}))
+            while len(found) < len(many) and (line := await reader.readline()):
+                told = _decode(line)
+                found.append(f"is no address for apprise: {told.problem}" if told.sent is False else "")
 
     async def _converse(
         self,

@@ -5,7 +5,8 @@ once and then forks a process for each notification, whose connection to the ser
 There, requests go out as lines and answers come back: the service makes them, under its policy. All else is refused by
 an audit hook, which nothing can take off again: sockets, names, other programs, files but those of Python itself.
 
-Lines are JSON. From the service: a notice, then an answer for each request. To it: requests, then the outcome.
+Lines are JSON. From the service: a notice, then an answer for each request. To it: requests, then the outcome. Notices
+without a body are addresses to look at: any number of them, each with its outcome.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def tell(notice: Mapping[str, Any]) -> tuple[bool, str]:
 
 
 def deliver(connection: BinaryIO) -> None:
-    """One notification, from the notice to the outcome."""
+    """One notification, from the notice to the outcome; or addresses that are looked at, one after the other."""
     notice = _read(connection)
     signal.alarm(notice["seconds"])
     requests.Session.get_adapter = lambda self, url: Carrier(connection)  # type: ignore[method-assign]
@@ -173,11 +174,18 @@ def deliver(connection: BinaryIO) -> None:
     # the service paces by itself, and a pause would outlast the attempt
     URLBase.throttle = lambda self, last_io=None, wait=None: None  # type: ignore[method-assign]
     logging.getLogger("apprise").addHandler(Words(logging.WARNING))
+    while "body" not in notice:
+        _write(connection, _outcome(notice))
+        notice = _read(connection)
+    _write(connection, _outcome(notice))
+
+
+def _outcome(notice: Mapping[str, Any]) -> dict[str, Any]:
     try:
         sent, problem = tell(notice)
     except Exception as error:  # of a plugin
         sent, problem = False, f"it fails ({type(error).__name__})"
-    _write(connection, {"sent": sent, "problem": problem})
+    return {"sent": sent, "problem": problem}
 
 
 def _limit() -> None:

@@ -1,5 +1,6 @@
 """The process that has apprise loaded, from the service's side: started when it is first needed, again when it has
-ended, and ended when nothing was sent for a while. Each notification gets a connection, and a fork, of its own.
+ended, and ended when nothing was sent for a while. Each notification gets a connection, and a fork, of its own; and so
+do the addresses that one request has looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PASSED_ON = ("LD_LIBRARY_PATH", "TZ")
 """All that the process gets of the environment, in which the service's own secrets are."""
 PROCESSES_MAX = 64
 """Notifications under way at once, of some 7 MB each."""
+EXAMINING_MAX = 8
+"""Requests at once whose addresses are looked at: each has one process for all of its own."""
 IDLE_S = 300.0
 STOP_S = 2.0
 LINE_BYTES_MAX = 1 << 20

@@ -201,7 +201,7 @@ def write_down(c: Connection, place: Place, notes: Sequence[Note], judged: bool 
         _count(c, where, rows)
     if rows:
         c.execute(insert(t.audit), rows)
-        after_commit(partial(_log_lines, rows))
+        after_commit(partial(_log_lines, rows, _name_of(c, place.by)))
 
 
 def _without_counted(
@@ -238,7 +238,7 @@ def _count_repeated(c: Connection, log: _Log, row: dict[str, Any], is_full: bool
     if found is not None and not is_full and found.at_ms // DAY_MS != row["at_ms"] // DAY_MS:
         found = None
     before = found.after if found else None
-    after_commit(partial(_log_lines, [dict(row)]))
+    after_commit(partial(_log_lines, [dict(row)], _name_of(c, row["who"])))
     row["before"], row["after"] = None, {"times": 1 + (before or {}).get("times", 0), "last_ms": row["at_ms"]}
     if found is not None and found.who != row["who"]:
         row["after"]["last_who"] = row["who"]
@@ -263,11 +263,17 @@ def repeated_name(action: str, target_id: str | ColumnElement[str]) -> Any:
     return f"{action} " + target_id if isinstance(target_id, str) else literal(f"{action} ") + target_id
 
 
-def _log_lines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each change, the first LINES_MAX of one request."""
+def _name_of(c: Connection, by: str) -> str | None:
+    """What the key is called that made a change; None where it is gone with the change, or no key made it."""
+    row = c.execute(select(t.api_keys.c.name, t.api_keys.c.key_prefix).where(t.api_keys.c.id == by)).first()
+    return None if row is None else row.name or row.key_prefix
+
+
+def _log_lines(rows: Sequence[Mapping[str, Any]], who_name: str | None) -> None:
+    """A line for each change, the first LINES_MAX of one request; who made it by name, too."""
     for row in rows[:LINES_MAX]:
         name = next((side["name"] for side in (row["after"], row["before"]) if side and side.get("name")), None)
-        known = {"project_id": row["project_id"], "org_id": row["org_id"], "name": name}
+        known = {"project_id": row["project_id"], "org_id": row["org_id"], "name": name, "who_name": who_name}
         said = {word: value for word, value in known.items() if value is not None}
         log.info("change", action=row["action"], target_id=row["target_id"], who=row["who"], **said)
     if len(rows) > LINES_MAX:

@@ -226,6 +226,7 @@ def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[Brea
                 t.breakers.c.epoch,
                 t.breakers.c.name,
                 t.projects.c.shard,
+                t.workspaces.c.org_id,
                 t.records.c.state,
                 t.records.c.transition_seq,
                 t.records.c.record,
@@ -235,6 +236,7 @@ def _breaker_assignments(c: Connection, breaker_ids: Sequence[str]) -> list[Brea
                 t.records.c.checksum,
             )
             .join(t.projects, t.projects.c.id == t.breakers.c.project_id)
+            .join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
             .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
             .where(t.breakers.c.id.in_(some))
         ):

@@ -27,9 +27,13 @@ class GivenUp(Exception):
 
 
 class Judge:
-    """Samples, at least one, in order of arrival; and the windows over them that were asked for."""
+    """Samples, at least one, in order of arrival; and the windows over them that were asked for. `watch` is called
+    again and again while it works, and may stop that by an exception."""
 
-    def __init__(self, samples: Samples, window_samples_max: int = SAMPLES_MAX) -> None:
+    def __init__(
+        self, samples: Samples, window_samples_max: int = SAMPLES_MAX, watch: Callable[[], None] | None = None
+    ) -> None:
+        self.watch = watch
         self.chunk, self._max = Chunk(samples, 0), window_samples_max
         self.first_ms, self.last_ms = int(self.chunk.times[0]), int(self.chunk.times[-1])
         self.prefixes = PrefixColumns(self.chunk.eff, self.chunk.value, self.chunk.ok, self.chunk.in_order)
@@ -62,7 +66,7 @@ class Judge:
                 if enough is not None and isinstance(effect, Transition) and enough(effect.ts_ms):
                     raise GivenUp
 
-        walker = VectorizedBreaker(rule, tell, False, self._max)
+        walker = VectorizedBreaker(rule, tell, False, self._max, watch=self.watch)
         tally.begin(self.first_ms)
         try:
             walker.create(self.first_ms, 0, None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from breaker_actors.core.log_entries import (
+    SAMPLES,
     Link,
+    LogRecord,
     Mode,
     RouterView,
     SampleColumns,
@@ -21,6 +26,7 @@ from breaker_actors.core.log_entries import (
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Transition
 from breaker_actors.core.rules import parse_rule
+from breaker_actors.wal.reader import concerned
 
 ROWS = 20_000
 
@@ -87,6 +93,58 @@ def test_one_trace_always_goes_the_same_way_and_a_replay_splits_alike() -> None:
                 homes.setdefault(traces[row], Counter())[breaker_id] += 1
     assert all(len(home) == 1 for home in homes.values())
     assert len({next(iter(home)) for home in homes.values()}) == 2
+
+
+SHARES = st.sampled_from([None, 0.0, 0.1, 1.0, 12.5, 50.0, 99.9, 100.0, 250.0])
+
+
+@given(mode=st.sampled_from(["canary", "weighted"]), shares=st.lists(SHARES, min_size=1, max_size=30))
+def test_breakers_take_what_each_would_by_itself(mode: Mode, shares: list[float | None]) -> None:
+    """As the split was written first, link by link: logs that were written then are read now."""
+    rows = 200
+    digests = [share_of_trace(f"t{row}") for row in range(rows)]
+    place = (np.array(digests, np.int64).view(np.uint64) >> np.uint64(11)).astype(float) * 2.0**-53
+    if mode == "canary":
+        naive = [np.arange(rows) if s is None else np.flatnonzero(place * 100 < s) for s in shares]
+    else:
+        ends = np.cumsum([1.0 if s is None else s for s in shares])
+        last = int(np.flatnonzero(np.diff(ends, prepend=0.0) > 0)[-1]) if ends[-1] > 0 else 0
+        chosen = np.minimum(np.searchsorted(ends, place * ends[-1], side="right"), last)
+        naive = [np.flatnonzero((chosen == i) & (ends[-1] > 0)) for i in range(len(shares))]
+    asked = columns([*(f"t{row}" for row in range(-1, rows))], rows=rows + 1)
+    wanted = {str(i): (found + 1).tolist() for i, found in enumerate(naive) if len(found)}
+    got = taken(mode, {str(i): share for i, share in enumerate(shares)}, asked)
+    assert got == wanted
+    assert list(got) == list(wanted), "in their order"
+    links = tuple(Link(str(i), "m", share) for i, share in enumerate(shares))
+    some = {str(i) for i in range(0, len(shares), 3)}
+    narrow = Splitter(RouterView(version=1, mode=mode, links=links), some)
+    asked_only = [i for i, *_ in narrow.split(asked, "router", 7)]
+    assert asked_only == [i for i in wanted if i in some], "asked for some of them alone"
+
+
+def test_thousands_with_one_share_take_one_copy_of_the_rows() -> None:
+    """A record of a router with 10,000 breakers is not copied 10,000 times, by its owner or by who reads its log."""
+    links = tuple(Link(str(i), "m", (50.0, 100.0, None)[i % 3]) for i in range(3_000))
+    splitter, asked = Splitter(RouterView(version=1, mode="canary", links=links)), columns(rows=1_000)
+    arrays = [rows for _, _, _, rows in splitter.split(asked, "router", 7) if rows is not None]
+    assert len(arrays) == 1_000, "who takes everything gets the record itself"
+    assert len(set(map(id, arrays))) == 1
+    payload = encode_samples(["m"], [999], np.arange(999), np.ones(999), np.ones(999, bool))
+    read = list(concerned(LogRecord("router", 7, 0, SAMPLES, 1, payload), splitter))
+    assert len(read) == 3_000
+    assert len({id(body) for _, body, _, _ in read}) == 2
+
+
+def test_weights_of_thousands_cost_by_the_rows() -> None:
+    """One sample for a router of 10,000 breakers looks at none of those that do not get it."""
+    links = tuple(Link(str(i), "m", None) for i in range(10_000))
+    splitter, asked = Splitter(RouterView(version=1, mode="weighted", links=links)), columns(rows=2)
+    assert len(list(splitter.split(asked, "router", 7))) == 1
+    begun = time.thread_time()
+    for offset in range(100):
+        assert len(list(splitter.split(asked, "router", offset))) == 1
+    assert time.thread_time() - begun < 0.1, "10 ms each before"
 
 
 def test_merging_keeps_the_traces_of_either_part() -> None:

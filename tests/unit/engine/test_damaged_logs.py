@@ -3,11 +3,8 @@ so, and everybody else is served."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -19,6 +16,7 @@ from breaker_actors.errors import BreakersError
 from breaker_actors.messages import FoundDamage
 from breaker_actors.router.host import RouterHost
 from tests.support.cluster import until
+from tests.support.commands import command_beside
 from tests.support.virtual_time import clock_of_loop
 from tests.unit.engine.test_poison import Running, Tenant, bystander, running
 
@@ -77,11 +75,9 @@ async def refused(run: Running, who: Tenant) -> None:
 
 
 async def run_cli(*arguments: str) -> str:
-    """As a process of its own: it sets up logs."""
-    command = [sys.executable, "-m", "api.cli.main", *arguments]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return str(done.stdout)
+    done = await command_beside(*arguments)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
 
 
 async def recovers(directory: Path, victim: Tenant) -> None:

@@ -229,6 +229,24 @@ async def test_many_projects_hold_what_all_may_and_small_ones_are_not_cut(tmp_pa
         await until(lambda: holds(s, rows[0].id, sizes[0] + 2_000))
 
 
+async def test_many_projects_of_an_organisation_leave_the_windows_of_another(tmp_path: Path) -> None:
+    """What all may hold is shared by organisation first: one large project is not cut for many smaller ones."""
+    async with service(tmp_path, breaker_actors=1, window_all_samples_max=10_000, **QUIET) as s:
+        other = await neighbour(s)
+        large = await other.breaker(window_ms=DAY_MS)
+        for _ in range(2):
+            await other.send(large.router_ids[0], [1.0] * 2_000)
+        mine = [s, *[await sibling(s) for _ in range(6)]]
+        rows = [await one.breaker(window_ms=DAY_MS) for one in mine]
+        for one, row in zip(mine, rows, strict=True):
+            await one.send(row.router_ids[0], [1.0] * 1_500)
+        (actor,) = [a for a in s.net.actors.values() if large.id in getattr(a, "_hosted", {})]
+        await until(lambda: at_limit(s, "window_samples"))
+        await until(lambda: held_at_most(actor._hosted, rows, 5_000))
+        assert actor._hosted[large.id].breaker.samples_held == 4_000
+        assert min(actor._hosted[row.id].breaker.samples_held for row in rows) > 300
+
+
 async def not_at_limit(s: Service) -> bool:
     return await limits(s) == []
 

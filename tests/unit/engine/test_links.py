@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from breaker_actors.core.log_entries import LogRecord, encode_samples, share_of_trace
+from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Invalid
 from breaker_actors.messages import AppendResult, Part
 from breaker_actors.store.rows import BreakerRow, RouterDraft, RouterRow
@@ -221,6 +224,54 @@ async def test_a_router_of_many_breakers_is_read_for_all_of_them(
 
         await until(have_counted, 20)
     assert read_rows[shared.id] < 10 * len(breakers)
+
+
+async def test_windows_of_many_breakers_are_filled_with_one_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set of thousands on one router that gets longer windows is no thousands of reads of its log, whether their
+    owner hears of it as it happens or when it comes back."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        rows = [await s.breaker(str(i), kind="count", threshold=1e9, window_ms=1_000) for i in range(30)]
+        wide = await router(s, *rows)
+        await s.send(wide.id, [1.0] * 10)
+        await asyncio.sleep(5)
+        begun: list[str] = []
+        find = SqliteLog.find
+
+        async def counted(log: SqliteLog, slot: str, router_id: str, after_ms: int) -> int:
+            begun.append(router_id)
+            return await find(log, slot, router_id, after_ms)
+
+        monkeypatch.setattr(SqliteLog, "find", counted)
+        await lengthen(s, rows, 60_000)
+        await until(lambda: all_count(s, rows, 10))
+        assert begun.count(wide.id) <= 5
+        await s.net.actors["breaker-0"].checkpoint()
+        await s.net.kill("breaker-0")
+        await s.send(wide.id, [1.0] * 10)
+        await lengthen(s, rows, 600_000)
+        begun.clear()
+        s.net.revive("breaker", "breaker-0")
+        await until(lambda: all_count(s, rows, 20))
+        assert begun.count(wide.id) <= 5
+
+
+async def lengthen(s: Service, rows: Sequence[BreakerRow], window_ms: int) -> None:
+    changes: list[int] = []
+    for row in rows:
+        _, some = await s.store.update_breaker(
+            s.project.id,
+            row.id,
+            lambda r: replace(r, rule=parse_rule({"window_ms": window_ms}, r.rule)),
+            s.clock.now_ms(),
+        )
+        changes += some
+    await s.gateway.configured(s.project.id, changes)
+
+
+async def all_count(s: Service, rows: Sequence[BreakerRow], n: int) -> bool:
+    return await counts(s, *rows) == [n] * len(rows)
 
 
 async def test_a_project_has_so_many_links(tmp_path: Path) -> None:

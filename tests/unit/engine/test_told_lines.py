@@ -106,3 +106,16 @@ def test_what_is_said_waits_for_the_end() -> None:
         assert said == []
     after_commit(lambda: said.append("outside"))
     assert said == ["held", "outside"]
+
+
+async def test_a_line_names_who_made_the_change(tmp_path: Path, lines: list[Any]) -> None:
+    """By the name of the key, whose id alone tells a reader of the log nothing."""
+    async with service(tmp_path) as s:
+        row, _ = await s.store.create_key(s.project.org_id, "user", "ana", 1)
+        lines.clear()
+        await s.store.update_project(s.project.id, {"name": "shop"}, 2, by=row.id)
+        await s.store.update_project(s.project.id, {"name": "store"}, 3, by="command line")
+    assert [(line["who"], line.get("who_name")) for line in of(lines, "change")] == [
+        (row.id, "ana"),
+        ("command line", None),
+    ]

@@ -7,8 +7,6 @@ import asyncio
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from breaker_actors.store.checksums import event_checksum
 from breaker_actors.store.rows import BreakerRow, EventQuery
 from breaker_actors.wal.chain import Row, checksum
 from tests.support.cluster import until
+from tests.support.commands import command_beside
 from tests.support.virtual_time import clock_of_loop
 from tests.unit.engine.test_poison import Running, Tenant, bystander, running
 
@@ -529,9 +528,8 @@ async def test_the_command_says_what_it_found(data: Data) -> None:
         if damaged:
             flip_a_bit(data)
         for options in ((), ("--json",)):
-            command = [sys.executable, "-m", "api.cli.main", "verify", "--data-dir", str(data.folder), *options]
-            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-            assert done.returncode == (FOUND if damaged else 0), done.stderr
+            done = await command_beside("verify", "--data-dir", str(data.folder), *options)
+            assert done.exit_code == (FOUND if damaged else 0), done.stderr
             if options:
                 faults = json.loads(done.stdout)["faults"]
                 assert [(fault["kind"], fault["of"]) for fault in faults] == [("log", data.victim.router_id)] * damaged

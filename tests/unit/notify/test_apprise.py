@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from breaker_actors.errors import Overloaded
 from breaker_actors.notify.channels import apprise
 from breaker_actors.notify.channels.apprise import NOT_INSTALLED
 from breaker_actors.notify.channels.apprise_services import LEFT_OUT, OTHERS, WITH_HOST
@@ -187,20 +188,65 @@ async def test_an_address_that_cannot_work_is_refused(url: str, words: str) -> N
     async with patient() as out:
         channel = to("apprise", url=url)
         assert await send(out, channel) == Attempt(result="refused", error=f"apprise can't send to it: {words}")
-        assert await out.examine(channel) == f"is no address for apprise: {words}"
+        assert await out.examine("o1", [channel]) == [f"is no address for apprise: {words}"]
 
 
 async def test_nothing_is_sent_to_look_at_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     async with WebReceiver() as hook, patient() as out:
-        assert await out.examine(at(hook)) is None
-        assert await out.examine(to("webhook", url=hook.url())) is None
-        assert await out.examine(to("apprise")) is None
+        looked_at = [at(hook), to("webhook", url=hook.url()), to("apprise")]
+        assert await out.examine("o1", looked_at) == ["", "", ""]
         assert hook.connections == 0
     monkeypatch.setattr("breaker_actors.notify.egress.apprise_process.PROGRAM", Path("/nonexistent"))
     monkeypatch.setattr(egress, "AppriseProcess", AppriseProcess)
     async with patient() as out:
-        assert await out.examine(to("apprise", url="tgram://nope/")) is None
+        assert await out.examine("o1", [to("apprise", url="tgram://nope/")]) == [None]
         out._courier._process.stop()
+
+
+async def test_one_process_looks_at_all_addresses_of_a_request(
+    process: AppriseProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order; where it ends early the others are not known, and one look is no reason for a second process."""
+    connected, connect = [0], process.connection
+
+    def counted() -> Any:
+        connected[0] += 1
+        return connect()
+
+    monkeypatch.setattr(process, "connection", counted)
+    many = [to("apprise", url="tgram://nope/" if n % 3 == 0 else f"json://127.0.0.1:{n + 1}/") for n in range(100)]
+    async with patient() as out:
+        found = await out.examine("o1", many)
+        assert [bool(problem) for problem in found] == [n % 3 == 0 for n in range(100)]
+        assert connected == [1]
+        monkeypatch.setattr("breaker_actors.notify.sender.check", lambda *_: [])
+        broken = to("apprise", url="json://127.0.0.1/" + "x" * (1 << 21))
+        assert await out.examine("o1", [many[0], broken, many[1]]) == [found[0], None, None]
+
+
+async def test_organisations_look_at_addresses_in_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has as many requests looked at as are left free waits, and hears of it; another one finds a place."""
+    asked, go = asyncio.Semaphore(0), asyncio.Event()
+
+    async def look(self: egress.Courier, many: Any, found: list[str | None]) -> None:
+        asked.release()
+        await go.wait()
+        found += [""] * len(many)
+
+    monkeypatch.setattr(egress.Courier, "_look", look)
+    async with patient(notify_timeout_ms=300) as out, asyncio.TaskGroup() as tasks:
+        out._courier._timeout_s = 60
+        busy = [tasks.create_task(out.examine("o1", [to("apprise", url="json://a.test/")])) for _ in range(4)]
+        for _ in busy:
+            await asked.acquire()
+        out._courier._timeout_s = 0.05
+        with pytest.raises(Overloaded) as refusal:
+            await out.examine("o1", [to("apprise", url="json://a.test/")])
+        assert refusal.value.details == {"limit": "addresses looked at", "retry_after_s": 1}
+        other = tasks.create_task(out.examine("o2", [to("apprise", url="json://a.test/")]))
+        await asked.acquire()
+        go.set()
+    assert [task.result() for task in (*busy, other)] == [[""]] * 5
 
 
 async def test_without_the_extra_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:

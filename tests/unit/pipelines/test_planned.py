@@ -53,3 +53,11 @@ def test_the_bench_of_plans(tmp_path: Path) -> None:
     figures = (tmp_path / "figures.json").read_text()
     assert '"own routers: samples": 40000' in figures
     assert '"a shared router: samples": 160000' in figures
+
+
+def test_one_without_samples_says_so_once(tmp_path: Path) -> None:
+    """The plan's line begins with the breaker's name."""
+    project_id, changed = asyncio.run(_lived(tmp_path))
+    settings = Settings(data_dir=tmp_path, breaker_actors=2, router_actors=1)
+    (row,) = consequences([changed[2]], project_id, settings, HOUR_MS)
+    assert row == {"breaker": "b2", "told": "no samples to try it on"}

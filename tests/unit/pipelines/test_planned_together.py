@@ -61,14 +61,14 @@ async def steered(s: Service, row: BreakerRow, **control: Any) -> None:
 
 
 def told(
-    changed: list[Changed], project_id: str, settings: Settings, span_ms: int, alone: bool
+    changed: list[Changed], project_id: str, settings: Settings, span_ms: int, alone: bool, report: Path | None = None
 ) -> list[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         if alone:
             patch.setattr(planned, "gathered", lambda *_: [])
         else:
             patch.setattr(planned, "_consequence", lambda *_: pytest.fail("read alone"))
-        return consequences(changed, project_id, settings, span_ms)
+        return consequences(changed, project_id, settings, span_ms, report)
 
 
 def planned_of(rows: list[BreakerRow]) -> list[Changed]:
@@ -120,6 +120,26 @@ async def test_each_is_told_the_same_as_alone(tmp_path: Path, seed: int, born: b
     assert together == await asyncio.to_thread(told, *asked, True)
     assert len({row["trips_after"] for row in together}) > 1
     assert all(row["samples"] > 50 for row in together)
+
+
+async def test_pages_of_several_are_drawn_in_one_reading(tmp_path: Path) -> None:
+    """Each shows what the page of one that is read alone shows, to the letter."""
+    async with service(tmp_path / "service") as s:
+        rows = [await s.breaker(f"b{n}", **(RULE | KINDS[n])) for n in range(4)]
+        router_id = await routed(s, rows)
+        await fed(s, router_id, random.Random(3), 10)
+        since_ms = s.clock.now_ms()
+        span_ms = await lived(s, router_id, rows, 3) - since_ms
+        changed = [*planned_of(rows), Changed("new", None, rows[0].rule, router_id)]
+    asked = changed, s.project.id, s.cluster.settings, span_ms
+    pages = {}
+    for alone in (False, True):
+        (tmp_path / f"{alone}").mkdir()
+        await asyncio.to_thread(told, *asked, alone, tmp_path / f"{alone}" / "plan.html")
+        pages[alone] = [path.read_text() for path in sorted((tmp_path / f"{alone}").iterdir())]
+    assert len(pages[False]) == len(changed)
+    assert pages[False] == pages[True]
+    assert [row.name in page for row, page in zip(rows, pages[False], strict=False)] == [True] * len(rows)
 
 
 async def test_who_got_something_else_is_told_apart(tmp_path: Path) -> None:

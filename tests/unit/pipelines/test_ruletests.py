@@ -351,7 +351,7 @@ def test_the_command(tmp_path: Path) -> None:
 
     done = command("-v", "--coverage")
     assert done.exit_code == 0, done.output
-    assert "1 tests: 1 passed, 0 failed" in done.output
+    assert "1 test: 1 passed, 0 failed" in done.output
     assert "coverage: 3 of 8 moves (38%), 1 of 2 rules" in done.output
     assert "without a test: slow" in done.output
     assert "\x1b" not in done.output
@@ -408,7 +408,7 @@ def test_the_guide(tmp_path: Path) -> None:
         arguments = [str(tmp_path / word) if word.endswith((".yaml", ".xml")) else word for word in line.split()]
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == ("--mutate" in arguments), done.output
-        assert "1 tests: 1 passed, 0 failed" in done.output
+        assert "1 test: 1 passed, 0 failed" in done.output
     (meanwhile,) = re.findall(r"```yaml\nmeanwhile:\n(.*?)```", page, re.DOTALL)
     test = f"tests:\n  - name: t\n    samples: ok x90\n    expect: end closed\n    meanwhile:\n{meanwhile}"
     (tmp_path / "m.test.yaml").write_text("rules: checkout.yaml\n" + test.replace("  - {", "      - {"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -17,7 +18,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from api.cli.main import app
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Rule, Transition
 from pipelines.backtest import backtest
@@ -248,3 +251,23 @@ def test_a_rule_whose_recovery_would_wait_without_end_is_told(tmp_path: Path) ->
     starved = suggest(frame, rule=given | {"min_count": 8})
     assert "half_open waits without end: its first step lets 1 of 5 of them, some 2 samples in 1 min" in starved.why[1]
     assert len(suggest(frame, rule=given | {"min_count": 2}).why) == 1
+
+
+@pytest.mark.parametrize("name", ["found.json", "found.yaml", "found"])
+def test_the_file_is_what_its_name_says(tmp_path: Path, name: str) -> None:
+    """JSON or YAML; a backtest reads both."""
+    given = ["suggest", str(LATENCY), "--column", "ts_ms=timestamp", "--out", str(tmp_path / name)]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / name).read_text()
+    if name.endswith(".json"):
+        assert json.loads(text) == yaml.safe_load(done.stdout)
+        assert backtest(tmp_path / name, LATENCY, columns={"ts_ms": "timestamp"}).runs
+    else:
+        assert text == done.stdout
+
+
+def test_the_command_names_its_own_options() -> None:
+    done = CliRunner().invoke(app, ["suggest", str(LATENCY), "--column", "timestamp=ts_ms"])
+    assert done.exit_code == 2
+    assert "did you mean --column ts_ms=timestamp?" in done.stderr

@@ -92,8 +92,14 @@ def test_the_bounds_of_a_store_are_those_of_the_settings(tmp_path: Path) -> None
     key = "ab" * 32
     given = Settings(data_dir=tmp_path, secret_key=key)  # type: ignore[arg-type]
     assert make_store(given)._db._options["shares"] == Shares()
-    names = ("deliveries_max", "projects_per_org_max", "workspaces_per_org_max", "keys_per_org_max")
+    names = (
+        "deliveries_max",
+        "projects_per_org_max",
+        "workspaces_per_org_max",
+        "keys_per_org_max",
+        "org_full_projects",
+    )
     changed = given.model_copy(update={name: 2_000 + i for i, name in enumerate(names)})
     assert make_store(changed)._db._options["shares"] == Shares(
-        deliveries=2_000, projects=2_001, workspaces=2_002, keys=2_003
+        deliveries=2_000, projects=2_001, workspaces=2_002, keys=2_003, full_projects=2_004
     )

@@ -14,7 +14,7 @@ from tests.support.fake_gateway import NOW_MS
 from tests.support.web_world import RULE
 
 Rule = Literal[
-    "open", "probe", "signed", "organisation", "manage", "runtime", "metadata", "operate", "metrics", "ingest"
+    "open", "probe", "signed", "organisation", "manage", "rules", "runtime", "metadata", "operate", "metrics", "ingest"
 ]
 ABSENT = "3f2b8c1e-0000-4000-8000-000000000000"
 MALFORMED = "any"
@@ -26,7 +26,7 @@ class Caller:
     it is a password, which nobody takes but who takes samples; `token`: it looks like an ingest token."""
 
     header: str | None
-    kind: Literal["nobody", "health", "metrics", "user", "admin", "project", "ingest"] = "nobody"
+    kind: Literal["nobody", "health", "metrics", "user", "admin", "project", "reader", "ingest"] = "nobody"
     org: str = ""
     project: str = ""
     basic: bool = False
@@ -59,6 +59,9 @@ def callers(keys: dict[str, str]) -> dict[str, Caller]:
         "admin": Caller(held["admin"], "admin", "ours"),
         "project": Caller(held["project"], "project", "ours", "ours"),
         "project of the second": Caller(held["second"], "project", "ours", "second"),
+        "reader": Caller(held["reader"], "reader", "ours", "ours"),
+        "reader of the second": Caller(held["second_reader"], "reader", "ours", "second"),
+        "foreign reader": Caller(held["foreign_reader"], "reader", "theirs", "theirs"),
         "ingest": Caller(held["ingest"], "ingest", "ours", "ours", token=True),
         "ingest as a password": Caller(password(keys["ingest"]), "ingest", "ours", "ours", basic=True, token=True),
         "foreign user": Caller(held["stranger"], "user", "theirs"),
@@ -180,9 +183,9 @@ ROWS: dict[str, Row] = {
     "get_mapping": Row("manage"),
     "update_mapping": Row("manage", 200, {"name": "n"}),
     "delete_mapping": Row("manage", 204),
-    "export_rules": Row("manage"),
-    "drift_rules": Row("manage"),
-    "plan_rules": Row("manage", 200, {"breakers": {"n": RULE}}),
+    "export_rules": Row("rules"),
+    "drift_rules": Row("rules"),
+    "plan_rules": Row("rules", 200, {"breakers": {"n": RULE}}),
     "apply_rules": Row("manage", 200, {"breakers": {"n": RULE}}),
     "adopt_rules": Row("manage", 200, {}),
     "list_keys": Row("manage"),
@@ -200,7 +203,8 @@ ROWS: dict[str, Row] = {
 LET_IN: dict[Rule, tuple[str, ...]] = {
     "organisation": ("user", "admin"),
     "manage": ("user", "admin"),
-    "runtime": ("user", "admin", "project"),
+    "rules": ("user", "admin", "reader"),
+    "runtime": ("user", "admin", "project", "reader"),
     "metadata": ("admin",),
     "operate": ("admin",),
     "ingest": ("ingest",),

@@ -395,3 +395,18 @@ async def test_the_organisation_has_an_audit_log_of_its_own(world: World) -> Non
 )
 async def test_a_bad_page_of_the_audit_log(world: World, query: str) -> None:
     await error_of(await world.call("GET", f"audit?{query}"), 400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"url": HOOK}, "; config.url is not read of a slack channel; did you mean webhook_url?"),
+        ({"hook": HOOK}, "; config.hook is not read of a slack channel; did you mean webhook_url?"),
+        ({"colour": "red"}, ""),
+        ({"url": HOOK, "webhook_url": "x"}, ""),
+    ],
+)
+async def test_an_address_under_another_name_is_guessed(world: World, config: dict[str, Any], said: str) -> None:
+    asked = {"channel": "slack", "config": config}
+    error = await error_of(await world.call("POST", CHANNELS, json=asked), 422, "validation_failed")
+    assert error["details"]["config.webhook_url"] == f"Expected an http(s) address{said}"

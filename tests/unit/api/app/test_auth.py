@@ -76,14 +76,15 @@ def test_a_token_is_told_from_other_keys_by_its_beginning() -> None:
 @pytest.mark.parametrize(
     ("kind", "rights"),
     [
-        ("user", {"manage", "read_runtime"}),
-        ("admin", {"manage", "read_runtime", "edit_metadata"}),
+        ("user", {"manage", "read_rules", "read_runtime"}),
+        ("admin", {"manage", "read_rules", "read_runtime", "edit_metadata"}),
+        ("reader", {"read_rules", "read_runtime"}),
         ("project", {"read_runtime"}),
         ("ingest", {"ingest"}),
     ],
 )
 def test_every_kind_has_exactly_its_rights(kind: Any, rights: set[str]) -> None:
-    for right in ("manage", "read_runtime", "edit_metadata", "ingest"):
+    for right in ("manage", "read_rules", "read_runtime", "edit_metadata", "ingest"):
         if right in rights:
             assert auth.permit(key(kind), right).kind == kind
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def settings(tmp_path: Path) -> Settings:
         rate_events_per_s=2,
         rate_ingest_per_s=1,
         rate_tests_per_minute=2,
+        rate_examined_per_minute=120,
         rate_unknown_per_s=5,
     )
 
@@ -145,17 +147,46 @@ async def test_who_may_not_test_uses_up_no_budget(world: World) -> None:
     assert (await world.call("POST", path)).status_code == 200
 
 
+async def test_addresses_that_are_looked_at_have_a_budget(world: World) -> None:
+    """All of a request are one look. A plan and an apply of as many channels as there may be always have room; then the
+    project waits, with plans as with creates, and everything else goes on."""
+    sender = Counted()
+    object.__setattr__(world.app.extensions[EXTENSION], "sender", sender)
+    config = {"url": "json://hook.example/"}
+    document = {"channels": {f"c{n}": {"channel": "apprise", "config": config} for n in range(100)}}
+    for verb in ("plan", "apply"):
+        assert (await world.call("POST", f"rules:{verb}", json=document)).status_code == 200
+    assert sender.looks == [100, 100]
+    assert (await world.call("POST", "rules:plan", json=document)).status_code == 200, "nothing changes"
+    document["channels"] = {"c1": {"channel": "apprise", "config": {"url": "json://other.example/"}}}
+    for path, body in (
+        ("rules:plan", document),
+        (CHANNELS, {"channel": "apprise", "config": config}),
+    ):
+        response = await world.call("POST", path, "admin", json=body)
+        problem = await error_of(response, 429, "rate_limited")
+        assert problem["details"]["limit"] == "BREAKERS_RATE_EXAMINED_PER_MINUTE"
+        assert int(response.headers["Retry-After"]) >= 1
+    assert sender.looks == [100, 100, 0]
+    webhook = {"channel": "webhook", "config": {"url": "https://hook.example/"}}
+    assert (await world.call("POST", "rules:plan", "admin", json={"channels": {"w": webhook}})).status_code == 200
+
+
 class Counted:
     """A sender that only counts."""
 
     sent = 0
 
+    def __init__(self) -> None:
+        self.looks: list[int] = []
+
     async def send(self, to: Destination, message: Message) -> Attempt:
         self.sent += 1
         return Attempt(result="sent", status=200)
 
-    async def examine(self, to: Destination) -> str | None:
-        return None
+    async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]:
+        self.looks.append(len(many))
+        return [""] * len(many)
 
     async def close(self) -> None:
         pass

@@ -166,7 +166,7 @@ async def test_a_preview_takes_a_request_of_each_protocol(world: World) -> None:
         (one,) = (await preview_of(world, body, **headers))["series"]
         assert (one["labels"], one["router_id"], one["ok"], one["points"]) == (labels, shop, False, 1)
     assert world.gateway.parts == []
-    assert world.app.extensions[EXTENSION].outcomes._of.get(world.project.id) is None
+    assert world.app.extensions[EXTENSION].outcomes.of.get(world.project.id) is None
 
 
 async def test_of_a_large_payload_the_first_series_are_listed(world: World) -> None:

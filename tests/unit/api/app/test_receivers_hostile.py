@@ -15,6 +15,7 @@ import pytest
 
 from api.context.replica import EXTENSION
 from api.protocols.bounds import ENTRIES_MAX, LABELS_MAX
+from api.protocols.memory import Memory
 from api.protocols.protobuf import encode_varint
 from breaker_actors.settings import Settings
 from tests.bench.protocols import otlp_request as batch
@@ -173,8 +174,8 @@ async def test_series_without_end_leave_bounded_traces(world: World) -> None:
     """A thousand new ones over many requests, of a replica that may remember a tenth: what decoders keep does not
     grow with them, and a mapping takes as many as it may."""
     parts = world.app.extensions[EXTENSION]
-    memory, sender = type(parts.outcomes.memory)(REMEMBERED), await sender_of(world)
-    parts.outcomes.memory = memory
+    memory, sender = Memory(REMEMBERED), await sender_of(world)
+    parts.memories.of.put(world.project.org_id, world.project.id, memory, 0)
     await map_everything(world, name="flood", series_max=100)
     sizes, statuses = [], set()
     tracemalloc.start()
@@ -189,7 +190,8 @@ async def test_series_without_end_leave_bounded_traces(world: World) -> None:
     assert statuses == {400}
     for kept, most in ((memory.strings().series, 1), (memory.strings().numbers, 5), (memory.v1, 0), (memory.otlp, 0)):
         assert len(kept) <= 2 * most * REMEMBERED
-    known = parts.outcomes._of.get(world.project.id)
+    assert parts.memories.of.weight == memory.weight < 6 * MIB
+    known = parts.outcomes.of.get(world.project.id)
     assert sum(known.taken.values()) == 100
     assert len(known.outcomes) <= 6 * 200
     assert sizes[-1] < 6 * MIB

@@ -100,6 +100,10 @@ def test_a_project_key_names_its_project(folder: Path) -> None:
     row = find(folder, token)
     assert row is not None
     assert (row.kind, row.project_id, row.key_prefix) == ("ingest", project_id, token[:14])
+    ((reader,),) = lines(breakers(folder, "keys", "create", "--kind", "reader", "--project", "shop"))
+    row = find(folder, reader)
+    assert row is not None
+    assert (row.kind, row.project_id, row.key_prefix) == ("reader", project_id, reader[:12])
     refused(breakers(folder, "keys", "create", "--project", project_id), "--project goes with")
 
 

@@ -173,6 +173,12 @@ def test_what_the_service_refuses_is_one_line(town: Town, tmp_path: Path) -> Non
     refused(town.run("create", "bad", "--file", "-", text="{"), "stdin is not valid JSON")
     refused(town.run("list", env={"BREAKERS_KEY": "wrong"}), "The key is that of BREAKERS_KEY; `breakers keys", code=1)
     refused(town.run("mute", "--all", "--for", "5m"), "say --comment")
+    refused(
+        town.run("mute"), "say --match FIELD=VALUE or --all; say --for SPAN, --until TIME or --window; say --comment"
+    )
+    refused(town.run("create", "--kind", "avg"), "breakers create NAME ...; say --metric, --op, --threshold")
+    nothing = "name a breaker, or say --match or --all; say one of --open, --closed, --throttle SHARE and --end; say --"
+    refused(town.run("override"), nothing)
     refused(town.run("list", "--url", "http://127.0.0.1:1"), "nobody listens", code=1)
 
 
@@ -225,8 +231,14 @@ def line(state: str) -> str:
 
 
 def collect(client: Any, pauses: list[float]) -> Iterator[str]:
+    """States of the changes of breakers that are all there."""
+    shown: list[str] = []
+    names: Any = SimpleNamespace(has=lambda _: True, is_sure=True, shown=lambda message: message["breaker"])
+    told = watch.Told(names, lambda message: shown.append(message["state"]), None, False)
     for message in watch.changes(client, pauses.append):
-        yield message["state"]
+        told.take(message)
+        yield from shown
+        shown.clear()
 
 
 def test_watch_connects_again_with_bounded_pauses_and_tells_only_changes() -> None:
@@ -250,7 +262,7 @@ def test_watch_fails_at_once_when_there_is_nothing_at_first() -> None:
 
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_watch_ends_cleanly_at_ctrl_c(town: Town, json_lines: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(client: BreakerClient) -> Iterator[dict[str, Any]]:
+    def interrupted(client: BreakerClient, **_: Any) -> Iterator[dict[str, Any]]:
         yield {"breaker": HOSTILE, "state": "half_open", "allow_rate": 0.2}
         raise KeyboardInterrupt
 
@@ -293,6 +305,60 @@ def test_watch_leaves_deleted_breakers_out() -> None:
     clock.now_s = 2.0
     assert [there.has({"breaker": name, "state": "closed"}) for name in ("a", "b")] == [False, True]
     assert client.asked == 2
+
+
+def test_watch_says_that_a_breaker_was_deleted() -> None:
+    """The stream says `closed` of it, whatever it said before; a list tells, at the next heartbeat where that was too
+    soon after another one. A new one of the same name is shown anew."""
+    clock: Any = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    names = ["a", "b", "c"]
+    client: Any = SimpleNamespace(breakers=lambda: [{"id": f"id of {name}", "name": name} for name in names])
+    shown: list[tuple[str, str]] = []
+    told = watch.Told(
+        watch.Names(client, clock), lambda message: shown.append((message["breaker"], message["state"])), None, False
+    )
+
+    def hear(name: str, state: str = "closed") -> list[tuple[str, str]]:
+        shown.clear()
+        told.take({"breaker": name, "state": state, "allow_rate": None})
+        return list(shown)
+
+    assert [hear(name) for name in "abc"] == [[(name, "closed")] for name in "abc"]
+    assert hear("c", "open") == [("c", "open")]
+    del names[:]
+    clock.now_s = 2.0
+    assert hear("a") == [("a", "deleted")]
+    names[:] = ["a"]
+    clock.now_s = 2.5
+    assert (hear("b"), hear("a")) == ([("b", "deleted")], [])
+    assert hear("c") == [("c", "deleted")]
+    told.look_again()
+    assert shown == [("c", "deleted"), ("a", "closed")]
+    names.clear()
+    assert hear("a") == []
+    told.look_again()
+    assert shown == [("a", "deleted")]
+    names[:] = ["new"]
+    assert hear("new") == []
+    told.look_again()
+    assert shown == [("new", "closed")]
+
+
+def test_watch_calls_at_heartbeats() -> None:
+    beats: list[int] = []
+    lines = [": heartbeat", "", line("open"), ": heartbeat", ": another comment"]
+    assert [found["state"] for found in watch.messages(lines, lambda: beats.append(1))] == ["open"]
+    assert len(beats) == 2
+
+
+def test_a_project_is_changed(town: Town) -> None:
+    """Signed ingest is a switch of the command line, too."""
+    refused(town.run("projects", "edit"), "say what to change: --signed-ingest")
+    told = town.run("projects", "edit", "--signed-ingest")
+    assert (told.exit_code, told.stdout) == (0, f"changed {town.credentials.project_id}\n")
+    assert "samples without a signature are refused" in told.stderr
+    again = town.json("projects", "edit", town.credentials.project_id, "--no-signed-ingest")
+    assert (again["enable_signed_ingest"], again["name"]) == (False, town.service.project.name)
 
 
 def test_every_kind_and_field_is_explained() -> None:
@@ -368,7 +434,7 @@ def test_events_since(town: Town) -> None:
 def test_a_mute_is_previewed_made_listed_changed_and_ended(town: Town) -> None:
     town.create("muted one")
     what = ("--match", "name~muted*", "--match", "metadata.team!=x")
-    assert town.run("mute", *what, "--preview").stdout == "matches 1 breakers, 0 open now\n  muted one\n"
+    assert town.run("mute", *what, "--preview").stdout == "matches 1 breaker, 0 open now\n  muted one\n"
     assert town.json("mute", "--match", "name=nobody", "--preview") == {"matches": 0, "open": 0, "breakers": []}
     made = town.run("mute", *what, "--for", "1h30m", "--comment", "deploy \x1b[2J").stdout.strip()
     (row,) = [one for one in town.json("mutes")["mutes"] if one["id"] == made]
@@ -522,8 +588,8 @@ def test_a_mute_recurs_in_windows(town: Town) -> None:
         (("--all", "--until", "2026-12-24T18:00:00"), "not a time with a zone"),
         (("--all", "--window", "always"), "say it as"),
         (("--all", "--window", "someday 01:00-02:00"), "someday is none of mon"),
-        (("--all",), "ends_ms: is required"),
-        (("--for", "1h"), "matchers: is required"),
+        (("--all",), "say --for SPAN, --until TIME or --window"),
+        (("--for", "1h"), "say --match FIELD=VALUE or --all"),
         (("--match", "state=open", "--for", "1h"), "matchers[0].field"),
     ],
 )

@@ -24,7 +24,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from api.cli import cluster as cli_cluster
-from api.cli.admin_client import Operator
+from api.cli.admin_client import Operator, trusted_at
 from api.cli.main import app
 from api.cli.status_table import show
 from api.launch import ray_token as raytoken
@@ -142,7 +142,7 @@ def test_rebalance_asks_until_all_is_even(
     monkeypatch.setattr(cli_cluster, "_operator", lambda address, data_dir, insecure: operator)
     result = runner.invoke(app, ["rebalance", *options])
     assert (result.exit_code, result.stdout.strip()) == (0, said)
-    assert "no actors" not in result.stderr
+    assert result.stderr == ""
     assert operator.asked == asked
 
 
@@ -221,6 +221,14 @@ def test_a_certificate_of_ones_own_is_hinted_at(tmp_path: Path, monkeypatch: pyt
         result = runner.invoke(app, ["status", "--data-dir", str(tmp_path)])
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert "set SSL_CERT_FILE" in result.stderr
+
+
+@pytest.mark.parametrize(("url", "believed"), [("http://127.0.0.1:1", False), ("HTTPS://127.0.0.1:1", True)])
+def test_authorities_are_read_for_certificates_alone(url: str, believed: bool) -> None:
+    """Where none is read nobody is believed, whatever comes."""
+    context = trusted_at(url)
+    assert bool(context.get_ca_certs()) == believed
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 def test_a_key_that_is_no_admin_key_is_named(

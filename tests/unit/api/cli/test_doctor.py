@@ -270,7 +270,7 @@ def test_a_database_and_who_may_send_samples(tmp_path: Path) -> None:
     settings, clock = made(tmp_path / "data"), SystemClock()
     found = list(doctor_database.database(settings, clock))
     assert levels(found) == [("database", "ok"), ("durability", "ok"), ("signed ingest", "warning")]
-    assert found[2].message.startswith("1 of 1 projects")
+    assert found[2].message.startswith("the project takes unsigned samples")
     lax = settings.model_copy(update={"durability": "process"})
     weak = next(finding for finding in doctor_database.database(lax, clock) if finding.check == "durability")
     assert (weak.level, "BREAKERS_DURABILITY=process" in weak.message) == ("warning", True)

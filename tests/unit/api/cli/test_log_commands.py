@@ -170,3 +170,8 @@ def test_serve_tells_transitions_and_changes_alone(
 def test_a_move_by_hand_says_whose_and_figures_are_for_people() -> None:
     moved = TRIP | {"ts": "t", "value": 0.30000000000000004, "by": "ann", "comment": "deploy"}
     assert logs.text_of(moved) == "t checkout: closed -> open at 0.3 (trip) by ann: deploy"
+
+
+def test_a_change_is_told_by_the_name_of_the_key(data_dir: Path) -> None:
+    write(data_dir, "a", line(1, "api", **CHANGE, who_name="ana"))
+    assert shown(data_dir) == ["2026-01-01T00:00:01.000Z breaker.create checkout (b-1) by ana"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from api.cli.main import app
+from api.cli.planning import plan
+from breaker_actors.errors import BreakersError, Invalid
 from pipelines.rules.model import SECTIONS
 from tests.support.cluster import until
 from tests.support.town import Town, refused, town
@@ -63,6 +66,25 @@ def test_what_is_planned_is_applied_and_what_was_moved_by_hand_is_told(town: Tow
     assert words(town, "drift", "--owner", "shop") == ["no changes"]
 
 
+def test_a_reader_key_plans_and_applies_nothing(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CI of a pull request, which runs what nobody has reviewed."""
+    path = rules(tmp_path, "mall", 100)
+    words(town, "apply", path, "--yes")
+    project = town.service.project
+    _, key = town.wait(town.service.store.create_key(project.org_id, "reader", "ci", 1, project.id))
+    monkeypatch.setenv("BREAKERS_URL", town.credentials.base_url)
+    monkeypatch.setenv("BREAKERS_KEY", key)
+    monkeypatch.setenv("BREAKERS_PROJECT", project.id)
+    assert words(town, "plan", path, "--detailed-exitcode") == ["no changes"]
+    assert words(town, "drift", "--owner", "mall") == ["no changes"]
+    assert words(town, "plan", rules(tmp_path, "mall", 70), code=0)[:2] == [
+        "~ breakers mall-errors",
+        "    threshold: 100.0 -> 70.0",
+    ]
+    refused(town.run("apply", path, "--yes"), "403", 1)
+    assert "mall-errors" in "\n".join(words(town, "rules", "export", "--owner", "mall"))
+
+
 def test_nobody_is_said_to_have_changed_what_changed_by_another_thing(town: Town, tmp_path: Path) -> None:
     """A router whose breaker was renamed by hand."""
     words(town, "apply", rules(tmp_path, "yard", 100), "--yes")
@@ -105,15 +127,22 @@ def test_a_plan_is_tried_on_samples(town: Town, tmp_path: Path, monkeypatch: pyt
 
     town.wait(tripped())
     monkeypatch.setattr(town, "folder", town.folder.parent / "service")
-    path = rules(tmp_path, "tried", 450, "tried-new")
+    path = rules(tmp_path, "tried", 600, "tried-new")
     page = tmp_path / "plan.html"
     told = words(town, "plan", path, "--backtest", "1h", "--report", str(page))
     tried = [line for line in told if line.startswith("backtest ")]
     assert [line.partition(",")[0] for line in tried] == [
         "backtest tried-errors: tripped 1 -> 0 times",
-        "backtest tried-new: would have tripped 1 times",
+        "backtest tried-new: would have tripped 1 time",
     ]
     assert {path.name for path in tmp_path.glob("plan*.html")} == {"plan-1.html", "plan-2.html"}
+    frame = plan(path, data_dir=town.folder, backtest="1h").backtest
+    assert frame is not None
+    assert frame.select("breaker", "trips_before", "trips_after").rows() == [
+        ("tried-errors", 1, 0),
+        ("tried-new", None, 1),
+    ]
+    assert [f"backtest {name}: {words}" for name, words in frame.select("breaker", "told").rows()] == tried
 
     assert town.run("delete", "tried-errors", "--yes").exit_code == 0
     told = words(town, "plan", path, "--backtest", "1h")
@@ -145,7 +174,7 @@ def test_a_mute_starts_when_it_is_applied(town: Town, tmp_path: Path) -> None:
     mutes = town.json("mutes")["mutes"]
     (nights,) = [one["id"] for one in mutes if one["comment"] == "nobody awake"]
     words(town, "unmute", nights)
-    assert words(town, "apply", str(path), "--yes")[-1] == "applied: 1 changes"
+    assert words(town, "apply", str(path), "--yes")[-1] == "applied: 1 change"
 
 
 def test_what_is_hardly_meant_is_told(town: Town, tmp_path: Path) -> None:
@@ -203,7 +232,7 @@ def test_a_backtest_is_where_the_data_is(town: Town, tmp_path: Path) -> None:
     """Nothing is made elsewhere, such as in a repository of rules."""
     path = rules(tmp_path, "elsewhere", 100)
     refused(town.run("plan", path, "--report", "x.html"), "give both", 1)
-    refused(town.run("plan", path, "--backtest", "1h"), "--backtest reads what the service keeps", 1)
+    refused(town.run("plan", path, "--backtest", "1h"), "a backtest reads what the service keeps", 1)
     assert not list(town.folder.glob("breakers.sqlite*"))
 
 
@@ -348,3 +377,44 @@ def test_the_schema_says_what_requests_are_held_against() -> None:
     assert "static" in json.dumps(things["routers"]["properties"]["mode"])
     assert set(re.findall(r"#/\$defs/(\w+)", text)) == set(schema["$defs"])
     assert "#/components" not in text
+
+
+def test_a_plan_is_frames_from_python(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words of the command; what it applies is what it planned."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules").mkdir()
+    path = rules(tmp_path / "rules", "kiosk", 100)
+    found = plan(data_dir=town.folder)
+    assert found.changes.select("act", "kind", "name").rows() == [
+        ("create", "breakers", "kiosk-errors"),
+        ("create", "routers", "kiosk-gateway"),
+    ]
+    assert found.apply()["changed"]
+    assert plan(data_dir=town.folder).changes.height == 0
+    assert plan(data_dir=town.folder).backtest is None
+
+    rules(tmp_path / "rules", "kiosk", 70)
+    words(town, "edit", "kiosk-errors", "--threshold", "150")
+    found = plan(path, data_dir=town.folder)
+    assert found.to_dict() == json.loads("\n".join(words(town, "plan", path, "--json")))
+    assert found.fields.rows() == [("breakers", "kiosk-errors", "threshold", "150.0", "70.0", False)]
+    ((hand, who),) = found.changes.select("by_hand", "who").rows()
+    assert (hand, who) == (["threshold"], "u")
+    assert sorted(found.to_pandas()) == ["changes", "fields"]
+    words(town, "edit", "kiosk-errors", "--threshold", "160")
+    with pytest.raises(BreakersError, match="plan again"):
+        found.apply()
+    with pytest.raises(Invalid, match="reads what the service keeps"):
+        plan(path, data_dir=town.folder, backtest="1h")
+
+
+def test_the_example_goes_from_parquet_to_an_applied_rule(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BREAKERS_DATA_DIR", str(town.folder))
+    made = runpy.run_path(str(Path(__file__).parents[4] / "examples" / "rules.py"))
+    assert made["tested"].passed
+    assert made["done"]["count"] == 2
+    assert plan().changes.height == 0
+    assert capsys.readouterr().out.endswith("applied: 2 changes\n0 left\n")

@@ -120,8 +120,9 @@ async def test_a_form_of_another_site_changes_nothing(estate: Estate, pair: tupl
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("pair", [p for p in GUARDED_PAGES if p[1] == "POST" and p[0].rule != OUT], ids=told)
-async def test_a_project_key_changes_nothing(estate: Estate, pair: tuple[Rule, str]) -> None:
-    token, before = await session(estate, "project"), await estate.snapshot()
+@pytest.mark.parametrize("kind", ["project", "reader"])
+async def test_a_key_that_reads_changes_nothing(estate: Estate, pair: tuple[Rule, str], kind: str) -> None:
+    token, before = await session(estate, kind), await estate.snapshot()
     reply = await send(estate, "POST", filled(pair[0], estate.ids["ours"]), token, None)
     assert reply.status in (403, 404, 422)
     assert await estate.snapshot() == before
@@ -129,9 +130,10 @@ async def test_a_project_key_changes_nothing(estate: Estate, pair: tuple[Rule, s
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("pair", [pair for pair in GUARDED_PAGES if pair[1] == "GET"], ids=told)
-async def test_a_project_key_sees_states_alone(estate: Estate, pair: tuple[Rule, str]) -> None:
+@pytest.mark.parametrize("kind", ["project", "reader"])
+async def test_a_key_of_a_project_sees_states_alone(estate: Estate, pair: tuple[Rule, str], kind: str) -> None:
     rule, _ = pair
-    reply = await send(estate, "GET", filled(rule, estate.ids["ours"]), await session(estate, "project"), None)
+    reply = await send(estate, "GET", filled(rule, estate.ids["ours"]), await session(estate, kind), None)
     let_in = rule.rule in FOR_ALL_KEYS | STATES_ALONE
     assert reply.status in ((200, 303) if let_in else (403,)), reply
 

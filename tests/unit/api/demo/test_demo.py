@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import AsyncIterator
 from hashlib import sha256
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from api.demo.screen import Board, plot, report
+from api.demo.play import LENGTH, SECONDS, _follow
+from api.demo.screen import Board, Screen, left, plot, report
 from api.demo.series import (
     BREAKERS,
     DATA,
     FAILED_ABOVE_MS,
     NAME,
+    POINTS,
     POINTS_PER_POST,
     STEP_MS,
     Course,
@@ -132,3 +137,29 @@ def test_the_report_names_each_trip(series: Series) -> None:
 def test_an_unknown_state_is_closed_and_lets_all_pass() -> None:
     board = Board(words={"a": "open", "b": "half_open"}, rates={"a": None, "b": 0.4})
     assert [board.rate(name) for name in ("a", "b", "c")] == [0.0, 0.4, 1.0]
+
+
+def test_it_says_how_long_it_takes(series: Series) -> None:
+    assert len(series) == POINTS
+    assert f" in {SECONDS} seconds" in LENGTH
+    assert left(series, Board()) == "2014-03-07 03:41, 69 s left"
+    assert left(series, Board(passed=["closed"] * POINTS)) == "2014-03-21 03:41, 0 s left"
+
+
+async def test_a_transition_is_shown_at_the_time_of_its_event(series: Series) -> None:
+    """As the summary has it, however late the stream tells it."""
+
+    class Told:
+        async def follow(self) -> AsyncIterator[dict[str, Any]]:
+            for state in ("closed", "open"):
+                yield {"breaker": "latency-p95", "state": state, "allow_rate": None}
+
+        async def events(self, breaker_id: str) -> list[dict[str, Any]]:
+            assert breaker_id == "id"
+            return [{"curr": "open", "ts_ms": 17}, {"curr": "closed", "ts_ms": 34}]
+
+    client: Any = Told()
+    course, console = Course([0, 17, 34, 51]), Console(record=True, file=StringIO(), width=120)
+    with Screen(series, board := Board(), console) as screen:
+        await _follow(client, screen, board, course, {"latency-p95": "id"})
+    assert series.time(1) in console.export_text()

@@ -11,7 +11,17 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from api.launch.bootstrap import NOT_MADE, SIGN, SURVIVES_POWER, Credentials, ensure, prepare, read, write
+from api.launch.bootstrap import (
+    NOT_MADE,
+    SIGN,
+    SURVIVES_POWER,
+    Credentials,
+    ensure,
+    prepare,
+    read,
+    unsigned_words,
+    write,
+)
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Invalid
 from breaker_actors.ray_runtime.actors import release
@@ -126,7 +136,7 @@ def test_the_given_key_comes_from_a_file_and_goes_no_further(tmp_path: Path, mon
     warnings = Warnings()
     left, survives = prepare(given, URL, SystemClock(), warnings)
     assert survives == SURVIVES_POWER
-    assert warnings == [f"1 of 1 projects take unsigned samples: who knows their ids can send some ({SIGN})"]
+    assert warnings == [f"the project takes unsigned samples: who knows its ids can send some ({SIGN})"]
     made = read(tmp_path / "data" / "credentials.json")
     assert made is not None
     assert made.admin_key == GIVEN
@@ -196,3 +206,15 @@ def test_a_file_that_others_may_have_put_there_is_not_read(tmp_path: Path, how: 
 
 def test_secrets_stay_out_of_logs() -> None:
     assert "admin_key" not in repr(SAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("count", "unsigned", "said"),
+    [
+        (1, 1, "the project takes unsigned samples: who knows its ids can send some"),
+        (5, 1, "1 of 5 projects takes unsigned samples: who knows their ids can send some"),
+        (5, 2, "2 of 5 projects take unsigned samples: who knows their ids can send some"),
+    ],
+)
+def test_projects_that_take_unsigned_samples_are_counted(count: int, unsigned: int, said: str) -> None:
+    assert unsigned_words(count, unsigned) == said

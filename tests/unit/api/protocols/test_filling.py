@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from struct import pack
+from struct import pack, unpack
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -11,11 +11,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint
 
 from api.protocols import otlp_protobuf
-from api.protocols.filling import Filling, Histograms, Shape
+from api.protocols.filling import SHAPES_MAX, Filling, Histograms, Shape
 from api.protocols.histograms import COUNT_MAX
 from api.protocols.memory import Memory
 from api.protocols.points import Points
-from tests.support.open_protocols import NOW_MS, mutilated, outcome
+from tests.support.open_protocols import NOW_MS, mutilated, outcome, rows
 
 TINY = 5e-324
 NS = NOW_MS * 1_000_000
@@ -121,6 +121,18 @@ def test_series_that_are_known_wait_until_somebody_asks() -> None:
     assert of_plain_ones(found) == 0
 
 
+def test_shapes_take_turns_and_have_a_bound() -> None:
+    """Each point has bounds of its own, or those of the point before the last; beyond so many shapes the points are
+    read one by one."""
+    for shapes, waiting in ((2, 400), (SHAPES_MAX + 50, 2 * SHAPES_MAX)):
+        points = [plain(n % 7, (0.5 + n % shapes, 400.0), min=None, max=None) for n in range(400 // shapes * shapes)]
+        body, memory = request(points), Memory()
+        careful = decode(body, memory, shortcut=False)
+        found = decode(body, memory)
+        assert of_plain_ones(found) == waiting
+        assert rows(found) == rows(careful)
+
+
 def test_other_fields_of_the_same_size_are_noticed() -> None:
     """Each byte that says what a field is stands for another one; count and sum with 2**53 + 1 and a stale marker."""
     memory, points = Memory(), [plain(number) for number in range(3)]
@@ -132,6 +144,20 @@ def test_other_fields_of_the_same_size_are_noticed() -> None:
         body = request(points).replace(last, last[:at] + bytes_ + last[at + len(bytes_) :])
         careful = outcome(lambda body=body: decode(body, Memory(), shortcut=False))
         assert outcome(lambda body=body: decode(body, memory)) == careful
+
+
+def test_a_point_ends_where_it_says() -> None:
+    """Its last bound is behind it, and looks like two other fields there."""
+    like_fields = unpack("<d", b"\x2d" + bytes(4) + b"\x20\x81\x01")[0]
+    point = plain(1, (0.0, like_fields), min=None, max=None)
+    del point.attributes[:]
+    spelled, memory = point.SerializeToString(), Memory()
+    body = request([point, point])
+    decode(body, memory)
+    head, _, rest = body.rpartition(bytes([len(spelled)]) + spelled)
+    body = head + bytes([len(spelled) - 8]) + spelled + rest
+    assert outcome(lambda: decode(body, Memory(), shortcut=False))[0] == "BadRequest"
+    assert outcome(lambda: decode(body, memory))[0] == "BadRequest"
 
 
 @given(st.binary(max_size=120), st.integers(0, 120))

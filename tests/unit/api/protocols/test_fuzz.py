@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from struct import unpack
 from typing import Any
 
 import cramjam
@@ -45,10 +46,12 @@ def holds_together(points: Points) -> None:
     assert len({(s.identity, s.temporality, s.monotonic, s.unit) for s in points.series}) == len(points.series)
     assert all(row < rows and not points.absent[row] for row in points.histograms)
     for histogram in points.histograms.values():
-        assert min(histogram.counts, default=1) > 0
-        assert list(histogram.values) == sorted(histogram.values)
-        assert list(histogram.buckets) == sorted(set(histogram.buckets))
-        assert len(histogram.values) == len(histogram.counts) == len(histogram.buckets)
+        assert all(count > 0 for _, count in histogram.observations())
+        values = [value for value, _ in histogram.observations()]
+        assert values == sorted(values)
+        assert not values or histogram.ends == (values[0], values[-1])
+        buckets = list(unpack(f"<{histogram.size}q", histogram.buckets))
+        assert buckets == sorted(set(buckets))
 
 
 def fuzz(name: str, seed: int, cases: int) -> int:

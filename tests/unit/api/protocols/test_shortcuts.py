@@ -30,6 +30,8 @@ DECODERS: dict[str, tuple[Decoder, Callable[[random.Random], Any], Any]] = {
     "OTLP": (otlp_protobuf.decode, otlp_request, ExportMetricsServiceRequest),
 }
 SEEDS = range(40)
+UNKNOWN = b"\xf8\x01\x07"
+"""A field that no message has."""
 
 
 def check(name: str, seed: int, mutilations: int) -> int:
@@ -39,8 +41,8 @@ def check(name: str, seed: int, mutilations: int) -> int:
     rnd, memory = random.Random(seed), Memory(50)
     request = make(rnd)
     body, read = request.SerializeToString(), 0
-    for turn in range(mutilations + 1):
-        sent = mutilated(rnd, body) if turn else body
+    for turn in range(mutilations + 2):
+        sent = mutilated(rnd, body) if turn > 1 else body + UNKNOWN * turn
         careful = outcome(lambda sent=sent: decode(sent, Memory(), shortcut=False))
         for _ in range(2):
             short = outcome(lambda sent=sent: decode(sent, memory))

@@ -37,7 +37,7 @@ DELTA = make_series("d", {}, "sum", "delta", True)
 TOTAL = make_series("t", {}, "sum", "cumulative", True)
 DELTAS = make_series("h", {}, "histogram", "delta")
 TOTALS = make_series("c", {}, "histogram", "cumulative")
-BUCKETS = Histogram((0.5, 2.0), (3, 1), b"x", (0, 4))
+BUCKETS = Histogram.of((0.5, 2.0), (3, 1), b"x", (0, 4))
 
 
 def target(series: Series, **more: Any) -> Target:
@@ -146,10 +146,23 @@ def test_a_histogram_of_rises_is_observations_of_its_buckets() -> None:
 
 
 @pytest.mark.parametrize("series", [DELTAS, TOTALS])
+@pytest.mark.parametrize(
+    ("values", "reasons"), [((-2e300, 1.0), {"invalid_value": 1}), ((1.0, 2e300), {"invalid_value": 1}), ((), {})]
+)
+def test_each_bucket_is_a_finite_number_once_it_is_scaled(
+    series: Series, values: tuple[float, ...], reasons: dict[str, int]
+) -> None:
+    """Of the values, which ascend, the first and the last are looked at; a histogram may have none."""
+    spread = Histogram.of(values, (1,) * len(values), BUCKETS.layout, range(len(values)))
+    found = taken(points_of((series, spread), (series, BUCKETS)), target(series, scale=1e8))
+    assert (dict(found.reasons), found.taken) == (reasons, 2 - len(reasons))
+
+
+@pytest.mark.parametrize("series", [DELTAS, TOTALS])
 def test_buckets_of_a_request_are_bounded_and_turns_go_by_them(series: Series) -> None:
     """A point of a thousand buckets is a thousand samples, of seven bytes of the request."""
     n = 1_000
-    wide = replace(BUCKETS, values=(1.0,) * n, counts=(1,) * n, buckets=tuple(range(n)))
+    wide = Histogram.of((1.0,) * n, (1,) * n, BUCKETS.layout, range(n))
     points, outcome = points_of(*[(series, wide)] * 103), target(series)
     steps = list(taking(points, [outcome], Span(NOW_MS, NOW_MS - 1, NOW_MS + 1), 5_000))
     found = steps[-1]
@@ -160,7 +173,7 @@ def test_buckets_of_a_request_are_bounded_and_turns_go_by_them(series: Series) -
 
 def test_more_observations_than_a_sample_holds_are_several() -> None:
     most = 2 * COUNT_MAX + 5
-    many = replace(BUCKETS, values=(1.0,), counts=(most,), buckets=(0,))
+    many = Histogram.of((1.0,), (most,), BUCKETS.layout, (0,))
     for points in (points_of((DELTA, float(most))), points_of((DELTAS, many))):
         assert [row[4] for row in samples(taken(points))] == [COUNT_MAX, COUNT_MAX, 5]
 
@@ -172,6 +185,9 @@ def test_few_bytes_ask_for_no_more_work_than_many() -> None:
     assert len(samples(found)) == EXTRA_MAX + 1
     assert (found.taken, found.rejected) == (most + 1, 200 - most)
     assert found.errors[0].code == "invalid_rise"
+    exact = Histogram.of((1.0,), (COUNT_MAX,), BUCKETS.layout, (0,))
+    found = taken(points_of(*[(DELTAS, exact)] * (EXTRA_MAX + 1)), target(DELTAS))
+    assert (found.taken, dict(found.reasons)) == (EXTRA_MAX, {"invalid_rise": 1})
 
 
 def test_totals_go_to_the_owner_of_the_router() -> None:
@@ -288,8 +304,7 @@ def expected(points: Points) -> tuple[list[Any], list[Any], int]:
         elif counted and series.temporality == "cumulative":
             totals.append((series.name, ts_ms, None if histogram is not None else value))
         elif histogram is not None:
-            pairs = zip(histogram.values, histogram.counts, strict=True)
-            rows += [(series.name, ts_ms, each, n) for each, n in pairs]
+            rows += [(series.name, ts_ms, each, n) for each, n in histogram.observations()]
         elif counted:
             rows += [(series.name, ts_ms, 1.0, value)] if value else []
         else:
@@ -327,9 +342,11 @@ def many(first: int, n: int) -> list[Series]:
     return [make_series("m", {"n": str(number)}, "gauge") for number in range(first, first + n)]
 
 
-def judged(outcomes: SeriesOutcomes, plan: MappingPlan, series: Sequence[Series], project: str = "p") -> Any:
+def judged(
+    outcomes: SeriesOutcomes, plan: MappingPlan, series: Sequence[Series], project: str = "p", org: str = "o"
+) -> Any:
     """Outcomes, and how many series had to be judged."""
-    steps = list(outcomes.judging(project, plan, series))
+    steps = list(outcomes.judging(org, project, plan, series))
     assert steps[-1] is not None
     return steps[-1], len(steps) - 1
 
@@ -376,7 +393,7 @@ def test_what_a_request_had_no_effort_left_for_is_judged_the_next_time(monkeypat
 def test_requests_at_once_share_what_their_project_knows() -> None:
     """However their steps alternate, the first request of a project included."""
     outcomes, plan = SeriesOutcomes(Monotonic()), plan_of(MappingTo(router=ROUTER, series_max=4))
-    one, other = (outcomes.judging("p", plan, many(first, 3)) for first in (0, 10))
+    one, other = (outcomes.judging("o", "p", plan, many(first, 3)) for first in (0, 10))
     found: list[Outcome] = []
     for _ in range(4):
         for steps in (one, other):
@@ -387,7 +404,7 @@ def test_requests_at_once_share_what_their_project_knows() -> None:
 def test_an_older_plan_takes_no_place() -> None:
     """A request that began before a change ends by what it knew; the next ones go by the newer plan's."""
     outcomes, old, new = SeriesOutcomes(Monotonic()), plan_of(MappingTo(router=ROUTER)), plan_of()
-    slow = outcomes.judging("p", old, many(0, 2))
+    slow = outcomes.judging("o", "p", old, many(0, 2))
     next(slow)
     assert judged(outcomes, new, many(0, 2))[1] == 2
     assert [found for found in slow if found]
@@ -424,11 +441,13 @@ def test_series_that_became_samples_are_forgotten_where_they_are_many(monkeypatc
     assert judged(outcomes, plan, many(0, 101))[1] == 101
 
 
-def test_many_projects_share_so_many_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that was asked for longest ago is judged anew."""
+def test_an_organisation_with_many_projects_forgets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of them ask, and however often: those of another organisation stay known."""
     monkeypatch.setattr(series_outcomes, "HELD_MAX", 1_000)
     outcomes, plan = SeriesOutcomes(Monotonic()), plan_of()
-    for n in range(6):
+    judged(outcomes, plan, many(0, 199), "quiet", "other")
+    for n in range(20):
         judged(outcomes, plan, many(0, 199), f"p{n}")
-    assert [judged(outcomes, plan, many(0, 199), f"p{n}")[1] for n in (5, 4, 3, 2)] == [0, 0, 0, 0]
-    assert judged(outcomes, plan, many(0, 199), "p0")[1] == 199
+    assert judged(outcomes, plan, many(0, 199), "quiet", "other")[1] == 0
+    assert outcomes.of.weight <= 1_000
+    assert outcomes.of.cut == 16

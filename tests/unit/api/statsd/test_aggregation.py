@@ -40,7 +40,7 @@ def flushed(aggregate: Aggregate) -> Found:
             if histogram is None:
                 found[name].append((points.value[row].item(), 1))
             else:
-                found[name] += zip(histogram.values, histogram.counts, strict=True)
+                found[name] += histogram.observations()
     return dict(found)
 
 
