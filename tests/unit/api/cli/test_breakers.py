@@ -70,6 +70,11 @@ def test_list_and_events_tell_of_a_trip(town: Town) -> None:
     line = next(line for line in town.run("list").stdout.splitlines() if line.startswith("tripping\t")).split("\t")
     assert (line[1], line[4]) == ("open", "> 100")
     assert "tripping" not in town.run("list", "--state", "closed").stdout
+    town.wait(town.service.breaker("a quiet one"))
+    listed = [line.split("\t")[0] for line in town.run("list").stdout.splitlines()]
+    assert listed.index("tripping") < listed.index("a quiet one"), "what is open comes first"
+    names = [row["name"] for row in town.json("list")["breakers"]]
+    assert names == sorted(names), "for programs by name alone"
     event = town.run("events", "tripping", "--limit", "1").stdout.split("\t")
     assert event[1:4] == ["tripping", "closed", "open"]
     assert town.json("events", row.id)["events"][-1]["breaker_id"] == row.id
