@@ -78,6 +78,6 @@ class Queue:
         if moved and self.circuit.state == "open" and not self.said_silent:
             self.said_silent = True
             log.warning("channel_silent", **where, error=self.circuit.last_error)
-        elif moved and self.circuit.state == "closed" and self.said_silent:
+        elif moved and self.circuit.state != "open" and self.said_silent:
             self.said_silent = False
             log.info("channel_answers", **where)
