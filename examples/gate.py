@@ -1,8 +1,10 @@
-"""A gate for asyncio services: asks a breaker before a call, reports the call after it.
+"""A gate for asyncio services: asks breakers before a call, reports the call after it.
 
 The client of tripswitch-py follows the states of all breakers, so asking takes no request. Samples are signed and sent
 here, once a second: the client itself sends at 500 samples, or after 15 seconds without one, so that under steady
 traffic a breaker would hear late. `gate_quart.py` and `gate_fastapi.py` put it before a backend.
+
+While breakers is away a service with a gate starts and runs: what is not known to be open passes.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +27,68 @@ import httpx
 import tripswitch
 
 STATES_WITHIN_S = 20.0
+"""How long a start waits for the first states, where the service answers at all."""
 ANSWER_WITHIN_S = 10.0
+TRY_EACH_S = 5.0
 SEND_EACH_S = 1.0
 IN_A_REQUEST = 500
 WAITING_MAX = 10_000
+ROUTERS_MAX = 200
+"""Routers among which one is looked for; of more it has to be named."""
 METRIC = "latency"
+log = logging.getLogger("gate")
+
+
+class Project:
+    """The service as a project key sees it."""
+
+    def __init__(self, cred: dict[str, str], http: httpx.AsyncClient) -> None:
+        self._path, self._http = f"/v1/projects/{cred['project_id']}", http
+        self._key = {"Authorization": f"Bearer {cred['project_key']}"}
+        self._secret = cred["ingest_secret"]
+
+    async def router_of(self, breakers: tuple[str, ...], router: str | None) -> str:
+        """The id of the router on which all of these hang: of this name or id, or the first that is found. Raises
+        LookupError with what to do instead; httpx.HTTPError where the service does not answer, or refuses the key."""
+        known = {row["name"] for row in await self._list("GET", "breakers/metadata", "breakers")}
+        if missing := [name for name in breakers if name not in known]:
+            raise LookupError(f"the project has no breaker {', '.join(map(repr, missing))}")
+        routers = await self._list("GET", "routers/metadata", "routers")
+        if router is not None:
+            routers = [row for row in routers if router in (row["name"], row["id"])]
+            if not routers:
+                raise LookupError(f"the project has no router {router!r}")
+        routers.sort(
+            key=lambda row: row["name"] not in breakers
+        )  # a breaker is made with one of its name, or on another
+        for row in routers[:ROUTERS_MAX]:
+            states = await self._list("POST", "breakers/state:batch", "states", {"router_ids": [row["id"]]})
+            if {state["name"] for state in states}.issuperset(breakers):
+                return str(row["id"])
+        where = "no router has" if router is None else f"router {router!r} does not have"
+        told = ", ".join(map(repr, breakers))
+        raise LookupError(f"{where} all of these breakers: {told}; link them to one, or open a gate for each router")
+
+    async def _list(self, method: str, path: str, key: str, body: Any = None) -> list[dict[str, Any]]:
+        answer = await self._http.request(method, f"{self._path}/{path}", headers=self._key, json=body)
+        found: list[dict[str, Any]] = answer.raise_for_status().json()[key]
+        return found
+
+    async def send(self, samples: list[dict[str, Any]]) -> httpx.Response:
+        body, now_ms = json.dumps({"samples": samples}).encode(), str(int(time.time() * 1_000))
+        signature = hmac.new(bytes.fromhex(self._secret), now_ms.encode() + b"." + body, hashlib.sha256).hexdigest()
+        signed = {"X-EB-Timestamp": now_ms, "X-EB-Signature": f"v1={signature}"}
+        return await self._http.post(f"{self._path}/ingest", content=body, headers=signed)
 
 
 class Reports:
     """Samples on their way to the service. At most WAITING_MAX wait: beyond that, while the service is away, the oldest
-    go. `lost` counts those, and samples that were refused."""
+    go. `lost` counts those, and samples that were refused. `router_id` None: not found yet, all wait."""
 
-    def __init__(self, cred: dict[str, str], http: httpx.AsyncClient) -> None:
-        self._path, self._secret, self._http = f"/v1/projects/{cred['project_id']}/ingest", cred["ingest_secret"], http
+    def __init__(self, project: Project) -> None:
+        self._project = project
         self._waiting: deque[dict[str, Any]] = deque()
+        self.router_id: str | None = None
         self.lost = 0
 
     def add(self, sample: dict[str, Any]) -> None:
@@ -52,10 +104,10 @@ class Reports:
 
     async def send(self) -> None:
         """All that waits; what can't be sent now waits on."""
-        while self._waiting:
+        while self._waiting and self.router_id is not None:
             batch = [self._waiting.popleft() for _ in range(min(IN_A_REQUEST, len(self._waiting)))]
             try:
-                answer = await self._post(batch)
+                answer = await self._project.send([{"router_id": self.router_id, **sample} for sample in batch])
             except (httpx.TransportError, asyncio.CancelledError) as error:
                 self._back(batch)
                 if isinstance(error, asyncio.CancelledError):
@@ -67,12 +119,6 @@ class Reports:
             if answer.status_code != 202:
                 self.lost += len(batch)
 
-    async def _post(self, batch: list[dict[str, Any]]) -> httpx.Response:
-        body, now_ms = json.dumps({"samples": batch}).encode(), str(int(time.time() * 1_000))
-        signature = hmac.new(bytes.fromhex(self._secret), now_ms.encode() + b"." + body, hashlib.sha256).hexdigest()
-        signed = {"X-EB-Timestamp": now_ms, "X-EB-Signature": f"v1={signature}"}
-        return await self._http.post(self._path, content=body, headers=signed)
-
     def _back(self, batch: list[dict[str, Any]]) -> None:
         room = WAITING_MAX - len(self._waiting)
         kept = batch[max(0, len(batch) - room) :]
@@ -81,18 +127,19 @@ class Reports:
 
 
 class Gate:
-    """One dependency behind one breaker, whose rule is about the metric "latency" in milliseconds, or about failures.
-    A breaker that the project does not have lets everything pass."""
+    """One dependency behind breakers of one router, whose rules are about the metric "latency" in milliseconds, or
+    about failures. A breaker of which nothing is known lets everything pass."""
 
-    def __init__(self, client: tripswitch.Client, reports: Reports, breaker: str, router_id: str) -> None:
+    def __init__(self, client: tripswitch.Client, reports: Reports, breakers: tuple[str, ...]) -> None:
         self.client, self.reports = client, reports
-        self._breaker, self._router_id = breaker, router_id
+        self._breakers = list(breakers)
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """Around one call. Raises tripswitch.BreakerOpenError instead of letting it begin while the breaker is open,
-        and for a share of calls while it is half_open. A call that its caller gave up is not reported."""
-        self.client.execute(lambda: None, breakers=[self._breaker])
+        """Around one call. Raises tripswitch.BreakerOpenError instead of letting it begin while one of the breakers is
+        open, and for a share of calls while some are half_open: the least of their rates passes. A call that its caller
+        gave up is not reported."""
+        self.client.execute(lambda: None, breakers=self._breakers)
         begun = time.monotonic()
         try:
             yield
@@ -103,27 +150,31 @@ class Gate:
 
     def _report(self, begun: float, ok: bool) -> None:
         taken_ms = (time.monotonic() - begun) * 1_000
-        sample = {"router_id": self._router_id, "metric": METRIC, "value": taken_ms, "ok": ok}
-        self.reports.add(sample | {"ts_ms": int(time.time() * 1_000)})
+        self.reports.add({"metric": METRIC, "value": taken_ms, "ok": ok, "ts_ms": int(time.time() * 1_000)})
 
 
 @asynccontextmanager
-async def open_gate(breaker: str) -> AsyncIterator[Gate]:
-    """The gate of a breaker by its name, with what credentials.json in BREAKERS_DATA_DIR (.breakers) says. Raises
-    LookupError when the project has none of that name. What waits to be sent is sent at the end."""
+async def open_gate(*breakers: str, router: str | None = None) -> AsyncIterator[Gate]:
+    """The gate of breakers by their names, which hang on one router, with what credentials.json in BREAKERS_DATA_DIR
+    (.breakers) says. Raises LookupError when the project has no such breakers, httpx.HTTPStatusError for a wrong key.
+    While the service is away the gate is open, and it goes on trying. What waits to be sent is sent at the end."""
     cred = await asyncio.to_thread(_credentials)
-    keys = {"api_key": cred["project_key"], "base_url": cred["base_url"]}
-    client = tripswitch.Client(cred["project_id"], timeout=STATES_WITHIN_S, **keys)
+    client = tripswitch.Client(cred["project_id"], api_key=cred["project_key"], base_url=cred["base_url"])
     async with httpx.AsyncClient(base_url=cred["base_url"], timeout=ANSWER_WITHIN_S) as http:
-        router_id = await _router_of(breaker, cred, http)
-        await asyncio.to_thread(client.connect)
-        reports = Reports(cred, http)
-        sending = asyncio.create_task(reports.send_always())
+        project = Project(cred, http)
+        reports = Reports(project)
+        states = _follow(client)
+        tasks = [asyncio.create_task(reports.send_always())]
         try:
-            yield Gate(client, reports, breaker, router_id)
+            if await _find_router(project, reports, breakers, router):
+                await _wait_for(states)
+            else:
+                tasks.append(asyncio.create_task(_find_later(project, reports, breakers, router)))
+            yield Gate(client, reports, breakers)
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await reports.send()
             await asyncio.to_thread(client.close)
 
@@ -134,10 +185,46 @@ def _credentials() -> dict[str, str]:
     return found
 
 
-async def _router_of(breaker: str, cred: dict[str, str], http: httpx.AsyncClient) -> str:
-    key = {"Authorization": f"Bearer {cred['project_key']}"}
-    answer = (await http.get(f"/v1/projects/{cred['project_id']}/routers/metadata", headers=key)).raise_for_status()
-    routers = {row["name"]: row["id"] for row in answer.json()["routers"]}
-    if breaker not in routers:
-        raise LookupError(f"the project has no router {breaker!r}; each breaker is made with one of its name")
-    return str(routers[breaker])
+def _follow(client: tripswitch.Client) -> asyncio.Event:
+    """Has the client follow the states, for as long as that takes; the event is set with the first ones. In a daemon
+    thread: its `connect` waits for them, and no end of this program is to wait for that."""
+    loop, first = asyncio.get_running_loop(), asyncio.Event()
+
+    def connect() -> None:
+        client.connect()
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(first.set)
+
+    threading.Thread(target=connect, name="gate-states", daemon=True).start()
+    return first
+
+
+async def _wait_for(states: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(STATES_WITHIN_S):
+            await states.wait()
+    except TimeoutError:
+        log.warning("no states within %.0f s: calls pass until there are some", STATES_WITHIN_S)
+
+
+async def _find_router(project: Project, reports: Reports, breakers: tuple[str, ...], router: str | None) -> bool:
+    """False: the service is away. Raises what `router_of` does for the rest."""
+    try:
+        reports.router_id = await project.router_of(breakers, router)
+    except httpx.HTTPError as error:
+        status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 503
+        if status < 500 and status != 429:
+            raise
+        log.warning("breakers does not answer (%s): calls pass, and it is asked again", type(error).__name__)
+        return False
+    return True
+
+
+async def _find_later(project: Project, reports: Reports, breakers: tuple[str, ...], router: str | None) -> None:
+    while reports.router_id is None:
+        await asyncio.sleep(TRY_EACH_S)
+        try:
+            if await _find_router(project, reports, breakers, router):
+                log.warning("breakers answers: calls are gated")
+        except (LookupError, httpx.HTTPStatusError) as error:  # it may be made, or mended, yet
+            log.error("calls are not reported: %s", error)

@@ -6,7 +6,8 @@
 
     BREAKER=search uv run examples/gate_fastapi.py     # then: curl http://127.0.0.1:8080/search?q=x
 
-In the directory of `breakers serve`, with a breaker of that name: README's first trip makes one.
+In the directory of `breakers serve`, with a breaker of that name: README's first trip makes one. Several of one router,
+all of which have to let a call pass: BREAKER=search,search-errors. While breakers is away calls pass.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ async def ask_backend(words: str) -> str:
 
 
 def create_app(
-    backend: Backend = ask_backend, gates: Callable[[str], AbstractAsyncContextManager[Gate]] = open_gate
+    backend: Backend = ask_backend, gates: Callable[..., AbstractAsyncContextManager[Gate]] = open_gate
 ) -> FastAPI:
-    """The service. `gates` opens the gate of a breaker by its name: BREAKER."""
+    """The service. `gates` opens the gate of breakers by their names: BREAKER."""
 
     @asynccontextmanager
     async def behind_a_gate(app: FastAPI) -> AsyncIterator[None]:
-        async with gates(os.environ.get("BREAKER", "search")) as app.state.gate:
+        async with gates(*os.environ.get("BREAKER", "search").split(",")) as app.state.gate:
             yield
 
     app = FastAPI(lifespan=behind_a_gate)

@@ -34,7 +34,10 @@ projects.command("edit")(edit_project)
 KEY_TITLES = ("id", "kind", "key_prefix", "project_id", "name", "last_used_at")
 PROJECT = "BREAKERS_PROJECT"
 KeysProject = Annotated[
-    str | None, typer.Option(help=f"Name or id of the project, for a key of one project; default: {PROJECT}.")
+    str | None,
+    typer.Option(
+        help=f"Name or id of the project, for a key of one project; default: {PROJECT}, or that of credentials.json."
+    ),
 ]
 Org = Annotated[str | None, typer.Option(help="Id of the organisation; not needed while there is one only.")]
 
@@ -143,9 +146,7 @@ def _project_of(kind: Kind, project: str | None, data_dir: Path | None) -> str |
         if project is not None:
             raise Invalid("--project goes with --kind project, reader or ingest, and only with them")
         return None
-    if not (wanted := project or os.environ.get(PROJECT)):
-        raise Invalid(f"say --project NAME, or set {PROJECT}: a key of kind {kind.value} is for one project")
-    return project_id_of(wanted, data_dir)
+    return project_id_of(project or os.environ.get(PROJECT) or None, data_dir)
 
 
 def _key(row: KeyRow) -> tuple[object, ...]:

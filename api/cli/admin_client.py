@@ -112,7 +112,10 @@ class ServiceClient:
         """What to raise for an answer that is no success."""
         told = body.get("message", "") if isinstance(body, dict) else ""
         if status == 401 and self.key_from:
-            told = f"{told} The key is that of {self.key_from}; `breakers keys create` makes another one".strip()
+            told = (
+                f"{told} The key is that of {self.key_from}: it was revoked, or is of another service; `breakers keys"
+                " create` makes another one, which BREAKERS_KEY gives to commands"
+            ).strip()
         return BreakersError(f"{self._client.base_url} answers {status}: {told}")
 
 

@@ -76,7 +76,7 @@ def _option(field: RuleField) -> Any:
 def _meaning(field: RuleField) -> str:
     """What it means, its words where the usage does not list them, and what counts where it is not given."""
     words = f" One of {', '.join(field.words)}." if len(field.words) > WORDS_SHOWN else ""
-    needed = " Needed by create." if field.required else ""
+    needed = (" Needed for that kind." if field in PARAMS else " Needed by create.") if field.required else ""
     default = f" Default: {field.default}." if isinstance(field.default, int | float | str) else ""
     return f"{field.meaning}{words}{needed}{default}"
 

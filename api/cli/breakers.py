@@ -20,6 +20,7 @@ from breaker_actors.clock import SystemClock, rfc3339
 from breaker_actors.errors import Invalid
 from breaker_actors.text.escaping import for_terminal
 
+FIRST_LISTED = {"open": 0, "half_open": 1}
 TITLES = ("name", "state", "since", "value", "threshold", "samples", "allow rate", "note")
 DAY_MS = 86_400_000
 TIMES = ("_at_ms", "since_ms", "eval_ms", "deadline_ms")
@@ -62,8 +63,8 @@ def list_breakers(
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List breakers: name, state, since, value against threshold, samples in the window, allow rate, and what keeps a
-    breaker from moving."""
+    """List breakers, open ones first, then half_open ones: name, state, since, value against threshold, samples
+    in the window, allow rate, and what keeps a breaker from moving. With --json all by name."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
         rows = sorted(with_states(client, client.breakers()), key=lambda row: (row["name"], row["id"]))
         off = set() if json else _switched_off(client, rows)
@@ -73,6 +74,7 @@ def list_breakers(
     if json:
         put_json({"breakers": shown})
     else:
+        shown.sort(key=lambda row: FIRST_LISTED.get(row["status"].get("state"), len(FIRST_LISTED)))
         put_table(TITLES, [_line(row, off) for row in shown], least=("allow rate", "samples"))
 
 

@@ -13,7 +13,11 @@ class ChannelClient(ProjectClient):
 
     def channels(self) -> list[dict[str, Any]]:
         """All channels of the project."""
-        return self._items("channels", self._ask("GET", self.path("notification-channels")))
+        return self._items("channels", self._listed())
+
+    def listed_channels(self) -> list[dict[str, Any]]:
+        """The same; what keeps some from being told is said on stderr."""
+        return self._items("channels", heeded(self._listed()))
 
     def find_channel(self, wanted: str) -> dict[str, Any]:
         """The channel of this name or id. Raises Invalid for none and for several."""
@@ -33,6 +37,9 @@ class ChannelClient(ProjectClient):
     def test_channel(self, channel_id: str) -> str:
         """Sends a test at once; what is said of it. Raises Invalid where it could not be sent."""
         return str(self._ask("POST", f"{self._at(channel_id)}/test", {})["message"])
+
+    def _listed(self) -> dict[str, Any]:
+        return self._ask("GET", self.path("notification-channels"))
 
     def _at(self, channel_id: str) -> str:
         return self.path(f"notification-channels/{quote(channel_id, '')}")

@@ -55,7 +55,7 @@ def list_channels(
 ) -> None:
     """List channels: name, kind, state, what they hear of, id."""
     with one_line_errors(), open_client(url, project, data_dir, insecure_http) as client:
-        rows = client.channels()
+        rows = client.listed_channels()
         if not rows:
             client.note_none("channels")
     if json:

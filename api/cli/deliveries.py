@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from breaker_actors.store.rows import DeliveryRow
 
 deliveries = typer.Typer(
-    name="deliveries", no_args_is_help=True, help="See what was told on notification channels; send dead letters again."
+    name="deliveries",
+    no_args_is_help=True,
+    help="See what was told on notification channels; send dead letters again. Where the data is: in the data directory"
+    " of the service, or with its BREAKERS_DATABASE_URL.",
 )
 
 Channel = Annotated[
@@ -89,7 +92,8 @@ def redrive(
     data_dir: DataDir = None,
 ) -> None:
     """Send dead deliveries again, each with the other dead ones of its outage; list them. Oldest first. Those that a
-    later word of their breaker has overtaken are left alone. Exit code 1 where none of them could be sent."""
+    later word of their breaker has overtaken are left alone. They are queued: what became of them is in `deliveries
+    list`. Exit code 1 where all were left alone."""
 
     project_id, channel_id = _meant(project, channel, data_dir)
 
@@ -120,7 +124,7 @@ def redrive(
         note(f"{id_} was left alone: {why}")
     if rows or late:
         reasons = "; ".join(dict.fromkeys(why.rstrip(".") for why in late.values()))
-        note(f"sent {len(rows)}" + (f", left alone {len(late)}: {reasons}" if late else ""))
+        note(f"queued again {len(rows)}" + (f", left alone {len(late)}: {reasons}" if late else ""))
     if late and not rows:
         raise typer.Exit(FAILED)
 

@@ -15,6 +15,7 @@ import typer
 from api.cli.errors import one_line_errors
 from api.cli.output import put, put_json
 from api.cli.store_access import DataDir, settings_of
+from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.25
 """How often files are looked at for more."""
-TOLD = ("transition", "transitions_unlogged", "change", "changes_unlogged")
+UNTOLD = ("channel_silent", "channel_answers", "notification_dead", "notifications_unsent")
+"""Events of alerts that reach nobody."""
+TOLD = ("transition", "transitions_unlogged", "change", "changes_unlogged", *UNTOLD)
 """Events that people run such a service for; each process has more of its own."""
+WHY_MAX = 300
+QUIET_S, CHANNELS_KNOWN = 60.0, 1_000
+"""Of alerts of one channel that are not sent `serve` says so once in this time; so many channels are kept apart."""
 
 
 class Level(StrEnum):
@@ -54,7 +60,9 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Begin with so many of the last lines.")] = 50,
     role: Annotated[list[Role] | None, typer.Option(help="Only processes of this role; may be repeated.")] = None,
     level: Annotated[Level, typer.Option(help="Only this level and above.")] = Level.info,
-    told: Annotated[bool, typer.Option("--told", help="Only transitions and changes of configuration.")] = False,
+    told: Annotated[
+        bool, typer.Option("--told", help="Only transitions, changes of configuration, and alerts that were not sent.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
     folder: Annotated[
         Path | None, typer.Option(help="Where Ray keeps the files, on a node of a cluster: SESSION/logs.")
@@ -101,17 +109,38 @@ def _follow(
 
 
 def tell_on_stdout(folder: Path, stop: threading.Event) -> None:
-    """Prints transitions and changes of configuration as they are written, until `stop`: as text on a terminal, else
-    as JSON."""
+    """Prints transitions, changes of configuration and alerts that were not sent as they are written, until `stop`: as
+    text on a terminal, else as JSON."""
     from api.launch.log_lines import LogLines
 
     show = _put_text if sys.stdout.isatty() else put_json
-    _follow(LogLines(folder), lambda line: line["event"] in TOLD, show, stop)
+    sparing, clock = Sparing(), SystemClock()
+    _follow(LogLines(folder), lambda line: line["event"] in TOLD and sparing.lets(line, clock.monotonic()), show, stop)
+
+
+class Sparing:
+    """Lets one line about dead alerts of each channel through in QUIET_S: an outage has many, and `deliveries list` has
+    them all."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def lets(self, line: Line, now_s: float) -> bool:
+        """Whether the line is to be shown at this time."""
+        if line["event"] not in ("notification_dead", "notifications_unsent"):
+            return True
+        channel_id = str(line.get("channel_id"))
+        if now_s - self._said.get(channel_id, -QUIET_S) < QUIET_S:
+            return False
+        if len(self._said) >= CHANNELS_KNOWN:
+            self._said.clear()
+        self._said[channel_id] = now_s
+        return True
 
 
 def text_of(line: Line) -> str:
-    """A line for eyes: transitions and changes as sentences, others as `time level event name=value ...`."""
-    told = {"transition": _transition, "change": _change}.get(line["event"])
+    """A line for eyes: what is TOLD as sentences, others as `time level event name=value ...`."""
+    told = {"transition": _transition, "change": _change, **dict.fromkeys(UNTOLD, _untold)}.get(line["event"])
     if told is not None:
         return f"{line['ts']} {told(line)}"
     rest = {name: value for name, value in line.items() if name not in ("ts", "level", "event")}
@@ -132,6 +161,24 @@ def _transition(line: Line) -> str:
 def _change(line: Line) -> str:
     name = f" {line['name']}" if line.get("name") else ""
     return f"{line.get('action')}{name} ({line.get('target_id')}) by {line.get('who_name') or line.get('who')}"
+
+
+def _untold(line: Line) -> str:
+    id_ = line.get("channel_id")
+    look = f"breakers deliveries list --channel {id_}"
+    match line["event"]:
+        case "channel_answers":
+            return f"channel {id_} answers again"
+        case "channel_silent":
+            return f"channel {id_} can't be told, its alerts wait: {_why(line)} (`{look}`)"
+        case "notifications_unsent":
+            return f"channel {id_}: {line.get('count')} alerts ended unsent, {line.get('state')} (`{look}`)"
+    what = f"the {line.get('kind')} of {line.get('name')}"
+    return f"channel {id_}: {what} was not sent: {_why(line)} (`{look} --state dead`)"
+
+
+def _why(line: Line) -> str:
+    return str(line.get("error") or "no reason was given")[:WHY_MAX]
 
 
 def _put_text(line: Line) -> None:

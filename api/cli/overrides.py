@@ -74,17 +74,18 @@ def override(
             show_preview(client.preview_overrides(many or _only(client, name)), json)
             return
         fields = {} if end else _fields(opened, closed, throttle, reason, span, until, then_half_open)
+        was = many or not end or client.is_overridden(client.find(str(name))["id"])
         done = (
             _change_all(client, many, fields, reason, allow_destructive)
             if many
-            else _change(client, str(name), fields, reason)
+            else _change(client, str(name), fields, reason, span)
         )
     if json:
         put_json(done)
     elif many:
         put(f"{done['changed']} of {done['matches']} breakers that match")
     elif (shown := done["override"]) is None:
-        put("ended" + _beneath(done))
+        put(("ended" if was else "no override was in force") + _beneath(done))
     else:
         put(f"{shown['kind']} until {instant(shown['until_ms'])}")
 
@@ -188,10 +189,15 @@ def _fields(
     return fields | ({"then": "half_open"} if ramp else {})
 
 
-def _change(client: BreakerClient, name: str, fields: dict[str, Any], reason: str | None) -> dict[str, Any]:
+def _change(
+    client: BreakerClient, name: str, fields: dict[str, Any], reason: str | None, span: str | None
+) -> dict[str, Any]:
     breaker_id = client.find(name)["id"]
     if fields:
-        return client.set_override(breaker_id, fields)
+        try:
+            return client.set_override(breaker_id, fields)
+        except Invalid as error:
+            raise Invalid(str(error).replace("until_ms: ", "--for: " if span else "--until: ")) from None
     client.end_override(breaker_id, reason)
     status = client.states([breaker_id])[breaker_id]
     told = {} if status.get("override") else {name: status[name] for name in ("state", "allow_rate")}

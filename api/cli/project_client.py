@@ -55,6 +55,10 @@ class ProjectClient(ServiceClient):
         """The overrides in force, the one that ends first first."""
         return self._items("overrides", self._ask("GET", self.path("overrides")))
 
+    def is_overridden(self, breaker_id: str) -> bool:
+        """Whether one is in force for the breaker."""
+        return any(row.get("breaker_id") == breaker_id for row in self.overrides())
+
     def set_override(self, breaker_id: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Puts an override in force; what became of it."""
         return heeded(self._ask("PUT", self.path(f"breakers/{breaker_id}/override"), fields))

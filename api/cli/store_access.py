@@ -55,6 +55,7 @@ def on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) 
     log_to_stderr()
 
     async def run() -> T:
+        await asyncio.to_thread(_refuse_keys_alone, settings)
         await asyncio.to_thread(check_in_use, settings)
         store = make_store(settings)
         await store.open()
@@ -66,6 +67,19 @@ def on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) 
     with one_line_errors():
         settings = settings_of(data_dir)
         return asyncio.run(run())
+
+
+def _refuse_keys_alone(settings: Settings) -> None:
+    """Raises Invalid where there is but the credentials.json of a service elsewhere: a start would make another."""
+    from api.launch.bootstrap import FILE_NAME, read
+    from breaker_actors.errors import Invalid
+    from breaker_actors.persistence import is_in_use
+
+    if settings.database_url is None and not is_in_use(settings) and (known := read(settings.data_dir / FILE_NAME)):
+        raise Invalid(
+            f"{settings.data_dir} has the keys to {known.base_url}, not its data: run this where the service's data is"
+            " (--data-dir, or BREAKERS_DATABASE_URL), or ask over HTTP"
+        )
 
 
 async def newest(limit: int, page: Callable[[int, int | None], Awaitable[list[R]]]) -> list[R]:

@@ -74,7 +74,7 @@ def examine(settings: Settings, clock: Clock) -> list[Finding]:
 def _update(service: Served) -> dict[str, Any]:
     """The settings in which a service may differ from this shell. Which database is looked at stays this shell's."""
     paths = {name: path and Path(path) for name, path in (("tls_cert", service.tls_cert), ("tls_key", service.tls_key))}
-    names = ("host", "port", "smtp_host", "durability")
+    names = ("host", "port", "smtp_host", "durability", "allow_private_destinations")
     return paths | {name: getattr(service, name) for name in names} | {"log_synchronous": None}
 
 

@@ -7,23 +7,20 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, text
 
 from api.launch.bootstrap import FEWER, ONE_WRITER, SIGN, unsigned_words
+from api.launch.doctor_channels import channels, mail_server, refused_channels
 from api.launch.doctor_findings import Finding, told
 from api.launch.join import Served
 from api.launch.neighbours import described
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Invalid
-from breaker_actors.notify.channels.config import check, unknown_keys
 from breaker_actors.persistence import existing_box, is_in_use, place_of_store, store_url
 from breaker_actors.settings import Settings
 from breaker_actors.sql.durability import power_loss
 from breaker_actors.sql.presence import LOOK, sessions
 from breaker_actors.store import migrations
-from breaker_actors.store.config.channels import enabled_configs, mail_channels
 from breaker_actors.store.config.projects import signing
-from breaker_actors.store.secrets import SecretBox
 
 SKEW_MS = 500
-CHANNELS_TOLD, PROBLEMS_TOLD = 10, 3
 
 
 def place(settings: Settings, service: Served | None) -> Iterator[Finding]:
@@ -52,7 +49,10 @@ def database(settings: Settings, clock: Clock, of_service: bool = False) -> Iter
                 yield from journals(settings)
                 yield from signed_ingest(connection)
                 yield from mail_server(connection, settings.smtp_host, of_service)
-                yield from channels(connection, existing_box(settings))
+                box = existing_box(settings)
+                yield from channels(connection, box)
+                if not settings.allow_private_destinations:
+                    yield from refused_channels(connection, box, of_service)
     except Invalid as error:
         yield Finding("database", "error", told(error), "correct BREAKERS_DATABASE_URL")
     except BreakersError as error:
@@ -114,29 +114,6 @@ def journals(settings: Settings) -> Iterator[Finding]:
     """Several of them where they gain nothing."""
     if settings.database_url is None and settings.journals > 1:
         yield Finding("journals", "warning", ONE_WRITER.format(journals=settings.journals), FEWER)
-
-
-def mail_server(connection: Connection, host: str | None, of_service: bool) -> Iterator[Finding]:
-    """Whether channels wait for a server of mails that nobody named."""
-    if host is None and (n := mail_channels(connection)):
-        whose = "the running service has no mail server" if of_service else "this shell's settings name no mail server"
-        message = f"{n} e-mail channel{'s' if n > 1 else ''}, and {whose}: mails are given up without one"
-        yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST where the service starts")
-
-
-def channels(connection: Connection, box: SecretBox | None) -> Iterator[Finding]:
-    """Enabled channels that can send nothing, or have keys that nothing reads; the first CHANNELS_TOLD."""
-    found = 0
-    for project_id, name, kind, config in enabled_configs(connection, box) if box else ():
-        problems = [*check(kind, config), *unknown_keys(kind, config)]
-        found += bool(problems)
-        if problems and found <= CHANNELS_TOLD:
-            said = "; ".join(f"{problem.path} {problem.message}" for problem in problems[:PROBLEMS_TOLD])
-            remedy = f"PATCH /v1/projects/{project_id}/notification-channels/..., then POST its /test"
-            yield Finding("channel", "warning", f"{kind} channel {name}: {said}", remedy)
-    if (more := found - CHANNELS_TOLD) > 0:
-        words = "1 more channel is like that" if more == 1 else f"{more} more channels are like that"
-        yield Finding("channel", "warning", words, "test them, too")
 
 
 def signed_ingest(connection: Connection) -> Iterator[Finding]:

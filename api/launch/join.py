@@ -46,6 +46,7 @@ class Served(msgspec.Struct, frozen=True):
     smtp_host: str | None
     durability: Literal["power", "process"]
     database: str | None
+    allow_private_destinations: bool = False
 
 
 def note_address(folder: Path, address: str, settings: Settings) -> None:
@@ -60,6 +61,7 @@ def note_address(folder: Path, address: str, settings: Settings) -> None:
         smtp_host=settings.smtp_host,
         durability="power" if settings.synced else "process",
         database=None if settings.database_url is None else place_of_store(settings),
+        allow_private_destinations=settings.allow_private_destinations,
     )
     noted = {"address": address, "environment": told, "settings": msgspec.to_builtins(served)}
     private.replace_own(folder / ADDRESS_FILE, json.dumps(noted))

@@ -21,6 +21,7 @@ from api.openapi.table import OPERATIONS
 from api.openapi.words import OPERATIONS as OPERATION_WORDS
 from api.openapi.words import PATH_PARAMETERS, TAGS, words_of
 from api.wire.responses import Error
+from api.wire.responses_accounts import ChannelList
 from api.wire.unknown import FieldWarning
 
 Json = dict[str, Any]
@@ -152,7 +153,7 @@ def _warn(components: dict[str, Json]) -> None:
     checked = [operation for operation in OPERATIONS if operation.checks_fields or operation.access == "signed"]
     kinds = {answer.body for operation in checked for answer in operation.answers.values()}
     items = {"$ref": REF.format(name=FieldWarning.__name__)}
-    for kind in (Error, *kinds):
+    for kind in (Error, ChannelList, *kinds):
         components[kind.__name__]["properties"]["warnings"] = {"type": "array", "items": items}
 
 

@@ -17,6 +17,7 @@ from api.wire.types import Count, Ms, Rate, Uuid, default
 from breaker_actors.core.model import Control, Override, OverrideKind
 from breaker_actors.core.overlay import in_force
 from breaker_actors.errors import PreconditionFailed
+from breaker_actors.notify.channels.wording import duration
 from breaker_actors.store.base import Edit
 from breaker_actors.store.mutes.matching import MATCHERS_MAX, OF_BREAKER, Matcher
 from breaker_actors.store.rows import BreakerRow
@@ -147,7 +148,9 @@ def asked_override(fields: Mapping[str, Any], by: str, now_ms: int, most_ms: int
     until_ms = plain.until_ms if plain.until_ms is not None else now_ms + (plain.for_ms or min(FOR_MS, most_ms))
     field = "for_ms" if plain.until_ms is None else "until_ms"
     if until_ms - now_ms > most_ms:
-        raise invalid(field, f"An override of this project lasts at most {most_ms} ms (override_max_ms)")
+        raise invalid(
+            field, f"An override of this project lasts at most {most_ms} ms, {duration(most_ms)} (override_max_ms)"
+        )
     if until_ms <= now_ms:
         raise invalid(field, "It would be over already")
     return Override(

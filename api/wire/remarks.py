@@ -13,10 +13,11 @@ from breaker_actors.core.model import Rule, StateWord
 from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.messages import AppendResult, Part
 from breaker_actors.notify.channels.config import check, unknown_keys
+from breaker_actors.notify.channels.reach import cut_off
 from breaker_actors.store.rows import ChannelKind
 
 SAME_NAME = "same_name"
-CANNOT_WORK, UNKNOWN_KEY = "channel_cannot_work", "unknown_config_key"
+CANNOT_WORK, UNKNOWN_KEY, CUT_OFF = "channel_cannot_work", "unknown_config_key", "channel_cut_off"
 ROUTER_DISABLED, NO_BREAKER_HEARS = "router_disabled", "no_breaker_hears"
 PENDING = FieldWarning("pending", "", "Stored, but not in all routers' logs yet: samples sent now may not count by it.")
 REPEATED = FieldWarning(
@@ -99,6 +100,17 @@ def channel_remarks(kind: ChannelKind, config: Mapping[str, Any]) -> list[FieldW
         *(FieldWarning(CANNOT_WORK, p.path, f"{p.message}; until then nothing is sent") for p in check(kind, config)),
         *(FieldWarning(UNKNOWN_KEY, p.path, p.message) for p in unknown_keys(kind, config)),
     ]
+
+
+def cut_off_remarks(rows: Iterable[tuple[str, bool, ChannelKind, Mapping[str, Any]]]) -> list[FieldWarning]:
+    """On enabled channels of a list (name, enabled, kind, config) to where the service may not send as it was
+    started."""
+    found = list[FieldWarning]()
+    for index, (name, enabled, kind, config) in enumerate(rows):
+        for _, _, _, problem in cut_off([("", name, kind, config)] if enabled else (), allow_private=False):
+            message = f"{name} can't be sent to: {problem.message}"
+            found.append(FieldWarning(CUT_OFF, f"channels[{index}].{problem.path}", message))
+    return found
 
 
 def name_remarks(name: str, alike: int) -> list[FieldWarning]:

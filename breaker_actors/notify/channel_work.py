@@ -21,11 +21,12 @@ class Queue:
 
     `renew_ms`: when alerts that stand are to be sent again, None: there are none; `renewed`: the number up to which
     they were; `failures`: how often that failed in a row; `rows_first`: rows that are due come before the next batch.
+    `said_silent`: the log says that it does not answer; each failed probe would say so again.
     """
 
     __slots__ = (
         *("circuit", "hasten", "kind", "later_ms", "look", "noted", "of", "seen", "sending", "served"),
-        *("failures", "renew_ms", "renewed", "rows_first"),
+        *("failures", "renew_ms", "renewed", "rows_first", "said_silent"),
     )
 
     def __init__(self, of: Waiting, kind: ChannelKind, circuit: Circuit) -> None:
@@ -41,7 +42,7 @@ class Queue:
         self.served = 0
         self.renew_ms: int | None = None
         self.renewed = self.failures = 0
-        self.rows_first = False
+        self.rows_first = self.said_silent = False
 
     def due(self, now_ms: int) -> bool:
         return self.look or (self.later_ms is not None and self.later_ms <= now_ms)
@@ -73,9 +74,10 @@ class Queue:
     def note_stored(self, mark: tuple[int, int]) -> None:
         """A revision of the circuit is stored."""
         moved, self.noted = mark[0] != self.noted[0], mark
-        if moved and self.circuit.state == "open":
-            log.warning(
-                "channel_silent", channel_id=self.circuit.channel_id, kind=self.kind, error=self.circuit.last_error
-            )
-        elif moved:
-            log.info("channel_answers", channel_id=self.circuit.channel_id, kind=self.kind)
+        where = {"project_id": self.of.project_id, "channel_id": self.circuit.channel_id, "kind": self.kind}
+        if moved and self.circuit.state == "open" and not self.said_silent:
+            self.said_silent = True
+            log.warning("channel_silent", **where, error=self.circuit.last_error)
+        elif moved and self.circuit.state != "open" and self.said_silent:
+            self.said_silent = False
+            log.info("channel_answers", **where)

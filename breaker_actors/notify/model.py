@@ -94,7 +94,8 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one attempt. `refused`: trying again can't help (bad config, policy, a final 4xx).
+    """What came of one attempt. `refused`: trying again can't help (bad config, a final 4xx). Where a setting of the
+    service refuses the destination it can: another start may lift that.
 
     `error` is one short line for people and never holds a secret, the path of an address or a token. `status` is the
     HTTP status or the SMTP reply code. `retry_after_ms`: what the receiver asked for, bounded to an hour.

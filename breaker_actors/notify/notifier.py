@@ -372,6 +372,7 @@ class NotifierHost:
                 delivery_id=row.id,
                 channel_id=row.channel_id,
                 breaker_id=row.breaker_id,
+                name=row.told.name,
                 kind=row.kind,
                 attempts=row.attempts,
                 error=tried.error,

@@ -38,6 +38,7 @@ from breaker_actors.store.rows import (
     BreakerMetadata,
     BreakerRow,
     ChannelDraft,
+    ChannelKind,
     ChannelRow,
     CircuitRow,
     DeliveryQuery,
@@ -348,6 +349,10 @@ class ConfigStore(BreakerNames, ControlStore, AuditStore, Protocol):
         self, project_id: str, draft: ChannelDraft, now_ms: int, by: str = SYSTEM, once: Once | None = None
     ) -> ChannelRow: ...
     async def list_channels(self, project_id: str) -> list[ChannelRow]: ...
+    async def enabled_channels(self, most: int) -> list[tuple[str, str, ChannelKind, dict[str, Any]]]:
+        """Project id, name, kind and opened config of enabled channels of living projects, at most so many, the oldest
+        first."""
+
     async def get_channel(self, project_id: str, channel_id: str) -> ChannelRow | None: ...
     async def update_channel(
         self, project_id: str, channel_id: str, edit: ChannelEdit, now_ms: int, by: str = SYSTEM

@@ -50,15 +50,22 @@ def test_the_sdk_is_gated_as_often_as_it_is_run(live: LiveService) -> None:
 
 @pytest.fixture
 def gated(live: LiveService, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """BREAKER opens when more than half of the calls fail; the examples find it, and each other."""
+    """One of BREAKER, on the router of the other, opens when more than half of the calls fail; the examples find them,
+    and each other."""
+    slow = live.breaker(name=f"gate-{os.urandom(4).hex()}", kind="p95", threshold=60_000, cooldown_ms=60_000)
     made = live.breaker(name=f"gate-{os.urandom(4).hex()}", kind="error_rate", threshold=0.5, cooldown_ms=60_000)
+    path = f"{live.project_path}/routers"
+    linked = live.user.post(f"{path}/{slow['router_id']}/breakers", json={"breaker_ids": [made["id"]]})
+    assert linked.status_code < 300, linked.text
+    assert live.user.delete(f"{path}/{made['router_id']}/breakers/{made['id']}").status_code < 300
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setenv("BREAKERS_DATA_DIR", str(live.data_dir))
-    monkeypatch.setenv("BREAKER", made["name"])
+    monkeypatch.setenv("BREAKER", f"{slow['name']},{made['name']}")
     yield
     for module in ("gate", "gate_quart", "gate_fastapi"):
         sys.modules.pop(module, None)
-    assert live.user.delete(f"{live.project_path}/breakers/{made['id']}").status_code == 204
+    for each in (made, slow):
+        assert live.user.delete(f"{live.project_path}/breakers/{each['id']}").status_code == 204
 
 
 async def broken(words: str) -> str:

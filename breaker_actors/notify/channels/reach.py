@@ -7,11 +7,11 @@ each connection.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from breaker_actors.notify.channels import apprise
-from breaker_actors.notify.channels.config import ADDRESS_KEYS, WEB_PORTS, Problem, parse_address, recipients
+from breaker_actors.notify.channels.config import ADDRESS_KEYS, WEB_PORTS, Problem, check, parse_address, recipients
 from breaker_actors.notify.egress.policy import (
     NAME_REFUSED,
     REFUSED,
@@ -41,6 +41,17 @@ def unreachable(kind: ChannelKind, config: Mapping[str, Any], allow_private: boo
         return Problem(f"config.{key}", "has blanks, or characters that are not printed")
     words = _refusal(url.host, url.port or WEB_PORTS[url.scheme], allow_private)
     return Problem(f"config.{key}", words) if words else None
+
+
+def cut_off(
+    enabled: Iterable[tuple[str, str, ChannelKind, Mapping[str, Any]]], allow_private: bool
+) -> Iterator[tuple[str, str, ChannelKind, Problem]]:
+    """Of enabled channels (project id, name, kind, config) those that work, but for where the service may send: it was
+    started with another setting when they were made."""
+    for project_id, name, kind, config in enabled:
+        problem = None if allow_private or check(kind, config) else unreachable(kind, config, allow_private)
+        if problem is not None:
+            yield project_id, name, kind, problem
 
 
 def _of_place(place: apprise.Place, allow_private: bool) -> Problem | None:

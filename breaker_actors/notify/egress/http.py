@@ -85,8 +85,8 @@ class Poster:
         try:
             with time_limit(self._timeout_s), asked_by(org_id):
                 await self._exchange(method, url, dict(headers), body, answer)
-        except DestinationRefused:
-            return Attempt(result="refused", error=REFUSED)
+        except DestinationRefused:  # by a setting of this service: the next start may have another
+            return Attempt(result="retry", error=REFUSED)
         except NameRefused:
             return Attempt(result="retry", error=NAME_REFUSED)
         except httpcore.LocalProtocolError:

@@ -45,11 +45,11 @@ NOT_V6 = tuple(
 MAPPED, NAT64, SIX_TO_FOUR = IPv6Network("::ffff:0:0/96"), IPv6Network("64:ff9b::/96"), IPv6Network("2002::/16")
 REFUSED = (
     "its host or port is not one that notifications may go to: public addresses at port 80, 443 or from 1024 on "
-    "(BREAKERS_ALLOW_PRIVATE_DESTINATIONS lifts it)"
+    "(a start with BREAKERS_ALLOW_PRIVATE_DESTINATIONS=true lifts it)"
 )
 NAME_REFUSED = (
     "its host name is unknown here, or leads to no address that notifications may go to "
-    "(private ones take BREAKERS_ALLOW_PRIVATE_DESTINATIONS)"
+    "(private ones take a start with BREAKERS_ALLOW_PRIVATE_DESTINATIONS=true)"
 )
 """One answer to both, so that names inside are not told from unknown ones. Either may change: tried again."""
 _WEB_PORTS = (80, 443)

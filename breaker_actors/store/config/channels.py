@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -50,6 +51,9 @@ class Channels(Onces):
 
     async def list_channels(self, project_id: str) -> list[ChannelRow]:
         return await self._db.read(lambda c: self._channels(c, project_id))
+
+    async def enabled_channels(self, most: int) -> list[tuple[str, str, ChannelKind, dict[str, Any]]]:
+        return await self._db.read(lambda c: list(islice(enabled_configs(c, self._box), most)))
 
     async def get_channel(self, project_id: str, channel_id: str) -> ChannelRow | None:
         return await self._db.read(lambda c: self._find_channel(c, project_id, channel_id))

@@ -270,7 +270,7 @@ async def test_a_notification_makes_a_bounded_number_of_requests(monkeypatch: py
 
 async def test_a_private_address_is_refused() -> None:
     async with WebReceiver() as hook, patient(allow_private_destinations=False) as out:
-        assert await send(out, at(hook)) == Attempt(result="refused", error=REFUSED)
+        assert await send(out, at(hook)) == Attempt(result="retry", error=REFUSED)
         assert hook.connections == 0
 
 

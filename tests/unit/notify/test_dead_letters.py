@@ -13,7 +13,7 @@ from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
 from tests.support.fake_gateway import FakeClock
 from tests.support.notifying import ScriptedSender, VirtualNotifier
-from tests.unit.notify.refusals import REFUSALS
+from tests.unit.notify.refusals import FORBIDDEN, NOT_THERE, REFUSALS
 
 
 class Passing(ScriptedSender):
@@ -51,3 +51,35 @@ async def test_every_refused_trip_is_dead_at_once_and_says_why(tmp_path: Path) -
     assert trips == [("trip", "dead", 1, words) for _, _, words in REFUSALS]
     assert {(end.kind, end.state, end.attempts) for _, end in found.values()} == {("recover", "dead", 0)}
     assert len(passing.asked) == len(REFUSALS)
+
+
+async def test_what_a_setting_keeps_back_is_sent_by_a_start_that_allows_it(tmp_path: Path) -> None:
+    """And given up in time, like alerts to a receiver that is away."""
+    settings, clock = Settings(data_dir=tmp_path), FakeClock()
+    store, sender = make_store(settings), open_sender(settings, clock)
+    await store.open()
+    try:
+        told = OutboxWorld(await World.make(store))
+        drafts = [ChannelDraft(channel=kind, config=config) for kind, config in FORBIDDEN]
+        channels = [await store.create_channel(told.world.project_id, draft, 1) for draft in drafts]
+        row = await told.breaker()
+        await told.outage(row.id)
+        notifier = VirtualNotifier(store, clock, Passing(clock, sender), settings)
+        await notifier.run_for(60_000)
+        await notifier.kill()
+        kept = [(await told.rows(channel.id))[0] for channel in channels]
+        notifier = VirtualNotifier(store, clock, allowed := ScriptedSender(clock), settings)
+        await notifier.run_for(120_000)
+        await notifier.kill()
+        await told.outage(row.id)
+        notifier = VirtualNotifier(store, clock, Passing(clock, sender), settings)
+        await notifier.run_for(settings.notify_give_up_ms + 120_000)
+        await notifier.kill()
+        ended = [[trip.state for trip in await told.rows(channel.id)] for channel in channels]
+    finally:
+        await sender.close()
+        await store.close()
+    assert {(trip.state, trip.last_error) for trip in kept} == {("pending", NOT_THERE)}
+    assert all(trip.attempts >= 3 for trip in kept)
+    assert [allowed.kinds(channel.id) for channel in channels] == [["trip", "recover"]] * len(FORBIDDEN)
+    assert ended == [["sent", "sent", "dead", "dead"]] * len(FORBIDDEN)

@@ -95,7 +95,7 @@ def channels(address: str) -> list[Any]:
 
 
 async def test_nothing_leaves_for_an_address_inside(dialled: Dialled) -> None:
-    """In any spelling, through any kind of channel. It is a refusal that nobody tries again, or a name nobody knows."""
+    """In any spelling, through any kind of channel. It is a refusal, or a name nobody knows."""
     async with sender(allow_private_destinations=False) as out:
         for address in INSIDE + ADDRESSES:
             for channel in channels(address):

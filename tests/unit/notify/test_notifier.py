@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from breaker_actors.errors import Unavailable
 from breaker_actors.notify import notifier
@@ -225,6 +226,19 @@ async def test_a_final_refusal_is_a_dead_letter_at_once(shop: Shop) -> None:
     assert (recover.state, recover.attempts, recover.incident) == ("dead", 0, trip.incident)
     assert fine.state == "sent"
     assert len(shop.sender.asked) == 2
+
+
+async def test_the_log_says_once_that_a_channel_is_silent_and_once_that_it_answers(shop: Shop) -> None:
+    """However often it is probed meanwhile: `serve` shows these lines."""
+    channel, row = await shop.channel(), await shop.breaker()
+    back = shop.clock.ms + 30 * MINUTE
+    shop.answer(lambda to, m: DOWN if shop.clock.ms < back else SENT)
+    await shop.move(row.id, "open")
+    with capture_logs() as found:
+        await shop.notifier.run_for(35 * MINUTE)
+    told = [(line["event"], line["channel_id"]) for line in found if line["event"].startswith("channel_")]
+    assert told == [("channel_silent", channel.id), ("channel_answers", channel.id)]
+    assert shop.sender.attempts(channel.id) > 10
 
 
 async def test_giving_up_takes_the_recovery_along_and_a_newer_trip_goes_on(shop: Shop) -> None:

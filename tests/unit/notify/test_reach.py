@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.notify.channels.reach import unreachable
+from breaker_actors.notify.channels.reach import cut_off, unreachable
 from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED
 from breaker_actors.store.rows import ChannelKind
 
@@ -70,3 +70,11 @@ def test_what_may_be_reached_some_day_passes(url: str) -> None:
 def test_every_kind_has_its_destination(kind: ChannelKind, config: dict[str, Any], path: str | None) -> None:
     problem = unreachable(kind, config, allow_private=False)
     assert (problem.path if problem else None) == path
+
+
+def test_channels_of_another_setting_are_cut_off_and_no_others() -> None:
+    private, public = {"url": "http://10.0.0.7:9093/"}, {"url": "https://a.example/"}
+    enabled = [("p", "a", "webhook", private), ("p", "b", "webhook", public), ("p", "c", "webhook", {})]
+    found = [(name, problem.message) for _, name, _, problem in cut_off(enabled, allow_private=False)]
+    assert found == [("a", REFUSED)], "what never worked is told elsewhere"
+    assert not list(cut_off(enabled, allow_private=True))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED
+from breaker_actors.store.rows import ChannelDraft
+from tests.support.fake_gateway import NOW_MS
 from tests.support.web_world import World, error_of
 
 CHANNELS = "notification-channels"
@@ -25,3 +27,13 @@ async def test_it_is_refused_when_made_and_when_changed(world: World, url: str, 
     error = await error_of(await world.call("PATCH", path, json={"config": {"url": url}}), 422, "validation_failed")
     assert words in error["details"]["config.url"]
     assert (await world.call("PATCH", path, json={"enabled": False})).status_code == 200
+
+
+async def test_the_list_says_which_channels_another_setting_has_cut_off(world: World) -> None:
+    """Those that are told; the commands say it beside their table."""
+    for name, url, enabled in (("a", "http://127.0.0.1:9/", True), ("b", "http://10.0.0.7/", False)):
+        draft = ChannelDraft(name=name, channel="webhook", config={"url": url}, enabled=enabled)
+        await world.store.create_channel(world.project.id, draft, NOW_MS)
+    listed = await (await world.call("GET", CHANNELS)).get_json()
+    message = f"a can't be sent to: {REFUSED}"
+    assert listed["warnings"] == [{"code": "channel_cut_off", "field": "channels[0].config.url", "message": message}]

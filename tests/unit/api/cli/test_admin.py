@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from api.cli.main import app
+from api.launch.bootstrap import FILE_NAME, Credentials, write
 from breaker_actors.persistence import DATABASE, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import KeyRow
@@ -94,8 +95,13 @@ def test_a_project_key_names_its_project(folder: Path) -> None:
     row = find(folder, key)
     assert row is not None
     assert row.project_id == project_id
-    refused(breakers(folder, "keys", "create", "--kind", "project"), "say --project NAME")
-    refused(breakers(folder, "keys", "create", "--kind", "ingest"), "say --project NAME")
+    refused(breakers(folder, "keys", "create", "--kind", "project"), "name the project with --project")
+    known = dict.fromkeys(("admin_key", "user_key", "workspace_id", "project_key", "ingest_secret"), "")
+    write(folder / FILE_NAME, Credentials(base_url="http://a", project_id=project_id, **known))
+    ((own,),) = lines(breakers(folder, "keys", "create", "--kind", "ingest"))
+    row = find(folder, own)
+    assert row is not None
+    assert row.project_id == project_id, "that of credentials.json, as elsewhere"
     ((token,),) = lines(breakers(folder, "keys", "create", "--kind", "ingest", "--project", "shop"))
     row = find(folder, token)
     assert row is not None
@@ -128,3 +134,13 @@ def test_a_project_key_is_for_the_project_of_the_environment(folder: Path, monke
     assert row is not None
     assert row.project_id == id_
     assert breakers(folder, "keys", "create", "--kind", "user").exit_code == 0
+
+
+def test_a_folder_with_keys_alone_is_no_place_to_start_a_service(tmp_path: Path) -> None:
+    """Who has a copy of credentials.json works from elsewhere."""
+    tmp_path.chmod(0o700)
+    known = dict.fromkeys(("admin_key", "user_key", "workspace_id", "project_key", "ingest_secret", "project_id"), "p")
+    write(tmp_path / FILE_NAME, Credentials(base_url="http://a.example", **known))
+    result = breakers(tmp_path, "deliveries", "list")
+    refused(result, "has the keys to http://a.example, not its data")
+    assert "serve" not in result.stderr

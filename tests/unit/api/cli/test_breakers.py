@@ -70,6 +70,11 @@ def test_list_and_events_tell_of_a_trip(town: Town) -> None:
     line = next(line for line in town.run("list").stdout.splitlines() if line.startswith("tripping\t")).split("\t")
     assert (line[1], line[4]) == ("open", "> 100")
     assert "tripping" not in town.run("list", "--state", "closed").stdout
+    town.wait(town.service.breaker("a quiet one"))
+    listed = [line.split("\t")[0] for line in town.run("list").stdout.splitlines()]
+    assert listed.index("tripping") < listed.index("a quiet one"), "what is open comes first"
+    names = [row["name"] for row in town.json("list")["breakers"]]
+    assert names == sorted(names), "for programs by name alone"
     event = town.run("events", "tripping", "--limit", "1").stdout.split("\t")
     assert event[1:4] == ["tripping", "closed", "open"]
     assert town.json("events", row.id)["events"][-1]["breaker_id"] == row.id
@@ -171,7 +176,8 @@ def test_what_the_service_refuses_is_one_line(town: Town, tmp_path: Path) -> Non
     refused(town.run("create", "bad", "--file", str(tmp_path / "none")), "can't be read")
     refused(town.run("create", "bad", "--file", "-", text="[1]"), "stdin is not a JSON object")
     refused(town.run("create", "bad", "--file", "-", text="{"), "stdin is not valid JSON")
-    refused(town.run("list", env={"BREAKERS_KEY": "wrong"}), "The key is that of BREAKERS_KEY; `breakers keys", code=1)
+    words = "The key is that of BREAKERS_KEY: it was revoked, or is of another service; `breakers keys create` makes"
+    refused(town.run("list", env={"BREAKERS_KEY": "wrong"}), words, code=1)
     refused(town.run("mute", "--all", "--for", "5m"), "say --comment")
     refused(
         town.run("mute"), "say --match FIELD=VALUE or --all; say --for SPAN, --until TIME or --window; say --comment"
@@ -477,6 +483,11 @@ def test_an_override_is_set_listed_and_ended(town: Town) -> None:
     assert (throttled["override"]["allow_rate"], throttled["override"]["then"]) == (0.2, "half_open")
     assert town.run("override", "forced one", "--end", "--reason", "moved").stdout.startswith("ended")
     assert town.json("overrides")["overrides"] == []
+    assert town.run("override", "forced one", "--end").stdout.startswith("no override was in force; callers see ")
+    refused(
+        town.run("override", "forced one", "--open", "--reason", "x", "--for", "3d"),
+        "--for: An override of this project lasts at most 86400000 ms, 1 day (override_max_ms)",
+    )
 
 
 def test_the_audit_log_says_who_did_what_and_when(town: Town) -> None:

@@ -81,10 +81,10 @@ def test_what_is_left_alone_is_counted(shop: dict[str, Any]) -> None:
     folder, place = shop["folder"], shop["place"]
 
     good = breakers(folder, "deliveries", "redrive", *place, "--all")
-    assert good.stderr.endswith("sent 2\n")
+    assert good.stderr.endswith("queued again 2\n")
     none = breakers(folder, "deliveries", "redrive", *place, rows_of(shop)[0].id, "--json")
     assert (none.exit_code, json.loads(none.stdout)) == (1, {"deliveries": []})
-    assert none.stderr.endswith("sent 0, left alone 1: This delivery is sent, not dead\n")
+    assert none.stderr.endswith("queued again 0, left alone 1: This delivery is sent, not dead\n")
 
 
 def test_an_id_may_be_given_by_its_beginning(shop: dict[str, Any]) -> None:

@@ -341,6 +341,58 @@ def test_a_service_that_runs_is_judged_by_its_own_settings(
     assert ("this shell" in said("mail server")) is (shell is None)
 
 
+@pytest.mark.parametrize("channels", [1, 12])
+def test_channels_to_where_the_service_may_not_send(
+    tmp_path: Path, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were made when it might: a start and the doctor say so, and what helps, in a few lines."""
+    settings, folder = made(tmp_path / "data"), tmp_path / "brk-1"
+    make_hooks(settings, channels)
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(doctor, "APART_S", 0)
+
+    def said() -> list[doctor.Finding]:
+        return [found for found in doctor.examine(settings, SystemClock()) if found.check == "channel"]
+
+    def start(allowed: bool) -> list[str]:
+        told = list[str]()
+        given = settings.model_copy(update={"allow_private_destinations": allowed})
+        prepare(given, "http://127.0.0.1:7117", SystemClock(), told.append)
+        return [line for line in told if "hidden" in line or "channel" in line]
+
+    lines = start(allowed=False)
+    assert len(lines) == (1 if channels == 1 else 4)
+    assert lines[0].startswith("channel hook-0 (webhook, project ")
+    assert "BREAKERS_ALLOW_PRIVATE_DESTINATIONS=true" in lines[0]
+    assert lines[-1].startswith("9 more channels") is (channels > 1)
+    assert start(allowed=True) == []
+    found = said()
+    assert len(found) == (1 if channels == 1 else 11)
+    assert "webhook channel hook-0 can't be sent to by this shell's settings" in found[0].message
+    assert "BREAKERS_ALLOW_PRIVATE_DESTINATIONS=true" in str(found[0].remedy)
+    (settings.data_dir / "lock").write_text(f"{os.getpid()}\n{folder}\n")
+    note_address(folder, "a", settings)
+    assert "this shell" not in said()[0].message
+    note_address(folder, "a", settings.model_copy(update={"allow_private_destinations": True}))
+    assert said() == []
+    assert "hidden" not in str(found) + str(lines)
+
+
+def make_hooks(settings: Settings, count: int) -> None:
+    async def make() -> None:
+        store = make_store(settings)
+        await store.open()
+        (project,) = [row for org in await store.list_orgs() for row in await store.list_projects(org.id)]
+        for n in range(count):
+            draft = ChannelDraft(
+                name=f"hook-{n}", channel="webhook", config={"url": "http://127.0.0.1:9/hidden"}, enabled=True
+            )
+            await store.create_channel(project.id, draft, SystemClock().now_ms())
+        await store.close()
+
+    asyncio.run(make())
+
+
 def make_mail_channel(settings: Settings) -> None:
     async def make() -> None:
         store = make_store(settings)

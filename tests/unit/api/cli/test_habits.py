@@ -11,7 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from api.cli import output
+from api.cli.breaker_edit import _meaning
 from api.cli.main import app
+from breaker_actors.core.rule_fields import FIELDS, PARAMS
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import load_settings
 
@@ -71,3 +73,10 @@ def test_titles_stand_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys
     assert row.split() == ["1", "\\x1b[2J[red]", "never"]
     output.put_records("keys", ("id", "name", "last_used_at"), rows, as_json=True)
     assert json.loads(capsys.readouterr().out) == {"keys": [{"id": "1", "name": "\x1b[2J[red]", "last_used_at": None}]}
+
+
+def test_create_asks_for_a_percentile_for_its_kind_alone() -> None:
+    meanings = {field.name: _meaning(field) for field in (*FIELDS, *PARAMS)}
+    assert meanings["percentile"].startswith("Kind percentile: ")
+    assert meanings["percentile"].endswith("Needed for that kind.")
+    assert meanings["threshold"].endswith("Needed by create.")

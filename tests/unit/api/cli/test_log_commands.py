@@ -175,3 +175,39 @@ def test_a_move_by_hand_says_whose_and_figures_are_for_people() -> None:
 def test_a_change_is_told_by_the_name_of_the_key(data_dir: Path) -> None:
     write(data_dir, "a", line(1, "api", **CHANGE, who_name="ana"))
     assert shown(data_dir) == ["2026-01-01T00:00:01.000Z breaker.create checkout (b-1) by ana"]
+
+
+DEAD = {
+    **{"event": "notification_dead", "channel_id": "c-1", "breaker_id": "b-1", "name": "checkout", "kind": "trip"},
+    **{"attempts": 9, "error": "answered 404 Not Found"},
+}
+
+
+def test_alerts_that_reach_nobody_are_told_with_the_way_to_more() -> None:
+    look = "(`breakers deliveries list --channel c-1"
+    dead = logs.text_of(DEAD | {"ts": "t"})
+    assert dead == f"t channel c-1: the trip of checkout was not sent: answered 404 Not Found {look} --state dead`)"
+    silent = {"ts": "t", "event": "channel_silent", "channel_id": "c-1", "error": "x" * 10_000}
+    assert logs.text_of(silent) == f"t channel c-1 can't be told, its alerts wait: {'x' * logs.WHY_MAX} {look}`)"
+    assert logs.text_of({"ts": "t", "event": "channel_answers", "channel_id": "c-1"}) == "t channel c-1 answers again"
+    unsent = {"ts": "t", "event": "notifications_unsent", "channel_id": "c-1", "count": 7, "state": "dead"}
+    assert logs.text_of(unsent) == f"t channel c-1: 7 alerts ended unsent, dead {look}`)"
+
+
+def test_serve_tells_dead_alerts_of_a_channel_once_a_minute(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = threading.Event()
+    monkeypatch.setattr(stop, "wait", lambda pause_s: True)
+    lines = [line(n, "notifier", "warning", **DEAD | {"channel_id": channel}) for n, channel in enumerate("ababa")]
+    write(data_dir, "n", *lines, line(9, "notifier", "warning", event="channel_silent", channel_id="a"))
+    logs.tell_on_stdout(data_dir / "logs", stop)
+    told = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(one["event"], one["channel_id"]) for one in told] == [
+        *[("notification_dead", channel) for channel in "ab"],
+        ("channel_silent", "a"),
+    ]
+    sparing = logs.Sparing()
+    assert [sparing.lets(DEAD, now_s) for now_s in (0.0, 59.0, 60.0)] == [True, False, True]
+    for n in range(3 * logs.CHANNELS_KNOWN):
+        assert sparing.lets(DEAD | {"channel_id": str(n)}, 61.0)
