@@ -190,7 +190,9 @@ class Settings(BaseSettings):
         " of a log's bound holds",
     )
     lane_samples_max: int = Field(
-        200_000, ge=1, description="samples waiting in one lane; 64 bytes count as one at least"
+        200_000,
+        ge=1,
+        description="samples of a project waiting in one lane, where no other has some; 64 bytes count as one at least",
     )
     feed_entries_max: int = Field(20_000, ge=1, description="feed entries a Journal keeps for replicas that lag")
     subscriber_queue_max: int = Field(

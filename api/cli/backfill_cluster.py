@@ -121,7 +121,7 @@ class RunningService:
         """Until all are in the log; what is full is asked again."""
         deadline = self._clock.monotonic() + PATIENCE_S
         while parts:
-            outcomes = await self._gateway.ingest(parts)
+            outcomes = await self._gateway.ingest(self._manifest.request.project_id, parts)
             parts = [part for part, outcome in zip(parts, outcomes, strict=True) if outcome.status not in _TAKEN]
             if parts and self._clock.monotonic() > deadline:
                 raise Unavailable("live samples are not taken now; run the same command again")

@@ -92,7 +92,7 @@ async def store(
     outcomes: list[AppendResult] = []
     for round_ in rounds:
         sent += round_
-        outcomes += await parts.gateway.ingest(round_)
+        outcomes += await parts.gateway.ingest(project_id, round_)
         if outcome_word(outcomes) not in ("accepted", "duplicate"):
             break
     count_samples(outcomes, n)

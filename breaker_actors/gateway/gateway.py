@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 from breaker_actors.clock import Clock
@@ -32,6 +33,7 @@ from breaker_actors.transport.peers import (
     RouterPeer,
     journal_name,
 )
+from breaker_actors.transport.turns import Shares
 
 CONFIGURED_S = 10.0
 CHANGED_RETRY_S = 0.2
@@ -57,9 +59,9 @@ class Gateway(Protocol):
     async def close(self) -> None:
         """Ends the lanes and the store."""
 
-    async def ingest(self, parts: Sequence[Part]) -> list[AppendResult]:
-        """Appends each part to its router's log; one outcome per part, in order. "full" = try again later (429),
-        "failed" = unavailable (503)."""
+    async def ingest(self, project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
+        """Appends each part to the log of its router, one of this project; one outcome per part, in order. "full" = try
+        again later (429), "failed" = unavailable (503)."""
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
         """Tells the Directory of written changes; returns when they are in the routers' logs and replicas are told (or
@@ -117,7 +119,7 @@ class ActorGateway:
         self._heartbeat = ReachabilityHeartbeat(net, is_open)
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._lanes: dict[str, Lane[Part, AppendResult]] = {}
-        self._carried = 0
+        self._carried = Shares(2 * settings.lane_samples_max)
         self._stored = StoredStates(store, clock)
         self._journals = Journals(net, store, settings.journals)
         self._collection = Collection(net, meters or Meters("api", "api"), named, self._journals.names)
@@ -135,8 +137,8 @@ class ActorGateway:
         if self._settings.metrics_token is not None or self._settings.metrics_open:
             self._collection.start()
 
-    async def ingest(self, parts: Sequence[Part]) -> list[AppendResult]:
-        return list(await asyncio.gather(*map(self._ingest_one, parts)))
+    async def ingest(self, project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
+        return list(await asyncio.gather(*map(partial(self._ingest_one, project_id), parts)))
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
         with contextlib.suppress(TimeoutError, BreakersError):
@@ -220,17 +222,16 @@ class ActorGateway:
 
     # ------------------------------------------------------------------ samples
 
-    async def _ingest_one(self, part: Part) -> AppendResult:
+    async def _ingest_one(self, project_id: str, part: Part) -> AppendResult:
         """Repeats a part under its append id until its router's owner has answered, at most INGEST_S; not while the
         owner's log is known to take no writes."""
         weight = part.weight()
-        if self._carried and self._carried + weight > 2 * self._settings.lane_samples_max:
+        if not self._carried.take(project_id, weight):
             return AppendResult("full")
-        self._carried += weight
         try:
             async with asyncio.timeout(INGEST_S):
                 while True:
-                    outcome = await self._try(part)
+                    outcome = await self._try(project_id, part)
                     if outcome.status not in ("not_owner", "not_configured", "failed"):
                         return outcome
                     if outcome.status != "not_configured":
@@ -241,12 +242,12 @@ class ActorGateway:
         except TimeoutError:
             return AppendResult("failed")
         finally:
-            self._carried -= weight
+            self._carried.give_back(project_id, weight)
 
-    async def _try(self, part: Part) -> AppendResult:
+    async def _try(self, project_id: str, part: Part) -> AppendResult:
         try:
             owner = (await self._owner("router", [part.router_id])).get(part.router_id)
-            return AppendResult("not_owner") if owner is None else await self._lane(owner).put(part)
+            return AppendResult("not_owner") if owner is None else await self._lane(owner).put(part, project_id)
         except Overloaded:
             return AppendResult("full")
         except BreakersError:

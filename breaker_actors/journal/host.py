@@ -79,7 +79,6 @@ class JournalHost:
             weigh=lambda commit: max(1, self._listeners.rows(commit)),
             weight_max=1 << 30,
             call_weight_max=GROUP_MAX,
-            owner_of=self._owner_of,
         )
         self._watching: asyncio.Task[None] | None = None
         per_minute = settings.transitions_per_minute_max
@@ -139,7 +138,7 @@ class JournalHost:
         if (paced := self._pace(commit, cost)) is not None:
             return paced
         taken[owner] += rows
-        return self._group.put(commit)
+        return self._group.put(commit, self._owner_of(commit))
 
     def _pace(self, commit: Commit, cost: int) -> Paced | None:
         if not commit.events:

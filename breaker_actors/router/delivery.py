@@ -1,17 +1,21 @@
 """The lane from a router's owner to a breaker's owner: one call in flight, ranges of the log, not messages.
 
-Bounded: what does not fit is sent as a catch-up marker ("read the log up to this offset"), never dropped and never
-pushed back on ingest. A call that failed is repeated as markers until the breaker's owner answers or subscribes anew.
+Projects take turns, and each may have as many rows wait as others leave free (see `transport.turns`). What does not fit
+is sent as a catch-up marker ("read the log up to this offset"), never dropped and never pushed back on ingest. A call
+that failed is repeated as markers until the breaker's owner answers or subscribes anew. What one breaker gets stays in
+the order of the log: all of it is of one project.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import BreakerEpoch, DeliveredEntry, Delivery, Target
 from breaker_actors.transport.peers import BreakerPeer
+from breaker_actors.transport.turns import Shares, Turns
 from breaker_actors.wal.base import Append
 
 CALL_ROWS_MAX = 10_000
@@ -23,34 +27,38 @@ class Subscription:
 
     `live` ends when the breaker subscribed anew or was refused; what waits for a dead one is not sent any more."""
 
-    __slots__ = ("breaker_id", "epoch", "live", "owner", "router_id", "sent")
+    __slots__ = ("breaker_id", "epoch", "live", "owner", "project_id", "router_id", "sent")
 
-    def __init__(self, router_id: str, breaker_id: str, epoch: int, owner: str, sent: int) -> None:
+    def __init__(
+        self, router_id: str, breaker_id: str, epoch: int, owner: str, sent: int, project_id: str = ""
+    ) -> None:
         self.router_id = router_id
         self.breaker_id = breaker_id
         self.epoch = epoch
         self.owner = owner
         self.sent = sent
+        self.project_id = project_id
         self.live = True
 
 
 class _Waiting:
     """What waits for one breaker: a range of the log, and its rows while there is room for them."""
 
-    __slots__ = ("after", "rows", "spans", "subscription", "upto")
+    __slots__ = ("after", "spans", "subscription", "upto")
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.after = subscription.sent
         self.upto = subscription.sent
         self.spans: list[tuple[int, int, int]] | None = []
-        self.rows = 0
 
 
 class _Pack:
-    """One call being filled: records once each, however many breakers take them."""
+    """What waits of one project, at most as much as a call carries: records once each, however many breakers take
+    them."""
 
-    def __init__(self) -> None:
+    def __init__(self, project_id: str) -> None:
+        self.project_id = project_id
         self.records: list[DeliveredEntry] = []
         self.index: dict[int, int] = {}
         self.appends: list[Append] = []
@@ -65,29 +73,51 @@ class _Pack:
             self.records.append(DeliveredEntry(append.offset, append.received_ms, append.kind, append.payload))
         return at
 
+    def targets(self, base: int) -> list[Target]:
+        """Who takes what of it, in a call that carries so many records before its own."""
+        return [
+            Target(s.breaker_id, s.epoch, s.router_id, w.after, w.upto, _placed(w.spans, base))
+            for w in self.waiting.values()
+            for s in (w.subscription,)
+            if s.live
+        ]
+
+
+def _placed(spans: list[tuple[int, int, int]] | None, base: int) -> tuple[tuple[int, int, int], ...] | None:
+    if not base or spans is None:
+        return None if spans is None else tuple(spans)
+    return tuple((index + base, start, stop) for index, start, stop in spans)
+
 
 class DeliveryLane:
-    """`refused(router_id, breaker_id, epoch)` is called for each breaker that is not hosted there any more."""
+    """`rows_max`: rows that wait of a project that is alone; of all together less than twice as many.
+
+    `refused(router_id, breaker_id, epoch)` is called for each breaker that is not hosted there any more."""
 
     def __init__(self, peer: BreakerPeer, refused: Callable[[str, str, int], None], rows_max: int) -> None:
         self._peer = peer
         self._refused = refused
         self._rows_max = rows_max
-        self._packs: list[_Pack] = []
-        self.rows = 0
+        self._shares = Shares(rows_max)
+        self._packs: Turns[_Pack] = Turns(attrgetter("rows"))
+        self._filling: dict[str, _Pack] = {}
+        """By project: its last pack in the line."""
         self._pump: asyncio.Task[None] | None = None
         self.marks = self.calls = self.retries = self.refusals = 0
 
+    @property
+    def rows(self) -> int:
+        """What waits."""
+        return self._shares.total
+
     def add(self, subscription: Subscription, append: Append, span: tuple[int, int]) -> None:
         """Queues a record for a breaker; call `flush` when a group is through."""
-        pack = self._pack()
+        pack = self._pack(subscription.project_id)
         waiting = self._waiting(pack, subscription)
         rows = max(1, span[1] - span[0])
-        if waiting.spans is not None and self.rows + rows <= self._rows_max:
+        if waiting.spans is not None and rows <= self._rows_max and self._shares.take(pack.project_id, rows):
             waiting.spans.append((pack.record(append), *span))
-            waiting.rows += rows
             pack.rows += rows
-            self.rows += rows
         else:
             waiting.spans = None
             self.marks += 1
@@ -95,7 +125,7 @@ class DeliveryLane:
 
     def mark(self, subscription: Subscription, upto: int) -> None:
         """Queues a catch-up marker: the breaker is to read the log up to an offset."""
-        waiting = self._waiting(self._pack(), subscription)
+        waiting = self._waiting(self._pack(subscription.project_id), subscription)
         waiting.spans = None
         waiting.upto = subscription.sent = upto
         self.marks += 1
@@ -110,10 +140,12 @@ class DeliveryLane:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
 
-    def _pack(self) -> _Pack:
-        if not self._packs or self._packs[-1].rows >= CALL_ROWS_MAX:
-            self._packs.append(_Pack())
-        return self._packs[-1]
+    def _pack(self, project_id: str) -> _Pack:
+        pack = self._filling.get(project_id)
+        if pack is None or pack.rows >= CALL_ROWS_MAX:
+            pack = self._filling[project_id] = _Pack(project_id)
+            self._packs.append(project_id, pack)
+        return pack
 
     @staticmethod
     def _waiting(pack: _Pack, subscription: Subscription) -> _Waiting:
@@ -126,47 +158,58 @@ class DeliveryLane:
     async def _run(self) -> None:
         try:
             while self._packs:
-                pack = self._packs.pop(0)
-                self.rows -= pack.rows
-                await self._carry(pack)
+                await self._carry(self._freed(self._packs.take(CALL_ROWS_MAX)))
         finally:
             self._pump = None
 
-    async def _carry(self, pack: _Pack) -> None:
-        targets = [
-            Target(s.breaker_id, s.epoch, s.router_id, w.after, w.upto, None if w.spans is None else tuple(w.spans))
-            for w in pack.waiting.values()
-            for s in (w.subscription,)
-            if s.live
-        ]
-        if not targets:
+    def _freed(self, taken: list[_Pack]) -> list[_Pack]:
+        """The same ones, which wait no more."""
+        for pack in taken:
+            if self._filling.get(pack.project_id) is pack:
+                del self._filling[pack.project_id]
+            if pack.rows:
+                self._shares.give_back(pack.project_id, pack.rows)
+        return taken
+
+    async def _carry(self, packs: list[_Pack]) -> None:
+        delivery = _delivery(packs)
+        if not delivery.targets:
             return
         self.calls += 1
         try:
-            refused = await self._peer.deliver(Delivery(pack.records, targets))
+            refused = await self._peer.deliver(delivery)
         except BreakersError:
             self.retries += 1
             await asyncio.sleep(RETRY_S)
-            self._repeat(pack)
+            self._repeat(packs)
             return
         gone = set(refused)
-        for target in targets:
+        for target in delivery.targets:
             if BreakerEpoch(target.breaker_id, target.epoch) in gone:
                 self.refusals += 1
                 self._refused(target.router_id, target.breaker_id, target.epoch)
 
-    def _repeat(self, pack: _Pack) -> None:
+    def _repeat(self, packs: list[_Pack]) -> None:
         """The call may or may not have arrived: its ranges go again, as markers, and with them what came since, so that
         no record is kept for an owner that does not answer."""
-        again = _Pack()
-        for earlier in (pack, *self._packs):
+        for earlier in packs + self._freed(list(self._packs.drain())):
             for key, waiting in earlier.waiting.items():
                 if not waiting.subscription.live:
                     continue
+                again = self._pack(earlier.project_id)
                 known = again.waiting.get(key)
                 if known is not None and known.subscription is waiting.subscription:
                     known.upto = waiting.upto
                 else:
                     waiting.spans = None
                     again.waiting[key] = waiting
-        self._packs, self.rows = [again], 0
+
+
+def _delivery(packs: Iterable[_Pack]) -> Delivery:
+    """One call with all of them."""
+    delivery = Delivery([], [])
+    for pack in packs:
+        if targets := pack.targets(len(delivery.records)):
+            delivery.targets.extend(targets)
+            delivery.records.extend(pack.records)
+    return delivery

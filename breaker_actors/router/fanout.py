@@ -28,8 +28,8 @@ NO_ROWS = (-1, -1)
 
 
 class FanOut:
-    """The lanes of one RouterActor and the subscriptions to its routers, which nobody else writes. `rows_max`: samples
-    waiting in one lane; beyond it breakers read the log."""
+    """The lanes of one RouterActor and the subscriptions to its routers, which nobody else writes. `rows_max`: see
+    DeliveryLane; beyond it breakers read the log."""
 
     def __init__(self, net: Net, rows_max: int) -> None:
         self._net = net
@@ -45,7 +45,9 @@ class FanOut:
         if known is None or known.epoch <= epoch:
             if known is not None:
                 known.live = False
-            subscriptions[breaker_id] = Subscription(router.id, breaker_id, epoch, owner, router.offset)
+            subscriptions[breaker_id] = Subscription(
+                router.id, breaker_id, epoch, owner, router.offset, router.project_id
+            )
 
     def resume(self, router: OwnedRouter) -> None:
         """Queues markers for the subscribers of a router that was acquired anew: they read what was not sent."""

@@ -2,6 +2,13 @@
 
 Gets Parts from replicas and changes from the Directory; hands records to the owners of the linked breakers. All that
 touches a router's log goes through one group lane, so one log transaction is in flight and offsets stay dense.
+
+In the lane projects take turns, so that nobody waits for another's flood. A router's samples and changes stay in the
+order in which they came. Steps stay in order among themselves and wait for no samples; each is right wherever it
+lies between them: samples are stamped and judged when their group is written. One that waited while a watermark was
+given is stamped behind it; while the router was let go, or acquired, it is judged by who owns the router then. What
+changes a router's log is no step: a view stays behind the samples that came before it, a gap lies before whatever is
+written next.
 """
 
 from __future__ import annotations
@@ -54,7 +61,7 @@ log = structlog.get_logger()
 
 
 class _Step(msgspec.Struct, frozen=True):
-    """Work that has its turn among the samples: done behind those of its group, with the group's time."""
+    """Work that no append runs beside: done behind those of its group, with the group's time, in the order of steps."""
 
     name: str
     do: Callable[[int], Awaitable[Any]]
@@ -67,6 +74,9 @@ _BEAT = _Step("beat", _nothing)
 _PING = _Step("ping", _nothing)
 _SETTLE = _Step("settle", _nothing)
 """Makes a group, in which a slice of owed gaps is written."""
+
+_STEPS = ""
+"""Whose turn it is for steps."""
 
 _Item = Part | Change | _Step
 
@@ -140,7 +150,7 @@ class RouterHost:
         futures: list[asyncio.Future[AppendResult] | AppendResult] = []
         for part in parts:
             try:
-                futures.append(self._work.put(part))
+                futures.append(self._work.put(part, self._owned.project_of(part.router_id)))
             except BreakersError:
                 futures.append(AppendResult("full"))
         return [f if isinstance(f, AppendResult) else await _outcome(f) for f in futures]
@@ -150,7 +160,7 @@ class RouterHost:
         why the log's last write failed; "" when it did not, or when no router is owned."""
         self._outages.heard(self._clock.now_ms())
         with contextlib.suppress(Unavailable):
-            await self._work.put(_PING)
+            await self._work.put(_PING, _STEPS)
         return self._appends.fault if self._owned.by_id else ""
 
     async def acquire(self, assignments: Sequence[RouterAssignment]) -> list[str]:
@@ -168,7 +178,7 @@ class RouterHost:
             if loop.time() > until:
                 break
             able = [row for row in slice_ if row.router_id not in stuck]
-            waiting = [self._work.put(Change(row, b"change:%09d" % row.id)) for row in able]
+            waiting = [self._work.put(Change(row, b"change:%09d" % row.id), row.project_id) for row in able]
             for row, outcome in zip(able, await asyncio.gather(*waiting), strict=True):
                 if outcome.status in ("ok", "duplicate"):
                     offsets[row.id] = outcome.offset
@@ -263,11 +273,11 @@ class RouterHost:
 
     async def _in_turn(self, name: str, step: Callable[[int], Awaitable[T]]) -> T:
         """The answer of a step that no append runs beside. Raises Unavailable when the log does not answer."""
-        answer: T = await self._work.put(_Step(name, step))
+        answer: T = await self._work.put(_Step(name, step), _STEPS)
         return answer
 
     async def _run(self, items: list[_Item]) -> list[Any]:
-        """One group: everything in arrival order, samples and changes in one log transaction."""
+        """One group: samples and changes in one log transaction, those of a router in arrival order, then the steps."""
         if any(item is _SETTLE for item in items):
             self._is_settling = False
         if self._appends.is_doubtful:
@@ -305,7 +315,7 @@ class RouterHost:
         next that comes begins anew."""
         if self._outages.owed and not self._appends.is_doubtful and not self._is_settling:
             self._is_settling = True
-            self._work.put(_SETTLE)
+            self._work.put(_SETTLE, _STEPS)
 
     async def _settle(self, router_ids: Sequence[str], now: int) -> None:
         """Writes gaps that are owed. When the log does not answer, they are still owed."""
@@ -337,7 +347,7 @@ class RouterHost:
     async def _beat_once(self) -> None:
         await self._directory.report_asides(self._asides)
         with contextlib.suppress(BreakersError):
-            await self._work.put(_BEAT)
+            await self._work.put(_BEAT, _STEPS)
             now = self._clock.now_ms()
             if self._outages.away_since(now) is not None:
                 return

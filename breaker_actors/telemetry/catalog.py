@@ -244,7 +244,7 @@ _METERS = [
         "breakers_delivery_marks_total",
         "marks",
         ("router",),
-        "records of a full or broken lane, sent as 'read the log' instead",
+        "records of a project at its share of a lane, or of a broken lane, sent as 'read the log' instead",
     ),
     Meter("breakers_delivery_retries_total", "calls", ("router",), "deliveries that failed and went again as marks"),
     Meter(

@@ -2,5 +2,5 @@
 actor name and method, with values of `messages`. Out: answers, the callee's own error, or `Unavailable` when it is
 unknown whether a call ran.
 
-Public: `lane`, `peers`, `rpc`.
+Public: `lane`, `peers`, `rpc`, `turns`.
 """

@@ -1,41 +1,129 @@
-"""A line in which owners take turns: one item of each, then a second one, and so on; those of one owner in order."""
+"""Who is next where many wait, and how much of each may wait: a line in which owners take turns, shares of a bound.
+
+An owner is whoever must not make others wait: a project, or an organisation. Pure.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+KNOWN_MAX = 10_000
+"""Owners that wait for nothing now, of which is known what they had."""
+
 
 class Turns(Generic[T]):
-    """What a Lane may have instead of a deque. `owner_of` is asked once for each item."""
+    """A line in which the owner that had least is next, by weight; those of one owner stay in order. An owner comes in
+    as if it had had as much as the one served then, so nobody saves up turns. `weigh` is asked when an item's turn has
+    come; none counts less than 1."""
 
-    def __init__(self, owner_of: Callable[[T], str]) -> None:
-        self._owner_of = owner_of
-        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+    def __init__(self, weigh: Callable[[T], int]) -> None:
+        self._weigh = weigh
+        self._lines: dict[str, deque[T]] = {}
+        # a heap: what each owner had, a number that grows, the owner
+        self._waiting: list[tuple[int, int, str]] = []
+        self._first: tuple[int, int, str] | None = None
+        self._number = 0
+        # of owners that wait for nothing: what they had, KNOWN_MAX at most and none when nobody waits
+        self._had: dict[str, int] = {}
+        self._served = 0
 
     def __bool__(self) -> bool:
         return bool(self._lines)
 
-    def __getitem__(self, place: int) -> T:
-        """The next one: there is no other place."""
-        assert place == 0
-        return next(iter(self._lines.values()))[0]
-
-    def append(self, item: T) -> None:
-        owner = self._owner_of(item)
+    def append(self, owner: str, item: T) -> None:
         line = self._lines.get(owner)
         if line is None:
             line = self._lines[owner] = deque()
+            self._wait(max(self._served, self._had.pop(owner, 0)), owner)
         line.append(item)
 
-    def popleft(self) -> T:
-        owner, line = next(iter(self._lines.items()))
-        item = line.popleft()
-        if line:
-            self._lines.move_to_end(owner)
-        else:
-            del self._lines[owner]
-        return item
+    def _wait(self, had: int, owner: str) -> None:
+        self._number += 1
+        heappush(self._waiting, (had, self._number, owner))
+
+    def take(self, weight_max: int) -> list[T]:
+        """What a call carries: those that are next, one at least, up to a weight. Who does not fit is the first one of
+        the next call, however many come, unless he has something in this one."""
+        taken: list[T] = []
+        waiting, weigh, room, begun = self._waiting, self._weigh, weight_max, self._number
+        turn, self._first = self._first, None
+        while turn or waiting:
+            turn = turn or heappop(waiting)
+            had, number, owner = turn
+            line = self._lines[owner]
+            while (weight := weigh(line[0])) <= room or not taken:
+                taken.append(line.popleft())
+                if had > self._served:
+                    self._served = had
+                had += weight or 1
+                room -= weight
+                if not line or (waiting and waiting[0][0] <= had):
+                    break
+            else:
+                if had > turn[0]:
+                    self._wait(had, owner)
+                elif number > begun:
+                    heappush(waiting, turn)
+                else:
+                    self._first = turn
+                return taken
+            turn = None
+            if line:
+                self._wait(had, owner)
+            else:
+                self._leave(owner, had)
+        return taken
+
+    def drain(self) -> Iterator[T]:
+        """Takes out all."""
+        while self._lines:
+            yield from self.take(0)
+
+    def _leave(self, owner: str, had: int) -> None:
+        """Remembers what an owner had that waits for nothing now: coming again it is not served before those that wait.
+        Beyond KNOWN_MAX those with most begin anew, too."""
+        del self._lines[owner]
+        if not self._lines:
+            self._had, self._served = {}, 0
+            return
+        self._had[owner] = had
+        if len(self._had) > KNOWN_MAX:
+            self._had = {one: n for one, n in self._had.items() if n > self._served}
+            if len(self._had) > KNOWN_MAX // 2:
+                self._had.clear()
+
+
+class Shares:
+    """What owners hold of something bounded: each at most as much as is left free of twice `most`. So one alone may
+    hold `most`, of k that hold all they may each 2/(k+1) of it; all together hold less than twice `most`, and whoever
+    comes finds room, whatever others hold. Whatever it weighs, something is taken when nothing is held."""
+
+    def __init__(self, most: int) -> None:
+        self._room = 2 * most
+        self._held: dict[str, int] = {}
+        self.total = 0
+
+    def take(self, owner: str, weight: int) -> bool:
+        """Whether there is room; then it is held."""
+        held = self._held.get(owner, 0) + weight
+        total = self.total + weight
+        if held > self._room - total and self.total:
+            return False
+        self._held[owner], self.total = held, total
+        return True
+
+    def give_back(self, owner: str, weight: int) -> None:
+        self.total -= weight
+        left = self._held.pop(owner, 0) - weight
+        if left:
+            self._held[owner] = left
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        self._held.clear()
+        self.total = 0

@@ -57,7 +57,9 @@ class Flow:
         now_ms = self._s.clock.now_ms()
         value = float(self._next + (500 if now_ms // 500 % 2 else -1_000_000))
         payload = encode_samples(["latency"], [1], np.array([now_ms]), np.array([value]), np.ones(1, bool))
-        (outcome,) = await self._s.gateway.ingest([Part(self._router_id, (os.urandom(16),), payload, 1)])
+        (outcome,) = await self._s.gateway.ingest(
+            self._s.project.id, [Part(self._router_id, (os.urandom(16),), payload, 1)]
+        )
         self.answers[value] = outcome.status
         return outcome
 

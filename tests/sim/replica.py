@@ -87,7 +87,7 @@ class Replica:
     async def ingest(self, router_id: str, key: bytes | None, payload: bytes, count: int) -> AppendResult:
         append_id = uuid4().bytes
         keys = (append_id,) if key is None else (append_id, key)
-        return (await self._gateway.ingest([Part(router_id, keys, payload, count)]))[0]
+        return (await self._gateway.ingest(self._project, [Part(router_id, keys, payload, count)]))[0]
 
     async def states(self, breaker_ids: Sequence[str]) -> list[StateReading]:
         return list((await self._gateway.states(self._project, breaker_ids)).values())

@@ -36,12 +36,12 @@ async def test_pieces_that_come_again_count_once(tmp_path: Path) -> None:
         _, first = sent(body, router_id, now_ms, b"append-id-000001")
         assert [[part.count for part in parts] for parts in first] == [[PIECE_ROWS], [PIECE_ROWS], [5_000]]
         for parts in first[:2]:
-            assert [o.status for o in await s.gateway.ingest(parts)] == ["ok"]
+            assert [o.status for o in await s.gateway.ingest(s.project.id, parts)] == ["ok"]
         await s.net.kill("router-0")
         s.net.revive("router", "router-0")
         judged, again = sent(body, router_id, now_ms + 2_000, b"append-id-000002")
         assert judged.rejected == 2_000
-        words = [o.status for parts in again for o in await s.gateway.ingest(parts)]
+        words = [o.status for parts in again for o in await s.gateway.ingest(s.project.id, parts)]
         assert words == ["duplicate", "duplicate", "ok"]
         records = await s.cluster.log.read(await s.slot(router_id), router_id, 0, 1 << 60, 1 << 30)
         found = [decode_samples(record.payload).batch.ts_ms for record in records if record.kind == SAMPLES]

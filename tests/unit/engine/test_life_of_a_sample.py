@@ -59,7 +59,7 @@ async def test_parts_of_several_metrics_arrive_in_one_record(tmp_path: Path) -> 
         payload = encode_samples(
             ["other", "latency"], [1, 2], np.full(3, now), np.array([900.0, 10.0, 30.0]), np.ones(3, bool)
         )
-        (outcome,) = await s.gateway.ingest([Part(row.router_ids[0], (os.urandom(16),), payload, 3)])
+        (outcome,) = await s.gateway.ingest(s.project.id, [Part(row.router_ids[0], (os.urandom(16),), payload, 3)])
         assert outcome.status == "ok"
 
         async def counted() -> bool:

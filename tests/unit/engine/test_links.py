@@ -68,7 +68,7 @@ async def test_samples_of_one_trace_go_to_one_breaker(tmp_path: Path) -> None:
         n, now = 40, s.clock.now_ms()
         share = np.full(n, share_of_trace("one-trace"), np.int64)
         payload = encode_samples(["latency"], [n], np.full(n, now), np.ones(n), np.ones(n, bool), share)
-        (outcome,) = await s.gateway.ingest([Part(weighted.id, (os.urandom(16),), payload, n)])
+        (outcome,) = await s.gateway.ingest(s.project.id, [Part(weighted.id, (os.urandom(16),), payload, n)])
         assert outcome.status == "ok"
 
         async def there() -> bool:
@@ -298,7 +298,7 @@ async def test_an_append_says_what_nobody_hears(tmp_path: Path) -> None:
         async def send(*metrics: str) -> AppendResult:
             n = len(metrics)
             payload = encode_samples(metrics, [1] * n, np.full(n, now), np.ones(n), np.ones(n, bool))
-            (outcome,) = await s.gateway.ingest([Part(row.router_ids[0], (os.urandom(16),), payload, n)])
+            (outcome,) = await s.gateway.ingest(s.project.id, [Part(row.router_ids[0], (os.urandom(16),), payload, n)])
             assert outcome.status == "ok"
             return outcome
 

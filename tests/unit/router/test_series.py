@@ -20,7 +20,11 @@ async def send(
     s: Service, router_id: str, value: int, ts_ms: int, series: bytes = SERIES, keys: tuple[bytes, ...] | None = None
 ) -> AppendResult:
     points = [CounterPoint(series, "requests", ts_ms, 0, ok=True, value=float(value))]
-    return (await s.gateway.ingest([Part(router_id, keys or (os.urandom(16),), NOTHING, 1, encode_points(points))]))[0]
+    return (
+        await s.gateway.ingest(
+            s.project.id, [Part(router_id, keys or (os.urandom(16),), NOTHING, 1, encode_points(points))]
+        )
+    )[0]
 
 
 async def counted(s: Service, breaker_id: str, count: int) -> None:

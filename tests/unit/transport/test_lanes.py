@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from breaker_actors.core.log_entries import SAMPLES, encode_samples
+from breaker_actors.core.log_entries import SAMPLES, decode_samples, encode_samples
 from breaker_actors.errors import Overloaded, Unavailable
 from breaker_actors.messages import BreakerEpoch, Delivery
 from breaker_actors.router import delivery
@@ -186,7 +187,7 @@ async def test_for_an_owner_that_does_not_answer_marks_are_kept_and_no_records(m
         lane.add(subscriptions[offset % 3], samples(offset, 10), (0, 10))
         lane.flush()
         await asyncio.sleep(0)
-        held.append(sum(len(pack.records) for pack in lane._packs))
+        held.append(sum(len(pack.records) for pack in lane._filling.values()))
     assert net.fail < 950, "it was asked again and again"
     assert max(held) <= 10, "as many as rows_max allows"
     net.fail = 0
@@ -217,8 +218,113 @@ async def test_a_refused_breaker_is_reported_and_a_dead_subscription_is_not_sent
 async def test_owners_take_turns() -> None:
     """And each one's come in order."""
     far = Slow()
-    lane: Lane[int, int] = Lane(far.send, call_weight_max=3, owner_of=lambda i: str(i // 10))
-    sent = [lane.put(i) for i in (11, 12, 13, 14, 21, 22, 31)]
+    lane: Lane[int, int] = Lane(far.send, call_weight_max=3)
+    sent = [lane.put(i, str(i // 10)) for i in (11, 12, 13, 14, 21, 22, 31)]
     far.go.set()
     assert await asyncio.gather(*sent) == [110, 120, 130, 140, 210, 220, 310]
     assert far.calls == [[11, 21, 31], [12, 22, 13], [14]]
+
+
+async def test_an_owner_alone_fills_the_lane_and_another_finds_room() -> None:
+    far = Slow()
+    lane: Lane[int, int] = Lane(far.send, weigh=lambda i: i, weight_max=100)
+    sent = [lane.put(10, "flood") for _ in range(10)]
+    with pytest.raises(Overloaded):
+        lane.put(1, "flood")
+    sent += [lane.put(10, "quiet") for _ in range(5)]
+    with pytest.raises(Overloaded):
+        lane.put(1, "quiet")
+    sent.append(lane.put(10, "third"))
+    assert lane.weight == 160
+    far.go.set()
+    await asyncio.gather(*sent)
+    assert lane.weight == 0
+
+
+async def test_an_owner_waits_for_no_more_than_a_call_of_another() -> None:
+    far = Slow()
+    lane: Lane[int, int] = Lane(far.send, weigh=lambda i: i, call_weight_max=10)
+    sent = [lane.put(10, "flood") for _ in range(20)]
+    await asyncio.sleep(0)
+    sent.append(lane.put(1, "quiet"))
+    far.go.set()
+    await asyncio.gather(*sent)
+    assert far.calls[:2] == [[10], [1]]
+    assert far.calls[2:] == [[10]] * 19
+
+
+async def test_what_does_not_fit_is_in_the_next_call_however_many_come() -> None:
+    far = Slow()
+    far.go.set()
+    lane: Lane[int, int] = Lane(far.send, weigh=lambda i: i, call_weight_max=10)
+    sent = [lane.put(1, "a"), lane.put(10, "large")]
+    for n in range(50):
+        await asyncio.sleep(0)
+        sent.append(lane.put(1, f"b{n}"))
+    await asyncio.gather(*sent)
+    assert [10] in far.calls[:3]
+
+
+def of_project(project_id: str, router_id: str, breaker_id: str) -> Subscription:
+    return Subscription(router_id, breaker_id, 1, "breaker-0", 0, project_id)
+
+
+async def test_one_projects_records_make_no_marks_of_anothers() -> None:
+    """And theirs ride in the next call, though the lane is full of others'."""
+    net = Net()
+    lane, _ = lane_to(net, rows_max=200_000)
+    many = [of_project("flood", "r", str(n)) for n in range(9_000)]
+    for offset in (1, 2, 3):
+        record = samples(offset, 10)
+        for subscription in many:
+            lane.add(subscription, record, (0, 10))
+    assert lane.rows == 200_000, "alone it has the whole bound"
+    marks = lane.marks
+    assert marks > 0
+    quiet = of_project("quiet", "q", "b")
+    for offset in range(1, 101):
+        lane.add(quiet, replace(samples(offset, 10), router_id="q"), (0, 10))
+    assert lane.marks == marks
+    await settled(lane)
+    place = [n for n, one in enumerate(net.deliveries) if any(t.breaker_id == "b" for t in one.targets)]
+    assert place == [1]
+    mine = [(one, t) for one in net.deliveries for t in one.targets if t.breaker_id == "b"]
+    (delivery, target), spans = mine[0], mine[0][1].spans
+    assert (target.after, target.upto) == (0, 100)
+    assert spans is not None
+    assert [delivery.records[index].offset for index, *_ in spans] == list(range(1, 101))
+    assert lane.rows == 0
+
+
+async def test_records_of_many_projects_ride_in_one_call() -> None:
+    net = Net()
+    lane, _ = lane_to(net)
+    for n in range(50):
+        lane.add(of_project(f"p{n}", f"r{n}", f"b{n}"), replace(samples(1, n + 1), router_id=f"r{n}"), (0, n + 1))
+    await settled(lane)
+    (delivery,) = net.deliveries
+    found = {
+        t.breaker_id: [(len(decode_samples(delivery.records[i].payload).batch), b) for i, _, b in t.spans or ()]
+        for t in delivery.targets
+    }
+    assert found == {f"b{n}": [(n + 1, n + 1)] for n in range(50)}
+
+
+async def test_a_lost_call_is_repeated_for_each_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_S", 0.0)
+    net = Net()
+    lane, _ = lane_to(net)
+    net.fail = 3
+    subscriptions = [of_project(f"p{n % 2}", f"r{n}", f"b{n}") for n in range(4)]
+    for offset in range(1, 11):
+        for subscription in subscriptions:
+            lane.add(subscription, replace(samples(offset, 3), router_id=subscription.router_id), (0, 3))
+        lane.flush()
+        await asyncio.sleep(0)
+    await settled(lane)
+    reached: dict[str, int] = {}
+    for target in (t for one in net.deliveries for t in one.targets):
+        assert target.after <= reached.get(target.breaker_id, 0)
+        reached[target.breaker_id] = target.upto
+    assert reached == {f"b{n}": 10 for n in range(4)}
+    assert (lane.rows, lane._filling) == (0, {})

@@ -82,8 +82,8 @@ class Picky(FakeGateway):
 
     refusals = 0
 
-    async def ingest(self, parts: Sequence[Part]) -> list[AppendResult]:
-        answers = await super().ingest(parts)
+    async def ingest(self, project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
+        answers = await super().ingest(project_id, parts)
         for i in range(len(answers)):
             if self.refusals:
                 self.refusals, answers[i] = self.refusals - 1, AppendResult("full")
