@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -34,6 +34,9 @@ from pipelines.sources.together import Alike, Together
 Consequence = tuple[dict[str, Any], str]
 Found = tuple[int, Consequence]
 """With the number of what was changed."""
+NOTHING = "no samples to try it on, in its log or the history store"
+REACHED = 0.9
+"""Of the span that is asked for; where samples reach back less far, it is told."""
 APART_SAMPLES = 5_000_000
 """Some seconds of work; a process takes one until it begins."""
 
@@ -83,6 +86,12 @@ def consequences(
     return rows
 
 
+def without_page(report: Path | None, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """What to say where a page was asked for and none was written."""
+    shown = report is None or any("samples" in row for row in rows)
+    return None if shown else f"{report} is not written: there is nothing to show"
+
+
 def _works(changed: Sequence[Changed], project_id: str, settings: Settings, span_ms: int) -> list[Work]:
     """Those that got the same samples together, the others one by one."""
     asked = [Asked(one.breaker_id, one.router_id, one.rule.metric) for one in changed]
@@ -119,7 +128,7 @@ def _looked(project_id: str, settings: Settings, span_ms: int, drawn: bool, work
     """What comes of its rules: in one reading, or one by one where that can't tell of each."""
     if work.alike is not None:
         try:
-            return _together(work.alike, work.rules, settings, drawn)
+            return _together(work.alike, work.rules, settings, drawn, span_ms)
         except (Invalid, LogDamaged):
             pass  # too few samples, too much memory: each tells its own
     return [(n, _consequence(project_id, settings, span_ms, drawn, one)) for n, one in work.rules]
@@ -135,7 +144,9 @@ class Pair:
     sweep: pl.DataFrame | None = None
 
 
-def _together(alike: Alike, rules: Sequence[tuple[int, Changed]], settings: Settings, drawn: bool) -> list[Found]:
+def _together(
+    alike: Alike, rules: Sequence[tuple[int, Changed]], settings: Settings, drawn: bool, span_ms: int
+) -> list[Found]:
     """Each breaker itself, where there is one, and as it is planned, in one reading; and one more where pages of them
     are `drawn`."""
     rows, tried = {row.id: row for row in alike.rows}, list[Candidate]()
@@ -155,7 +166,7 @@ def _together(alike: Alike, rules: Sequence[tuple[int, Changed]], settings: Sett
         shown = [(one.name, Pair(pair, pair)) for (_, one), pair in zip(rules, pairs, strict=True)]
         pages = pages_of(shown, source, window_samples_max=source.window_samples_max)
     told = zip(rules, pairs, pages, strict=True)
-    return [(number, (_row(one.name, pair), page)) for (number, one), pair, page in told]
+    return [(number, (_row(one.name, pair, span_ms), page)) for (number, one), pair, page in told]
 
 
 def _consequence(project_id: str, settings: Settings, span_ms: int, drawn: bool, one: Changed) -> Consequence:
@@ -164,17 +175,17 @@ def _consequence(project_id: str, settings: Settings, span_ms: int, drawn: bool,
         run, source = _replayed(one, project_id, settings, span_ms)
     except (Invalid, LogDamaged, NotFound) as error:
         _, none, unread = str(error).partition(NO_SAMPLE)
-        return {"breaker": one.name, "told": f"no samples to try it on{unread if none else f': {error}'}"}, ""
+        return {"breaker": one.name, "told": f"{NOTHING}{unread if none else f': {error}'}"}, ""
     pages = pages_of([(one.name, run)], source, window_samples_max=source.window_samples_max) if drawn else [""]
-    return _row(one.name, run.given), pages[0]
+    return _row(one.name, run.given, span_ms), pages[0]
 
 
 def _replayed(one: Changed, project_id: str, settings: Settings, span_ms: int) -> tuple[Backtest, Recorded]:
     """The breaker itself, where there is one, and as it is planned."""
     if one.breaker_id is None:
-        source, tried = of_router(project_id, one.router_id, one.rule, settings, span_ms), []
+        source, tried = of_router(project_id, one.router_id, one.rule, settings, span_ms, with_history=True), []
     else:
-        source = of_breaker(project_id, one.breaker_id, settings, span_ms)
+        source = of_breaker(project_id, one.breaker_id, settings, span_ms, with_history=True)
         if source.row.rule.metric != one.rule.metric:
             raise Invalid(f"it got those of {source.row.rule.metric}, not of {one.rule.metric}")
         tried = [source.breaker]
@@ -188,7 +199,8 @@ def _backtest(tried: list[Candidate], source: Recorded | Together) -> Backtest:
         return backtest(tried, source, window_samples_max=source.window_samples_max)
 
 
-def _row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _row(name: str, runs: Sequence[Run], span_ms: int) -> dict[str, Any]:
+    """`span_ms`: that was asked for; where samples reach back much less far, it says how far."""
     after = runs[-1]
     trips = [one.tally.trips for one in runs]
     opened = [one.tally.time_in.get("open", 0) for one in runs]
@@ -197,6 +209,7 @@ def _row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     told = f"{'tripped' if trips[1:] else 'would have tripped'} {times}"
     told += "" if first is None else f", first {rfc3339(first)}"
     told += f", open {' -> '.join(map(_minutes, opened))}, {counted(after.samples, 'sample')}"
+    told += f" since {rfc3339(after.first_ms)}" if after.last_ms - after.first_ms < REACHED * span_ms else ""
     return {
         "breaker": name,
         "trips_before": trips[0] if trips[1:] else None,

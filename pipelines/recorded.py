@@ -35,6 +35,7 @@ from breaker_actors.store.base import Store
 from breaker_actors.store.rows import UNREADABLE_RULE, BreakerRow
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader
+from pipelines.sources.before_log import may_have_history
 from pipelines.sources.routing import RouterPlan, plans
 from pipelines.sources.service_log import OwnLoop, Recorded
 from pipelines.sources.together import NOBODY, Alike, Member, alike, nobodys
@@ -72,26 +73,43 @@ def recorded(
         return loop.run(_located(breaker, found, WAYS if settings is None and found.database_url is None else ""))
 
 
-def of_breaker(project_id: str, breaker_id: str, settings: Settings, within_ms: int = 0) -> Recorded:
+def of_breaker(
+    project_id: str, breaker_id: str, settings: Settings, within_ms: int = 0, *, with_history: bool = False
+) -> Recorded:
     """The same of a breaker that is known, without a look at any other, and without history: what its machine got.
-    `within_ms`: only what was received so long before the logs end; 0: all. Raises NotFound, and Invalid for a rule
-    that can't be read."""
+    `within_ms`: only what was received so long before the logs end; 0: all. `with_history`: where they don't reach so
+    far back, with what history has of then. Raises NotFound, and Invalid for a rule that can't be read."""
 
-    async def found(store: Store, log: SampleLog) -> Recorded:
+    async def found(store: Store, log: SampleLog) -> tuple[Recorded, Recorded | None, int]:
         row = await store.get_breaker(project_id, breaker_id)
         if row is None:
             raise NotFound("There is no such breaker.")
-        return await _of_row(store, log, row, (), settings, within_ms)
+        newest = await _of_row(store, log, row, (), settings, within_ms)
+        if not with_history:
+            return newest, None, 0
+        routers, _ = plans(await store.list_routers(project_id), (await store.list_breakers(project_id))[0])
+        whole = await _of_row(store, log, row, routers, settings)
+        return newest, whole, await _end_ms(log, await _links(store, row.id, ""))
 
     with OwnLoop() as loop:
-        return loop.run(_opened(settings, found))
+        return _reaching(*loop.run(_opened(settings, found)), within_ms)
 
 
-def of_router(project_id: str, router_id: str, rule: Rule, settings: Settings, within_ms: int = 0) -> Recorded:
+def _reaching(newest: Recorded, whole: Recorded | None, end_ms: int, within_ms: int) -> Recorded:
+    """The newest part of a log, or where that is all of it, it with history before it."""
+    if whole is None:
+        return newest
+    from_ms, begins_ms = (end_ms - within_ms if within_ms else 0), whole.begins_ms()
+    return newest if begins_ms is not None and begins_ms <= from_ms else whole.only("all", max(0, from_ms))
+
+
+def of_router(
+    project_id: str, router_id: str, rule: Rule, settings: Settings, within_ms: int = 0, *, with_history: bool = False
+) -> Recorded:
     """What a breaker of this rule would have got, had it hung on the router all the time: of a canary or weighted one
-    all samples, too. Raises NotFound."""
+    all samples, too. `within_ms`, `with_history`: as of a breaker. Raises NotFound."""
 
-    async def found(store: Store, log: SampleLog) -> Recorded:
+    async def found(store: Store, log: SampleLog) -> tuple[Recorded, Recorded | None, int]:
         router = await store.get_router(project_id, router_id)
         if router is None:
             raise NotFound("There is no such router.")
@@ -99,16 +117,21 @@ def of_router(project_id: str, router_id: str, rule: Rule, settings: Settings, w
             id=NOBODY, project_id=project_id, name="draft", rule=rule, actions=None, metadata={}, version=1,
             created_ms=0, updated_ms=0, router_ids=(router_id,),
         )  # fmt: skip
-        logs = await _upto(log, await _links(store, None, router_id), SystemClock().now_ms(), within_ms)
-        return Recorded(row, logs, (), settings, Splitter(nobodys(rule.metric)))
+        links, now_ms, taking = await _links(store, None, router_id), SystemClock().now_ms(), nobodys(rule.metric)
+        newest = Recorded(row, await _upto(log, links, now_ms, within_ms), (), settings, Splitter(taking))
+        if not with_history:
+            return newest, None, 0
+        gives = [RouterPlan(router_id, taking, rule.window_ms)] if router.enabled else []
+        whole = Recorded(row, await _upto(log, links, now_ms), gives, settings, Splitter(taking))
+        return newest, whole, await _end_ms(log, links)
 
     with OwnLoop() as loop:
-        return loop.run(_opened(settings, found))
+        return _reaching(*loop.run(_opened(settings, found)), within_ms)
 
 
 def gathered(project_id: str, asked: Sequence[Asked], settings: Settings, within_ms: int) -> list[Alike]:
     """Which of them, by their numbers, got the same samples, so that one reading does for all. Left out is who shares
-    with none, and what can't be found."""
+    with none, what can't be found, and who has history of before its log."""
 
     async def found(store: Store, log: SampleLog) -> list[Alike]:
         now_ms, ends = SystemClock().now_ms(), dict[str, int]()
@@ -117,6 +140,9 @@ def gathered(project_id: str, asked: Sequence[Asked], settings: Settings, within
             row = await store.get_breaker(project_id, one.breaker_id) if one.breaker_id is not None else None
             if one.breaker_id is None or (row is not None and row.rule.metric == one.metric):
                 links = await _links(store, one.breaker_id, one.router_id)
+                whole, end_ms = await _upto(log, links, now_ms, 0, ends), await _end_ms(log, links)
+                if await may_have_history(log, settings.history, project_id, whole, max(0, end_ms - within_ms)):
+                    continue
                 logs = await _upto(log, links, now_ms, within_ms, ends)
                 logs = [replace(ref, owner="") for ref in logs]
                 by_metric.setdefault(one.metric, []).append(Member(row, tuple(logs), number))
@@ -218,6 +244,15 @@ async def _upto(
             ends[router.router_id] = await log.find(router.log_slot, router.router_id, now_ms)
         found.append(replace(router, until_offset=ends[router.router_id]))
     return await _newest(log, found, within_ms) if within_ms else found
+
+
+async def _end_ms(log: SampleLog, links: Sequence[RouterRef]) -> int:
+    """When the last of the logs' records was received; of none it is now."""
+    now_ms, reader, ends_ms = SystemClock().now_ms(), LogReader(log), list[int]()
+    for router in await _upto(log, links, now_ms):
+        record = await reader.at(router, router.until_offset) if router.until_offset else None
+        ends_ms += [] if record is None else [record.received_ms]
+    return max(ends_ms, default=now_ms)
 
 
 async def _newest(log: SampleLog, routers: Sequence[RouterRef], within_ms: int) -> list[RouterRef]:

@@ -140,7 +140,11 @@ class Operator(ServiceClient):
 
     def refusal(self, status: int, body: Any) -> BreakersError:
         if status == 403 and self.given:
-            return Invalid(f"{self._client.base_url} answers 403: this needs an admin key, and BREAKERS_KEY is another")
+            words = (
+                "unset BREAKERS_KEY to take that of credentials.json, or make one: `breakers keys create --kind admin`"
+            )
+            said = f"{self._client.base_url} answers 403: this needs an admin key, and BREAKERS_KEY is another"
+            return Invalid(f"{said}; {words}")
         return super().refusal(status, body)
 
     def status(self) -> dict[str, Any]:

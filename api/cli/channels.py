@@ -1,9 +1,9 @@
-"""`breakers channels`: who is told of trips and recoveries, for a running service."""
+"""`breakers channels`: who is told of trips and recoveries, for a running service; a stopped one's are disabled."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -11,9 +11,12 @@ from api.cli.breaker_client import DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import one_line_errors
 from api.cli.json_file import read_object
 from api.cli.output import note, put, put_json, put_rows, put_table
-from api.cli.store_access import AsJson
+from api.cli.store_access import BY, AsJson, on_store, settings_of
 from breaker_actors.errors import Invalid
 from breaker_actors.store.rows import ChannelKind
+
+if TYPE_CHECKING:
+    from breaker_actors.store.base import Store
 
 channels = typer.Typer(
     name="channels", no_args_is_help=True, help="Say who is told of trips and recoveries; send them a test."
@@ -155,6 +158,58 @@ def remove(
         for id_ in [str(client.find_channel(name)["id"]) for name in names]:
             client.delete_channel(id_)
             put(f"removed {id_}")
+
+
+@channels.command("disable-all")
+def disable_all(
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Also on a database server, and while a service runs on the data directory.")
+    ] = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Disable every channel of every project in a data directory whose service is stopped, so that a restored copy
+    tells nobody. What waits to be sent on them is cancelled at the next start; `channels edit NAME --enable` takes one
+    back."""
+    with one_line_errors():
+        from api.launch.doctor import running
+
+        settings = settings_of(data_dir)
+        pid = running(settings.data_dir) if settings.database_url is None else None
+        if pid is not None and not yes:
+            raise Invalid(f"a service runs on {settings.data_dir} (pid {pid}): stop it first, or say --yes")
+        if settings.database_url is not None and not yes:
+            raise Invalid("the database of BREAKERS_DATABASE_URL may be a live service's: say --yes if it is a copy")
+    disabled, left = on_store(data_dir, _disabled)
+    for name in left:
+        note(f"breakers: {name} is left as it is: its config can't be read, so nothing is sent on it")
+    if json:
+        put_json({"disabled": disabled, "left": left})
+        return
+    for name in disabled:
+        put(f"disabled {name}")
+    put(
+        f"{len(disabled)} disabled: a service that starts here tells nobody by a channel"
+        if disabled
+        else "none to disable"
+    )
+
+
+async def _disabled(store: Store, now_ms: int) -> tuple[list[str], list[str]]:
+    """Disables every channel; those that were enabled, and those of them whose config can't be read, by project and
+    name."""
+    from msgspec.structs import replace
+
+    disabled, left = list[str](), list[str]()
+    projects = [project for org in await store.list_orgs() for project in await store.list_projects(org.id)]
+    for project in projects:
+        for row in [one for one in await store.list_channels(project.id) if one.enabled]:
+            try:
+                await store.update_channel(project.id, row.id, lambda was: replace(was, enabled=False), now_ms, BY)
+                disabled.append(f"{project.name}/{row.name}")
+            except Invalid:
+                left.append(f"{project.name}/{row.name}")
+    return disabled, left
 
 
 def _line(row: dict[str, Any]) -> tuple[Any, ...]:

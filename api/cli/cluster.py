@@ -15,6 +15,7 @@ import typer
 from api.cli.errors import one_line_errors
 from api.cli.output import note, put, put_json, put_script
 from api.cli.store_access import AsJson, settings_of
+from breaker_actors.errors import Unavailable
 
 if TYPE_CHECKING:
     from api.cli.admin_client import Operator
@@ -100,7 +101,10 @@ def status(
 ) -> None:
     """Show nodes, actors, what they hold, and what is behind."""
     with one_line_errors(), _operator(address, data_dir, insecure_http) as operator:
-        found = operator.status()
+        try:
+            found = operator.status()
+        except Unavailable as error:
+            raise _why(error, address, data_dir) from None
         if json:
             put_json(found)
             return
@@ -110,6 +114,16 @@ def status(
             show(found)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise operator.odd() from None
+
+
+def _why(error: Unavailable, address: str | None, data_dir: Path | None) -> Unavailable:
+    """What to say where nobody listens: a service of the data directory may be on its way up."""
+    from api.launch.doctor import running
+
+    folder = settings_of(data_dir).data_dir
+    pid = running(folder) if address is None and str(error).startswith("nobody listens") else None
+    words = f"the service on {folder} (pid {pid}) does not listen yet: it starts, or it stops; ask again in a moment"
+    return error if pid is None else Unavailable(words)
 
 
 def rebalance(

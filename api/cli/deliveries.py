@@ -78,7 +78,7 @@ def list_deliveries(
 
     rows, names, place = on_store(data_dir, work)
     if not rows:
-        note(f"breakers: no such delivery in {place}")
+        note(f"breakers: no {'' if state is None else f'{state.value} '}delivery in {place}")
     _show(rows, json, names)
 
 

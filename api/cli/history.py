@@ -173,7 +173,7 @@ def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Cou
 
 
 NAMED_MAX = 5
-"""Metrics that a hint names."""
+"""Metrics or routers that a hint names."""
 
 
 def _hints(plan: Manifest, counts: Counts) -> Iterator[str]:
@@ -183,6 +183,10 @@ def _hints(plan: Manifest, counts: Counts) -> Iterator[str]:
     if unheard:
         listen = f"they listen to {_some(list(heard))}" if heard else "there is none"
         yield f"no breaker listens to {_some(unheard)}: such samples have no events; {listen}"
+    if counts.strange:
+        yield f"no router of the project is called {_some(list(counts.strange))}: such rows are rejected"
+    if counts.rows > counts.rejected > counts.rows // 2:
+        yield f"most rows are rejected: {counts.rejected:,} of {counts.rows:,}"
     if counts.reasons.get("invalid_ts_ms") == counts.rows:
         from pipelines.sources.files import COMMAND, time_forms
 

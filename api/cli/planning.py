@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +27,9 @@ from api.cli.store_access import settings_of
 from breaker_actors.errors import Invalid
 from breaker_actors.persistence import check_in_use
 from breaker_actors.settings import Settings
+from pipelines.backtest import BacktestWarning
 from pipelines.frames import to_pandas
-from pipelines.planned import Changed, consequences
+from pipelines.planned import Changed, consequences, without_page
 from pipelines.rules.files import read
 from pipelines.rules.model import RuleSet
 from pipelines.rules.secrets import resolved, resolved_as_far
@@ -148,6 +150,8 @@ def plan(
     if backtest is not None and settings is not None:
         page = None if report is None else Path(report)
         tried = consequences(changed_rules(answer, files), project_id, settings, span_ms(backtest), page)
+        if words := without_page(page, tried):
+            warnings.warn(words, BacktestWarning, stacklevel=2)
 
     def apply(allow_destructive: bool) -> dict[str, Any]:
         with open_client(*where) as client:

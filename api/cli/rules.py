@@ -368,11 +368,14 @@ def _consequences(
     as_json: bool,
 ) -> list[dict[str, Any]]:
     from api.cli.planning import changed_rules
-    from pipelines.planned import consequences
+    from pipelines.planned import consequences, without_page
 
     changed = changed_rules(planned, read)
     log_to_stderr()
     with bars(as_json) as tell:
         told = partial(tell, "rules tried on samples", total=len(changed))
         told(0)
-        return consequences(changed, project_id, settings, span_ms(span), report, told)
+        rows = consequences(changed, project_id, settings, span_ms(span), report, told)
+    if words := without_page(report, rows):
+        note(f"breakers: {words}")
+    return rows

@@ -105,6 +105,9 @@ class Chunk(NamedTuple):
     start: int
 
 
+STRANGE_MAX = 20
+
+
 class Counts(msgspec.Struct):
     """What became of rows: `history` and `live` samples and their span of time, rejected ones by reason, history by
     router, both by metric."""
@@ -117,6 +120,8 @@ class Counts(msgspec.Struct):
     first_ms: int | None = None
     last_ms: int | None = None
     metrics: dict[str, int] = {}
+    strange: dict[str, int] = {}
+    """Rows by the routers they name that there are none of: the first STRANGE_MAX."""
 
     @property
     def rejected(self) -> int:
@@ -129,6 +134,8 @@ class Counts(msgspec.Struct):
         self.reasons = dict(Counter(self.reasons) + Counter(other.reasons))
         self.routers = dict(Counter(self.routers) + Counter(other.routers))
         self.metrics = dict(Counter(self.metrics) + Counter(other.metrics))
+        strange = Counter(self.strange) + Counter(other.strange)
+        self.strange = dict(list(strange.items())[:STRANGE_MAX])
         self.first_ms = min((ms for ms in (self.first_ms, other.first_ms) if ms is not None), default=None)
         self.last_ms = max((ms for ms in (self.last_ms, other.last_ms) if ms is not None), default=None)
 
@@ -141,10 +148,17 @@ class Counts(msgspec.Struct):
             live=len(found.live),
             reasons=_tally(found.rejects["reason"]),
             routers=_tally(found.history["router_id"]),
+            strange=_strange(found.rejects),
             metrics=_tally(pl.concat([found.history["metric"], found.live["metric"]])),
             first_ms=cast(int | None, times.min()),
             last_ms=cast(int | None, times.max()),
         )
+
+
+def _strange(rejects: pl.DataFrame) -> dict[str, int]:
+    """Rows by the names that no router has, of which there may be many."""
+    names = rejects.filter(pl.col("reason") == "invalid_router_id")["router_id"].drop_nulls()
+    return dict(list(_tally(names).items())[:STRANGE_MAX])
 
 
 def _tally(column: pl.Series) -> dict[str, int]:

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from breaker_actors.core.model import BreakerMode, View
 from pipelines.candidates import SIGNS
 from pipelines.rules.model import Declared
-from pipelines.ruletests.cases import Case, Course
+from pipelines.ruletests.cases import Case, Course, course
 from pipelines.ruletests.expectations import Expected, Got, told, wrong_in
 from pipelines.ruletests.playing import Played, play
+
+LOOKS_MAX = 1_000
+"""Instants of a test at which is looked whether its rule came to a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,18 @@ def judged(case: Case, breaker: Declared, course: Course, played: Played, took_s
         again = play(case, [course], mode_of(breaker), looks)[0]
         rows = _rows(lines, moves, again.views)
     return Outcome(case, breaker, rows, tuple(told(played.effects)), passed, took_s)
+
+
+def judgements(one: Outcome) -> int:
+    """At how many instants of a test its rule came to a verdict: of those of samples, of more than LOOKS_MAX evenly
+    chosen ones, and of the end."""
+    case, rule = one.case, one.breaker.rule
+    assert rule is not None
+    at = case.arrivals.of(rule.metric).at
+    times = np.unique(at[(at >= case.start_ms) & (at <= case.until_ms)])
+    looks = sorted({*times[:: len(times) // LOOKS_MAX + 1].tolist(), case.until_ms})
+    played = play(case, [course(case, rule)], mode_of(one.breaker), looks)[0]
+    return sum(view.verdict != "indeterminate" for view in played.views.values())
 
 
 def holds_for(lines: Sequence[Expected], played: Played) -> bool:

@@ -161,6 +161,8 @@ def begin(given: Any, start_ms: int) -> Record | None:
     record = converted({**at_start, **step, **cause, **fields}, Record)
     if record.now_ms != start_ms:
         raise Invalid("now_ms of a record is the start of the test")
+    if max(record.created_ms, record.grid_ms, record.state_since_ms) > start_ms:
+        raise Invalid("the breaker is made, or comes to its state, after the start of the test: until then it is blind")
     return record
 
 

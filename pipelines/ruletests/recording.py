@@ -7,7 +7,8 @@
     made.write("incident.test.yaml")        # and incident.samples.parquet beside it, unless samples are few
 
 The test stands alone: it has the rule as it was in force, how the breaker stood at the beginning, and every sample that
-could count. It is run before it is handed out; one that would not pass is refused, with the reason.
+could count. It is run before it is handed out; one that would not pass is refused, with the reason. Of history the
+moves are those of a backtest.
 """
 
 from __future__ import annotations
@@ -23,21 +24,20 @@ import polars as pl
 from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
-from breaker_actors.store.rows import EventRow
 from pipelines.frames import to_pandas
 from pipelines.recorded import recorded
-from pipelines.ruletests.happened import events_of, move_of
-from pipelines.ruletests.outcome import Outcome
+from pipelines.ruletests.happened import Happened, happened
+from pipelines.ruletests.outcome import Outcome, judgements
 from pipelines.ruletests.run import test
 from pipelines.ruletests.slicing import Slice, cut
 from pipelines.ruletests.times import instant_ms, written
 from pipelines.ruletests.words import lines_of
 from pipelines.ruletests.writing import Part, document
 from pipelines.sources.atomic_files import replacing
-from pipelines.sources.service_log import Recorded
 
 Schema = dict[str, pl.DataType | type[pl.DataType]]
 ROWS_SHOWN = 12
+OF_HISTORY = "of history, which nobody was told of: the moves are those of `breakers backtest --from-service`"
 MOVES: Schema = {
     "breaker": pl.String, "ts_ms": pl.Int64, "ts": pl.Datetime("ms", "UTC"), "prev": pl.String, "curr": pl.String,
     "transition_seq": pl.Int64, "reason": pl.String, "value": pl.Float64, "count": pl.Int64, "hidden_by": pl.String,
@@ -105,20 +105,19 @@ def record(
     made = Recording([])
     for name in [breaker] if breaker is None or isinstance(breaker, str) else list(breaker):
         log = recorded(name, settings, data_dir=data_dir)
-        events = events_of(log, from_ms, to_ms)
-        part = _part(log, cut(log, events, from_ms, to_ms), events, to_ms)
+        found = happened(log, from_ms, to_ms)
+        part = _part(found, cut(found.source, found.events, from_ms, to_ms), to_ms)
         made.parts.append(part)
-        made.remarks += [f"{part.name}: {remark}" for remark in log.remarks]
+        remarks = [*found.source.remarks, *([OF_HISTORY] if found.source.part == "history" else [])]
+        made.remarks += [f"{part.name}: {remark}" for remark in remarks]
     _check(made)
     return made
 
 
-def _part(log: Recorded, found: Slice, events: Sequence[EventRow], to_ms: int) -> Part:
+def _part(of: Happened, found: Slice, to_ms: int) -> Part:
     """A slice with what happened in it. It ends with its last sample, event or other thing."""
-    seq = found.begin.transition_seq if found.begin is not None else 0
-    moves = [
-        move_of(event) for event in reversed(events) if found.start_ms <= event.ts_ms and event.transition_seq > seq
-    ]
+    seq, log = found.begin.transition_seq if found.begin is not None else 0, of.source
+    moves = [move for move in of.moves if found.start_ms <= move.ts_ms and move.transition_seq > seq]
     if not len(found.samples) and not moves:
         raise Invalid(f"{log.row.name}: nothing is in its log from then on; logs are kept for log_retention_ms")
     last = [*found.samples["received_ms"].tail(1).to_list(), *(move.ts_ms for move in moves)]
@@ -127,13 +126,18 @@ def _part(log: Recorded, found: Slice, events: Sequence[EventRow], to_ms: int) -
 
 
 def _check(made: Recording) -> None:
-    """Runs the test. Raises Invalid where it does not pass."""
+    """Runs the test. Raises Invalid where it does not pass, and where it would pass with any rule."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recorded.test.yaml"
         made.write(path)
-        failures = test(path).failures
-    if failures:
-        raise Invalid(_refusal(failures[0], made))
+        done = test(path)
+    if done.failures:
+        raise Invalid(_refusal(done.failures[0], made))
+    for part, outcome in zip(made.parts, done.outcomes, strict=True):
+        if not part.moves and not judgements(outcome):
+            times = f"{written(part.slice.start_ms)} to {written(part.until_ms)}"
+            words = f"0 evaluations from {times}: no window had samples enough for a verdict (min_count"
+            raise Invalid(f"{part.name}: {words} {part.slice.rule.min_count}), so any rule would pass the test")
 
 
 def _refusal(failure: Outcome, made: Recording) -> str:

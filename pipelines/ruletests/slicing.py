@@ -2,7 +2,7 @@
 
 The log is replayed from its beginning up to the slice. Where it does not go back to the breaker's creation, the breaker
 is taken to stand as its last event before the log said: in closed or open no more is to be known, but for a baseline of
-kind delta.
+kind delta. Over history alone it is created with the first sample, as in backtests.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ class _Cutting:
 
     def _ensure_begun(self, at_ms: int) -> None:
         """Where the log does not tell of the creation, the breaker stands as its events tell."""
-        if self._walk.walker is None:
+        if self._walk.walker is None and self.log.part == "history":
+            self._engine.create(at_ms)
+        elif self._walk.walker is None:
             row = self.log.row
             before = [event for event in self.events if event.ts_ms < at_ms]
             self._engine.resume(stood(row.created_ms, before, at_ms), samples_of(pl.DataFrame(schema=_TIMES)))

@@ -8,9 +8,10 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,8 @@ Item = pl.DataFrame | Born | ControlSet | Gap | InForce
 ItemOf = pl.DataFrame | Happening
 """Also of several breakers."""
 
+Part = Literal["all", "history", "log"]
+"""What a source reads of a breaker: its log, what the history store has from before that, or both."""
 ROWS = 1 << 16
 SCHEMA = {
     "ts_ms": pl.Int64,
@@ -91,6 +94,32 @@ class Recorded:
         self._logs, self._taking = logs, taking
         self._splitters = {router.id: Splitter(router.view) for router in routers}
         self._rules: list[InForce] | None = None
+        self.part: Part = "all"
+        self._history_from_ms = 0
+        self._history_to_ms: int | None = None
+
+    def only(self, part: Part, from_ms: int = 0, to_ms: int | None = None) -> Recorded:
+        """The same of a part, and of what history has that was received in [from_ms, to_ms)."""
+        one = copy(self)
+        one.part, one._history_from_ms, one._history_to_ms, one.remarks = part, from_ms, to_ms, []
+        return one
+
+    def begins_ms(self) -> int | None:
+        """When the log begins, and history ends; None: there is nothing in the log."""
+        reading = Reading(self.row.id, self.row.rule.metric, self._taking)
+        with OwnLoop() as loop:
+            log = make_log(self.settings)
+            entries = reading.entries(log, self._logs)
+            try:
+                item = loop.run(next_of(entries))
+            finally:
+                loop.run(entries.aclose())
+                loop.run(log.close())
+        return None if item is None else begin_ms(item)
+
+    def has_history(self, from_ms: int, to_ms: int) -> bool:
+        """Whether the breaker gets samples of history that were received in [from_ms, to_ms)."""
+        return any(len(batch) for batch in self._history(to_ms, from_ms))
 
     def rows(self) -> int | None:
         return None
@@ -110,9 +139,14 @@ class Recorded:
             try:
                 if self._rules is None:
                     self._rules = loop.run(rules_in_force(log, self._logs, [self.row]))[self.row.id]
-                yield reading.follow(self._rules)
+                yield reading.follow(self._rules[:1] if self.part == "history" else self._rules)
                 item = loop.run(next_of(entries))
-                yield from reading.counted(self._history(None if item is None else begin_ms(item)))
+                if self.part != "log":
+                    ends_ms = [self._history_to_ms, None if item is None else begin_ms(item)]
+                    until_ms = min((end_ms for end_ms in ends_ms if end_ms is not None), default=None)
+                    yield from reading.counted(self._history(until_ms, self._history_from_ms))
+                if self.part == "history":
+                    item = None
                 if item is not None and self.row.control is not None and self.row.updated_ms < begin_ms(item):
                     yield ControlSet(begin_ms(item), self.row.control)  # as it has been since before the log begins
                 while item is not None:
@@ -125,16 +159,17 @@ class Recorded:
         self.remarks = reading.remarks()
         self.passed_over = passing.passed_over(reading.asides)
 
-    def _history(self, until_ms: int | None) -> Iterator[pl.DataFrame]:
+    def _history(self, until_ms: int | None, from_ms: int = 0) -> Iterator[pl.DataFrame]:
         """What the breaker gets of what the history store has from before the log begins, each time of receipt an
         arrival."""
         if not self._splitters:
             return
         place = open_place(self.settings.history)
-        names = history.files(place, self.row.project_id, self._splitters, to_ms=until_ms)
+        names = history.files(place, self.row.project_id, self._splitters, from_ms=from_ms, to_ms=until_ms)
         if names:
             of_metric = pl.col("metric") == self.row.rule.metric
-            for number, batch in enumerate(Sorted(history.History(place, names, to_ms=until_ms)).batches(), 1):
+            found = history.History(place, names, from_ms=from_ms, to_ms=until_ms)
+            for number, batch in enumerate(Sorted(found).batches(), 1):
                 mine = self._share(batch.filter(of_metric), number)
                 yield mine.with_columns(record=pl.col("received_ms")).select(*SCHEMA)
 

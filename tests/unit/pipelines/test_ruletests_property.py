@@ -37,6 +37,7 @@ class MadeUp:
     rule: Rule
     samples: Samples
     log: MadeUpLog
+    part: str = "log"
 
     window_samples_max = 1_000_000
 

@@ -17,9 +17,12 @@ from typer.testing import CliRunner
 from api.cli.main import app
 from breaker_actors.errors import Invalid
 from breaker_actors.store.rows import BreakerRow
+from pipelines.backtest import backtest
 from pipelines.recorded import recorded
 from pipelines.ruletests import recording, run
 from pipelines.ruletests.recording import Recording, record
+from pipelines.sources import history_store as history
+from pipelines.sources.object_store import open_place
 from tests.support.cluster import Service, printed, service, until
 from tests.unit.pipelines.test_recorded import RULE, crash, feed, linked, steer
 
@@ -200,3 +203,89 @@ async def test_the_command(tmp_path: Path) -> None:
 def test_nothing_to_record(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="there is no data"):
         record(None, "2026-01-01", data_dir=tmp_path / "none")
+
+
+DAY_MS = 86_400_000
+INCIDENT = {"window_ms": 60_000, "cooldown_ms": 60_000, "eval_interval_ms": 1_000, "threshold": 100}
+
+
+def put_history(s: Service, row: BreakerRow, start_ms: int) -> None:
+    """Two hours of a sample each ten seconds, bad ones in the second half hour."""
+    at = [start_ms + 10_000 * number for number in range(720)]
+    rows = {"ts_ms": at, "received_ms": at, "value": [500.0 if 180 <= n < 360 else 10.0 for n in range(720)]}
+    frame = pl.DataFrame(rows).with_columns(
+        router_id=pl.lit(row.router_ids[0]), metric=pl.lit("latency"), ok=True, count=1
+    )
+    frame = frame.with_columns(trace_id=pl.lit(None, pl.String))
+    place = open_place(s.cluster.settings.history)
+    history.add(place, s.project.id, frame.select(*history.SCHEMA).cast(history.SCHEMA), "run.0")
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["of history alone", "of a breaker with a log"])
+async def test_history_is_recorded_as_backtests_see_it(tmp_path: Path, live: bool) -> None:
+    """A breaker that was made months later: the moves are those of a backtest of the service's samples, the test fails
+    with another threshold, and no part of it comes of the log."""
+    async with service(tmp_path / "data") as s:
+        row = await s.breaker("b", **INCIDENT)
+        if live:
+            await s.send(row.router_ids[0], [1.0, 2.0])
+        start_ms = s.clock.now_ms() - 90 * DAY_MS
+        put_history(s, row, start_ms)
+        log = await asyncio.to_thread(recorded, "b", s.cluster.settings)
+        tried = (await asyncio.to_thread(backtest, log.breaker, log)).transitions
+        assert tried["curr"].to_list()[0] == "open"
+        for from_ms, to_ms in ((start_ms - 1, start_ms + 7_200_000), (start_ms + 2_000_000, start_ms + 3_700_000)):
+            made = await recorded_test(s, row, from_ms, to_ms)
+            expected = tried.filter(pl.col("ts_ms").is_between(from_ms, to_ms))
+            columns = ("ts_ms", "prev", "curr", "transition_seq", "reason", "value", "count")
+            assert len(made.moves)
+            assert made.moves.select(columns).equals(expected.select(columns))
+            assert any("of history, which nobody was told of" in remark for remark in made.remarks)
+            path = tmp_path / "history.test.yaml"
+            made.write(path)
+            assert run.test(path).passed
+            path.write_text(path.read_text().replace("threshold: 100", "threshold: 1000"))
+            assert len(run.test(path).failures) == 1
+
+
+async def test_what_is_partly_history_is_refused(tmp_path: Path) -> None:
+    async with service(tmp_path / "data") as s:
+        row = await s.breaker("b", **INCIDENT)
+        await s.send(row.router_ids[0], [1.0, 2.0])
+        now_ms = s.clock.now_ms()
+        put_history(s, row, now_ms - DAY_MS)
+        with pytest.raises(Invalid, match=r"b: its log begins at .*, samples from before that are history"):
+            await recorded_test(s, row, now_ms - DAY_MS, now_ms + 1_000)
+
+
+async def test_what_came_live_is_recorded_without_history(tmp_path: Path) -> None:
+    """History from before the log leaves what happened live as it is."""
+    async with service(tmp_path / "data") as s:
+        row = await s.breaker("b", **RULE)
+        await feed(s, row, 4)
+        await settled(s, row)
+        put_history(s, row, s.clock.now_ms() - DAY_MS)
+        whole = await assert_every_cut_passes(s, row, tmp_path)
+        assert whole.remarks == []
+
+
+async def test_a_recording_without_an_evaluation_is_refused(tmp_path: Path) -> None:
+    """Any rule would pass it."""
+    async with service(tmp_path / "data") as s:
+        row = await s.breaker("b", **RULE, min_count=1_000)
+        begin_ms = s.clock.now_ms()
+        await s.send(row.router_ids[0], [900.0] * 5)
+        with pytest.raises(Invalid, match=r"b: 0 evaluations from .* \(min_count 1000\), so any rule would pass"):
+            await recorded_test(s, row, begin_ms - 1_000, s.clock.now_ms() + 1_000)
+
+
+def test_a_breaker_that_is_made_after_the_start_is_refused(tmp_path: Path) -> None:
+    """It would judge nothing, and pass."""
+    path = tmp_path / "late.test.yaml"
+    path.write_text(
+        "breakers:\n  b: {metric: m, kind: avg, op: gt, threshold: 1, window_ms: 1000}\n"
+        "tests:\n  - name: n\n    breaker: b\n    start: 2026-02-05T11:30:00Z\n"
+        "    begin: {created_ms: 1795725094257}\n    samples: {m: 5x100}\n    expect: []\n"
+    )
+    with pytest.raises(Invalid, match="after the start of the test"):
+        run.test(path)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from api.cli.channels import Event
-from breaker_actors.store.rows import Alert, ChannelEvent
+from api.cli.main import app
+from api.launch import doctor
+from breaker_actors.persistence import make_store
+from breaker_actors.settings import Settings
+from breaker_actors.store.rows import Alert, ChannelDraft, ChannelEvent
+from tests.support.cluster import service
 from tests.support.receivers import Reply, WebReceiver
 from tests.support.town import Town, refused, town_of
 
@@ -78,3 +86,55 @@ def test_what_can_not_be_made_or_sent(town: Town, receiver: WebReceiver, tmp_pat
     receiver.usual = Reply(status=404)
     refused(town.run("channels", "test", "deaf"), "404")
     town.run("channels", "remove", id_)
+
+
+async def _backup(folder: Path) -> None:
+    """The data of a service with two channels, one of them disabled."""
+    async with service(folder) as s:
+        for name, enabled in (("hook", True), ("off", False)):
+            draft = ChannelDraft(
+                name=name, channel="webhook", config={"url": "http://127.0.0.1:9/"}, enabled=enabled, events=("trip",)
+            )
+            await s.store.create_channel(s.project.id, draft, s.clock.now_ms())
+
+
+async def _after(folder: Path) -> tuple[list[bool], str]:
+    """Which channels are enabled, and who is named by the newest entry of the audit log."""
+    store = make_store(Settings(data_dir=folder))
+    await store.open()
+    try:
+        (org,) = await store.list_orgs()
+        (project,) = await store.list_projects(org.id)
+        found = [row.enabled for row in await store.list_channels(project.id)]
+        with sqlite3.connect(folder / "breakers.sqlite") as connection:
+            (by,) = connection.execute("SELECT who FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+        connection.close()
+        return found, str(by)
+    finally:
+        await store.close()
+
+
+def test_all_channels_of_a_copy_are_disabled_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy beside the live service tells nobody; the data of a service that runs is left alone unless --yes is
+    said."""
+    folder = tmp_path / "copy"
+    asyncio.run(_backup(folder))
+    monkeypatch.delenv("BREAKERS_DATABASE_URL", raising=False)
+
+    def disable(*more: str) -> Result:
+        return CliRunner().invoke(app, ["channels", "disable-all", "--data-dir", str(folder), *more])
+
+    monkeypatch.setattr(doctor, "running", lambda data_dir: 4711)
+    refusal = disable()
+    assert (refusal.exit_code, asyncio.run(_after(folder))[0]) == (2, [True, False])
+    assert "(pid 4711): stop it first, or say --yes" in refusal.stderr
+    monkeypatch.setattr(doctor, "running", lambda data_dir: None)
+    done = disable()
+    assert done.exit_code == 0, done.output
+    first, last = done.stdout.splitlines()
+    assert first.endswith("/hook")
+    assert last == "1 disabled: a service that starts here tells nobody by a channel"
+    assert asyncio.run(_after(folder)) == ([False, False], "command line")
+    assert json.loads(disable("--json").stdout) == {"disabled": [], "left": []}
+    monkeypatch.setenv("BREAKERS_DATABASE_URL", "postgresql://127.0.0.1:9/none")
+    assert "may be a live service's" in disable().stderr

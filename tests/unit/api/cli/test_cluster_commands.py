@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,10 +24,12 @@ import trustme
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from api.cli import admin_client
 from api.cli import cluster as cli_cluster
 from api.cli.admin_client import Operator, trusted_at
 from api.cli.main import app
 from api.cli.status_table import show
+from api.launch import doctor
 from api.launch import ray_token as raytoken
 
 ACTOR: dict[str, Any] = {
@@ -238,7 +241,20 @@ def test_a_key_that_is_no_admin_key_is_named(
     monkeypatch.setenv("BREAKERS_KEY", "user")
     result = runner.invoke(app, ["status", "--data-dir", str(tmp_path)])
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
-    assert "needs an admin key, and BREAKERS_KEY is another" in result.stderr
+    assert "needs an admin key, and BREAKERS_KEY is another; unset BREAKERS_KEY to take that of" in result.stderr
+
+
+def test_a_service_on_its_way_up_is_told_from_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BREAKERS_URL", raising=False)
+    monkeypatch.delenv("BREAKERS_KEY", raising=False)
+    tmp_path.chmod(0o700)
+    known = {"base_url": "http://127.0.0.1:1", "admin_key": "a"}
+    monkeypatch.setattr(admin_client, "read_or_ask", lambda settings, given: SimpleNamespace(**known))
+    for pid, words in ((None, "nobody listens at http://127.0.0.1:1"), (4711, "(pid 4711) does not listen yet")):
+        monkeypatch.setattr(doctor, "running", lambda data_dir, pid=pid: pid)
+        result = runner.invoke(app, ["status", "--data-dir", str(tmp_path)])
+        assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+        assert words in result.stderr
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_the_project_of_the_environment_counts(shop: dict[str, Any], monkeypatch
     assert (empty.exit_code, empty.stdout) == (0, "")
     assert f"no dead delivery in {words(shop)}" in empty.stderr
     none = breakers(folder, "deliveries", "list", "--state", "dead")
-    assert (none.exit_code, none.stderr) == (0, f"breakers: no such delivery in {words(shop)}\n")
+    assert (none.exit_code, none.stderr) == (0, f"breakers: no dead delivery in {words(shop)}\n")
 
 
 def words(shop: dict[str, Any]) -> str:

@@ -67,7 +67,10 @@ def run(shop: dict[str, Any], command: str, *arguments: str) -> Any:
 def test_a_dry_run_without_a_usable_row_fails(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
     samples.with_columns(router_id=pl.lit("main")).write_parquet(tmp_path / "s.parquet")
     result = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run", "--json")
-    assert (result.exit_code, result.stderr) == (1, "breakers: no row could be used\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "breakers: no router of the project is called main: such rows are rejected\nbreakers: no row could be used\n",
+    )
     assert json.loads(result.stdout)["rejected"] == 4
 
 
@@ -122,6 +125,19 @@ def test_names_of_routers(shop: dict[str, Any], samples: pl.DataFrame, tmp_path:
     samples.with_columns(router_id=pl.lit(name)).write_parquet(tmp_path / "s.parquet")
     found = json.loads(run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run", "--json").stdout)
     assert (found["history"], found["reasons"]) == (3, {"invalid_value": 1})
+
+
+def test_routers_that_there_are_none_of_are_named(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """And it is told loudly where most rows are rejected."""
+    name = asyncio.run(router_name(shop))
+    parts = [samples.with_columns(router_id=pl.lit(router)) for router in (name, "search", "mail")]
+    pl.concat(parts).write_parquet(tmp_path / "s.parquet")
+    result = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines() == [
+        "breakers: no router of the project is called mail, search: such rows are rejected",
+        "breakers: most rows are rejected: 9 of 12",
+    ]
 
 
 async def router_name(shop: dict[str, Any]) -> str:
