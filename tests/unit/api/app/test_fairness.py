@@ -11,7 +11,8 @@ import pytest
 
 from api.admission.intake import SMALL_S
 from api.admission.shares import keyless
-from api.context import payloads
+from api.context import payloads, previewing
+from api.context.receiving import SLICE
 from api.context.replica import EXTENSION
 from api.middleware import waste
 from api.middleware.waste import BURST_S, REQUEST_BYTES, Waste
@@ -169,3 +170,25 @@ async def test_small_bodies_that_are_slow_to_read_do_not_share_a_round_of_the_lo
     assert len(rounds) == 8
     # the end of one round of the loop and the beginning of the next may fall between two looks
     assert max(rounds.count(n) for n in set(rounds)) <= 2
+
+
+async def test_series_are_previewed_in_slices_one_request_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, now, resolve = list[int](), 0, previewing.resolve_all
+
+    def counted(*given: Any) -> Any:
+        for outcome in resolve(*given):
+            rounds.append(now)
+            yield outcome
+
+    monkeypatch.setattr(previewing, "resolve_all", counted)
+    body = {"series": [{"name": f"m{n}", "type": "gauge"} for n in range(30)]}
+    calls = [asyncio.create_task(world.call("POST", "mappings:preview", "user", json=body)) for _ in range(6)]
+    while not all(call.done() for call in calls):
+        await asyncio.sleep(0)
+        now += 1
+    assert [call.result().status_code for call in calls] == [200] * 6
+    assert len(rounds) == 180
+    # the first slices cost no turn, and come when their requests do
+    assert max(rounds[60:].count(n) for n in set(rounds[60:])) <= 2 * SLICE
