@@ -19,7 +19,7 @@ from werkzeug.exceptions import RequestTimeout
 from api.admission.outgoing import Outlet
 from api.admission.pace import GRACE_S, credited
 from api.admission.room import PATIENCE_S, Need, Room
-from api.admission.shares import Holder, Holders, Shares
+from api.admission.shares import Holder, Holders, Shares, owner
 from breaker_actors.clock import Clock
 from breaker_actors.errors import PayloadTooLarge
 
@@ -32,8 +32,9 @@ PACE_BYTES = 1 << 16
 
 
 class Turns:
-    """One at a time, callers in turn and each caller's own in order: one piece of work in one round of the loop, so
-    that what takes no turn waits for one piece at most each time it comes to the loop. A `Turn` asks for them.
+    """One at a time, organisations in turn, within one its callers, and each caller's own in order: one piece of work
+    in one round of the loop, so that what takes no turn waits for one piece at most each time it comes to the loop. A
+    `Turn` asks for them.
 
     `monotonic`, `round_s`: pieces of which nobody waits may share a round until they have taken so long together."""
 
@@ -44,7 +45,7 @@ class Turns:
         monotonic: Callable[[], float] = lambda: 0.0,
         round_s: float = 0.0,
     ) -> None:
-        self._waiting: dict[Holder, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[Holder, dict[Holder, deque[asyncio.Future[None]]]] = {}
         self._places = Shares(what, waiting_max)
         self._busy = self._sharing = False
         self._monotonic, self._round_s = monotonic, round_s
@@ -71,13 +72,14 @@ class Turns:
     def leave(self, holders: Holders) -> None:
         self._places.give_back(holders)
 
-    async def take(self, caller: Holder, has_one: bool) -> None:
-        """Returns when it is the caller's turn. `has_one`: it ends with the call, but nobody may have waited for it."""
+    async def take(self, holders: Holders, has_one: bool) -> None:
+        """Returns when it is the turn of the first of these. `has_one`: it ends with the call, but nobody may
+        have waited for it."""
         if not has_one and not self._busy:
             self._busy, self._begun_s = True, self._monotonic()
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(caller, deque()).append(place)
+        self._waiting.setdefault(owner(holders), {}).setdefault(holders[0], deque()).append(place)
         if has_one:
             self.pass_on()
         try:
@@ -90,13 +92,16 @@ class Turns:
             raise
 
     def pass_on(self) -> None:
-        """The next turn is that of the caller who has waited longest for one."""
+        """The next turn is that of the organisation, and in it of the caller, who has waited longest for one."""
         while self._waiting:
-            caller, places = next(iter(self._waiting.items()))
+            org, callers = next(iter(self._waiting.items()))
+            caller, places = next(iter(callers.items()))
             place = places.popleft()
-            del self._waiting[caller]
+            del self._waiting[org], callers[caller]
             if places:
-                self._waiting[caller] = places  # behind the others
+                callers[caller] = places  # behind the others
+            if callers:
+                self._waiting[org] = callers
             if not place.done():
                 place.set_result(None)
                 return
@@ -142,7 +147,7 @@ class Turn:
             self._turns.enter(self._holders, self._sure)
             self._has_place = True
         was_held, self.is_held = self.is_held, False
-        await self._turns.take(self._holders[0], was_held)
+        await self._turns.take(self._holders, was_held)
         self.is_held = True
 
     async def __aexit__(self, *_: object) -> None:
