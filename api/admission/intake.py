@@ -19,24 +19,37 @@ from werkzeug.exceptions import RequestTimeout
 from api.admission.outgoing import Outlet
 from api.admission.pace import GRACE_S, credited
 from api.admission.room import PATIENCE_S, Need, Room
-from api.admission.shares import Holder, Holders, Shares
+from api.admission.shares import Holder, Holders, Shares, owner
 from breaker_actors.clock import Clock
 from breaker_actors.errors import PayloadTooLarge
 
 REQUESTS_MAX = 4_000
 WAITING_MAX = 1_024
+SMALL_S = 0.002
+"""Small bodies are read one after the other in one round of the loop until they have taken so long together."""
 PACE_BYTES = 1 << 16
 """So much of a body has to arrive within BREAKERS_BODY_TIMEOUT_MS each time, or the rest of it."""
 
 
 class Turns:
-    """One at a time, callers in turn and each caller's own in order: one piece of work in one round of the loop, so
-    that what takes no turn waits for one piece at most each time it comes to the loop. A `Turn` asks for them."""
+    """One at a time, organisations in turn, within one its callers, and each caller's own in order: one piece of work
+    in one round of the loop, so that what takes no turn waits for one piece at most each time it comes to the loop. A
+    `Turn` asks for them.
 
-    def __init__(self, waiting_max: int = WAITING_MAX, what: str = "bodies waiting to be read") -> None:
-        self._waiting: dict[Holder, deque[asyncio.Future[None]]] = {}
+    `monotonic`, `round_s`: pieces of which nobody waits may share a round until they have taken so long together."""
+
+    def __init__(
+        self,
+        waiting_max: int = WAITING_MAX,
+        what: str = "bodies waiting to be read",
+        monotonic: Callable[[], float] = lambda: 0.0,
+        round_s: float = 0.0,
+    ) -> None:
+        self._waiting: dict[Holder, dict[Holder, deque[asyncio.Future[None]]]] = {}
         self._places = Shares(what, waiting_max)
-        self._busy = False
+        self._busy = self._sharing = False
+        self._monotonic, self._round_s = monotonic, round_s
+        self._begun_s = self._spent_s = 0.0
 
     @property
     def refused(self) -> int:
@@ -59,35 +72,59 @@ class Turns:
     def leave(self, holders: Holders) -> None:
         self._places.give_back(holders)
 
-    async def take(self, caller: Holder, has_one: bool) -> None:
-        """Returns when it is the caller's turn. `has_one`: it ends with the call, but nobody may have waited for it."""
+    async def take(self, holders: Holders, has_one: bool) -> None:
+        """Returns when it is the turn of the first of these. `has_one`: it ends with the call, but nobody may
+        have waited for it."""
         if not has_one and not self._busy:
-            self._busy = True
+            self._busy, self._begun_s = True, self._monotonic()
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(caller, deque()).append(place)
+        self._waiting.setdefault(owner(holders), {}).setdefault(holders[0], deque()).append(place)
         if has_one:
             self.pass_on()
         try:
             # what is there already is no reason to wait, but others are served between two pieces of work
             await (asyncio.sleep(0) if place.done() else place)
+            self._begun_s = self._monotonic()
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
                 self.pass_on()  # the turn had come already
             raise
 
     def pass_on(self) -> None:
-        """The next turn is that of the caller who has waited longest for one."""
+        """The next turn is that of the organisation, and in it of the caller, who has waited longest for one."""
         while self._waiting:
-            caller, places = next(iter(self._waiting.items()))
+            org, callers = next(iter(self._waiting.items()))
+            caller, places = next(iter(callers.items()))
             place = places.popleft()
-            del self._waiting[caller]
+            del self._waiting[org], callers[caller]
             if places:
-                self._waiting[caller] = places  # behind the others
+                callers[caller] = places  # behind the others
+            if callers:
+                self._waiting[org] = callers
             if not place.done():
                 place.set_result(None)
                 return
+        self._spent_s += self._monotonic() - self._begun_s
+        loop = asyncio.get_running_loop()
+        if self._spent_s >= self._round_s:
+            loop.call_soon(self._rest)
+            return
         self._busy = False
+        if not self._sharing:
+            self._sharing = True
+            loop.call_soon(self._next_round)
+
+    def _rest(self) -> None:
+        """The turn was held in the last round of the loop; who came in it has waited until now."""
+        self._spent_s = 0.0
+        if self._waiting:
+            self.pass_on()
+        else:
+            self._busy = False
+
+    def _next_round(self) -> None:
+        self._sharing, self._spent_s = False, 0.0
 
 
 class Turn:
@@ -110,7 +147,7 @@ class Turn:
             self._turns.enter(self._holders, self._sure)
             self._has_place = True
         was_held, self.is_held = self.is_held, False
-        await self._turns.take(self._holders[0], was_held)
+        await self._turns.take(self._holders, was_held)
         self.is_held = True
 
     async def __aexit__(self, *_: object) -> None:
@@ -129,6 +166,7 @@ class Intake:
         self.bytes = Shares("bytes of bodies", max(bytes_max, body_bytes_max), body_bytes_max)
         self.turns = Turns()
         self.decodes = Turns(what="bodies waiting to be decoded")
+        self.small = Turns(REQUESTS_MAX, "small bodies waiting to be read", clock.monotonic, SMALL_S)
         self.comparisons = Turns(what="comparisons of rules that wait")
         self.outlet = Outlet(clock.monotonic, bytes_max)
         self.room = Room(clock.monotonic)
@@ -142,7 +180,7 @@ class Intake:
         counted = (
             self.requests.refused,
             self.bytes.refused,
-            self.turns.refused + self.decodes.refused + self.comparisons.refused,
+            sum(turns.refused for turns in (self.turns, self.small, self.decodes, self.comparisons)),
             self.given_up,
             self.room.evicted,
         )

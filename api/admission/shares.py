@@ -38,6 +38,8 @@ SIXTEENTHS = {
     "organisation": 4,
 }
 """What a holder of a kind may hold, in sixteenths of the whole."""
+ORGANISATIONS = {"organisation", "signers"}
+"""Kinds that are an organisation's own."""
 UNPROVEN = {"asking", "keyless"}
 """Kinds with one holder for all callers."""
 
@@ -70,6 +72,11 @@ def keyed(key: KeyRow) -> Holders:
     if key.kind == "user":
         return ("key", key.id), limited, holders
     return ("key", key.id), ("project keys", key.org_id), limited, holders
+
+
+def owner(holders: Holders) -> Holder:
+    """Who takes turns with others: the organisation, however many keys it has; of what is not proven the caller."""
+    return holders[-1] if holders[-1][0] in ORGANISATIONS else holders[0]
 
 
 class Shares:

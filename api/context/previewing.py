@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from api.admission.intake import Turn
+from api.context.current import callers
 from api.context.payloads import previewed_payload
 from api.context.receiving import SLICE, points_in, taken_by
 from api.context.replica import replica
@@ -26,13 +27,14 @@ class PayloadPreview(NamedTuple):
 
 
 async def preview(project_id: str, series: Sequence[Series]) -> tuple[list[Outcome], Mapping[str, str]]:
-    """What becomes of series, in their order and in slices between which others have their turn; and the names of the
-    project's routers, by id."""
+    """What becomes of series, in their order and in slices, each in its caller's turn; and the names of the project's
+    routers, by id."""
     plan, outcomes = await replica().plans.get(project_id), list[Outcome]()
-    for outcome in resolve_all(series, plan.mappings, plan.routers):
-        outcomes.append(outcome)
-        if len(outcomes) % SLICE == 0:
-            await asyncio.sleep(0)
+    async with Turn(replica().intake.turns, callers()) as turn:
+        for outcome in resolve_all(series, plan.mappings, plan.routers):
+            outcomes.append(outcome)
+            if len(outcomes) % SLICE == 0:
+                await turn.next()
     return outcomes, dict(plan.routers.names)
 
 

@@ -74,14 +74,15 @@ async def _take(project: ProjectRow, asks_signature: bool) -> samples.Validated:
 
 async def _decode(raw: bytes) -> tuple[samples.Request, bytes]:
     """The samples of a body, and its plain bytes. A body of more than HEAVY_BYTES waits for its caller's turn, and
-    others are served between its steps."""
+    others are served between its steps; smaller ones wait only while many that are slow to read come together."""
     parts = replica()
     body = inflate.Inflation(raw, request.headers.get("Content-Encoding"), parts.settings.max_inflated_bytes)
     try:
         body.step(HEAVY_BYTES)
         if body.done and len(body.plain) <= HEAVY_BYTES:
             plain = bytes(body.plain)
-            return samples.Request(plain), plain
+            async with parts.intake.small.turn(callers()):
+                return samples.Request(plain), plain
         async with parts.intake.turns.turn(callers()):
             while not body.done:
                 await asyncio.sleep(0)

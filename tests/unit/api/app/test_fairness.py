@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+from api.admission.intake import SMALL_S
 from api.admission.shares import keyless
+from api.context import payloads, previewing
+from api.context.receiving import SLICE
 from api.context.replica import EXTENSION
 from api.middleware import waste
 from api.middleware.waste import BURST_S, REQUEST_BYTES, Waste
+from api.protocols import remote_write1
 from api.routes.ingest_steps import HEAVY_BYTES
 from api.wire import samples
 from breaker_actors.settings import Settings
+from tests.support.remote_write import Sent, body1
+from tests.support.senders import sender_of
 from tests.support.web_world import World, error_of
 
 RATE = 30_000
@@ -130,3 +136,60 @@ async def test_bodies_that_are_heavy_to_read_take_turns(world: World) -> None:
         await asyncio.wait([large], timeout=0.1)
         assert not large.done()
     assert (await large).status_code == 202
+
+
+@pytest.mark.parametrize("protocol", ["json", "remote_write"])
+async def test_small_bodies_that_are_slow_to_read_do_not_share_a_round_of_the_loop(
+    world: World, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """Each may take some milliseconds, and hundreds may come at once."""
+    rounds, now = list[int](), 0
+    of, name = (samples, "Request") if protocol == "json" else (remote_write1, "decode")
+    read = getattr(of, name)
+
+    def slow(*given: Any) -> Any:
+        rounds.append(now)
+        world.clock.seconds += 2 * SMALL_S
+        return read(*given)
+
+    monkeypatch.setattr(of, name, slow)
+    monkeypatch.setitem(payloads._REMOTE_WRITE, payloads.V1, slow)
+    sender = await sender_of(world)
+    small = body1(Sent(labels={"__name__": "up"}, value=1.0))
+
+    async def send() -> int:
+        if protocol == "json":
+            return int((await world.call("POST", "ingest", None, data=b"[]")).status_code)
+        return int((await sender.remote_write(small, v1=True)).status_code)
+
+    calls = [asyncio.create_task(send()) for _ in range(8)]
+    while not all(call.done() for call in calls):
+        await asyncio.sleep(0)
+        now += 1
+    assert {call.result() for call in calls} == {202 if protocol == "json" else 204}
+    assert len(rounds) == 8
+    # the end of one round of the loop and the beginning of the next may fall between two looks
+    assert max(rounds.count(n) for n in set(rounds)) <= 2
+
+
+async def test_series_are_previewed_in_slices_one_request_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, now, resolve = list[int](), 0, previewing.resolve_all
+
+    def counted(*given: Any) -> Any:
+        for number, outcome in enumerate(resolve(*given)):
+            if number >= SLICE:  # the first slice costs no turn
+                rounds.append(now)
+            yield outcome
+
+    monkeypatch.setattr(previewing, "resolve_all", counted)
+    body = {"series": [{"name": f"m{n}", "type": "gauge"} for n in range(30)]}
+    calls = [asyncio.create_task(world.call("POST", "mappings:preview", "user", json=body)) for _ in range(6)]
+    while not all(call.done() for call in calls):
+        await asyncio.sleep(0)
+        now += 1
+    assert [call.result().status_code for call in calls] == [200] * 6
+    assert len(rounds) == 6 * (30 - SLICE)
+    # the end of one round of the loop and the beginning of the next may fall between two looks
+    assert max(rounds.count(n) for n in set(rounds)) <= 2 * SLICE

@@ -119,6 +119,54 @@ async def test_turns_go_round_the_callers_and_waiting_is_bounded() -> None:
     await work("b", 2)
 
 
+async def test_many_keys_of_an_organisation_have_the_turns_of_one() -> None:
+    turns, order = Turns(128), list[str]()
+    go = asyncio.Event()
+
+    async def work(name: str, org: str) -> None:
+        async with turns.turn(keyed(key(name, org))):
+            await go.wait()
+            order.append(name)
+
+    names = [("a1", "a"), ("a2", "a"), ("a3", "a"), ("a4", "a"), ("b1", "b"), ("b2", "b")]
+    tasks = [asyncio.create_task(work(*one)) for one in names]
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(*tasks)
+    assert order == ["a1", "a2", "b1", "a3", "b2", "a4"]
+
+
+async def test_pieces_share_a_round_of_the_loop_until_its_time_is_over() -> None:
+    """Nobody else has the turn while one holds it through several rounds."""
+    clock, order = FakeClock(), list[str]()
+    turns = Turns(128, "pieces", clock.monotonic, round_s=2.0)
+    go = asyncio.Event()
+
+    async def work(name: str, seconds: float) -> None:
+        async with turns.turn(keyless("10.0.0.1", name)):
+            order.append(name)
+            clock.seconds += seconds
+
+    async def hold() -> None:
+        async with turns.turn(keyless("10.0.0.1", "held")):
+            order.append("held")
+            await go.wait()
+
+    tasks = [asyncio.create_task(work(name, 1.0)) for name in "abcd"]
+    await asyncio.sleep(0)
+    assert order == ["a", "b"]
+    await asyncio.gather(*tasks)
+    assert order == ["a", "b", "c", "d"]
+    tasks = [asyncio.create_task(work("e", 1.0)), asyncio.create_task(hold()), asyncio.create_task(work("f", 1.0))]
+    await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert order[4:] == ["e", "held"]
+    go.set()
+    await asyncio.gather(*tasks)
+    assert order[6:] == ["f"]
+
+
 class Pipe:
     """What a client sends: pieces as they are put in."""
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from api.admission.inflate import Inflation
+from api.admission.shares import keyless
+from api.context.receiving import LIGHT_BYTES
 from api.context.replica import EXTENSION
 from api.protocols.bounds import ENTRIES_MAX, LABELS_MAX
 from api.protocols.memory import Memory
@@ -223,3 +226,26 @@ async def test_a_bystander_is_served_beside_heavy_requests(world: World) -> None
     await attacks
     print(f"median {sorted(waits)[len(waits) // 2] * 1e3:.1f} ms, longest {max(waits) * 1e3:.0f} ms of {len(waits)}")
     assert len(waits) >= 20
+
+
+async def test_bodies_wait_as_they_were_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that wait to be decoded none is inflated yet, and then one at a time is."""
+    sender, inflating, most, step = await sender_of(world), set[int](), 0, Inflation.step
+
+    def counted(body: Inflation, *given: int) -> None:
+        nonlocal most
+        inflating.add(id(body))
+        most = max(most, len(inflating))
+        step(body, *given)
+        if body.done:
+            inflating.discard(id(body))
+
+    monkeypatch.setattr(Inflation, "step", counted)
+    unknown = random.Random(1).randbytes(2 * LIGHT_BYTES) + bytes(MIB // 2)
+    plain = b"\x7a" + encode_varint(len(unknown)) + unknown
+    async with world.app.extensions[EXTENSION].intake.decodes.turn(keyless("10.0.0.9", "another")):
+        calls = [asyncio.create_task(to_otlp(sender, plain, zipped=True)) for _ in range(6)]
+        await asyncio.wait(calls, timeout=0.2)
+        assert most == 0
+    assert await asyncio.gather(*calls) == [200] * 6
+    assert most == 1
