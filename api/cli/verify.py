@@ -88,7 +88,8 @@ def _show(report: Report) -> None:
         by_kind = Counter(fault.kind for fault in report.faults)
         for more in report.more:
             by_kind[more.kind] += more.count
-        note(f"{counted(by_kind.total(), 'fault')}: {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items()))}")
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(by_kind.items()))
+        note(f"{counted(by_kind.total(), 'fault')}: {kinds}")
     else:
         put("nothing is wrong")
 

@@ -244,7 +244,7 @@ def test_the_git_walk(beside: Path, live: LiveService) -> None:
     done = shell("set -e\n" + change, beside)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "    threshold: 0.9 -> 0.2" in done.stdout
-    assert re.search(r"backtest checkout-errors: tripped 0 -> 1 times, first .*, open .*, 15 samples", done.stdout)
+    assert re.search(r"backtest checkout-errors: tripped 0 -> 1 time, first .*, open .*, 15 samples", done.stdout)
     assert "<html" in (beside / "deploy" / "plan.html").read_text()[:500].lower()
     done = shell("set -e\n" + by_hand, beside)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -45,9 +45,11 @@ class Door:
 
     def __init__(self, *words: int | Exception) -> None:
         self._words, self.samples = list(words), list[dict[str, Any]]()
-        cred = {"project_id": "p1", "ingest_secret": SECRET}
+        cred = {"project_id": "p1", "project_key": "k", "ingest_secret": SECRET}
         http = httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://door")
-        self.reports = importlib.import_module("gate").Reports(cred, http)
+        gate = importlib.import_module("gate")
+        self.reports = gate.Reports(gate.Project(cred, http))
+        self.reports.router_id = "r1"
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         word = self._words.pop(0) if self._words else 202
@@ -120,7 +122,7 @@ async def test_a_gate_passes_reports_and_refuses(service: Service) -> None:
 
     @asynccontextmanager
     async def gates(breaker: str) -> AsyncIterator[Any]:
-        yield gate.Gate(client, door.reports, breaker, "r1")
+        yield gate.Gate(client, door.reports, (breaker,))
 
     async with service(backend, gates) as ask:
         assert await ask("shoes") == (200, "found shoes", None)
@@ -140,7 +142,7 @@ async def test_a_gate_passes_reports_and_refuses(service: Service) -> None:
 
 async def test_a_call_that_was_given_up_is_no_failure() -> None:
     door = Door()
-    gate = importlib.import_module("gate").Gate(Client(), door.reports, "search", "r1")
+    gate = importlib.import_module("gate").Gate(Client(), door.reports, ("search",))
     begun = asyncio.Event()
 
     async def call() -> None:

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from breaker_actors.errors import Invalid
 from breaker_actors.store import tables as t
 from breaker_actors.store.quotas import ROW_BYTES, SHORTENED, add, shares, used
-from breaker_actors.store.rows import EVERY_ENTRY, AuditFilter, AuditRow, BreakerRow
+from breaker_actors.store.rows import EVERY_ENTRY, SYSTEM, AuditFilter, AuditRow, BreakerRow
 from breaker_actors.store.section import DAY_MS, IDS, StorePart, bump, by_ids
 from breaker_actors.telemetry.after_commit import after_commit
 from breaker_actors.text.redaction import mask
@@ -265,6 +265,8 @@ def repeated_name(action: str, target_id: str | ColumnElement[str]) -> Any:
 
 def _name_of(c: Connection, by: str) -> str | None:
     """What the key is called that made a change; None where it is gone with the change, or no key made it."""
+    if by == SYSTEM:
+        return None
     row = c.execute(select(t.api_keys.c.name, t.api_keys.c.key_prefix).where(t.api_keys.c.id == by)).first()
     return None if row is None else row.name or row.key_prefix
 

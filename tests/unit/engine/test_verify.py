@@ -584,4 +584,4 @@ def test_what_is_only_counted_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     _show(Report([Fault("event", "b", "words", "p-1")], more))
     shown = capsys.readouterr()
     assert "and 1,234 more of kind event of project p-1\nand 5 more of kind file\n" in shown.out
-    assert "1240 faults: 1235 event, 5 file" in shown.err
+    assert "1,240 faults: 1,235 event, 5 file" in shown.err

@@ -99,11 +99,11 @@ async def test_of_a_request_that_was_stored_in_part_the_rest_is_stored(
     async with running(tmp_path) as r:
         ingest, refused = ActorGateway._ingest_one, [r.routers[1]] * 2
 
-        async def failing(gateway: ActorGateway, part: Part) -> AppendResult:
+        async def failing(gateway: ActorGateway, project_id: str, part: Part) -> AppendResult:
             if part.router_id in refused:
                 refused.remove(part.router_id)
                 return AppendResult("failed")
-            return await ingest(gateway, part)
+            return await ingest(gateway, project_id, part)
 
         monkeypatch.setattr(ActorGateway, "_ingest_one", failing)
         body = body2(*gauges(r.routers, r.s.clock.now_ms(), 2))
