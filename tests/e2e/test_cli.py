@@ -151,7 +151,7 @@ def test_start_use_stop_and_start_again(start: Start, tmp_path: Path) -> None:
     assert serve.left() == {}
     assert not folder.exists()
     unsigned, stopping = serve.err
-    assert "take unsigned samples" in unsigned
+    assert "takes unsigned samples" in unsigned
     assert stopping == "stopping: SIGINT\n"
 
     again = start(data_dir, "--port", "0")

@@ -202,7 +202,8 @@ def test_what_an_operator_does(service: LiveService, chromium: Callable[..., Any
         page.click("button[data-preview]")
         page.locator("#preview", has_text="2").wait_for()
         page.click("button.main:has-text('Make the mute')")
-        wait_for(lambda: service.user.get(f"{service.project_path}/mutes").json()["mutes"])
+        page.wait_for_url(lambda url: "said=made" in url)
+        assert service.user.get(f"{service.project_path}/mutes").json()["mutes"]
 
         assert ann.complaints == []
         assert ann.asked == {ann.origin.removeprefix("http://")}
