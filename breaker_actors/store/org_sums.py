@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlalchemy import BigInteger, Connection, bindparam, cast, func, select
 
@@ -25,7 +25,7 @@ _OF_ONE = select(_SUM).where(_S.of_id.in_(select(_P.id).where(_SAME)), _S.what =
 """By the projects of an organisation, not by all that have such a sum."""
 _OWN = select(_S.used).where(_S.of_id == bindparam("of"), _S.what == bindparam("which"))
 _BOTH = select(func.coalesce(_OWN.scalar_subquery(), 0), _OF_ONE.scalar_subquery())
-_OF_ALL = select(_SUM).where(_S.what == bindparam("which"))
+_OF_ALL = select(_S.what, _SUM).where(_S.what.in_(bindparam("which", expanding=True))).group_by(_S.what)
 _BEYOND = (
     select(_W.org_id, _SUM)
     .select_from(_OWNED)
@@ -55,13 +55,14 @@ def own_and_owners(c: Connection, project_id: str, what: str) -> tuple[int, int]
     return max(0, own), int(together)
 
 
-def organisations_beyond(c: Connection, what: str, most: int, limit: int) -> Sequence[tuple[str, int]]:
-    """The organisations whose projects keep more than so much, the largest first. Where all together keep no more
-    nothing else is looked at."""
-    if int(c.execute(_OF_ALL, {"which": what}).scalar_one()) <= most:
-        return []
-    found = c.execute(_BEYOND.limit(limit), {"which": what, "most": most})
-    return [(org_id, int(used)) for org_id, used in found]
+def organisations_beyond(c: Connection, most: Mapping[str, int], limit: int) -> Iterator[tuple[str, str, int]]:
+    """The organisations whose projects keep more than `most` of something: what, whose, and how much, the largest first
+    of each. Of what all together keep no more of nothing else is looked at."""
+    together = {what: int(used) for what, used in c.execute(_OF_ALL, {"which": list(most)})}
+    for what, bound in most.items():
+        if together.get(what, 0) > bound:
+            for org_id, used in c.execute(_BEYOND.limit(limit), {"which": what, "most": bound}):
+                yield what, org_id, int(used)
 
 
 def largest_projects(c: Connection, org_id: str, what: str, limit: int) -> Sequence[tuple[str, int]]:

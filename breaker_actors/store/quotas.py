@@ -216,7 +216,7 @@ def _beyond_together(
     """The largest projects of the organisations that keep more than so much, each with all that is too much. Ask again
     after a page: then another one may be the largest."""
     found = list[tuple[str, int]]()
-    for org_id, count in organisations_beyond(c, what, most, limit):
+    for _, org_id, count in organisations_beyond(c, {what: most}, limit):
         found += [(of_id, min(used, count - most)) for of_id, used in largest_projects(c, org_id, what, limit)]
     return found
 
@@ -386,10 +386,10 @@ def _figures(c: Connection) -> StoredFigures:
 
 def _figures_together(c: Connection) -> tuple[ProjectShare, ...]:
     """The organisations near what their projects may keep together."""
-    found = list[ProjectShare]()
-    for what in TOGETHER:
-        limit, field, _ = _LIMITS[what]
-        most = shares(c).full_projects * getattr(shares(c), field)
-        for org_id, n in organisations_beyond(c, what, ceil(FULL * most) - 1, LIMITS_MAX):
-            found.append(ProjectShare(org_id=org_id, limit=limit, used=n, most=most))
-    return tuple(found)
+    limits = {str(what): (_LIMITS[what][0], getattr(shares(c), _LIMITS[what][1])) for what in TOGETHER}
+    most = {what: shares(c).full_projects * of_one for what, (_, of_one) in limits.items()}
+    near = {what: ceil(FULL * bound) - 1 for what, bound in most.items()}
+    return tuple(
+        ProjectShare(org_id=org_id, limit=limits[what][0], used=n, most=most[what])
+        for what, org_id, n in organisations_beyond(c, near, LIMITS_MAX)
+    )
