@@ -25,6 +25,8 @@ RIGHTS: dict[KeyKind, frozenset[Right]] = {
     "reader": frozenset({"read_rules", "read_runtime"}),
     "ingest": frozenset({"ingest"}),
 }
+OF_ORGANISATION: frozenset[KeyKind] = frozenset({"user", "admin"})
+"""Kinds of keys that reach all projects of their organisation; any other reaches the one it was made for."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _SIGNATURE = re.compile(r"v1=[0-9a-f]{64}")
@@ -69,7 +71,7 @@ def project_in_scope(key: KeyRow, project: ProjectRow | None) -> ProjectRow:
     """The project, if the key reaches it; otherwise it might as well not exist."""
     if project is None or project.org_id != key.org_id:
         raise NotFound("There is no such project.")
-    if key.kind in ("project", "reader", "ingest") and key.project_id != project.id:
+    if key.kind not in OF_ORGANISATION and key.project_id != project.id:
         raise NotFound("There is no such project.")
     return project
 

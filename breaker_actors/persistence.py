@@ -92,9 +92,14 @@ def make_store(settings: Settings) -> SqlStore:
         mappings=settings.mappings_per_project_max,
         full_projects=settings.org_full_projects,
     )
-    box = make_box(settings)
-    most = settings.breakers_per_project_max
-    return SqlStore(store_url(settings), box, settings.journals, most, shares, settings.synced)
+    return SqlStore(
+        store_url(settings),
+        make_box(settings),
+        shards=settings.journals,
+        breakers_max=settings.breakers_per_project_max,
+        shares=shares,
+        synced=settings.synced,
+    )
 
 
 def make_box(settings: Settings) -> SecretBox:

@@ -25,7 +25,7 @@ from breaker_actors.text.counting import counted
 from pipelines.backtest import Backtest, BacktestWarning, backtest
 from pipelines.candidates import Candidate
 from pipelines.recorded import Asked, Recorded, gathered, of_breaker, of_router
-from pipelines.replay.run import NO_SAMPLE, Run
+from pipelines.replay.run import NoSample, Run
 from pipelines.replay.scoring import Labelled
 from pipelines.report.page import pages_of
 from pipelines.sources.atomic_files import replacing
@@ -173,9 +173,11 @@ def _consequence(project_id: str, settings: Settings, span_ms: int, drawn: bool,
     """Its row, and its page where it is `drawn`."""
     try:
         run, source = _replayed(one, project_id, settings, span_ms)
+    except NoSample as error:
+        why = f"; {error.unread}" if error.unread else ""
+        return {"breaker": one.name, "told": NOTHING + why}, ""
     except (Invalid, LogDamaged, NotFound) as error:
-        _, none, unread = str(error).partition(NO_SAMPLE)
-        return {"breaker": one.name, "told": f"{NOTHING}{unread if none else f': {error}'}"}, ""
+        return {"breaker": one.name, "told": f"{NOTHING}: {error}"}, ""
     pages = pages_of([(one.name, run)], source, window_samples_max=source.window_samples_max) if drawn else [""]
     return _row(one.name, run.given, span_ms), pages[0]
 

@@ -142,7 +142,7 @@ def list_projects(org: Org = None, json: AsJson = False, data_dir: DataDir = Non
 
 def _project_of(kind: Kind, project: str | None, data_dir: Path | None) -> str | None:
     """The id of the project that a key is for. Raises Invalid."""
-    if kind not in (Kind.project, Kind.reader, Kind.ingest):
+    if kind in (Kind.user, Kind.admin):
         if project is not None:
             raise Invalid("--project goes with --kind project, reader or ingest, and only with them")
         return None

@@ -139,7 +139,11 @@ def plan(
     with _told(read):
         if report is not None and backtest is None:
             raise Invalid("--report shows what --backtest finds: give both")
-        settings = None if backtest is None else _settings_of_samples(data_dir)
+        settings = None
+        if backtest is not None:
+            from api.cli.planning import settings_of_samples
+
+            settings = settings_of_samples(data_dir)
         document = _document_as_far(paths, read)
         with open_client(url, project, data_dir, insecure_http) as client:
             planned = client.plan_rules(document)
@@ -306,12 +310,6 @@ def _refuse_nobody(owner: str, exported: Mapping[str, Any]) -> None:
     """Raises Invalid where an owner declares nothing: nobody is watched under a name that was misspelled."""
     if not any(value for key, value in exported.items() if key not in ("owner", "labels")):
         raise Invalid(f"the owner {owner!r} declares nothing here: say whose files are meant with --owner")
-
-
-def _settings_of_samples(data_dir: Path | None) -> Settings:
-    from api.cli.planning import settings_of_samples
-
-    return settings_of_samples(data_dir)
 
 
 def _show(planned: Mapping[str, Any], as_json: bool) -> None:

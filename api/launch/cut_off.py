@@ -8,6 +8,7 @@ from typing import Any
 
 from breaker_actors.notify.channels.reach import cut_off
 from breaker_actors.store.rows import ChannelKind
+from breaker_actors.text.counting import counted
 
 LOOKED_AT, TOLD = 2_000, 3
 """Channels that a start looks at, and lines that it has for those that are cut off."""
@@ -23,5 +24,5 @@ def cut_off_words(enabled: Iterable[tuple[str, str, ChannelKind, Mapping[str, An
         for project_id, name, kind, problem in found[:TOLD]
     ]
     if (more := len(found) - TOLD) > 0:
-        lines.append(f"{more} more channel{'s' if more > 1 else ''} can't be sent to either (`breakers doctor`)")
+        lines.append(f"{counted(more, 'more channel')} can't be sent to either (`breakers doctor`)")
     return lines

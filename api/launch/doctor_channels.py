@@ -12,6 +12,7 @@ from breaker_actors.notify.channels.config import check, unknown_keys
 from breaker_actors.notify.channels.reach import cut_off
 from breaker_actors.store.config.channels import enabled_configs, mail_channels
 from breaker_actors.store.secrets import SecretBox
+from breaker_actors.text.counting import counted
 
 CHANNELS_TOLD, PROBLEMS_TOLD = 10, 3
 
@@ -20,7 +21,7 @@ def mail_server(connection: Connection, host: str | None, of_service: bool) -> I
     """Whether channels wait for a server of mails that nobody named."""
     if host is None and (n := mail_channels(connection)):
         whose = "the running service has no mail server" if of_service else "this shell's settings name no mail server"
-        message = f"{n} e-mail channel{'s' if n > 1 else ''}, and {whose}: mails are given up without one"
+        message = f"{counted(n, 'e-mail channel')}, and {whose}: mails are given up without one"
         yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST where the service starts")
 
 
@@ -35,7 +36,7 @@ def channels(connection: Connection, box: SecretBox | None) -> Iterator[Finding]
             remedy = f"PATCH /v1/projects/{project_id}/notification-channels/..., then POST its /test"
             yield Finding("channel", "warning", f"{kind} channel {name}: {said}", remedy)
     if (more := found - CHANNELS_TOLD) > 0:
-        words = "1 more channel is like that" if more == 1 else f"{more} more channels are like that"
+        words = f"{counted(more, 'more channel')} {'is' if more == 1 else 'are'} like that"
         yield Finding("channel", "warning", words, "test them, too")
 
 

@@ -204,8 +204,8 @@ PROPERTIES = {
     "Error.request_id": "X-Request-ID of the answer, under which the service logs.",
     "warnings": "Fields of the body that were ignored, and what is hardly meant; at most 20, only when there are any.",
     "FieldWarning.code": "Machine word: unknown_field; never_moves, short_window, percentile_below_1, same_name or"
-    " pending of a breaker; no_mail_server, channel_cannot_work or unknown_config_key of a channel; repeated,"
-    " router_disabled or no_breaker_hears of samples; secrets_not_compared of a plan.",
+    " pending of a breaker; no_mail_server, channel_cannot_work, channel_cut_off or unknown_config_key of a channel;"
+    " repeated, router_disabled or no_breaker_hears of samples; secrets_not_compared of a plan.",
     "FieldWarning.field": "Path of the field in the body; empty where none is meant.",
     "FieldWarning.message": "What is wrong with it, and which field may be meant.",
     "Error.details": "What is wrong by the path of a field, where that can be said; else empty.",

@@ -13,7 +13,7 @@ from breaker_actors.core.model import Rule, StateWord
 from breaker_actors.core.rule_remarks import remarks_on
 from breaker_actors.messages import AppendResult, Part
 from breaker_actors.notify.channels.config import check, unknown_keys
-from breaker_actors.notify.channels.reach import cut_off
+from breaker_actors.notify.channels.reach import barred
 from breaker_actors.store.rows import ChannelKind
 
 SAME_NAME = "same_name"
@@ -107,7 +107,7 @@ def cut_off_remarks(rows: Iterable[tuple[str, bool, ChannelKind, Mapping[str, An
     started."""
     found = list[FieldWarning]()
     for index, (name, enabled, kind, config) in enumerate(rows):
-        for _, _, _, problem in cut_off([("", name, kind, config)] if enabled else (), allow_private=False):
+        if enabled and (problem := barred(kind, config, allow_private=False)) is not None:
             message = f"{name} can't be sent to: {problem.message}"
             found.append(FieldWarning(CUT_OFF, f"channels[{index}].{problem.path}", message))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -53,6 +53,14 @@ class Run:
 NO_SAMPLE = "there is no sample in it"
 
 
+class NoSample(Invalid):
+    """`unread`: what was passed over, in words; None for nothing."""
+
+    def __init__(self, names: Iterable[str], unread: str | None) -> None:
+        super().__init__("; ".join(filter(None, (f"{', '.join(names)}: {NO_SAMPLE}", unread))))
+        self.unread = unread
+
+
 def replayed(
     runs: Sequence[Run], source: Source, rows_max: int, window_samples_max: int, progress: Progress | None
 ) -> None:
@@ -74,7 +82,7 @@ def replayed(
             progress(read)
     if not read:
         unread = passing.told(getattr(source, "passed_over", None) or passing.passed_over())
-        raise Invalid("; ".join(filter(None, (f"{', '.join(source.names)}: {NO_SAMPLE}", unread))))
+        raise NoSample(source.names, unread)
     for stream in streams:
         stream.finish(seen)
 

@@ -10,7 +10,7 @@ import polars as pl
 from breaker_actors.core.model import Rule
 from breaker_actors.errors import Invalid
 from pipelines.columns import Samples
-from pipelines.replay.run import samples_of
+from pipelines.replay.run import NO_SAMPLE, samples_of
 from pipelines.replay.vectorized.judge import Judge
 from pipelines.suggest.budget import within_budget
 from pipelines.suggest.measures import Measure, at_first_step, reachable
@@ -48,7 +48,7 @@ def threshold_of(
 def _newest(batches: Iterable[pl.DataFrame], most: int) -> Samples:
     frames = [frame.drop("trace_id", strict=False) for frame in batches if len(frame)]
     if not frames:
-        raise Invalid("there is no sample in it")
+        raise Invalid(NO_SAMPLE)
     frame = pl.concat(frames, how="diagonal").tail(most)
     if "count" in frame.columns:  # frames whose samples stand for themselves may come without
         frame = frame.with_columns(pl.col("count").fill_null(1))

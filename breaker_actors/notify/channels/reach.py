@@ -43,14 +43,18 @@ def unreachable(kind: ChannelKind, config: Mapping[str, Any], allow_private: boo
     return Problem(f"config.{key}", words) if words else None
 
 
+def barred(kind: ChannelKind, config: Mapping[str, Any], allow_private: bool) -> Problem | None:
+    """Why the service can't send to a channel that works, but for where it may send: it was started with another
+    setting when that was made."""
+    return None if allow_private or check(kind, config) else unreachable(kind, config, allow_private)
+
+
 def cut_off(
     enabled: Iterable[tuple[str, str, ChannelKind, Mapping[str, Any]]], allow_private: bool
 ) -> Iterator[tuple[str, str, ChannelKind, Problem]]:
-    """Of enabled channels (project id, name, kind, config) those that work, but for where the service may send: it was
-    started with another setting when they were made."""
+    """Those of enabled channels (project id, name, kind, config) that are barred, and why."""
     for project_id, name, kind, config in enabled:
-        problem = None if allow_private or check(kind, config) else unreachable(kind, config, allow_private)
-        if problem is not None:
+        if (problem := barred(kind, config, allow_private)) is not None:
             yield project_id, name, kind, problem
 
 

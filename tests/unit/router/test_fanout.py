@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from breaker_actors.core.log_entries import SAMPLES, Link, RouterView, decode_samples, encode_samples
-from breaker_actors.messages import Delivery, RouterAssignment
+from breaker_actors.messages import Delivery
 from breaker_actors.router.fanout import FanOut
 from breaker_actors.router.group import OwnedRouter, Staged
-from breaker_actors.wal.base import Append, RouterHead
+from breaker_actors.wal.base import Append
+from tests.support.owned import owned_router
 
 
 class Net:
@@ -26,22 +27,6 @@ class Net:
 
     def spawn(self, kind: Any, name: str) -> None:
         raise AssertionError
-
-
-def owned(view: RouterView, router_id: str = "r", project_id: str = "p") -> OwnedRouter:
-    head = RouterHead(
-        router_id=router_id,
-        epoch=1,
-        offset=1,
-        last_received_ms=1,
-        alive_ms=1,
-        view_offset=1,
-        view=None,
-        generation=1,
-        keys=(),
-    )
-    assignment = RouterAssignment(router_id=router_id, project_id=project_id, epoch=1, log_slot="s")
-    return OwnedRouter(assignment, head, view)
 
 
 def staged(router: OwnedRouter, offset: int, rows: int) -> Staged:
@@ -60,7 +45,7 @@ async def settled(fanout: FanOut) -> None:
 async def test_breakers_with_one_share_get_the_rows_once() -> None:
     """Each had a copy of its own: one record of 10,000 rows came to gigabytes."""
     links = tuple(Link(str(i), "m", 50.0) for i in range(300))
-    router, net = owned(RouterView(version=1, mode="canary", links=links)), Net()
+    router, net = owned_router(view=RouterView(version=1, mode="canary", links=links)), Net()
     fanout = FanOut(net, rows_max=1_000_000)
     for link in links:
         fanout.subscribe(router, link.breaker_id, 1, "breaker-0")

@@ -17,6 +17,7 @@ from breaker_actors.router.group import Group, OwnedRouter
 from breaker_actors.store.rows import BreakerDraft
 from breaker_actors.wal.base import RouterHead
 from tests.support.cluster import FAST_RULE, service, until
+from tests.support.owned import owned_router
 
 KEYS_MAX = 50
 
@@ -87,22 +88,6 @@ def test_a_repetition_looks_at_no_other_item_of_its_group() -> None:
     assert took[1] < 5 * took[0], "it took 40 times as long"
     answers = [record.answers for record in group.close()]
     assert sorted(answers) == [[n, n + len(routers)] for n in range(len(routers))]
-
-
-def owned_router(router_id: str) -> OwnedRouter:
-    assignment = RouterAssignment(router_id=router_id, project_id="p", epoch=1, log_slot="s")
-    head = RouterHead(
-        router_id=router_id,
-        epoch=1,
-        offset=1,
-        last_received_ms=1,
-        alive_ms=1,
-        view_offset=1,
-        view=None,
-        generation=1,
-        keys=(),
-    )
-    return OwnedRouter(assignment, head, RouterView(version=1))
 
 
 def test_keys_that_came_with_a_log_outlive_a_clock_that_was_behind() -> None:
