@@ -302,10 +302,9 @@ def linked_ids(fields: Mapping[str, Any]) -> list[str]:
 
 
 Change = dict[
-    Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": KEY_LENGTH_MAX})],
-    Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": VALUE_LENGTH_MAX})] | None,
+    Annotated[str, msgspec.Meta(max_length=KEY_LENGTH_MAX)],
+    Annotated[str, msgspec.Meta(max_length=VALUE_LENGTH_MAX)] | None,
 ]
-"""The limits are described here, and decide about what comes of the change."""
 MetadataChange = Annotated[Change, msgspec.Meta(min_length=1)]
 
 
@@ -326,7 +325,7 @@ def metadata_change(fields: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def merge_metadata(old: Mapping[str, str], change: Mapping[str, str | None]) -> dict[str, str]:
-    """Keys not in the change are kept; the limits hold for the outcome."""
+    """Keys not in the change are kept; how many keys there may be holds for the outcome."""
     merged = {key: value for key, value in {**old, **change}.items() if value is not None}
     return shape({"metadata": merged}, _MetadataWhole).metadata
 

@@ -104,6 +104,7 @@ async def test_metadata_is_merged(world: World, kind: str, wrapped: bool) -> Non
     await patch({"more": "x"}, 422)
     assert len((await patch({"more": "x", "b": None}))["metadata"]) == 20
     await patch({"k" * 65: "v", "c": None}, 422)
+    await patch({"k" * 65: None}, 422)
     await patch({"c": "v" * 256}, 422)
     await patch({"c": 5}, 422)
     listed = await body_of(await world.call("GET", f"{kind}/metadata", "project"))
