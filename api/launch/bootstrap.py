@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from api.launch import private_files as private
-from api.launch.cut_off import LOOKED_AT, cut_off_words
+from api.launch.cut_off import LOOKED_AT, unsent_words
 from breaker_actors.clock import Clock
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
@@ -100,8 +100,8 @@ async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callab
             warn(f"{unsigned_words(count, unsigned)} ({SIGN})")
         if settings.database_url is None and settings.journals > 1:
             warn(f"{ONE_WRITER.format(journals=settings.journals)} ({FEWER})")
-        if not settings.allow_private_destinations:
-            for line in cut_off_words(await store.enabled_channels(LOOKED_AT)):
+        if not settings.allow_private_destinations or settings.smtp_host is None:
+            for line in unsent_words(await store.enabled_channels(LOOKED_AT), settings):
                 warn(line)
         return await store.power_loss()
     finally:

@@ -21,7 +21,7 @@ def mail_server(connection: Connection, host: str | None, of_service: bool) -> I
     """Whether channels wait for a server of mails that nobody named."""
     if host is None and (n := mail_channels(connection)):
         whose = "the running service has no mail server" if of_service else "this shell's settings name no mail server"
-        message = f"{counted(n, 'e-mail channel')}, and {whose}: mails are given up without one"
+        message = f"{counted(n, 'e-mail channel')}, and {whose}: mails wait for one, and are given up in time"
         yield Finding("mail server", "warning", message, "set BREAKERS_SMTP_HOST where the service starts")
 
 

@@ -15,7 +15,7 @@ from api.middleware.idempotency import noted, once
 from api.middleware.rate_limits import spend_test
 from api.wire import responses_accounts as bodies
 from api.wire.http import json_response, no_content
-from api.wire.remarks import NO_MAIL_SERVER, channel_remarks, cut_off_remarks
+from api.wire.remarks import NO_MAIL_SERVER, channel_remarks, cut_off_remarks, mail_remarks
 from api.wire.requests_accounts import ChannelCreate, ChannelPatch, channel_draft, channel_edit
 from breaker_actors.errors import Invalid, NotFound, SendFailed
 from breaker_actors.notify.channels.config import ADDRESS_KEYS
@@ -37,6 +37,8 @@ async def list_channels(project_id: str) -> Response:
     spend_reads(project.id, READS * len(rows))
     if not replica().settings.allow_private_destinations:
         remark(cut_off_remarks((row.name, row.enabled, row.channel, row.config) for row in rows))
+    if replica().settings.smtp_host is None:
+        remark(mail_remarks((row.name, row.enabled, row.channel) for row in rows))
     return await tell(rows, bodies.channel, bodies.ChannelList)
 
 

@@ -27,7 +27,9 @@ REPEATED = FieldWarning(
     " Idempotency-Key of its own.",
 )
 NO_MAIL_SERVER = FieldWarning(
-    "no_mail_server", "channel", "No mail server is set: mails are given up until the service has BREAKERS_SMTP_HOST."
+    "no_mail_server",
+    "channel",
+    "No mail server is set: mails wait for a start with BREAKERS_SMTP_HOST, and are given up in time.",
 )
 
 
@@ -111,6 +113,15 @@ def cut_off_remarks(rows: Iterable[tuple[str, bool, ChannelKind, Mapping[str, An
             message = f"{name} can't be sent to: {problem.message}"
             found.append(FieldWarning(CUT_OFF, f"channels[{index}].{problem.path}", message))
     return found
+
+
+def mail_remarks(rows: Iterable[tuple[str, bool, ChannelKind]]) -> list[FieldWarning]:
+    """On enabled channels of a list (name, enabled, kind) that send mails, where the service has no server for them."""
+    return [
+        FieldWarning(NO_MAIL_SERVER.code, f"channels[{index}].channel", f"{name}: {NO_MAIL_SERVER.message}")
+        for index, (name, enabled, kind) in enumerate(rows)
+        if enabled and kind == "email"
+    ]
 
 
 def name_remarks(name: str, alike: int) -> list[FieldWarning]:

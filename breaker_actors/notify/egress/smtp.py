@@ -25,6 +25,7 @@ NAMED_MAX = 3
 """Refused recipients that an error names; the rest are counted."""
 
 
+NO_SERVER = "no mail server is set (a start with BREAKERS_SMTP_HOST mends it)"
 NO_STARTTLS = "; BREAKERS_SMTP_TLS=none sends in the clear, tls is for a port of its own (465)"
 
 
@@ -40,20 +41,20 @@ class Mailer:
         self._secrets = _spellings(settings.smtp_username or "", self._password)
 
     def sender(self) -> Address | Attempt:
-        """The From address, or why nothing can be sent."""
+        """The From address, or why nothing can be sent. What another start may mend is tried again."""
         if not self._settings.smtp_host:
-            return Attempt(result="refused", error="no mail server is set (BREAKERS_SMTP_HOST)")
+            return Attempt(result="retry", error=NO_SERVER)
         try:
             return sender_of(self._settings.smtp_from)
         except ValueError:
-            return Attempt(result="refused", error="the sender's address is not one (BREAKERS_SMTP_FROM)")
+            return Attempt(result="retry", error="the sender's address is not one (BREAKERS_SMTP_FROM)")
 
     async def send(self, sender: Address, to: Sequence[str], mail: bytes) -> Attempt:
         """The outcome. Once the server has taken the mail it is sent, whatever the good-bye brings."""
         try:
             return await self._talk(self._client(sender), sender, to, mail)
         except ValueError:  # a host name that can be none, say
-            return Attempt(result="refused", error="the mail server's settings are not valid")
+            return Attempt(result="retry", error="the mail server's settings are not valid (BREAKERS_SMTP_HOST)")
 
     async def _talk(self, client: aiosmtplib.SMTP, sender: Address, to: Sequence[str], mail: bytes) -> Attempt:
         taken: Mapping[str, SMTPResponse] | None = None

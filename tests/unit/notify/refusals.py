@@ -128,7 +128,12 @@ FORBIDDEN: list[tuple[ChannelKind, dict[str, Any]]] = [
 ]
 
 REFUSALS: list[tuple[ChannelKind, dict[str, Any], str]] = [
-    *((kind, config, f"{path} {words}") for kind, config, path, words in BAD),
-    ("email", {"to": "ops@example.com"}, "no mail server is set (BREAKERS_SMTP_HOST)"),
+    (kind, config, f"{path} {words}") for kind, config, path, words in BAD
 ]
-"""Under default settings: kind, config, and all that is said; a start with others may lift FORBIDDEN ones."""
+"""Kind, config, and all that is said: nothing but another config mends them."""
+
+BY_SETTINGS: list[tuple[ChannelKind, dict[str, Any], str]] = [
+    *((kind, config, NOT_THERE) for kind, config in FORBIDDEN),
+    ("email", {"to": "ops@example.com"}, "no mail server is set (a start with BREAKERS_SMTP_HOST mends it)"),
+]
+"""What default settings keep back, and what is said; a start with others sends it."""

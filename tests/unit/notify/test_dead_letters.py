@@ -13,7 +13,7 @@ from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
 from tests.support.fake_gateway import FakeClock
 from tests.support.notifying import ScriptedSender, VirtualNotifier
-from tests.unit.notify.refusals import FORBIDDEN, NOT_THERE, REFUSALS
+from tests.unit.notify.refusals import BY_SETTINGS, REFUSALS
 
 
 class Passing(ScriptedSender):
@@ -60,7 +60,7 @@ async def test_what_a_setting_keeps_back_is_sent_by_a_start_that_allows_it(tmp_p
     await store.open()
     try:
         told = OutboxWorld(await World.make(store))
-        drafts = [ChannelDraft(channel=kind, config=config) for kind, config in FORBIDDEN]
+        drafts = [ChannelDraft(channel=kind, config=config) for kind, config, _ in BY_SETTINGS]
         channels = [await store.create_channel(told.world.project_id, draft, 1) for draft in drafts]
         row = await told.breaker()
         await told.outage(row.id)
@@ -79,7 +79,7 @@ async def test_what_a_setting_keeps_back_is_sent_by_a_start_that_allows_it(tmp_p
     finally:
         await sender.close()
         await store.close()
-    assert {(trip.state, trip.last_error) for trip in kept} == {("pending", NOT_THERE)}
+    assert [(trip.state, trip.last_error) for trip in kept] == [("pending", words) for _, _, words in BY_SETTINGS]
     assert all(trip.attempts >= 3 for trip in kept)
-    assert [allowed.kinds(channel.id) for channel in channels] == [["trip", "recover"]] * len(FORBIDDEN)
-    assert ended == [["sent", "sent", "dead", "dead"]] * len(FORBIDDEN)
+    assert [allowed.kinds(channel.id) for channel in channels] == [["trip", "recover"]] * len(BY_SETTINGS)
+    assert ended == [["sent", "sent", "dead", "dead"]] * len(BY_SETTINGS)

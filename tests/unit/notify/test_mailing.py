@@ -219,10 +219,12 @@ async def test_no_server(unknown: list[str]) -> None:
     for host in ("bad\r\nhost", "x" * 70 + ".example"):
         async with sender(smtp_host=host, smtp_tls="none") as out:
             attempt = await send(out, OPS)
-            assert attempt == Attempt(result="refused", error="the mail server's settings are not valid")
+            assert attempt == Attempt(
+                result="retry", error="the mail server's settings are not valid (BREAKERS_SMTP_HOST)"
+            )
     async with sender(smtp_host="127.0.0.1", smtp_from="nobody") as out:
         attempt = await send(out, OPS)
-        assert attempt == Attempt(result="refused", error="the sender's address is not one (BREAKERS_SMTP_FROM)")
+        assert attempt == Attempt(result="retry", error="the sender's address is not one (BREAKERS_SMTP_FROM)")
 
 
 async def test_the_mail_server_is_the_operators_and_may_be_private() -> None:

@@ -17,7 +17,7 @@ from tests.contract.store_world import World as StoreWorld
 from tests.support.fake_gateway import NOW_MS
 from tests.support.notifying import DOWN, SENT, ScriptedSender
 from tests.support.web_world import World, error_of
-from tests.unit.notify.refusals import FORBIDDEN, NOT_THERE, REFUSALS
+from tests.unit.notify.refusals import BY_SETTINGS, REFUSALS
 
 HOOK = "https://hooks.slack.example/services/T0/B0/verysecret"
 
@@ -220,7 +220,7 @@ async def test_the_real_sender_refuses_a_config_without_an_address(shop: Shop) -
     assert "config.url is required" in error["message"]
 
 
-@pytest.mark.parametrize(("kind", "config", "words"), [*REFUSALS, *((*one, NOT_THERE) for one in FORBIDDEN)])
+@pytest.mark.parametrize(("kind", "config", "words"), [*REFUSALS, *BY_SETTINGS])
 async def test_the_real_sender_says_why_it_sends_nothing(
     world: World, kind: ChannelKind, config: dict[str, Any], words: str
 ) -> None:

@@ -37,3 +37,13 @@ async def test_the_list_says_which_channels_another_setting_has_cut_off(world: W
     listed = await (await world.call("GET", CHANNELS)).get_json()
     message = f"a can't be sent to: {REFUSED}"
     assert listed["warnings"] == [{"code": "channel_cut_off", "field": "channels[0].config.url", "message": message}]
+
+
+async def test_the_list_says_which_channels_wait_for_a_mail_server(world: World) -> None:
+    for name, enabled in (("mails", True), ("off", False)):
+        draft = ChannelDraft(name=name, channel="email", config={"to": "a@b.example"}, enabled=enabled)
+        await world.store.create_channel(world.project.id, draft, NOW_MS)
+    (warning,) = (await (await world.call("GET", CHANNELS)).get_json())["warnings"]
+    assert (warning["code"], warning["field"]) == ("no_mail_server", "channels[0].channel")
+    assert warning["message"].startswith("mails: No mail server is set")
+    assert "BREAKERS_SMTP_HOST" in warning["message"]
