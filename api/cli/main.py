@@ -40,8 +40,6 @@ from api.cli.store_access import DataDir, settings_of
 from breaker_actors.errors import BreakersError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from api.launch.supervisor import Service, Stopped
 
 app = typer.Typer(
@@ -130,7 +128,7 @@ Host = Annotated[str | None, typer.Option(help="Address to listen on (BREAKERS_H
 Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one (BREAKERS_PORT; default 7117).")]
 Verbose = Annotated[
     bool,
-    typer.Option("--verbose", "-v", help="Say on stderr how long each phase took, on a terminal that is said anyway."),
+    typer.Option("--verbose", "-v", help="Log at level info on stderr, beside the phases of a start and a stop."),
 ]
 
 
@@ -151,7 +149,7 @@ def serve(
 
         logs.configure("serve", level=logging.INFO if verbose else logging.WARNING)
 
-        run(Service(settings, tell=_teller(verbose), warn=note, take_over=take_over), _serve)
+        run(Service(settings, tell=note, warn=note, take_over=take_over), _serve)
 
 
 def _serve(service: Service, stopped: Stopped) -> None:
@@ -204,15 +202,6 @@ def openapi() -> None:
     from api.openapi.printing import print_document
 
     print_document()
-
-
-def _teller(verbose: bool) -> Callable[[str], None]:
-    """Who hears of the phases of a start and a stop when they end: a terminal always, others when they ask."""
-    return note if verbose or sys.stderr.isatty() else _keep_quiet
-
-
-def _keep_quiet(line: str) -> None:
-    pass
 
 
 if __name__ == "__main__":

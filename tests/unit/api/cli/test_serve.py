@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from api.cli import main
 from api.launch.cluster import Deployment, Scale
@@ -15,13 +16,22 @@ from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 
 
-@pytest.mark.parametrize(("terminal", "verbose", "told"), [(True, False, 1), (False, True, 1), (False, False, 0)])
-def test_phases_are_told_on_a_terminal_and_to_who_asks(
-    terminal: bool, verbose: bool, told: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_start_is_told_on_a_terminal_and_into_a_log(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A log of systemd or of CI has `starting` at once, not nothing until `ready`."""
+
+    def fail(self: Service) -> None:
+        raise Invalid("as far as this test goes")
+
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
-    main._teller(verbose)("ray: 1.00 s")
-    assert capsys.readouterr().err == "ray: 1.00 s\n" * told
+    monkeypatch.setattr(Service, "_prepare_store", fail)
+    ended = CliRunner().invoke(main.app, ["serve", "--data-dir", str(tmp_path / "data"), "--port", "0"])
+    assert ended.exit_code == 2
+    first, *rest = ended.stderr.splitlines()
+    assert first.startswith("starting on http://127.0.0.1:")
+    assert rest[-1] == "breakers: as far as this test goes"
 
 
 def test_a_start_tells_its_phases_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
