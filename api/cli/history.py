@@ -49,6 +49,14 @@ Rejects = Annotated[Path | None, typer.Option(help="File for rejected rows; defa
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Judge all rows, count, and write nothing; fails when no row can be used.")
 ]
+MaxRejected = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=100,
+        help="How many percent of the rows may be rejected; with more the others are loaded and the exit code is 1.",
+    ),
+]
 Parallel = Annotated[int | None, typer.Option(min=1, help="Tasks at a time; default: half of the cluster's cores.")]
 ChunkRows = Annotated[int, typer.Option(min=1, help="Rows of one task, which hold its memory in bounds.")]
 Address = Annotated[
@@ -69,6 +77,7 @@ def backfill(
     metric: Metric = None,
     run: RunId = None,
     rejects: Rejects = None,
+    max_rejected: MaxRejected = 50,
     dry_run: DryRun = False,
     json: AsJson = False,
     history: HistoryUrl = None,
@@ -110,8 +119,8 @@ def backfill(
             summary = before or _carried_out(settings, place, plan, parallel, address, tell, known is not None)
             shown = asdict(summary) | {"done_before": before is not None, "rejects": _write_rejects(place, plan, out)}
     _show(shown, json, dry_run)
-    if not shown["history"] + shown["live"]:
-        note("breakers: no row could be used")
+    if words := _too_few(shown, max_rejected):
+        note(f"breakers: {words}")
         raise typer.Exit(FAILED)
 
 
@@ -185,13 +194,23 @@ def _hints(plan: Manifest, counts: Counts) -> Iterator[str]:
         yield f"no breaker listens to {_some(unheard)}: such samples have no events; {listen}"
     if counts.strange:
         yield f"no router of the project is called {_some(list(counts.strange))}: such rows are rejected"
-    if counts.rows > counts.rejected > counts.rows // 2:
-        yield f"most rows are rejected: {counts.rejected:,} of {counts.rows:,}"
     if counts.reasons.get("invalid_ts_ms") == counts.rows:
         from pipelines.sources.files import COMMAND, time_forms
 
         unit = plan.request.time_unit
         yield f"no row has a time: {time_forms(unit)}; if they are numbers in another unit, {COMMAND.unit}"
+
+
+def _too_few(shown: dict[str, Any], max_rejected: int) -> str | None:
+    """Why a run failed that ended: what its rows say. None where enough of them were used."""
+    rows, rejected = shown["rows"], shown["rejected"]
+    if not shown["history"] + shown["live"]:
+        return "no row could be used"
+    if rejected * 100 <= rows * max_rejected:
+        return None
+    return (
+        f"{rejected:,} of {rows:,} rows are rejected, more than {max_rejected} %: --max-rejected says how many may be"
+    )
 
 
 def _some(names: list[str]) -> str:

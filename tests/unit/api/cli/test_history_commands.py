@@ -128,16 +128,19 @@ def test_names_of_routers(shop: dict[str, Any], samples: pl.DataFrame, tmp_path:
 
 
 def test_routers_that_there_are_none_of_are_named(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
-    """And it is told loudly where most rows are rejected."""
+    """And where most rows are rejected the command fails, unless its caller knows."""
     name = asyncio.run(router_name(shop))
     parts = [samples.with_columns(router_id=pl.lit(router)) for router in (name, "search", "mail")]
     pl.concat(parts).write_parquet(tmp_path / "s.parquet")
     result = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run")
-    assert result.exit_code == 0, result.output
+    named = "breakers: no router of the project is called mail, search: such rows are rejected"
+    assert result.exit_code == 1, result.output
     assert result.stderr.splitlines() == [
-        "breakers: no router of the project is called mail, search: such rows are rejected",
-        "breakers: most rows are rejected: 9 of 12",
+        named,
+        "breakers: 9 of 12 rows are rejected, more than 50 %: --max-rejected says how many may be",
     ]
+    known = run(shop, "backfill", str(tmp_path / "s.parquet"), "--dry-run", "--max-rejected", "75")
+    assert (known.exit_code, known.stderr.splitlines()) == (0, [named])
 
 
 async def router_name(shop: dict[str, Any]) -> str:
