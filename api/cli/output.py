@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import typer
 
 from api.cli.narrow import narrowed, widths
-from breaker_actors.clock import SystemClock
+from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.text.escaping import for_terminal
 
 
@@ -22,6 +23,25 @@ def put(line: str) -> None:
 def note(line: str) -> None:
     """Prints one line beside the results, on stderr."""
     typer.echo(for_terminal(line), err=True)
+
+
+SAY_EACH_S = 5.0
+"""How often a long piece of work says how far it is."""
+
+
+def said_now_and_then(clock: Clock | None = None) -> Callable[[str], None]:
+    """Who hears often how far a piece of work is, and notes it every SAY_EACH_S with the seconds so far."""
+    time = clock or SystemClock()
+    begun_s = last_s = time.monotonic()
+
+    def tell(words: str) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - last_s >= SAY_EACH_S:
+            last_s = now_s
+            note(f"breakers: {words}, {now_s - begun_s:.0f} s")
+
+    return tell
 
 
 def put_json(value: Any) -> None:
@@ -47,13 +67,23 @@ def _text(cell: Any) -> str:
     return json.dumps(cell) if isinstance(cell, bool | list | dict) else str(cell)
 
 
+_headed: ContextVar[bool] = ContextVar("headed", default=True)
+
+
+def leave_titles_out() -> Callable[[], None]:
+    """Tables go without titles from now on, until what is returned is called."""
+    before = _headed.set(False)
+    return lambda: _headed.reset(before)
+
+
 def put_table(
     titles: Sequence[str], rows: Iterable[tuple[Any, ...]], short: Collection[str] = (), least: Sequence[str] = ()
 ) -> None:
-    """Prints rows under their titles on a terminal; elsewhere the rows alone, as `put_rows` does. `short` and `least`:
-    what is shortened and left out on a narrow one, see `narrowed`."""
+    """Prints rows under their titles: as a table on a terminal, elsewhere as `put_rows` does. `breakers --no-headers`
+    leaves the titles out. `short` and `least`: what is shortened and left out on a narrow terminal, see `narrowed`."""
+    headed = _headed.get()
     if not sys.stdout.isatty():
-        put_rows(rows)
+        put_rows([tuple(titles), *rows] if headed else rows)
         return
     from rich.console import Console
     from rich.table import Table
@@ -63,7 +93,7 @@ def put_table(
     console = Console()
     texts = [[_text(cell) for cell in row] for row in rows]
     shown, cells = narrowed(titles, texts, console.width, SystemClock().now_ms(), short, least)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=headed)
     for title, least_width in zip(shown, widths(shown, cells), strict=True):
         table.add_column(for_rich(title), overflow="fold", min_width=least_width)
     for row in cells:

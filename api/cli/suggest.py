@@ -9,7 +9,7 @@ import typer
 
 from api.cli.backtest import Grace, Memory, Report, Sort, Windows, time
 from api.cli.errors import one_line_errors
-from api.cli.output import note, put, put_json
+from api.cli.output import note, put, put_json, said_now_and_then
 from api.cli.sample_options import AsJson, Columns, TimeUnit, check_folder, renamed
 
 if TYPE_CHECKING:
@@ -28,6 +28,12 @@ Rule = Annotated[
 Metric = Annotated[str | None, typer.Option(help="Of which metric, where there is no rule and samples name several.")]
 Budget = Annotated[float, typer.Option(min=0, help="Without --windows: how many incidents a week are borne.")]
 Settings = Annotated[int, typer.Option(min=1, max=100_000, help="With --windows: how many settings are looked at.")]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        min=1, help="With --windows: how many seconds settings are looked for; then the best so far is taken."
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="Write the breakers here, as a file of rules: in JSON where it ends in .json, else in YAML."),
@@ -42,6 +48,7 @@ def suggest(
     grace_ms: Grace = 0,
     trips_a_week: Budget = 1.0,
     settings: Settings = 10_000,
+    time_limit: TimeLimit = 600,
     column: Columns = None,
     sort: Sort = False,
     time_unit: TimeUnit = "ms",
@@ -70,6 +77,8 @@ def suggest(
             grace_ms=grace_ms,
             trips_a_week=trips_a_week,
             settings=settings,
+            time_limit_s=time_limit,
+            progress=said_now_and_then(),
             columns=renamed(column),
             sort=sort,
             time_unit=time_unit,

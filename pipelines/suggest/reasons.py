@@ -16,14 +16,16 @@ from pipelines.suggest.search import Found
 def why_found(found: Found, tried: int) -> str:
     done, rule = found.outcome, found.outcome.rule
     plateau = f"any threshold from {found.from_threshold:.5g} to {found.to_threshold:.5g} catches as much"
-    if found.from_threshold == found.to_threshold:
+    if found.from_threshold == found.to_threshold and not found.cut_short:
         plateau = "no threshold beside it does as well: it stands on a narrow ridge"
     after = "" if done.latency_ms is None else f", {_span(done.latency_ms)} after they began on average"
+    end = f"none catches more, and none as many with fewer false trips; {found.judged} had to be judged."
+    if found.cut_short:
+        end = f"{found.judged} were judged when the time limit was met: others may be better, and the plateau wider."
     failures, false = counted(done.windows, "labelled failure"), counted(done.false_trips, "false trip")
     return (
         f"{_said(rule)} catches {done.caught} of {failures}{after}, with {false}, and is open for "
-        f"{_span(done.open_ms)}; {plateau}. Of {found.settings:,} settings of {tried} "
-        f"measures none catches more, and none as many with fewer false trips; {found.judged} had to be judged."
+        f"{_span(done.open_ms)}; {plateau}. Of {found.settings:,} settings of {tried} measures {end}"
     )
 
 

@@ -3,17 +3,19 @@
 Settings are taken in the order of what their bounds promise (`pipelines.suggest.bounds`). Each is judged by the machine
 that runs live, until nothing that is left can catch more, or as much with fewer false trips, than the best one judged:
 in these two the result is that of judging them all, at a small part of the cost. Between those that are equal in both,
-TIES_MOST more are judged.
+TIES_MOST more are judged. A limit in time ends the search with the best setting so far.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.core.model import Rule
 from pipelines.replay.scoring import Labelled, Tally
 from pipelines.replay.vectorized.judge import Judge
@@ -25,6 +27,8 @@ PATIENCE = 2
 """A setting is followed up to so many times the false trips it promised, and from there on each time it comes up."""
 TIES_MOST, COARSE = 100, 16
 """Settings that are judged only to find one that is earlier or open for less time; every 16th threshold comes first."""
+TIME_LIMIT_S = 600.0
+"""How long settings are looked for, if nothing else is said."""
 PLATEAU_MOST = 64
 """Neighbours of a setting that are judged on each side."""
 
@@ -53,13 +57,15 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Found:
     """The best setting, and between which thresholds it catches as much with as few false trips. `settings`: how many
-    there were; `judged`: how many had to be."""
+    there were; `judged`: how many had to be; `cut_short`: the limit in time was met, so that what was not judged may be
+    better, and the plateau wider."""
 
     outcome: Outcome
     from_threshold: float
     to_threshold: float
     settings: int
     judged: int
+    cut_short: bool = False
 
 
 @dataclass(slots=True)
@@ -76,9 +82,22 @@ class Ladder:
 
 
 class Search:
-    """Settings over samples, judged against labelled windows, which are in order of their starts."""
+    """Settings over samples, judged against labelled windows, which are in order of their starts. `limit_s`: seconds
+    from now on, after which no other setting is begun; `tell`: hears how many were judged, each time."""
 
-    def __init__(self, judge: Judge, windows: list[Labelled], grace_ms: int = 0, settings: int = SETTINGS) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        windows: list[Labelled],
+        grace_ms: int = 0,
+        settings: int = SETTINGS,
+        *,
+        limit_s: float = math.inf,
+        tell: Callable[[str], None] = lambda words: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock, self._tell = clock or SystemClock(), tell
+        self._until_s, self.cut_short = self._clock.monotonic() + limit_s, False
         self._judge, self._grace_ms, self._settings = judge, grace_ms, settings
         reached = Tally(windows, grace_ms).reached(judge.first_ms, judge.last_ms)
         self.windows = [windows[i] for i in reached]
@@ -93,7 +112,7 @@ class Search:
         ladders.reverse()  # of those that promise the same, long windows are judged sooner
         queue = self._queue(ladders)
         spare = TIES_MOST
-        while queue and spare:
+        while queue and spare and not self._is_over():
             promise, looked, rank, number, step = heapq.heappop(queue)
             if (best is not None and promise > best) or promise[0] == len(self.windows):
                 break
@@ -119,7 +138,12 @@ class Search:
             return None
         (first, last), ladder, step = max(plateaus, key=lambda one: abs(one[0][1] - one[0][0]) / one[1].spread)
         outcome = self._rounded(ladder, step)
-        return Found(outcome, first, last, sum(len(one.steps) for one in ladders), self.judged)
+        return Found(outcome, first, last, sum(len(one.steps) for one in ladders), self.judged, self.cut_short)
+
+    def _is_over(self) -> bool:
+        """Whether the limit in time is met."""
+        self.cut_short = self.cut_short or self._clock.monotonic() >= self._until_s
+        return self.cut_short
 
     def outcome(self, rule: Rule) -> Outcome:
         """What one rule does."""
@@ -174,6 +198,7 @@ class Search:
         if found is not None:
             return found
         self.judged += 1
+        self._tell(f"{self.judged:,} settings judged")
         pursuit = Pursuit(self.windows, self._grace_ms, self._spans, most)
         if not self._judge.follow(ladder.rules[step], pursuit.tally, ladder.cuts, pursuit.enough):
             return pursuit.least
@@ -187,7 +212,7 @@ class Search:
         for way in (1, -1):
             at = step
             for _ in range(PLATEAU_MOST):
-                if not 0 <= at + way < len(ladder.steps):
+                if not 0 <= at + way < len(ladder.steps) or self._is_over():
                     break
                 other = self._outcome(ladder, at + way, (*mine.key[:2], 0.0, math.inf))
                 if not isinstance(other, Outcome) or other.key[:2] != mine.key[:2]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib
 import json
 import warnings as python_warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,11 @@ from pipelines.replay.memory import MEMORY_MB
 from pipelines.replay.scoring import Labelled, labelled_files
 from pipelines.replay.vectorized.judge import Judge
 from pipelines.sources.files import PYTHON, Source, Words
-from pipelines.suggest.budget import within_budget
+from pipelines.suggest.budget import Budgeted, within_budget
 from pipelines.suggest.history import history_of
-from pipelines.suggest.measures import SETTINGS, at_first_step, measures, reachable, usual_measures
+from pipelines.suggest.measures import SETTINGS, Measure, at_first_step, measures, reachable, usual_measures
 from pipelines.suggest.reasons import why_budget, why_found, why_none, why_waits
-from pipelines.suggest.search import Found, Search
+from pipelines.suggest.search import TIME_LIMIT_S, Found, Search
 
 __all__ = ["Invalid", "Suggestion", "suggest"]
 
@@ -54,7 +54,8 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 class Suggestion:
     """What is suggested. `frame`: one row per breaker; `from_threshold` to `to_threshold` is its plateau, where it was
     looked for. `rules`: fields of each breaker. `run`: what they would have done; None where nothing is suggested.
-    `settings`: how many were looked at; `judged`: how many of them the machine had to judge."""
+    `settings`: how many were looked at; `judged`: how many of them the machine had to judge. `cut_short`: the limit in
+    time was met."""
 
     frame: pl.DataFrame
     rules: dict[str, dict[str, Any]]
@@ -62,6 +63,7 @@ class Suggestion:
     run: Backtest | None
     settings: int = 0
     judged: int = 0
+    cut_short: bool = False
 
     @property
     def yaml(self) -> str:
@@ -85,7 +87,8 @@ class Suggestion:
         return to_pandas(self.frame)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: `suggested`, `rules`, `why`, `settings`, `judged`, and the trips as `transitions`."""
+        """Plain values for JSON: `suggested`, `rules`, `why`, `settings`, `judged`, `cut_short`, and the trips as
+        `transitions`."""
         moves = [] if self.run is None else self.run.to_dict()["transitions"]
         return {
             "suggested": self.frame.to_dicts(),
@@ -93,6 +96,7 @@ class Suggestion:
             "why": self.why,
             "settings": self.settings,
             "judged": self.judged,
+            "cut_short": self.cut_short,
             "transitions": moves,
         }
 
@@ -110,6 +114,8 @@ def suggest(
     grace_ms: int = 0,
     trips_a_week: float = 1.0,
     settings: int = SETTINGS,
+    time_limit_s: float = TIME_LIMIT_S,
+    progress: Callable[[str], None] = lambda words: None,
     columns: Mapping[str, str] | None = None,
     sort: bool = False,
     time_unit: str = "ms",
@@ -125,6 +131,8 @@ def suggest(
       caught, fewest false trips, caught earliest, least time open, widest plateau.
     - trips_a_week: without labels, so many incidents a week are borne.
     - settings: how many are looked at, at most.
+    - time_limit_s: with labels, how long; then the best so far is suggested, and `why` says so.
+    - progress: hears in words how far it is, often.
     """
     if not trips_a_week >= 0:
         raise Invalid(f"trips a week must be 0 or more, not {trips_a_week}")
@@ -136,24 +144,34 @@ def suggest(
     fields = None if base is None else base.given
     if windows is None:
         tried = usual_measures(history, named, fields)
-        found = [one for measure in tried if (one := within_budget(judge, measure, trips_a_week)) is not None]
+        found = [one for one in _in_turn(judge, tried, trips_a_week, progress) if one is not None]
         suggested = [(one.rule, why_budget(one, trips_a_week), None) for one in found if reachable(one.rule, history)]
         why = [words for _, words, _ in suggested] or [why_none(found, tried)]
         why += [words for rule, _, _ in suggested for words in why_waits(rule, at_first_step(rule, history))]
-        return _told(source, suggested, why, None, grace_ms, router_ids, base, (len(tried), 0))
+        return _told(source, suggested, why, None, grace_ms, router_ids, base, (len(tried), 0, False))
     labels = labelled_files(windows, source.names)[0]
-    search = Search(judge, labels, grace_ms, settings)
+    search = Search(judge, labels, grace_ms, settings, limit_s=time_limit_s, tell=progress)
     if not search.windows:
         raise Invalid("no labelled failure has samples, so nothing says which setting is best")
     tried = measures(history, named, fields)
     best = search.best(tried)
     if best is None:
         why = [f"no setting catches any of the {len(search.windows)} labelled failures"]
-        return _told(source, [], why, labels, grace_ms, router_ids, base, (0, search.judged))
+        if search.cut_short:
+            why = [f"the time limit of {time_limit_s:g} s was met before a setting was found that catches a failure"]
+        return _told(source, [], why, labels, grace_ms, router_ids, base, (0, search.judged, search.cut_short))
     chosen = best.outcome.rule
     why = [why_found(best, len(tried)), *why_waits(chosen, at_first_step(chosen, history))]
-    counts = best.settings, best.judged
+    counts = best.settings, best.judged, best.cut_short
     return _told(source, [(chosen, why[0], best)], why, labels, grace_ms, router_ids, base, counts)
+
+
+def _in_turn(
+    judge: Judge, tried: Sequence[Measure], trips_a_week: float, progress: Callable[[str], None]
+) -> Iterator[Budgeted | None]:
+    for number, measure in enumerate(tried):
+        progress(f"{number} of {len(tried)} measures tried")
+        yield within_budget(judge, measure, trips_a_week)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +203,7 @@ def _told(
     grace_ms: int,
     router_ids: tuple[str, ...],
     base: Base | None,
-    counts: tuple[int, int],
+    counts: tuple[int, int, bool],
 ) -> Suggestion:
     """The suggestion, with the backtest of its rules over the same samples."""
     tried = [Candidate(_named(rule, base), rule, router_ids) for rule, _, _ in suggested]

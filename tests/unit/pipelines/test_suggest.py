@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from api.cli import output
 from api.cli.main import app
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Rule, Transition
@@ -30,6 +31,7 @@ from pipelines.replay.scoring import Labelled, Tally, labelled
 from pipelines.replay.vectorized.judge import Judge
 from pipelines.suggest.bounds import Limits, course
 from pipelines.suggest.measures import Measure, measures, thresholds
+from pipelines.suggest.reasons import why_found
 from pipelines.suggest.search import Search
 from pipelines.suggest.suggestion import Invalid, suggest
 from tests.support.series import LATENCY, SERIES, WINDOWS
@@ -271,3 +273,51 @@ def test_the_command_names_its_own_options() -> None:
     done = CliRunner().invoke(app, ["suggest", str(LATENCY), "--column", "timestamp=ts_ms"])
     assert done.exit_code == 2
     assert "did you mean --column ts_ms=timestamp?" in done.stderr
+
+
+class Ticking:
+    """A clock that is a second later each time it is asked."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return START_MS
+
+    def monotonic(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+def test_a_limit_in_time_ends_the_search_with_the_best_so_far() -> None:
+    """And what speaks for it says so, instead of that nothing is better."""
+    history, told = series(LATENCY), list[str]()
+    tried = measures(history, "value")
+    clock = Ticking()
+    whole = Search(Judge(history), labels_of(LATENCY), clock=clock).best(tried)
+    search = Search(Judge(history), labels_of(LATENCY), limit_s=clock.seconds - 3, tell=told.append, clock=Ticking())
+    found = search.best(tried)
+    assert whole is not None
+    assert found is not None
+    assert (whole.cut_short, found.cut_short) == (False, True)
+    assert found.judged < whole.judged
+    assert told[-1] == f"{found.judged} settings judged"
+    words = why_found(found, len(tried))
+    assert "time limit was met" in words
+    assert "none catches more" not in words
+    assert "narrow ridge" not in words
+
+
+def test_a_limit_that_comes_too_early_is_said() -> None:
+    found = suggest(LATENCY, windows=labels_of(LATENCY), columns={"ts_ms": "timestamp"}, settings=30, time_limit_s=0)
+    assert (found.rules, found.cut_short) == ({}, True)
+    assert found.why == ["the time limit of 0 s was met before a setting was found that catches a failure"]
+
+
+def test_a_long_suggestion_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off a terminal, too: lines on stderr, and the rules alone on stdout."""
+    monkeypatch.setattr(output, "SAY_EACH_S", 0.0)
+    done = CliRunner().invoke(app, ["suggest", str(LATENCY), "--column", "ts_ms=timestamp"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^breakers: 1 of \d+ measures tried, \d+ s$", done.stderr, re.MULTILINE)
+    assert "measures tried" not in done.stdout
