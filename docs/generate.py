@@ -94,7 +94,11 @@ def cli_page() -> str:
     from api.cli.main import app
 
     command: Any = get_command(app)
-    head = "All of `breakers`. Settings count for every command; `--data-dir` names the directory of the service."
+    head = (
+        "All of `breakers`. Settings count for every command; `--data-dir` names the directory of the service. Lists"
+        " are tables on a terminal, elsewhere lines of cells with tabs between them; `breakers --no-headers COMMAND`"
+        " leaves their titles out, for scripts."
+    )
     return page("Commands", head, MADE.format(source="`api/cli`"), "\n\n".join(commands(command, "breakers")))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.output import note, put, put_json, put_rows
+from api.cli.output import note, put, put_json, put_table
 from api.cli.store_access import DataDir, instant, newest, on_store
 from breaker_actors.errors import Invalid
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 aside = typer.Typer(
     name="aside", no_args_is_help=True, help="See what could not be read and was set aside, and drop it."
 )
+
+
+TITLES = ("number", "first seen", "last seen", "kind", "thing", "place", "project", "bytes", "reason")
 
 
 @aside.command("list")
@@ -38,7 +41,7 @@ def list_aside(
     if json:
         put_json({"set_aside": [_body(row) for row in rows], "without_room": dropped})
         return
-    put_rows(_line(row) for row in rows)
+    put_table(TITLES, map(_line, rows))
     if dropped:
         note(f"{dropped} more found no room")
 

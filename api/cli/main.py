@@ -35,7 +35,7 @@ from api.cli import statsd as cli_statsd
 from api.cli import suggest as cli_suggest
 from api.cli import verify as cli_verify
 from api.cli.errors import FAILED, one_line_errors
-from api.cli.output import note, put, put_script
+from api.cli.output import leave_titles_out, note, put, put_script
 from api.cli.store_access import DataDir, settings_of
 from breaker_actors.errors import BreakersError
 
@@ -118,8 +118,13 @@ def breakers(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
     ] = False,
+    no_headers: Annotated[
+        bool, typer.Option("--no-headers", help="Leave out the first line of lists, their titles: for scripts.")
+    ] = False,
 ) -> None:
     """Circuit breakers over metric samples, with alerts on their changes of state."""
+    if no_headers:
+        context.call_on_close(leave_titles_out())
     if context.invoked_subcommand is None:
         put_script(context.get_help())
 

@@ -59,7 +59,8 @@ def recover(
     if json:
         put_json({"recovered": yes, "losses": [_body(loss) for loss in losses]})
         return
-    put_table(TITLES, ((*_body(loss).values(),) for loss in losses))
+    if losses:
+        put_table(TITLES, ((*_body(loss).values(),) for loss in losses))
     if not losses:
         note("nothing is lost")
     if losses and not yes:

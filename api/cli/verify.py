@@ -75,7 +75,8 @@ def verify(
 
 
 def _show(report: Report) -> None:
-    put_table(TITLES, ((fault.kind, fault.of, fault.words) for fault in report.faults))
+    if report.faults:
+        put_table(TITLES, ((fault.kind, fault.of, fault.words) for fault in report.faults))
     for more in report.more:
         whose = f" of project {more.project_id}" if more.project_id else ""
         put(f"and {more.count:,} more of kind {more.kind}{whose}")

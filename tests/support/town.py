@@ -43,7 +43,8 @@ class Town:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
 
     def run(self, *arguments: str, text: str | None = None, **more: Any) -> Result:
-        return CliRunner().invoke(app, [*arguments, "--data-dir", str(self.folder)], input=text, **more)
+        """A command as a script calls it: lists have no titles."""
+        return CliRunner().invoke(app, ["--no-headers", *arguments, "--data-dir", str(self.folder)], input=text, **more)
 
     def json(self, *arguments: str) -> Any:
         result = self.run(*arguments, "--json")

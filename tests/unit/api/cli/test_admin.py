@@ -16,7 +16,7 @@ from breaker_actors.store.rows import KeyRow
 
 
 def breakers(folder: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--data-dir", str(folder)])
+    return CliRunner().invoke(app, ["--no-headers", *arguments, "--data-dir", str(folder)])
 
 
 def lines(result: Result) -> list[list[str]]:

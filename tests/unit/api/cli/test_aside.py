@@ -22,7 +22,7 @@ HOSTILE = "\x1b]0;owned\x07\nrow\tforged\u202e"
 
 
 def breakers(folder: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--data-dir", str(folder)])
+    return CliRunner().invoke(app, ["--no-headers", *arguments, "--data-dir", str(folder)])
 
 
 def fill(folder: Path, *things: str) -> None:

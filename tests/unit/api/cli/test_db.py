@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_postgres_url: 
 
 
 def breakers(folder: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--data-dir", str(folder)])
+    return CliRunner().invoke(app, ["--no-headers", *arguments, "--data-dir", str(folder)])
 
 
 def output(result: Result) -> str:

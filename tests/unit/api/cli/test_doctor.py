@@ -43,7 +43,7 @@ def levels(found: Iterable[doctor.Finding]) -> list[tuple[str, str]]:
 
 
 def run(folder: Path, *options: str) -> Any:
-    return CliRunner().invoke(app, ["doctor", "--data-dir", str(folder), *options])
+    return CliRunner().invoke(app, ["--no-headers", "doctor", "--data-dir", str(folder), *options])
 
 
 def made(folder: Path) -> Settings:

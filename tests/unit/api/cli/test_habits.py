@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,10 +61,12 @@ def test_all_wrong_variables_are_told_with_guesses(monkeypatch: pytest.MonkeyPat
         load_settings()
 
 
-def test_titles_stand_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_titles_stand_on_a_terminal_and_off_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [("1", "\x1b[2J[red]", None)]
     output.put_records("keys", ("id", "name", "last_used_at"), rows, as_json=False)
-    assert capsys.readouterr().out == "1\t\\x1b[2J[red]\tnever\n"
+    assert capsys.readouterr().out == "id\tname\tlast used at\n1\t\\x1b[2J[red]\tnever\n"
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -80,3 +83,10 @@ def test_create_asks_for_a_percentile_for_its_kind_alone() -> None:
     assert meanings["percentile"].startswith("Kind percentile: ")
     assert meanings["percentile"].endswith("Needed for that kind.")
     assert meanings["threshold"].endswith("Needed by create.")
+
+
+def test_scripts_leave_titles_out(tmp_path: Path) -> None:
+    place = ["doctor", "--data-dir", str(tmp_path)]
+    headed, bare = (CliRunner().invoke(app, [*more, *place]).stdout.splitlines() for more in ([], ["--no-headers"]))
+    assert headed[0] == "result\tcheck\tfinding\tremedy"
+    assert [line.split("\t")[1] for line in headed[1:]] == [line.split("\t")[1] for line in bare]
