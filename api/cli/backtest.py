@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,10 @@ FromService = Annotated[
     bool,
     typer.Option("--from-service", help="Take the samples that a breaker of the service got, by its name or id."),
 ]
+Routers = Annotated[
+    list[str] | None,
+    typer.Option("--router", help="Take the samples of this router alone, as they name it; may be given again."),
+]
 Windows = Annotated[
     Path | None,
     typer.Option(help="Labelled failures: a JSON list of (start, end) pairs, or such a list per file name."),
@@ -73,6 +78,7 @@ def backtest(
     from_service: FromService = False,
     data_dir: DataDir = None,
     column: Columns = None,
+    router: Routers = None,
     windows: Windows = None,
     grace_ms: Grace = 0,
     sweep: Sweep = None,
@@ -97,13 +103,15 @@ def backtest(
         write = None if out is None else writer_for(out)
         grid = None if sweep is None else parse_sweep(sweep)
         if from_service:
-            source, tried, most = _from_service(samples or [], rule, data_dir, column, sort)
+            source, tried, most = _from_service(samples or [], rule, data_dir, column or router, sort)
         else:
             options = {"sort": sort, "time_unit": time_unit, "memory_mb": memory_mb}
-            source, tried, most = _from_files(samples, rule, renamed(column), **options)
+            source, tried, most = _from_files(samples, rule, renamed(column), router or [], **options)
         limits: dict[str, Any] = {"memory_mb": memory_mb, "window_samples_max": most}
         with progress(source, "reading") as tell, told_later():
             run = run_backtest(tried, source, windows=windows, grace_ms=grace_ms, sweep=grid, progress=tell, **limits)
+        if router and not any("router_id" in one.columns for one in run.given):
+            raise Invalid("--router: the samples have no column router_id; name theirs by --column router_id=THEIRS")
         for remark in (*getattr(source, "remarks", ()), *run.remarks):
             _say(remark)
         page = None if report is None else _page(run, source, limits)
@@ -123,7 +131,9 @@ Taken = tuple["Source", list["Candidate"], int]
 """Samples, breakers, and how many samples a window holds at most."""
 
 
-def _from_files(samples: list[str] | None, rule: list[Path] | None, columns: dict[str, str], **options: Any) -> Taken:
+def _from_files(
+    samples: list[str] | None, rule: list[Path] | None, columns: dict[str, str], routers: list[str], **options: Any
+) -> Taken:
     from breaker_actors.core.machine import SAMPLES_MAX
     from pipelines.backtest import source_of
     from pipelines.candidates import candidates
@@ -137,6 +147,8 @@ def _from_files(samples: list[str] | None, rule: list[Path] | None, columns: dic
         raise Invalid("give a --rule; --from-service takes a breaker's own")
     tried = candidates(list(rule))
     source = source_of(samples, columns, words=COMMAND, **options)
+    if routers:
+        tried = [replace(one, router_ids=tuple(name.lower() for name in routers)) for one in tried]
     return source, tried, SAMPLES_MAX
 
 
@@ -147,7 +159,7 @@ def _from_service(
     from pipelines.recorded import recorded
 
     if column or sort:
-        raise Invalid("--column and --sort are for files; a service's samples are in order")
+        raise Invalid("--column, --router and --sort are for files; a service's samples are in order")
     if len(named) > 1:
         raise Invalid("--from-service takes the samples of one breaker")
     log_to_stderr()

@@ -42,8 +42,8 @@ class Run:
     truncated: int = 0
     columns: tuple[str, ...] = ()
     """What the samples have."""
-    routers: int = 0
-    """Of how many routers it took samples without naming any, up to ROUTERS_TOLD."""
+    routers: tuple[str, ...] = ()
+    """Of which routers it took samples without naming any, up to ROUTERS_TOLD."""
 
     def judged(self) -> list[int]:
         """Numbers of the labelled windows that samples reach; the others are neither caught nor missed."""
@@ -193,7 +193,7 @@ class Stream:
             assert walk.walker is not None
             run.tally.finish(walk.last_ms)
             run.samples, run.first_ms, run.last_ms = self.taken, self._first_ms, walk.last_ms
-            run.routers = len(self._routers)
+            run.routers = tuple(self._routers)
             run.late, run.truncated = walk.walker.breaker.lost
 
 

@@ -10,7 +10,7 @@ from pipelines.candidates import guess
 from pipelines.replay.run import ROUTERS_TOLD, Run
 from pipelines.replay.scoring import Labelled
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import EARLIEST_MS, Source, Unread, Words, early
+from pipelines.sources.files import COMMAND, EARLIEST_MS, Source, Unread, Words, early
 
 OK_KINDS = ("error_rate", "consecutive_failures")
 """Kinds that look at `ok` alone."""
@@ -24,12 +24,12 @@ def remarks_over(
     if not given:
         return []
     words: Words | None = getattr(source, "words", None)
-    found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words), *_pooled(given)]
+    found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words), *_pooled(given, words)]
     return [
         *_of_rules(given),
         *_of_sweep(given, grid),
         *(remark for remark in found if remark),
-        *_unread(source),
+        *_unread(source, given, words),
         *_outside(given, windows, words),
     ]
 
@@ -74,25 +74,38 @@ def _unnamed(given: Sequence[Run], words: Words) -> list[str]:
     return found
 
 
-def _pooled(given: Sequence[Run]) -> list[str]:
+def _pooled(given: Sequence[Run], words: Words) -> list[str]:
     """On rules that take the samples of several routers without naming any."""
-    most = max(run.routers for run in given)
-    if most < 2:
+    found = max((run.routers for run in given), key=len)
+    if len(found) < 2:
         return []
-    many = f"{most} or more" if most == ROUTERS_TOLD else most
-    return [f"samples of {many} routers count as one series; name router_ids in the rule"]
+    many = f"{len(found)} or more" if len(found) == ROUTERS_TOLD else len(found)
+    named = ", ".join(sorted(found)[:ROUTERS_SHOWN]) + (", ..." if len(found) > ROUTERS_SHOWN else "")
+    choose = ", or say --router" if words == COMMAND else ""
+    return [f"samples of {many} routers ({named}) count as one series; name router_ids in the rule{choose}"]
+
+
+ROUTERS_SHOWN = 4
+"""Routers that a remark names."""
+NAMES_OF_THINGS = ("service", "service_name", "router", "router_name", "upstream", "dependency", "endpoint", "host")
+"""Columns that probably say what a sample is of."""
 
 
 COLUMNS_SHOWN = 8
 """Columns that a remark names."""
 
 
-def _unread(source: Source | None) -> list[str]:
-    """On columns that no sample takes anything from."""
+def _unread(source: Source | None, given: Sequence[Run], words: Words | None) -> list[str]:
+    """On columns that no sample takes anything from; one of them may tell several series apart."""
     unread: Unread | None = getattr(source, "unread", None)
     names = [] if unread is None else list(unread.names)
     more = f" and {len(names) - COLUMNS_SHOWN} more" if len(names) > COLUMNS_SHOWN else ""
-    return [f"not read: {', '.join(names[:COLUMNS_SHOWN])}{more}"] if names else []
+    thing = next((name for name in NAMES_OF_THINGS if name in names), None)
+    apart = ""
+    if words is not None and thing is not None and not any("router_id" in run.columns for run in given):
+        renamed = words.rename.format("router_id").replace("THEIRS", thing if words == COMMAND else f'"{thing}"')
+        apart = f"; all is one series: if {thing} says what a sample is of, {renamed} tells them apart"
+    return [f"not read: {', '.join(names[:COLUMNS_SHOWN])}{more}{apart}"] if names else []
 
 
 def remarks_on_labels(files: Sequence[str], source: Source) -> list[str]:

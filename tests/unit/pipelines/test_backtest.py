@@ -151,7 +151,7 @@ def test_metrics_and_routers() -> None:
     ]).sort("ts_ms", maintain_order=True)  # fmt: skip
     both = pl.concat([one, other]).sort("ts_ms", maintain_order=True)
     rules = [RULE, RULE | {"name": "r1", "router_id": "r1"}, RULE | {"name": "size", "metric": "size"}]
-    with pytest.warns(BacktestWarning, match="samples of 2 routers count as one series"):
+    with pytest.warns(BacktestWarning, match=r"samples of 2 routers \(.*\) count as one series"):
         run = backtest(rules, frame)
     told = {name: moves(Backtest.of([r], None)) for name, r in zip(("all", "r1", "size"), run.runs, strict=True)}
     assert told == {"all": core_moves(both), "r1": core_moves(one), "size": core_moves(other)}

@@ -270,4 +270,26 @@ def test_the_breaker_that_the_service_shows_takes_samples_of_its_routers(tmp_pat
         run("--rule", str(tmp_path / f"{name}.json"), str(tmp_path / "s.parquet")) for name in ("mine", "all")
     )
     assert (mine.stderr, "30 samples" in mine.stdout) == ("", True)
-    assert whole.stderr == "breakers: samples of 2 routers count as one series; name router_ids in the rule\n"
+    named = ", ".join(sorted(routers))
+    words = f"samples of 2 routers ({named}) count as one series; name router_ids in the rule, or say --router"
+    assert whole.stderr == f"breakers: {words}\n"
+    one = run("--rule", str(tmp_path / "all.json"), str(tmp_path / "s.parquet"), "--router", routers[0].upper())
+    assert (one.stderr, "30 samples" in one.stdout) == ("", True)
+
+
+def test_one_service_of_a_file_of_several_is_chosen(tmp_path: Path) -> None:
+    """First it is told how; a name that there is none of is refused with those that there are."""
+    ts_ms = range(1_700_000_000_000, 1_700_000_060_000, 1000)
+    frame = pl.DataFrame({"ts_ms": ts_ms, "value": 1.0, "service": ["checkout", "search"] * 30})
+    frame.write_parquet(tmp_path / "s.parquet")
+    (tmp_path / "rule.json").write_text(json.dumps(RULE))
+    given = ("--rule", str(tmp_path / "rule.json"), str(tmp_path / "s.parquet"))
+    assert "--column router_id=service tells them apart" in run(*given).stderr
+    one = run(*given, "--column", "router_id=service", "--router", "checkout")
+    assert (one.stderr, "30 samples" in one.stdout) == ("", True)
+    wrong = run(*given, "--column", "router_id=service", "--router", "mail")
+    assert wrong.exit_code == 2
+    assert "there are router_id: 'checkout', 'search'" in wrong.stderr
+    unnamed = run(*given, "--router", "checkout")
+    assert unnamed.exit_code == 2
+    assert "no column router_id" in unnamed.stderr
