@@ -9,12 +9,13 @@ from functools import partial
 
 import msgspec
 
-from breaker_actors.breaker.hosted import EFFECTS_MAX, Effects, HostedBreaker, Item, catch_up_marker
+from breaker_actors.breaker.hosted import EFFECTS_MAX, Effects, HostedBreaker, Item, catch_up_marker, is_next
 from breaker_actors.breaker.metrics import count_losses, look
 from breaker_actors.breaker.watermarks import Watermarks
 from breaker_actors.clock import Clock
 from breaker_actors.core.log_entries import SAMPLES, UNREADABLE, SampleColumns, decode_samples
-from breaker_actors.messages import Delivery, Target
+from breaker_actors.core.model import Rows
+from breaker_actors.messages import DeliveredEntry, Delivery, Target
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.telemetry.set_aside import Asides
 
@@ -33,8 +34,20 @@ class ReadLog(msgspec.Struct, frozen=True):
 
 
 Todo = Settle | ReadLog
-Bodies = list[SampleColumns | bytes | None]
-"""Of a delivery's records, decoded once for all breakers that take them."""
+
+
+class DecodedEntry(msgspec.Struct, frozen=True):
+    """An entry of a delivery, decoded. `rows`: its samples as what most breakers take them from."""
+
+    offset: int
+    received_ms: int
+    kind: int
+    body: SampleColumns | bytes
+    rows: Rows | None
+
+
+DecodedEntries = list[DecodedEntry | None]
+"""Of a delivery, decoded once for all breakers that take them."""
 
 
 class Applying:
@@ -51,33 +64,61 @@ class Applying:
         self._lag = meters.histogram("breakers_evaluation_lag_seconds")
         self._applied = self._samples_applied = 0
 
-    def accept(self, hosted: HostedBreaker, target: Target, delivery: Delivery, bodies: Bodies) -> Todo | None:
+    def accept(self, hosted: HostedBreaker, target: Target, delivery: Delivery, entries: DecodedEntries) -> Todo | None:
         """A delivery's entries for one breaker: applied, or queued behind what waits."""
         if target.spans is None:
             hosted.push(catch_up_marker(target.router_id, target.upto))
             return self.work(hosted)
-        after, todo = target.after, None
+        router_id, after, todo = target.router_id, target.after, None
         for index, start, stop in target.spans:
-            entry = delivery.records[index]
-            offset, kind = entry.offset, entry.kind
-            body = bodies[index]
-            if body is None:
-                body = bodies[index] = self._body(target.router_id, offset, kind, entry.payload)
-            if kind == SAMPLES and not isinstance(body, SampleColumns):
-                kind = UNREADABLE
-            item = Item(target.router_id, after, offset, entry.received_ms, kind, body, start, stop)
-            if hosted.blocked or hosted.inbox:
-                hosted.push(item)
+            entry = entries[index]
+            if entry is None:
+                entry = entries[index] = self._entry(router_id, delivery.records[index])
+            offset, rows = entry.offset, entry.rows
+            if rows is not None and start < stop and is_next(hosted, router_id, after, offset, rows.received_ms):
+                todo = self._take(hosted, router_id, offset, rows, start, stop)
             else:
-                todo = self._admit(hosted, item)
+                item = Item(router_id, after, offset, entry.received_ms, entry.kind, entry.body, start, stop)
+                if hosted.blocked or hosted.inbox:
+                    hosted.push(item)
+                else:
+                    todo = self._admit(hosted, item)
             after = offset
         return todo or (self.work(hosted) if hosted.inbox else None)
 
-    def _body(self, router_id: str, offset: int, kind: int, payload: bytes) -> SampleColumns | bytes:
-        """The samples of a record, or its bytes: those of another one, and of samples that can't be read."""
-        if kind != SAMPLES:
-            return payload
-        return self._asides.attempt(partial(decode_samples, payload), "log", router_id, payload, offset) or payload
+    def _take(
+        self, hosted: HostedBreaker, router_id: str, offset: int, rows: Rows, start: int, stop: int
+    ) -> Todo | None:
+        """Samples that a free breaker takes at once: what `_admit` does, without what they can't need."""
+        self._applied += 1
+        self._samples_applied += stop - start
+        hosted.applied_offsets[router_id] = offset
+        hosted.dirty = True
+        effects: Effects = ()
+        try:
+            assert hosted.breaker is not None
+            effects = hosted.breaker.ingest_rows(rows, start, stop)
+        except Exception as error:
+            self._asides.note("log", router_id, error, b"", offset, hosted.project_id)
+        if effects or hosted.needs_refill:
+            hosted.blocked = True
+            return Settle(effects)
+        self._timers.schedule(hosted)
+        return None
+
+    def _entry(self, router_id: str, told: DeliveredEntry) -> DecodedEntry:
+        """What can't be read is of a kind of its own, and every breaker passes it over."""
+        if told.kind != SAMPLES:
+            return DecodedEntry(told.offset, told.received_ms, told.kind, told.payload, None)
+
+        def read() -> tuple[SampleColumns, Rows | None]:
+            columns = decode_samples(told.payload)
+            return columns, columns.received(told.received_ms)
+
+        found = self._asides.attempt(read, "log", router_id, told.payload, told.offset)
+        if found is None:
+            return DecodedEntry(told.offset, told.received_ms, UNREADABLE, told.payload, None)
+        return DecodedEntry(told.offset, told.received_ms, SAMPLES, *found)
 
     def work(self, hosted: HostedBreaker) -> Todo | None:
         """Applies what waits until the breaker is blocked or nothing is left; then its timers, as far as the last

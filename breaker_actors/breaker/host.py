@@ -16,7 +16,7 @@ from sys import intern
 import msgspec
 import structlog
 
-from breaker_actors.breaker.applying import Applying, Bodies, ReadLog, Todo
+from breaker_actors.breaker.applying import Applying, DecodedEntries, ReadLog, Todo
 from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills, Slices
 from breaker_actors.breaker.commits import Commits
 from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, shared
@@ -172,13 +172,20 @@ class BreakerHost:
     async def deliver(self, delivery: Delivery) -> list[BreakerEpoch]:
         """Applies or queues a lane's call; returns what is refused, since it is not hosted under that epoch."""
         refused = []
-        bodies: Bodies = [None] * len(delivery.records)
+        entries: DecodedEntries = [None] * len(delivery.records)
+        accept = self._applying.accept
         for target in delivery.targets:
             hosted = self._hosted.get(target.breaker_id)
             if hosted is None or hosted.epoch != target.epoch or hosted.aside:
                 refused.append(BreakerEpoch(target.breaker_id, target.epoch))
-            else:
-                self._step(hosted, partial(self._applying.accept, hosted, target, delivery, bodies))
+                continue
+            todo = None
+            try:
+                todo = accept(hosted, target, delivery, entries)
+            except Exception as error:
+                self._tasks.set_aside(hosted, error)
+            if todo is not None or hosted.dropped:
+                self._go_on(hosted, todo)
         for entry in delivery.records:
             self._applying.count_lag(entry.received_ms)
         return refused

@@ -292,7 +292,10 @@ class HostedBreaker:
             return ()
         if item.kind == SAMPLES:
             assert isinstance(item.body, SampleColumns)
-            return self.breaker.ingest(item.body.rows(item.start, item.stop), item.received_ms)
+            rows = item.body.received(item.received_ms)
+            if rows is None or item.start == item.stop:
+                return self.breaker.ingest(item.body.rows(item.start, item.stop), item.received_ms)
+            return self.breaker.ingest_rows(rows, item.start, item.stop)
         if item.kind in GAPS:
             assert isinstance(item.body, bytes)
             if item.kind == DAMAGED and decode_lost(item.body).sets_back:
@@ -415,6 +418,21 @@ class HostedBreaker:
         assert self.breaker is not None
         name, rule = self.settings.name, self.breaker.rule
         return tuple(EventDraft.of(name, rule, effect) for effect in effects if isinstance(effect, Transition))
+
+
+def is_next(hosted: HostedBreaker, router_id: str, after: int, offset: int, received_ms: int) -> bool:
+    """Whether samples of a router's log are what comes next for a breaker, with nothing to be done before."""
+    breaker = hosted.breaker
+    return (
+        breaker is not None
+        and not hosted.blocked
+        and not hosted.inbox
+        and hosted.ready
+        and not hosted.dropped
+        and router_id in hosted.routers
+        and after <= hosted.applied_offsets[router_id] < offset
+        and received_ms - breaker.schedule.now <= BEHIND_MS
+    )
 
 
 def leave_ended(hosted: HostedBreaker) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Protocol
 
@@ -35,6 +35,9 @@ from breaker_actors.core.model import Counts, Flags, Float64, Op, Rule
 
 TINY = 5e-324
 EPS = 2.0**-52
+CALM, RESTS_MAX = 8, 10_000
+"""A sum rests after a calm evaluation for each CALM samples held, in windows of up to RESTS_MAX samples: whoever asks
+for its value has all of them added."""
 
 COMPARE: dict[Op, Callable[[float, float], bool]] = {
     "gt": operator.gt,
@@ -55,12 +58,12 @@ class Columns(Protocol):
 
 
 class Accumulator(Protocol):
-    """Follows a window; `breach` and `value` are only asked while it holds observations (n > 0). `add` and `drop` are
-    of a sample that stands for one."""
+    """Follows a window; `breach` and `value` are only asked while it holds observations (n > 0). `add_few` and
+    `drop_few` are of some samples that stand for one each, for which a loop beats numpy; `ok`: 0 is not ok."""
 
-    def add(self, value: float, ok: bool) -> None: ...
+    def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None: ...
 
-    def drop(self, value: float, ok: bool) -> None: ...
+    def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None: ...
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
@@ -85,9 +88,9 @@ class Count:
     def __init__(self, op: Op, threshold: float, need: int) -> None:
         self._compare, self._threshold, self._need = COMPARE[op], threshold, need
 
-    def add(self, value: float, ok: bool) -> None: ...
+    def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None: ...
 
-    def drop(self, value: float, ok: bool) -> None: ...
+    def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None: ...
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 
@@ -114,13 +117,11 @@ class ErrorRate:
         self._compare, self._threshold = COMPARE[op], threshold
         self._errors = 0
 
-    def add(self, value: float, ok: bool) -> None:
-        if not ok:
-            self._errors += 1
+    def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        self._errors += ok.count(0)
 
-    def drop(self, value: float, ok: bool) -> None:
-        if not ok:
-            self._errors -= 1
+    def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        self._errors -= ok.count(0)
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
         self._errors += failures(ok, counts)
@@ -158,13 +159,19 @@ class Rank:
         self._percent = percent
         self._above = 0
 
-    def add(self, value: float, ok: bool) -> None:
-        if value > self._threshold or (self._from_threshold and value == self._threshold):
-            self._above += 1
+    def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        if max(values) >= self._threshold:
+            self._above += self._few(values)
 
-    def drop(self, value: float, ok: bool) -> None:
-        if value > self._threshold or (self._from_threshold and value == self._threshold):
-            self._above -= 1
+    def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        if max(values) >= self._threshold:
+            self._above -= self._few(values)
+
+    def _few(self, values: Sequence[float]) -> int:
+        threshold = self._threshold
+        if self._from_threshold:
+            return sum([value >= threshold for value in values])
+        return sum([value > threshold for value in values])
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
         self._above += self._exceeding(values, counts)
@@ -176,6 +183,8 @@ class Rank:
         self._above = 0
 
     def breach(self, n: int, columns: Columns) -> bool:
+        if not self._above:
+            return not self._beyond
         return (self._above > n - self._place(n)) is self._beyond
 
     def value(self, n: int, columns: Columns) -> float:
@@ -198,9 +207,16 @@ class Total:
 
     While that bound is 0, the two words added are the correctly rounded sum, which is what fsum gives. `_edge` counts
     the values that could lead to a breach by staying (avg) or by leaving (sum).
+
+    An average of which no value comes near the threshold is no breach, whatever the sum: once that has been so for a
+    while the sum is not followed any more (`_rests`), until a value comes near. Then it is made anew, which is paid by
+    what was saved.
     """
 
-    __slots__ = ("_bound", "_compare", "_edge", "_high", "_huge", "_is_avg", "_lost", "_low", "_threshold", "_upward")
+    __slots__ = (
+        "_bound", "_calm", "_compare", "_edge", "_high", "_huge", "_is_avg", "_lost", "_low", "_rests", "_threshold",
+        "_upward",
+    )  # fmt: skip
 
     def __init__(self, op: Op, threshold: float, is_avg: bool) -> None:
         self._compare, self._threshold, self._is_avg = COMPARE[op], threshold, is_avg
@@ -217,19 +233,11 @@ class Total:
             return self._threshold - margin if rising else self._threshold + margin
         return -TINY if rising else TINY
 
-    def add(self, value: float, ok: bool) -> None:
-        self._shift(value, 1)
-        if abs(value) >= HUGE:
-            self._huge += 1
-        else:
-            self._plus(value)
+    def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        self._few(values, 1)
 
-    def drop(self, value: float, ok: bool) -> None:
-        self._shift(value, -1)
-        if abs(value) >= HUGE:
-            self._huge -= 1
-        else:
-            self._plus(-value)
+    def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        self._few(values, -1)
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
         self._many(values, counts, 1)
@@ -240,9 +248,18 @@ class Total:
     def clear(self) -> None:
         self._high = self._low = self._lost = 0.0
         self._huge = self._edge = 0
+        self._calm, self._rests = 0, False
 
     def breach(self, n: int, columns: Columns) -> bool:
         if not self._huge:
+            if self._is_avg and not self._edge:
+                if not self._rests:
+                    self._calm += 1
+                    self._rests = n <= RESTS_MAX and self._calm * CALM >= n
+                return False
+            self._calm = 0
+            if self._rests:
+                return self._compare(self._recount(n, columns), self._threshold)
             if not self._lost:
                 return self._decide(self._high + self._low, n)
             low, high = self._bounds()
@@ -252,6 +269,8 @@ class Total:
         return self._compare(self._recount(n, columns), self._threshold)
 
     def value(self, n: int, columns: Columns) -> float:
+        if self._rests:
+            return mean(columns.values(), columns.counts())
         if self._huge or self._lost:
             return self._recount(n, columns)
         exact = self._high + self._low
@@ -269,9 +288,25 @@ class Total:
     def _decide(self, exact: float, n: int) -> bool:
         return self._compare(exact / n if self._is_avg else exact, self._threshold)
 
-    def _shift(self, value: float, by: int) -> None:
-        if value >= self._bound if self._upward else value <= self._bound:
-            self._edge += by
+    def _few(self, values: Sequence[float], sign: int) -> None:
+        bound, high, rests = self._bound, self._high, self._rests
+        least, most = min(values), max(values)
+        if most >= bound if self._upward else least <= bound:
+            self._edge += sign * sum([value >= bound if self._upward else value <= bound for value in values])
+        if not -HUGE < least <= most < HUGE:
+            self._huge += sign * sum([not -HUGE < value < HUGE for value in values])
+            values = [value for value in values if -HUGE < value < HUGE]
+        if rests:
+            return
+        for value in values:
+            word = sign * value
+            new = high + word  # as in `_plus`
+            part = new - high
+            error = (high - (new - part)) + (word - part)
+            high = new
+            if error:
+                self._keep(error)
+        self._high = high
 
     def _plus(self, value: float) -> None:
         """high + low += value; each step splits its rounding error off exactly (two-sum)."""
@@ -281,13 +316,17 @@ class Total:
         error = (high - (new - part)) + (value - part)
         self._high = new
         if error:
-            low = self._low
-            new = low + error
-            part = new - low
-            self._low = new
-            lost = (low - (new - part)) + (error - part)
-            if lost:
-                self._lost += abs(lost)
+            self._keep(error)
+
+    def _keep(self, error: float) -> None:
+        """low += error; what that rounds off is lost, and known to be."""
+        low = self._low
+        new = low + error
+        part = new - low
+        self._low = new
+        lost = (low - (new - part)) + (error - part)
+        if lost:
+            self._lost += abs(lost)
 
     def _many(self, values: Float64, counts: Counts, sign: int) -> None:
         """A batch enters as its own sum and what that sum rounded off, not value by value."""
@@ -297,6 +336,8 @@ class Total:
             huge = np.abs(values) >= HUGE
             self._huge += sign * int(np.count_nonzero(huge))
             values, counts = values[~huge], None if counts is None else counts[~huge]
+        if self._rests:
+            return
         words = terms(values, counts)
         for _ in range(2):
             word = math.fsum(words)
@@ -328,11 +369,13 @@ class Deviation:
         self._compare, self._threshold = COMPARE[op], threshold
         self.clear()
 
-    def add(self, value: float, ok: bool) -> None:
-        self._one(value, 1)
+    def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        for value in values:
+            self._one(value, 1)
 
-    def drop(self, value: float, ok: bool) -> None:
-        self._one(value, -1)
+    def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
+        for value in values:
+            self._one(value, -1)
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
         self._many(values, counts, 1)

@@ -20,7 +20,7 @@ from breaker_actors.core.definitions import (
     percent_of,
     summary,
 )
-from breaker_actors.core.model import Agg, Batch, Counts, Flags, Int64, Record, Rule, Verdict
+from breaker_actors.core.model import Agg, Batch, Counts, Flags, Int64, Record, Rows, Rule, Verdict
 from breaker_actors.core.window import SampleWindow, Window
 
 LONG_AGO = -(1 << 62)
@@ -88,7 +88,10 @@ class Evidence:
             self.keep_trace(batch.trace, received_ms)
         window = self.window
         if window is None:
-            self._follow(batch.ok, batch.count)
+            if n := observations(len(batch), batch.count):
+                self.seen += n
+                self.streak, peak = _runs(self.streak, batch.ok, batch.count)
+                self.peak = max(self.peak, peak)
             return
         low = self.low_ms(now)
         window.expire(low)
@@ -96,23 +99,18 @@ class Evidence:
         self.late += late
         self.truncated += truncated
 
-    def _follow(self, ok: Flags, counts: Counts) -> None:
-        """consecutive_failures: runs of ok=false in arrival order, over the ends of batches."""
-        if counts is not None and len(counts):
-            self.seen += int(counts.sum())
-            self.streak, peak = _counted_runs(self.streak, ok, counts)
-            self.peak = max(self.peak, peak)
+    def add_rows(self, rows: Rows, start: int, stop: int, now: int) -> None:
+        """A piece of a metric comes in."""
+        window = self.window
+        if window is None:
+            self.seen += stop - start
+            self.streak, self.peak = _few_runs(self.streak, self.peak, rows.ok[start:stop])
             return
-        self.seen += len(ok)
-        good = np.flatnonzero(ok)
-        if not len(good):
-            self.streak += len(ok)
-            self.peak = max(self.peak, self.streak)
-            return
-        inside = int(np.diff(good).max()) - 1 if len(good) > 1 else 0
-        first = self.streak + int(good[0])
-        self.streak = len(ok) - 1 - int(good[-1])
-        self.peak = max(self.peak, first, inside, self.streak)
+        low = self.low_ms(now)
+        if not window.take(rows, start, stop, low):
+            late, truncated = window.add(rows.batch.slice(start, stop), rows.received_ms, low)
+            self.late += late
+            self.truncated += truncated
 
     def load(self, batch: Batch, received_ms: int, now: int) -> None:
         """A logged batch comes back in. What does not fit counts as truncated, but not again after a restore."""
@@ -255,7 +253,10 @@ class Evidence:
     def may_breach(self) -> bool:
         """May samples that leave turn a healthy verdict into a breach?"""
         window = self.window
-        return window is not None and len(window) > 0 and window.acc.may_breach(window.observations)
+        if window is None:
+            return False
+        n = window.observations
+        return n > 0 and window.acc.may_breach(n)
 
     def glance(self, at: int, half_open: bool, unchanged: bool) -> tuple[Verdict, float | None, int]:
         """Verdict, value and count of an idle tick at `at`, without touching anything.
@@ -282,6 +283,27 @@ class Evidence:
         if n < self.need or value is None or at < self.ready_ms:
             return "indeterminate", value, n
         return "breach" if self.breaches(value) else "healthy", value, n
+
+
+def _few_runs(streak: int, peak: int, ok: bytes) -> tuple[int, int]:
+    """The run of failures behind some samples, and the longest so far."""
+    for good in ok:
+        streak = 0 if good else streak + 1
+        peak = max(peak, streak)
+    return streak, peak
+
+
+def _runs(streak: int, ok: Flags, counts: Counts) -> tuple[int, int]:
+    """The run of failures (ok=false in arrival order) behind a batch, and the longest in it; `streak`: the run before
+    it, as runs go over the ends of batches."""
+    if counts is not None:
+        return _counted_runs(streak, ok, counts)
+    good = np.flatnonzero(ok)
+    if not len(good):
+        return streak + len(ok), streak + len(ok)
+    inside = int(np.diff(good).max()) - 1 if len(good) > 1 else 0
+    first, last = streak + int(good[0]), len(ok) - 1 - int(good[-1])
+    return last, max(first, inside, last)
 
 
 def _counted_runs(streak: int, ok: Flags, counts: Int64) -> tuple[int, int]:

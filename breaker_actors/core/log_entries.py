@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh64_intdigest
 
-from breaker_actors.core.model import Batch, Control, Counts, Flags, Float64, Int64, Rule
+from breaker_actors.core.model import Batch, Control, Counts, Flags, Float64, Int64, Rows, Rule
 
 SAMPLES, BREAKER, VIEW, GAP, DAMAGED = 1, 2, 3, 4, 5
 GAPS = (GAP, DAMAGED)
@@ -102,7 +102,7 @@ class SampleColumns:
     `traces`: the trace_id of each row, "" where it has none; empty when nobody asks for them.
     """
 
-    __slots__ = ("batch", "metrics", "share", "starts", "traces")
+    __slots__ = ("_received", "batch", "metrics", "share", "starts", "traces")
 
     def __init__(
         self,
@@ -117,6 +117,15 @@ class SampleColumns:
         self.batch = batch
         self.share = share
         self.traces = traces
+        self._received: Rows | None = None
+
+    def received(self, received_ms: int) -> Rows | None:
+        """As the columns that small pieces are cut from; None when there is more to a row than they have."""
+        if self.traces or self.batch.count is not None:
+            return None
+        if self._received is None or self._received.received_ms != received_ms:
+            self._received = Rows(self.batch, self.starts, received_ms)
+        return self._received
 
     def rows(self, start: int, stop: int) -> Batch:
         """Some rows of one metric, without a copy, with their newest trace."""

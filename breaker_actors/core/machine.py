@@ -26,6 +26,7 @@ from breaker_actors.core.model import (
     Control,
     Effect,
     Record,
+    Rows,
     Rule,
     View,
 )
@@ -115,6 +116,14 @@ class Breaker(Mover):
         schedule = self.schedule
         now = schedule.now = max(received_ms, schedule.now)
         self.evidence.add(batch, received_ms, now)
+        return effects + self.evaluate(now, "ingest")
+
+    def ingest_rows(self, rows: Rows, start: int, stop: int) -> tuple[Effect, ...]:
+        """The same of a piece of what was received together: the rows from `start` to `stop`, at least one."""
+        received_ms, schedule = rows.received_ms, self.schedule
+        effects = self.fire(received_ms - 1) if received_ms > self._due else ()
+        now = schedule.now = received_ms if received_ms > schedule.now else schedule.now
+        self.evidence.add_rows(rows, start, stop, now)
         return effects + self.evaluate(now, "ingest")
 
     def advance(self, until_ms: int, effects_max: int | None = None) -> tuple[Effect, ...]:

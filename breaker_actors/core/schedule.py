@@ -149,10 +149,10 @@ class Schedule:
         if state == "half_open":
             return self._useful_half_open_tick(evidence.verdict)
         if evidence.is_delta:
-            return self._change_tick() if evidence.delta_tick_is_idle() else self.next_tick
-        return self._change_tick() if evidence.verdict != "healthy" or evidence.may_breach() else None
+            return self.change_tick() if evidence.delta_tick_is_idle() else self.next_tick
+        return self.change_tick() if evidence.verdict != "healthy" or evidence.may_breach() else None
 
-    def _change_tick(self) -> int | None:
+    def change_tick(self) -> int | None:
         """The first tick whose verdict may differ from that of the last evaluation."""
         change = self.evidence.change_ms(self.last_eval)
         return None if change is None else self._first_tick(change)
@@ -167,7 +167,7 @@ class Schedule:
         action = HALF_OPEN_TICK[self.word(verdict)]
         if action == "pass" or (action == "fail" and (record.step != 1 or record.passes)):
             return self.next_tick
-        change = self._change_tick()
+        change = self.change_tick()
         if action == "hold":
             return change
         ripe = self._first_tick(self.ripe_ms())

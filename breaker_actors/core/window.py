@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from breaker_actors.core.accumulators import Accumulator
-from breaker_actors.core.model import Batch, Counts, Flags, Float64, Int64
+from breaker_actors.core.model import Batch, Counts, Flags, Float64, Int64, Rows
 
 SMALL_BATCH = 8
 """Up to here a loop over plain numbers beats numpy."""
@@ -138,6 +138,10 @@ class SampleWindow(Protocol):
     def add(self, batch: Batch, received_ms: int, low: int) -> tuple[int, int]:
         """A batch comes in; how many of it were late, and how many samples left early."""
 
+    def take(self, rows: Rows, start: int, stop: int, low: int) -> bool:
+        """What has left by `low` goes, then a piece of a metric comes in as a whole, none of it late and nothing
+        leaving early. False: it does not, and is to be added as a batch."""
+
     def expire(self, low: int) -> None:
         """Samples up to an effective time leave."""
 
@@ -245,8 +249,7 @@ class Window:
             self.clear()
             return
         if gone <= SMALL_BATCH and not self._counted:
-            for i in range(run.head, to):
-                acc.drop(run.value[i], bool(run.ok[i]))
+            acc.drop_few(run.value[run.head : to], run.ok[run.head : to])
         else:
             self._drop_many(run, gone, gone <= max(left, SMALL_BATCH))
         run.release(to)
@@ -314,14 +317,44 @@ class Window:
             late = self._add_many(batch, received_ms, low)
         return late, self._truncate() if len(self) > self._max else 0
 
+    def take(self, rows: Rows, start: int, stop: int, low: int) -> bool:
+        """Expires, and takes rows that follow each other and what is held, all of them newer than `low`. False: they
+        are not so, and were not taken."""
+        main, times = self._main, rows.time
+        held = main.time
+        if self._late is not None or (held and held[main.head] <= low):
+            self.expire(low)
+            main = self._main
+            held = main.time
+        first, n = times[start], stop - start
+        if (
+            first <= low
+            or start in rows.torn
+            or (held and first < held[-1])
+            or self._late is not None
+            or self._counted
+            or len(held) - main.head + n > self._max
+        ):
+            return False
+        value, ok = rows.value[start:stop], rows.ok[start:stop]
+        held += times[start:stop]
+        main.value += value
+        main.ok += ok
+        if n <= SMALL_BATCH:
+            self.acc.add_few(value, ok)
+        else:
+            self.acc.add_many(rows.batch.value[start:stop], rows.batch.ok[start:stop])
+        return True
+
     def _add_few(self, batch: Batch, received_ms: int, low: int) -> int:
-        late, add = 0, self.acc.add
+        late, values, flags = 0, list[float](), list[bool]()
         for ts_ms, value, ok in zip(batch.ts_ms.tolist(), batch.value.tolist(), batch.ok.tolist(), strict=True):
             time = ts_ms if ts_ms < received_ms else received_ms
             if time <= low:
                 late += 1
                 continue
-            add(value, ok)
+            values.append(value)
+            flags.append(ok)
             main = self._main
             if self._late is None and (not main.time or time >= main.time[-1]):
                 main.time.append(time)
@@ -329,6 +362,8 @@ class Window:
                 main.ok.append(ok)
             else:
                 self._place_one(time, value, ok)
+        if values:
+            self.acc.add_few(values, flags)
         return late
 
     def _place_one(self, time: int, value: float, ok: bool) -> None:

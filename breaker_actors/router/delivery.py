@@ -9,7 +9,7 @@ the order of the log: all of it is of one project.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 from breaker_actors.errors import BreakersError
@@ -41,6 +41,10 @@ class Subscription:
         self.live = True
 
 
+Taker = tuple[Subscription, int, int]
+"""A breaker, and the first and last+1 row that it takes of a record."""
+
+
 class _Waiting:
     """What waits for one breaker: a range of the log, and its rows while there is room for them."""
 
@@ -62,8 +66,10 @@ class _Pack:
         self.records: list[DeliveredEntry] = []
         self.index: dict[int, int] = {}
         self.appends: list[Append] = []
-        self.waiting: dict[tuple[str, str], _Waiting] = {}
+        self.waiting: dict[Subscription, _Waiting] = {}
         self.rows = 0
+        self.has_marks = False
+        """Whether some of it is to be read from the log."""
 
     def record(self, append: Append) -> int:
         at = self.index.get(id(append))
@@ -77,8 +83,7 @@ class _Pack:
         """Who takes what of it, in a call that carries so many records before its own."""
         return [
             Target(s.breaker_id, s.epoch, s.router_id, w.after, w.upto, _placed(w.spans, base))
-            for w in self.waiting.values()
-            for s in (w.subscription,)
+            for s, w in self.waiting.items()
             if s.live
         ]
 
@@ -119,14 +124,35 @@ class DeliveryLane:
             waiting.spans.append((pack.record(append), *span))
             pack.rows += rows
         else:
-            waiting.spans = None
+            waiting.spans, pack.has_marks = None, True
             self.marks += 1
         waiting.upto = subscription.sent = append.offset
 
+    def add_all(self, takers: Sequence[Taker], append: Append) -> None:
+        """Queues a record for many breakers of one router, as `add` would one by one: at once where all have room."""
+        project_id = takers[0][0].project_id
+        pack = self._pack(project_id)
+        rows = sum([stop - start if stop > start else 1 for _, start, stop in takers])
+        fits = not pack.has_marks and pack.rows + rows <= CALL_ROWS_MAX and rows <= self._rows_max
+        if not fits or not self._shares.take_all(project_id, rows):
+            for subscription, start, stop in takers:
+                self.add(subscription, append, (start, stop))
+            return
+        pack.rows += rows
+        index, offset, all_waiting = pack.record(append), append.offset, pack.waiting
+        for subscription, start, stop in takers:
+            waiting = all_waiting.get(subscription)
+            if waiting is None:
+                waiting = all_waiting[subscription] = _Waiting(subscription)
+            assert waiting.spans is not None
+            waiting.spans.append((index, start, stop))
+            waiting.upto = subscription.sent = offset
+
     def mark(self, subscription: Subscription, upto: int) -> None:
         """Queues a catch-up marker: the breaker is to read the log up to an offset."""
-        waiting = self._waiting(self._pack(subscription.project_id), subscription)
-        waiting.spans = None
+        pack = self._pack(subscription.project_id)
+        waiting = self._waiting(pack, subscription)
+        waiting.spans, pack.has_marks = None, True
         waiting.upto = subscription.sent = upto
         self.marks += 1
 
@@ -149,10 +175,9 @@ class DeliveryLane:
 
     @staticmethod
     def _waiting(pack: _Pack, subscription: Subscription) -> _Waiting:
-        key = (subscription.router_id, subscription.breaker_id)
-        waiting = pack.waiting.get(key)
-        if waiting is None or waiting.subscription is not subscription:
-            waiting = pack.waiting[key] = _Waiting(subscription)
+        waiting = pack.waiting.get(subscription)
+        if waiting is None:
+            waiting = pack.waiting[subscription] = _Waiting(subscription)
         return waiting
 
     async def _run(self) -> None:
@@ -185,7 +210,7 @@ class DeliveryLane:
             return
         gone = set(refused)
         for target in delivery.targets:
-            if BreakerEpoch(target.breaker_id, target.epoch) in gone:
+            if gone and BreakerEpoch(target.breaker_id, target.epoch) in gone:
                 self.refusals += 1
                 self._refused(target.router_id, target.breaker_id, target.epoch)
 
@@ -193,16 +218,16 @@ class DeliveryLane:
         """The call may or may not have arrived: its ranges go again, as markers, and with them what came since, so that
         no record is kept for an owner that does not answer."""
         for earlier in packs + self._freed(list(self._packs.drain())):
-            for key, waiting in earlier.waiting.items():
-                if not waiting.subscription.live:
+            for subscription, waiting in earlier.waiting.items():
+                if not subscription.live:
                     continue
                 again = self._pack(earlier.project_id)
-                known = again.waiting.get(key)
-                if known is not None and known.subscription is waiting.subscription:
+                known = again.waiting.get(subscription)
+                if known is not None:
                     known.upto = waiting.upto
                 else:
-                    waiting.spans = None
-                    again.waiting[key] = waiting
+                    waiting.spans, again.has_marks = None, True
+                    again.waiting[subscription] = waiting
 
 
 def _delivery(packs: Iterable[_Pack]) -> Delivery:

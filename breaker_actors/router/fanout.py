@@ -17,7 +17,7 @@ from breaker_actors.core.log_entries import (
     encode_samples,
 )
 from breaker_actors.messages import Subscribers
-from breaker_actors.router.delivery import DeliveryLane, Subscription
+from breaker_actors.router.delivery import DeliveryLane, Subscription, Taker
 from breaker_actors.router.group import OwnedRouter, Staged
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.peers import BreakerPeer, Net
@@ -102,15 +102,24 @@ class FanOut:
         router, append, columns = record.router, record.append, record.columns
         assert columns is not None
         subscriptions = self._subscriptions.get(router.id, {})
+        whole: dict[str, list[Taker]] = {}
         picked, parts = Picked(columns), dict[int, Append]()
         for breaker_id, start, stop, chosen in router.splitter.split(columns, router.id, append.offset):
+            subscription = subscriptions.get(breaker_id)
+            if subscription is None:
+                continue
             if chosen is None:
-                self._send(router, breaker_id, append, (start, stop))
-            elif breaker_id in subscriptions:
+                takers = whole.get(subscription.owner)
+                if takers is None:
+                    takers = whole[subscription.owner] = []
+                takers.append((subscription, start, stop))
+            else:
                 part = picked.of(start, chosen)
                 if (of_part := parts.get(id(part))) is None:
                     of_part = parts[id(part)] = replace(append, payload=_encoded(part))
-                self._send(router, breaker_id, of_part, (0, len(chosen)))
+                self._lane(subscription.owner).add(subscription, of_part, (0, len(chosen)))
+        for owner, takers in whole.items():
+            self._lane(owner).add_all(takers, append)
 
     def flush(self) -> None:
         for lane in self._lanes.values():

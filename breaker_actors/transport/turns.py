@@ -117,6 +117,15 @@ class Shares:
         self._held[owner], self.total = held, total
         return True
 
+    def take_all(self, owner: str, weight: int) -> bool:
+        """Whether there is room for many at once, so that each of them would find it whatever the others; then it is
+        held."""
+        held, total = self._held.get(owner, 0) + weight, self.total + weight
+        if held > self._room - total:
+            return False
+        self._held[owner], self.total = held, total
+        return True
+
     def give_back(self, owner: str, weight: int) -> None:
         self.total -= weight
         left = self._held.pop(owner, 0) - weight

@@ -15,7 +15,7 @@ FIRST = {
     "minimum duration off by one tick": 4,
     "peak not reset": 26,
     "restore loses passes": 4,
-    "ramp not announced": 160,
+    "ramp not announced": 166,
     "samples are taken into a log that is ahead of the clock": 8,
     "a watermark is given whatever the clock says": 4,
     "checksums are not looked at": 21,

@@ -6,12 +6,14 @@ definitions of `core.exact` do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from breaker_actors.core.accumulators import COMPARE, Accumulator, Columns
 from breaker_actors.core.definitions import P95, exact_value, inner_kind, nearest, observations, percent_of, rank
 from breaker_actors.core.evidence import LONG_AGO, Evidence
-from breaker_actors.core.model import Agg, Batch, Counts, Flags, Float64, Record, Rule
+from breaker_actors.core.model import Agg, Batch, Counts, Flags, Float64, Record, Rows, Rule
 from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.aggregates import RANKED, value_bounds_of_one
 from pipelines.replay.vectorized.breach_tests import places_of
@@ -94,6 +96,9 @@ class Lookup:
         self.stand(self._stop + len(batch))
         return 0, 0
 
+    def take(self, rows: Rows, start: int, stop: int, low: int) -> bool:
+        raise NotImplementedError
+
     def expire(self, low: int) -> None:
         if low != self._low:
             self._low, self._rows = low, None
@@ -119,9 +124,9 @@ class ChunkAccumulator:
         self._cut, self._rises = cut_of(rule.op, rule.threshold), rises(rule.op)
         self._percent, self._places = percent_of(rule) if rule.kind == "percentile" else P95, places_of(rule)
 
-    def add(self, value: float, ok: bool) -> None: ...
+    def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None: ...
 
-    def drop(self, value: float, ok: bool) -> None: ...
+    def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None: ...
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None: ...
 

@@ -50,11 +50,10 @@ def test_sum_is_fsum() -> None:
     total = agg.Total("gt", 0.0, is_avg=False)
     values = [1e16, 1.0, 1.0, -1e16, 0.1, 0.2, 0.3]
     for value in values:
-        total.add(value, True)
+        total.add_few([value], [True])
     window = Held([(v, True) for v in values])
     assert total.value(7, window) == math.fsum(values) != sum(values)
-    total.drop(1e16, True)
-    total.drop(-1e16, True)
+    total.drop_few([1e16, -1e16], [True, True])
     assert total.value(5, Held([(v, True) for v in values if abs(v) < 2])) == math.fsum([1.0, 1.0, 0.1, 0.2, 0.3])
 
 
@@ -156,10 +155,10 @@ def test_accumulator_equals_definition(
     for word, what in moves:
         if word == "add":
             held.samples = held.samples + what
-            change(acc.add, acc.add_many, what, scalar)
+            change(acc.add_few, acc.add_many, what, scalar)
         else:
             gone, held.samples = held.samples[:what], held.samples[what:]
-            change(acc.drop, acc.drop_many, gone, scalar)
+            change(acc.drop_few, acc.drop_many, gone, scalar)
         if not held.samples:
             acc.clear()
             continue
@@ -231,10 +230,56 @@ def test_sums_of_millions_are_exact(values: list[float], data: st.DataObject) ->
     assert exact.exact_total(array(values), np.array(counts)) == whole
 
 
+near = st.one_of(
+    st.sampled_from([0.0, 0.1, 0.3, 1.0, -1.0, -3.0, 2.9999999999999996, 1e-300, 2.0**970, -(2.0**970)]),
+    st.floats(min_value=-4, max_value=4),
+)
+
+
+@given(
+    op=st.sampled_from(["gt", "lt", "gte", "lte"]),
+    threshold=st.sampled_from([3.0, 0.3, 0.0, -3.0]),
+    batches=st.lists(st.tuples(st.lists(near, min_size=1, max_size=6), st.booleans(), st.booleans()), max_size=30),
+    length=st.sampled_from([3, 8, 30]),
+)
+@settings(max_examples=300, deadline=None)
+def test_an_average_that_rests_decides_as_its_definition(
+    op: Any, threshold: float, batches: list[tuple[list[float], bool, bool]], length: int
+) -> None:
+    """A sum is not followed while no value comes near the threshold, and is made anew when one does."""
+    acc, held = agg.accumulator_for(Rule(metric="m", kind="avg", op=op, threshold=threshold)), Held([])
+    for values, scalar, asked in batches:
+        new = [(value, True) for value in values]
+        gone, held.samples = held.samples[: -length + len(new)], [*held.samples[-length + len(new) :], *new]
+        change(acc.drop_few, acc.drop_many, gone, scalar)
+        change(acc.add_few, acc.add_many, new, scalar)
+        n = len(held.samples)
+        value = oracle.aggregate("avg", {}, held.samples, 1)
+        assert value is not None
+        assert acc.breach(n, held) is oracle.OPS[op](value, threshold)
+        assert not asked or acc.value(n, held) == value
+
+
+def test_a_sum_that_rests_is_not_followed() -> None:
+    """What it was stays as it was; a value near the threshold has it made anew from the window."""
+    total, held = agg.Total("gt", 100.0, is_avg=True), Held([])
+    for _ in range(40):
+        held.samples = [*held.samples, (1.0, True)]
+        total.add_few([1.0], [True])
+        assert not total.breach(len(held.samples), held)
+        assert total.value(len(held.samples), held) == 1.0
+    assert total._rests
+    held.samples = [*held.samples, (10_000.0, True)]
+    total.add_few([10_000.0], [True])
+    assert total.breach(41, held)
+    assert not total._rests
+    assert total.value(41, held) == 10_040 / 41
+
+
 def change(one: Any, many: Any, what: list[tuple[float, bool]], scalar: bool) -> None:
     if scalar:
-        for value, ok in what:
-            one(value, ok)
+        if what:
+            one([value for value, _ in what], [ok for _, ok in what])
     elif what:
         many(array([v for v, _ in what]), np.array([ok for _, ok in what], np.bool_))
 

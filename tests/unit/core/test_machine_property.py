@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from breaker_actors.core import window
+from breaker_actors.core.log_entries import decode_samples, encode_samples
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch, Control, Override, Record, Rule, Transition
+from breaker_actors.core.model import Batch, Control, Effect, Override, Record, Rule, Transition
 from breaker_actors.core.rule_fields import DELTA_OF, KINDS, OPS, POLICIES
 from tests.support.oracle import Oracle
 
@@ -131,7 +132,12 @@ controls = st.tuples(
     st.one_of(st.none(), st.none(), overrides),
 )
 batches = st.tuples(
-    st.just("batch"), waits, rows, st.sampled_from([0, 0, 0, 0, 3, 20]), st.sampled_from([1, 1, 1, 1, 2, 3])
+    st.just("batch"),
+    waits,
+    rows,
+    st.sampled_from([0, 0, 0, 0, 3, 20]),
+    st.sampled_from([1, 1, 1, 1, 2, 3]),
+    st.booleans(),
 )
 steps = st.one_of(
     batches,
@@ -163,15 +169,27 @@ class Both:
         assert self.breaker.record() == self.oracle.record()
         self.look(0)
 
-    def batch(self, wait: int, rows: list[tuple[int, float, bool]], behind: int, most: int = 1) -> None:
+    def batch(
+        self, wait: int, rows: list[tuple[int, float, bool]], behind: int, most: int = 1, among: bool = False
+    ) -> None:
         """`behind`: the stamp lies before the breaker's logical time, as from a second router. `most`: samples stand
-        for up to so many observations."""
+        for up to so many observations. `among`: they come as a piece of a record, between those of other metrics."""
         self.now += wait
         received = self.now - behind
         batch = Batch.of([(received - lag, value, ok) for lag, value, ok in rows])
         batch.count = 1 + np.arange(len(rows)) % most if most > 1 else None
         self.log.append((self.breaker.rule.metric, received, batch))
-        assert self.breaker.ingest(batch, received) == self.oracle.ingest(batch, received)
+        assert self.ingest(batch, received, among) == self.oracle.ingest(batch, received)
+
+    def ingest(self, batch: Batch, received: int, among: bool) -> tuple[Effect, ...]:
+        if not among or batch.count is not None or not len(batch):
+            return self.breaker.ingest(batch, received)
+        others = Batch.of([(received - 3, 7.0, True), (received - 9, 1e300, False)])
+        columns = [np.concatenate(some) for some in zip(*map(columns_of, (others, batch, others)), strict=True)]
+        record = encode_samples(["l", "m", "n"], [2, len(batch), 2], *columns)
+        taken = decode_samples(record).received(received)
+        assert taken is not None
+        return self.breaker.ingest_rows(taken, 2, 2 + len(batch))
 
     def wait(self, wait: int) -> None:
         self.now += wait
@@ -245,6 +263,10 @@ class Both:
                 self.oracle.keep(batch, received)
                 if received > after:
                     self.breaker.load(batch, received)
+
+
+def columns_of(batch: Batch) -> tuple[Any, Any, Any]:
+    return batch.ts_ms, batch.value, batch.ok
 
 
 def play(fields: dict[str, Any], script: list[tuple[Any, ...]], samples_max: int, tight: bool) -> Both:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from breaker_actors.core import window as window_module
 from breaker_actors.core.accumulators import Count, Total
-from breaker_actors.core.model import Batch
+from breaker_actors.core.model import Batch, Rows
 from breaker_actors.core.window import Window
 
 
@@ -115,6 +115,7 @@ arrivals = st.lists(
             max_size=30,
         ),
         st.sampled_from([1, 1, 1, 4]),
+        st.booleans(),
     ),
     max_size=25,
 )
@@ -132,17 +133,22 @@ def test_window_equals_sorted_list(arrivals: list[Any], length: int, samples_max
     constants = {"NEAR": 3, "LATE_MIN": 5} if tight else {"NEAR": window_module.NEAR}
     with patch.multiple(window_module, **constants):
         held, plain, now = window(samples_max), Plain(samples_max), 100
-        for wait, rows, n in arrivals:
+        for wait, rows, n, in_order in arrivals:
             now += wait
             low = now - length
-            held.expire(low)
             plain.expire(low)
-            told = [(now - lag, float(value), ok) for lag, value, ok in rows]
+            told = [
+                (now - lag, float(value), ok) for lag, value, ok in (sorted(rows, reverse=True) if in_order else rows)
+            ]
             new = Batch.of(told)
             counts = [1 + (n > 1) * (i % n) for i in range(len(told))]
             new.count = np.array(counts, np.int64) if n > 1 else None
             counted = [(*row, count) for row, count in zip(told, counts, strict=True)]
-            assert held.add(new, now, low) == plain.add(counted, now, low)
+            if n > 1 or not told or not held.take(Rows(new, [0, len(told)], now), 0, len(told), low):
+                held.expire(low)
+                assert held.add(new, now, low) == plain.add(counted, now, low)
+            else:
+                assert plain.add(counted, now, low) == (0, 0)
             same(held, plain, low)
 
 
@@ -163,6 +169,14 @@ def same(held: Window, plain: Plain, low: int) -> None:
     assert sorted(held.since(low + 3)[0].tolist()) == sorted(row[2] for row in plain.rows if row[0] > low + 3)
     if plain.rows:
         assert held.acc.value(held.observations, held) == sum(row[2] * row[4] for row in plain.rows)
+
+
+def test_what_times_go_back_in_is_known_by_metric() -> None:
+    """Not where one metric ends and the next begins: times start anew there."""
+    batch = Batch.of([(at, 1.0, True) for at in (5, 6, 7, 2, 1, 4, 1, 9, 9, 99, 50)])
+    assert Rows(batch, [0, 3, 6, 6, 9, 11], 1_000).torn == {3, 9}
+    assert Rows(batch, [0, 3, 6, 6, 9, 11], 9).torn == {3}  # the future counts at the time of arrival
+    assert Rows(Batch.of([]), [0, 0], 9).torn == set()
 
 
 def test_deep_late_samples_do_not_move_the_window() -> None:

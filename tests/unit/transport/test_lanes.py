@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 
 from breaker_actors.core.log_entries import SAMPLES, decode_samples, encode_samples
 from breaker_actors.errors import Overloaded, Unavailable
-from breaker_actors.messages import BreakerEpoch, Delivery
+from breaker_actors.messages import BreakerEpoch, DeliveredEntry, Delivery, Target
 from breaker_actors.router import delivery
 from breaker_actors.router.delivery import DeliveryLane, Subscription
 from breaker_actors.transport.lane import Lane
@@ -328,3 +330,45 @@ async def test_a_lost_call_is_repeated_for_each_project(monkeypatch: pytest.Monk
         reached[target.breaker_id] = target.upto
     assert reached == {f"b{n}": 10 for n in range(4)}
     assert (lane.rows, lane._filling) == (0, {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_many_breakers_of_a_record_are_queued_as_one_by_one(seed: int) -> None:
+    """Calls, marks and what waits are the same, also where a call or the lane is full."""
+    draw, nets = Random(seed), (Net(), Net())
+    rows_max = draw.choice([40, 25_000])
+    lanes = [lane_to(net, rows_max)[0] for net in nets]
+    made = [[Subscription("r", str(n), 1, "breaker-0", 0, "p") for n in range(12)] for _ in lanes]
+    for offset in range(1, 40):
+        append = samples(offset, 5)
+        takers = [(n, draw.choice([1, 3, 900 if rows_max > 900 else 9])) for n in range(12) if draw.random() < 0.7]
+        if takers:
+            lanes[0].add_all([(made[0][n], 0, rows) for n, rows in takers], append)
+            for n, rows in takers:
+                lanes[1].add(made[1][n], append, (0, rows))
+        if draw.random() < 0.1:
+            for lane, known in zip(lanes, made, strict=True):
+                lane.mark(known[3], offset)
+        if draw.random() < 0.1:
+            for known in made:
+                known[5].live = False
+                known[5] = Subscription("r", "5", offset, "breaker-0", offset, "p")
+        assert (lanes[0].rows, lanes[0].marks) == (lanes[1].rows, lanes[1].marks)
+        if draw.random() < 0.3:
+            nets[0].fail = nets[1].fail = int(draw.random() < 0.2)
+            await asyncio.gather(*map(settled, lanes))
+    await asyncio.gather(*map(settled, lanes))
+    assert nets[0].deliveries == nets[1].deliveries
+    assert lanes[0].rows == lanes[1].rows == 0
+
+
+def test_a_delivery_crosses_processes_in_one_piece() -> None:
+    """As bytes that the release before can read: it knows the class and how msgspec reads one."""
+    delivery = Delivery(
+        [DeliveredEntry(7, 1_700_000_000_000, 1, b"\x00\xff" * 9)],
+        [Target("b", 3, "r", 5, 7, ((0, 0, 5), (0, -1, -1))), Target("c", 1 << 40, "r", 0, 1 << 62, None)],
+    )
+    pickled = pickle.dumps((delivery,), protocol=5)
+    assert pickle.loads(pickled) == (delivery,)
+    assert b"_read_delivery" not in pickled
+    assert pickled.count(b"Target") == 0
