@@ -35,6 +35,8 @@ IN_A_REQUEST = 500
 WAITING_MAX = 10_000
 ROUTERS_MAX = 200
 """Routers among which one is looked for; of more it has to be named."""
+TOLD_MAX = 20
+"""Sentences of the service that are logged in all."""
 METRIC = "latency"
 log = logging.getLogger("gate")
 
@@ -83,11 +85,12 @@ class Project:
 
 class Reports:
     """Samples on their way to the service. At most WAITING_MAX wait: beyond that, while the service is away, the oldest
-    go. `lost` counts those, and samples that were refused. `router_id` None: not found yet, all wait."""
+    go. `lost` counts those, and samples that were refused: the log says why. `router_id` None: not found, all wait."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._waiting: deque[dict[str, Any]] = deque()
+        self._told: set[str] = set()
         self.router_id: str | None = None
         self.lost = 0
 
@@ -116,8 +119,24 @@ class Reports:
             if answer.status_code == 429 or answer.status_code >= 500:
                 self._back(batch)
                 return
-            if answer.status_code != 202:
-                self.lost += len(batch)
+            self._count(answer, len(batch))
+
+    def _count(self, answer: httpx.Response, sent: int) -> None:
+        """What was refused is lost. Why it was, and what the service warns of (a metric that no breaker hears, say), is
+        logged, the same words once: otherwise a gate that never closes would look like a backend that never fails."""
+        try:
+            body = dict(answer.json())
+        except (TypeError, ValueError):  # no object of JSON: something on the way to the service answered
+            body = {}
+        taken = answer.status_code == 202
+        refused = body.get("rejected", 0) if taken else sent
+        self.lost += refused
+        errors = body.get("errors") or body.get("details", {}).get("errors") or []
+        told = [] if taken else [f"{answer.status_code} {body.get('message', '')}"]
+        for words in told + [str(one["message"]) for one in [*errors[:1], *body.get("warnings", [])]]:
+            if words not in self._told and len(self._told) < TOLD_MAX:
+                self._told.add(words)
+                log.warning("of samples the service says: %s", words)
 
     def _back(self, batch: list[dict[str, Any]]) -> None:
         room = WAITING_MAX - len(self._waiting)

@@ -172,7 +172,9 @@ def _untold(line: Line) -> str:
         case "channel_silent":
             return f"channel {id_} can't be told, its alerts wait: {_why(line)} (`{look}`)"
         case "notifications_unsent":
-            return f"channel {id_}: {line.get('count')} alerts ended unsent, {line.get('state')} (`{look}`)"
+            count = line.get("count")
+            alerts = f"{count} alert{'' if count == 1 else 's'}"
+            return f"channel {id_}: {alerts} ended unsent, {line.get('state')} (`{look}`)"
     what = f"the {line.get('kind')} of {line.get('name')}"
     return f"channel {id_}: {what} was not sent: {_why(line)} (`{look} --state dead`)"
 

@@ -170,7 +170,7 @@ def courses(
     """One pass of these rules over what is kept; `span`: of their values, or all. Raises Invalid, and Overloaded once
     it is `late`."""
     if not kept.samples:
-        raise Invalid(f"{', '.join(kept.names)}: there is no sample in it")
+        raise Invalid(f"{', '.join(kept.names)}: no sample of it is recorded")
     from_ms, to_ms = span or (kept.first_ms, kept.end_ms)
     from_ms = max(from_ms, min(kept.first_ms, to_ms))
     budget = EffectBudget(EFFECTS_MAX * len(rules))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from api.launch.bootstrap import FEWER, ONE_WRITER, SIGN, unsigned_words
+from api.launch.bootstrap import FEWER, FILE_NAME, ONE_WRITER, SIGN, read, unsigned_words
 from api.launch.doctor_channels import channels, mail_server, refused_channels
 from api.launch.doctor_findings import Finding, told
 from api.launch.join import Served
@@ -36,7 +36,7 @@ def database(settings: Settings, clock: Clock, of_service: bool = False) -> Iter
     """Nothing is made or upgraded. `of_service`: the settings are those of the service that runs."""
     try:
         if settings.database_url is None and not is_in_use(settings):
-            yield Finding("database", "ok", "there is no data yet; the first start makes it")
+            yield nothing_yet(settings)
             return
         with migrations.engine_of(store_url(settings), settings.synced) as engine, engine.connect() as connection:
             found = migrations.revision(connection)
@@ -58,6 +58,19 @@ def database(settings: Settings, clock: Clock, of_service: bool = False) -> Iter
     except BreakersError as error:
         remedy = "start the database, and check BREAKERS_DATABASE_URL: host, port, user, password"
         yield Finding("database", "error", told(error), remedy)
+
+
+def nothing_yet(settings: Settings) -> Finding:
+    """No data, which is wrong beside the keys of a service: its data is elsewhere, or lost."""
+    try:
+        known = read(settings.data_dir / FILE_NAME)
+    except Invalid as error:
+        return Finding("database", "error", told(error), "remove the file, or put the one back that the service wrote")
+    if known is None:
+        return Finding("database", "ok", "there is no data yet; the first start makes it")
+    message = f"{settings.data_dir} has the keys to {known.base_url}, not its data"
+    remedy = "set BREAKERS_DATABASE_URL in this shell as the service has it; is its data lost, restore the backup"
+    return Finding("database", "warning", message, remedy)
 
 
 def schema(found: str | None, place: str, own_file: bool) -> Finding:

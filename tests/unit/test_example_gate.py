@@ -28,6 +28,7 @@ class Standin(BaseHTTPRequestHandler):
     states: dict[str, tuple[str, float]]
     samples: list[dict[str, Any]]
     key = "k"
+    answer: tuple[dict[str, Any], int]
 
     def do_GET(self) -> None:
         if self.headers["Authorization"] != f"Bearer {self.key}":
@@ -49,7 +50,7 @@ class Standin(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == f"{PROJECT}/ingest":
             self.samples.extend(body["samples"])
-            self._answer({}, 202)
+            self._answer(*self.answer)
             return
         (router_id,) = body["router_ids"]
         self._answer({"states": [{"name": name} for name in ROUTERS[router_id.removeprefix("id-")]]})
@@ -72,12 +73,14 @@ class Service:
         self.states = dict.fromkeys(("errors", "p95", "other"), ("closed", 1.0))
         self.samples: list[dict[str, Any]] = []
         self.key = "k"
+        self.answer: tuple[dict[str, Any], int] = {"accepted": 1}, 202
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self._server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
-        kind = type("Bound", (Standin,), {"states": self.states, "samples": self.samples, "key": self.key})
+        told = {"states": self.states, "samples": self.samples, "key": self.key, "answer": self.answer}
+        kind = type("Bound", (Standin,), told)
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), kind)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -217,3 +220,32 @@ async def test_what_is_made_later_is_found_later(
             while opened.reports.router_id is None:
                 await asyncio.sleep(0.01)
     assert opened.reports.router_id == "id-late"
+
+
+HEARS = {"code": "no_breaker_hears", "field": "metric", "message": 'its breakers have "errors".'}
+OLD = {"index": 0, "field": "ts_ms", "code": "ts_ms_too_old", "message": "ts_ms is too old."}
+
+
+@pytest.mark.parametrize(
+    ("answer", "lost", "words"),
+    [
+        (({"code": "unauthorized", "message": "The signature is missing."}, 401), 2, "401 The signature is missing."),
+        (({"message": "None can be taken.", "details": {"errors": [OLD]}}, 422), 2, "ts_ms is too old."),
+        (({"accepted": 0, "rejected": 1, "errors": [OLD, OLD]}, 202), 2, "ts_ms is too old."),
+        (({"accepted": 1, "warnings": [HEARS]}, 202), 0, 'its breakers have "errors".'),
+        (([], 413), 2, "413"),
+    ],
+)
+async def test_samples_that_count_for_nothing_are_said_once(
+    service: Service, gate: Any, answer: tuple[Any, int], lost: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.answer = answer
+    service.start()
+    async with gate.open_gate("p95") as opened:
+        for count in (1, 2):
+            assert await passed(opened)
+            async with asyncio.timeout(WITHIN_S):
+                while len(service.samples) < count:
+                    await asyncio.sleep(0.01)
+    assert opened.reports.lost == lost
+    assert caplog.text.count(words) == 1

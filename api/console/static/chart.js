@@ -130,6 +130,14 @@
   // The states outside of stretches of which nobody knows.
   const known = (bands, away) => away.reduce((left, [from, to]) => left.flatMap(([state, begin, end]) => [[state, begin, Math.min(end, from)], [state, Math.max(begin, to), end]].filter(([, a, b]) => a < b)), bands);
 
+  // Values between holes: a line has no length there, so they get a point.
+  function alone(column) {
+    const told = [];
+    column.forEach((one, i) => { if (one !== undefined) told.push(i); });
+    const hole = (n) => n < 0 || n >= told.length || column[told[n]] === null;
+    return told.filter((i, n) => column[i] !== null && hole(n - 1) && hole(n + 1));
+  }
+
   function reach(lines) {
     return (plot, low, high) => {
       const all = [low, high, ...lines.map((line) => line[1])].filter((one) => one !== null && Number.isFinite(one));
@@ -175,8 +183,8 @@
       cursor: { y: false, drag: { x: true, y: false, dist: 5, setScale: false }, points: { show: false }, bind: { dblclick: () => () => { zoomed(null); return null; } } },
       select: { show: true },
       scales: { x: { time: true, range: () => [data.from, data.to] }, y: { range: reach(data.lines) } },
-      series: [{}, ...data.series.map((one, i) => ({ label: one.name, stroke: () => strokes()[i % 2], width: 2, dash: one.dashed ? [6, 4] : undefined, points: { show: one.at.length < 3 }, spanGaps: false }))],
-      axes: [axis({ space: 100, values: instants }), axis({ size: 62, space: 36, values: (_, splits) => splits.map((one) => amount(one, { times: data.times, unit: data.unit === " %" ? " %" : "" })) })],
+      series: [{}, ...data.series.map((one, i) => ({ label: one.name, stroke: () => strokes()[i % 2], width: 2, dash: one.dashed ? [6, 4] : undefined, points: { show: one.at.length < 3, filter: (_, series, all) => all ? null : alone(columns[series - 1]) }, spanGaps: false }))],
+      axes: [axis({ space: 100, values: instants }), axis({ size: (_, words) => Math.max(62, 20 + 7 * Math.max(0, ...(words || []).map((one) => one.length))), space: 36, values: (_, splits) => splits.map((one) => amount(one, { times: data.times, unit: data.unit === " %" ? " %" : "" })) })],
       hooks: {
         drawClear: [(one) => { if (data.strips.length === 1) inside(one, () => drawBands(one, data.strips[0], { ctx: one.ctx, left: one.bbox.left, top: one.bbox.top, high: one.bbox.height })); inside(one, () => drawAway(one, data.away || [])); }],
         draw: [(one) => inside(one, () => drawThresholds(one, data.lines, data)), (one) => drawLanes(one, box, data.strips.length > 1 ? data.strips : [])],

@@ -51,6 +51,7 @@ class VectorizedBreaker:
         "_search",
         "_steered",
         "_steers",
+        "_stops",
         "_tell",
         "_times",
         "evidence",
@@ -72,6 +73,7 @@ class VectorizedBreaker:
         self._samples_max = samples_max
         self._look: Callable[[int, float | None], None] = lambda now_ms, value: None
         self._looks: list[int] = []
+        self._stops = -1
         self._row, self._floors = 0, [Floor(0, 0, False)]
         self._steered = steered or (lambda at_ms: None)
         self._steers: int | None = None
@@ -181,8 +183,11 @@ class VectorizedBreaker:
         self._fire_before(0)
         arrival = 0
         for look in self._looks:
+            self._stops = look + 1
             arrival = self._walk_to(look + 1, arrival, bounds)
             self._look(self._breaker.now_ms, self.evidence.value())
+            self._stops = -1
+            self._fire_before(arrival)
         self._walk_to(len(chunk.times), arrival, bounds)
         self._count_lost(len(chunk.at), bounds)
         self._looks = []
@@ -266,8 +271,9 @@ class VectorizedBreaker:
         return to + 1
 
     def _fire_before(self, arrival: int) -> None:
-        """The timers before an arrival; behind the last one they wait for what comes next."""
-        if arrival < len(self._times):
+        """The timers before an arrival; behind the last one they wait for what comes next, and before the one at which
+        a walk stops to look, until it has looked: samples that leave meanwhile are in what it found."""
+        if arrival < len(self._times) and arrival != self._stops:
             self._told(self._breaker.fire(int(self._times[arrival]) - 1))
 
     def _stand_after(self, arrival: int, clear: bool) -> None:

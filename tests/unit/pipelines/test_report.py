@@ -380,3 +380,16 @@ def test_a_counted_sample_is_drawn_as_so_many(tmp_path: Path, kind: str) -> None
     assert len(both) > 0.9 * max(len(drawn), len(expected))
     assert {at: drawn[at] for at in both} == {at: expected[at] for at in both}
     assert one == other
+
+
+@pytest.mark.parametrize("kind", ["max", "avg", "p95"])
+def test_a_value_that_left_before_the_next_sample_is_shown(tmp_path: Path, kind: str) -> None:
+    """Of samples that come more seldom than the window is long each was a value, and one of them a trip."""
+    found = [5.0, 500.0, 6.0, 7.0]
+    frame = pl.DataFrame({"ts_ms": [START_MS + 10_000 * n for n in range(4)], "value": found})
+    fields = RULE | {"kind": kind, "threshold": 100, "window_ms": 3000, "eval_interval_ms": 1000}
+    _, content = page_of(tmp_path / "r.html", fields, frame)
+    (rule,) = content["rules"]
+    assert rule["moves"][0][1:3] == ["closed", "open"]
+    assert rule["value"][1] == found
+    assert list(accumulate(rule["value"][0])) == frame["ts_ms"].to_list()

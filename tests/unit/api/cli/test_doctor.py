@@ -405,6 +405,19 @@ def make_mail_channel(settings: Settings) -> None:
     asyncio.run(make())
 
 
+def test_keys_without_their_data(tmp_path: Path) -> None:
+    """As where a service was deployed from, in a shell that does not know its database."""
+    settings, clock = Settings(data_dir=tmp_path / "keys"), SystemClock()
+    assert levels(doctor_database.database(settings, clock)) == [("database", "ok")]
+    other = made(tmp_path / "other")
+    settings.data_dir.mkdir(mode=0o700)
+    (other.data_dir / "credentials.json").rename(settings.data_dir / "credentials.json")
+    (found,) = doctor_database.database(settings, clock)
+    assert (found.level, "has the keys to http://127.0.0.1:7117, not its data" in found.message) == ("warning", True)
+    (settings.data_dir / "credentials.json").write_text("{")
+    assert levels(doctor_database.database(settings, clock)) == [("database", "error")]
+
+
 def test_schemas(tmp_path: Path) -> None:
     def level(found: str | None, own_file: bool) -> str:
         return doctor_database.schema(found, "here", own_file).level

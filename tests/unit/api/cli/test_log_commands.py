@@ -192,6 +192,7 @@ def test_alerts_that_reach_nobody_are_told_with_the_way_to_more() -> None:
     assert logs.text_of({"ts": "t", "event": "channel_answers", "channel_id": "c-1"}) == "t channel c-1 answers again"
     unsent = {"ts": "t", "event": "notifications_unsent", "channel_id": "c-1", "count": 7, "state": "dead"}
     assert logs.text_of(unsent) == f"t channel c-1: 7 alerts ended unsent, dead {look}`)"
+    assert "1 alert ended unsent" in logs.text_of(unsent | {"count": 1})
 
 
 def test_serve_tells_dead_alerts_of_a_channel_once_a_minute(

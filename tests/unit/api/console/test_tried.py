@@ -212,7 +212,7 @@ async def test_a_breaker_without_samples_says_so(tmp_path: Path) -> None:
     async with desktop(tmp_path, 1) as desk:
         desk.row = await desk.s.breaker("idle", metric="other")
         chart = await desk.chart()
-        assert "no sample" in chart["refused"]
+        assert chart["refused"] == "idle: no sample of it is recorded"
         assert [band[0] for band in chart["bands"]] == ["closed"]
 
 
