@@ -210,7 +210,7 @@ def _row(name: str, runs: Sequence[Run], span_ms: int) -> dict[str, Any]:
     times = " -> ".join([*map(str, trips[:-1]), counted(trips[-1], "time")])
     told = f"{'tripped' if trips[1:] else 'would have tripped'} {times}"
     told += "" if first is None else f", first {rfc3339(first)}"
-    told += f", open {' -> '.join(map(_minutes, opened))}, {counted(after.samples, 'sample')}"
+    told += f", open {' -> '.join(map(lasting, opened))}, {counted(after.samples, 'sample')}"
     told += f" since {rfc3339(after.first_ms)}" if after.last_ms - after.first_ms < REACHED * span_ms else ""
     return {
         "breaker": name,
@@ -224,5 +224,6 @@ def _row(name: str, runs: Sequence[Run], span_ms: int) -> dict[str, Any]:
     }
 
 
-def _minutes(ms: int) -> str:
-    return f"{ms / 60_000:.3g} min"
+def lasting(ms: int) -> str:
+    """In minutes; what is shorter than one in seconds."""
+    return f"{ms / 1000:.3g} s" if 0 < ms < 60_000 else f"{ms / 60_000:.3g} min"

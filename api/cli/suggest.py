@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.backtest import Grace, Memory, Report, Sort, Windows, time
+from api.cli.backtest import Grace, Memory, Report, Routers, Sort, Windows, time, told_later
 from api.cli.errors import one_line_errors
 from api.cli.output import note, put, put_json, said_now_and_then
 from api.cli.sample_options import AsJson, Columns, TimeUnit, check_folder, renamed
@@ -44,6 +44,7 @@ def suggest(
     samples: Samples,
     rule: Rule = None,
     metric: Metric = None,
+    router: Routers = None,
     windows: Windows = None,
     grace_ms: Grace = 0,
     trips_a_week: Budget = 1.0,
@@ -69,22 +70,21 @@ def suggest(
 
         for path in filter(None, (out, report)):
             check_folder(path)
-        found = run_suggest(
-            samples,
-            rule=rule,
-            metric=metric,
-            windows=windows,
-            grace_ms=grace_ms,
-            trips_a_week=trips_a_week,
-            settings=settings,
-            time_limit_s=time_limit,
-            progress=said_now_and_then(),
-            columns=renamed(column),
-            sort=sort,
-            time_unit=time_unit,
-            memory_mb=memory_mb,
-            words=COMMAND,
-        )
+        taken: dict[str, Any] = {"rule": rule, "metric": metric, "routers": router or (), "windows": windows}
+        taken |= {"columns": renamed(column), "sort": sort, "time_unit": time_unit, "memory_mb": memory_mb}
+        with told_later():
+            found = run_suggest(
+                samples,
+                grace_ms=grace_ms,
+                trips_a_week=trips_a_week,
+                settings=settings,
+                time_limit_s=time_limit,
+                progress=said_now_and_then(),
+                words=COMMAND,
+                **taken,
+            )
+        for remark in found.remarks:
+            note(f"breakers: {remark}")
         if report is not None and found.rules:
             found.report(report)
         if out is not None and found.rules:

@@ -147,7 +147,8 @@ class Stream:
 
     def _note_routers(self, column: pl.Series) -> None:
         """That there is more than one is seen for sure. How many more is told by some rows of each batch, which costs
-        next to nothing and can miss a rare one."""
+        next to nothing and can miss a rare one. Its first rows are among them: where routers take turns, steps can
+        meet the same one again and again."""
         known = self._routers
         if not known:
             known.append(column[0])
@@ -156,7 +157,8 @@ class Stream:
             if not differs.any():
                 return
             known.append(column[differs.arg_max() or 0])
-        found = column.gather_every(len(column) // ROWS_LOOKED_AT + 1).unique(maintain_order=True)
+        some = column.gather_every(len(column) // ROWS_LOOKED_AT + 1)
+        found = pl.concat([column.head(ROWS_LOOKED_AT), some]).unique(maintain_order=True)
         known += [router for router in found if router not in known][: ROUTERS_TOLD - len(known)]
 
     def note(self, item: Happening) -> None:
@@ -216,6 +218,11 @@ class Seen:
         for name, known in self._names.items():
             if name in batch.columns and len(known) < self.MOST:
                 known += [value for value in batch[name].unique(maintain_order=True) if value not in known]
+
+    @property
+    def routers(self) -> bool:
+        """Whether samples name any."""
+        return bool(self._names["router_id"])
 
     def complaint(self, metric: str | None, router_ids: Sequence[str]) -> str:
         given = {"metric": () if metric is None else (metric,), "router_id": router_ids}

@@ -81,8 +81,7 @@ def _pooled(given: Sequence[Run], words: Words) -> list[str]:
         return []
     many = f"{len(found)} or more" if len(found) == ROUTERS_TOLD else len(found)
     named = ", ".join(sorted(found)[:ROUTERS_SHOWN]) + (", ..." if len(found) > ROUTERS_SHOWN else "")
-    choose = ", or say --router" if words == COMMAND else ""
-    return [f"samples of {many} routers ({named}) count as one series; name router_ids in the rule{choose}"]
+    return [f"samples of {many} routers ({named}) count as one series; {words.one_router}"]
 
 
 ROUTERS_SHOWN = 4

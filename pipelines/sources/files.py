@@ -113,9 +113,18 @@ class Words(NamedTuple):
     sort: str
     unit: str
     unit_option: str
+    one_router: str = "name router_ids in the rule"
+    routers_option: str = "router_ids"
 
 
-COMMAND = Words("--column {}=THEIRS", "say --sort", "say --time-unit s, us or ns", "--time-unit")
+COMMAND = Words(
+    "--column {}=THEIRS",
+    "say --sort",
+    "say --time-unit s, us or ns",
+    "--time-unit",
+    "name router_ids in the rule, or say --router",
+    "--router",
+)
 PYTHON = Words('columns={{"{}": THEIRS}}', "give sort=True", "give time_unit='s', 'us' or 'ns'", "time_unit")
 EARLIEST_MS = 631_152_000_000
 """1990: times before it are probably in another unit."""

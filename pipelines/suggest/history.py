@@ -8,17 +8,23 @@ import polars as pl
 
 from breaker_actors.errors import Invalid
 from pipelines.columns import Samples
-from pipelines.replay.run import samples_of
+from pipelines.replay.run import Seen, samples_of
 from pipelines.sources.files import Source
 
 SAMPLES_MOST = 1 << 22
 """Samples that are held at once; more are refused."""
 
 
-def history_of(source: Source, wanted: str | None, router_ids: Sequence[str]) -> tuple[str, Samples]:
-    """The metric, and its samples of these routers; of all where none is named. Raises Invalid."""
-    parts, rows, seen = list[pl.DataFrame](), 0, list[str]()
+def history_of(
+    source: Source, wanted: str | None, router_ids: Sequence[str], complaint: str | None = None
+) -> tuple[str, Samples]:
+    """The metric, and its samples of these routers; of all where none is named. Raises Invalid; where samples don't say
+    their routers it does with the complaint, if there is one."""
+    parts, rows, seen, there_are = list[pl.DataFrame](), 0, list[str](), Seen()
     for batch in source.batches():
+        there_are.note(batch)
+        if complaint is not None and "router_id" not in batch.columns:
+            raise Invalid(complaint)
         if "metric" in batch.columns:
             seen += [name for name in batch["metric"].unique(maintain_order=True) if name not in seen]
             if wanted is not None:
@@ -32,6 +38,8 @@ def history_of(source: Source, wanted: str | None, router_ids: Sequence[str]) ->
         if rows > SAMPLES_MOST:
             raise Invalid(f"more than {SAMPLES_MOST:,} samples; suggest from a shorter history")
     if not rows:
+        if router_ids and there_are.routers:
+            raise Invalid(f"{', '.join(source.names)}: {there_are.complaint(wanted if seen else None, router_ids)}")
         there = f"; there are metrics {', '.join(map(repr, seen[:10]))}" if seen else ""
         raise Invalid(f"{', '.join(source.names)}: there is no sample in it to suggest from{there}")
     name = wanted or (seen[0] if seen else "value")

@@ -48,6 +48,8 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "window_ms": pl.Int64, "from_threshold": pl.Float64, "to_threshold": pl.Float64, "caught": pl.Int64,
     "windows": pl.Int64, "false_trips": pl.Int64, "latency_ms": pl.Int64, "open_ms": pl.Int64, "incidents": pl.Int64,
 }  # fmt: skip
+IN_PYTHON = PYTHON._replace(one_router="give routers=[...]", routers_option="routers")
+"""A function without a rule asks for routers by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Suggestion:
     """What is suggested. `frame`: one row per breaker; `from_threshold` to `to_threshold` is its plateau, where it was
     looked for. `rules`: fields of each breaker. `run`: what they would have done; None where nothing is suggested.
     `settings`: how many were looked at; `judged`: how many of them the machine had to judge. `cut_short`: the limit in
-    time was met."""
+    time was met. `remarks`: what is probably not meant of the samples; `suggest` warns of them (`BacktestWarning`)."""
 
     frame: pl.DataFrame
     rules: dict[str, dict[str, Any]]
@@ -64,6 +66,7 @@ class Suggestion:
     settings: int = 0
     judged: int = 0
     cut_short: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def yaml(self) -> str:
@@ -110,6 +113,7 @@ def suggest(
     *,
     rule: RuleLike | None = None,
     metric: str | None = None,
+    routers: Sequence[str] = (),
     windows: Any = None,
     grace_ms: int = 0,
     trips_a_week: float = 1.0,
@@ -120,13 +124,14 @@ def suggest(
     sort: bool = False,
     time_unit: str = "ms",
     memory_mb: int = MEMORY_MB,
-    words: Words = PYTHON,
+    words: Words = IN_PYTHON,
 ) -> Suggestion:
     """Suggests breakers for the samples of one metric. Raises Invalid.
 
     - samples, columns, sort, time_unit, memory_mb: as of `backtest`; words: how errors name arguments.
     - rule: only its threshold is wanted, and its window where it names none; all else stays as it is.
     - metric: which, where there is no rule and samples name several.
+    - routers: of which routers alone, as the samples name them; without, of those that the rule names, or of all.
     - windows, grace_ms: labelled failures, as of `backtest`. With them the objective is, in this order: most failures
       caught, fewest false trips, caught earliest, least time open, widest plateau.
     - trips_a_week: without labels, so many incidents a week are borne.
@@ -138,8 +143,9 @@ def suggest(
         raise Invalid(f"trips a week must be 0 or more, not {trips_a_week}")
     source = source_of(samples, columns, sort=sort, time_unit=time_unit, memory_mb=memory_mb, words=words)
     base = _base(rule)
-    router_ids = () if base is None else base.candidate.router_ids
-    named, history = history_of(source, metric if base is None else base.candidate.rule.metric, router_ids)
+    router_ids, complaint = _routers(base, routers, words)
+    wanted = metric if base is None else base.candidate.rule.metric
+    named, history = history_of(source, wanted, router_ids, complaint)
     judge = Judge(history)
     fields = None if base is None else base.given
     if windows is None:
@@ -156,10 +162,8 @@ def suggest(
     tried = measures(history, named, fields)
     best = search.best(tried)
     if best is None:
-        why = [f"no setting catches any of the {len(search.windows)} labelled failures"]
-        if search.cut_short:
-            why = [f"the time limit of {time_limit_s:g} s was met before a setting was found that catches a failure"]
-        return _told(source, [], why, labels, grace_ms, router_ids, base, (0, search.judged, search.cut_short))
+        none, counts = [_none(search, time_limit_s)], (0, search.judged, search.cut_short)
+        return _told(source, [], none, labels, grace_ms, router_ids, base, counts)
     chosen = best.outcome.rule
     why = [why_found(best, len(tried)), *why_waits(chosen, at_first_step(chosen, history))]
     counts = best.settings, best.judged, best.cut_short
@@ -195,6 +199,21 @@ def _base(rule: RuleLike | None) -> Base | None:
     return Base(found[0], {name: value for name, value in whole.items() if name in given and name != "threshold"})
 
 
+def _none(search: Search, time_limit_s: float) -> str:
+    if search.cut_short:
+        return f"the time limit of {time_limit_s:g} s was met before a setting was found that catches a failure"
+    return f"no setting catches any of the {len(search.windows)} labelled failures"
+
+
+def _routers(base: Base | None, routers: Sequence[str], words: Words) -> tuple[tuple[str, ...], str | None]:
+    """Of which routers samples are taken, and what is wrong where samples name none."""
+    if not routers:
+        return (() if base is None else base.candidate.router_ids), None
+    named = [routers] if isinstance(routers, str) else routers
+    asked = f"{words.routers_option}: the samples have no column router_id"
+    return tuple(name.lower() for name in named), f"{asked}; name theirs by {words.rename.format('router_id')}"
+
+
 def _told(
     source: Source,
     suggested: Sequence[tuple[Rule, str, Found | None]],
@@ -207,11 +226,14 @@ def _told(
 ) -> Suggestion:
     """The suggestion, with the backtest of its rules over the same samples."""
     tried = [Candidate(_named(rule, base), rule, router_ids) for rule, _, _ in suggested]
-    run = None
+    run, remarks = None, tuple[str, ...]()
     if tried:
         with python_warnings.catch_warnings():
             python_warnings.simplefilter("ignore", BacktestWarning)
             run = backtest(tried, source, windows=labels, grace_ms=grace_ms)
+        remarks = tuple(run.remarks)
+        for remark in remarks:
+            python_warnings.warn(remark, BacktestWarning, stacklevel=3)
         run.remarks[:0] = why
     rows = []
     for one, (rule, _, found) in zip(tried, suggested, strict=True):
@@ -222,7 +244,7 @@ def _told(
         row |= {name: getattr(rule, name) for name in ("metric", "kind", "op", "threshold", "window_ms")}
         rows.append({name: (row | done).get(name, row.get(name)) for name in SCHEMA})
     rules = {one.name: _fields(one.rule) for one in tried}
-    return Suggestion(pl.DataFrame(rows, SCHEMA, orient="row"), rules, why, run, *counts)
+    return Suggestion(pl.DataFrame(rows, SCHEMA, orient="row"), rules, why, run, *counts, remarks)
 
 
 def _named(rule: Rule, base: Base | None) -> str:

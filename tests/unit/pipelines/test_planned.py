@@ -97,6 +97,10 @@ def test_history_is_tried_as_backtests_of_the_service_try_it(tmp_path: Path, bot
     assert [row["samples"] for row in rows] == [5] * len(rows)
 
 
+def test_what_lasts_less_than_a_minute_is_told_in_seconds() -> None:
+    assert [planned.lasting(ms) for ms in (0, 5_000, 60_000, 2_460_000)] == ["0 min", "5 s", "1 min", "41 min"]
+
+
 def test_that_no_page_is_written_is_told(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     told = planned.without_page(page, [{"breaker": "b", "told": planned.NOTHING}])

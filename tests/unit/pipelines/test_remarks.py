@@ -174,6 +174,13 @@ def test_samples_of_several_routers_are_told_where_the_rule_names_none() -> None
     assert remark.startswith("samples of 3 routers")
 
 
+def test_routers_that_take_turns_are_all_told() -> None:
+    """However many rows a batch has: every third of them is of the same one."""
+    turns = pl.DataFrame({"ts_ms": range(T0, T0 + 9_000), "value": 1.0, "router_id": ["a", "b", "c"] * 3_000})
+    (remark,) = tried(SLOW, turns).remarks
+    assert remark.startswith("samples of 3 routers (a, b, c)")
+
+
 def test_routers_count_within_the_metric_of_the_rule() -> None:
     split = frame(router_id=["a", "b"] * 30, metric=["latency", "depth"] * 30)
     assert tried([SLOW, SLOW | {"metric": "depth"}], split).remarks == []

@@ -24,7 +24,7 @@ from api.cli import output
 from api.cli.main import app
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Rule, Transition
-from pipelines.backtest import backtest
+from pipelines.backtest import BacktestWarning, backtest
 from pipelines.columns import Samples
 from pipelines.frames import read_series
 from pipelines.replay.scoring import Labelled, Tally, labelled
@@ -273,6 +273,47 @@ def test_the_command_names_its_own_options() -> None:
     done = CliRunner().invoke(app, ["suggest", str(LATENCY), "--column", "timestamp=ts_ms"])
     assert done.exit_code == 2
     assert "did you mean --column ts_ms=timestamp?" in done.stderr
+
+
+def of_services(tmp_path: Path) -> Path:
+    """Three services that take turns; the values of one are far above those of the others."""
+    ts_ms = [START_MS + 1_000 * n for n in range(9_000)]
+    value = np.random.default_rng(7).exponential(2.0, 9_000) + 1_000.0 * (np.arange(9_000) % 3 == 0)
+    frame = pl.DataFrame({"ts_ms": ts_ms, "value": value, "service": ["checkout", "search", "mail"] * 3_000})
+    frame.write_parquet(tmp_path / "s.parquet")
+    return tmp_path / "s.parquet"
+
+
+def test_a_suggestion_for_one_service_of_several(tmp_path: Path) -> None:
+    """What counts as one series is told, as a backtest does; --router takes one."""
+    path = str(of_services(tmp_path))
+
+    def asked(*given: str) -> Any:
+        return CliRunner().invoke(app, ["suggest", path, "--metric", "latency", *given])
+
+    assert "--column router_id=service tells them apart" in asked().stderr
+    pooled = asked("--column", "router_id=service").stderr
+    assert "samples of 3 routers (checkout, mail, search) count as one series; name router_ids" in pooled
+    assert "or say --router\n" in pooled
+    one = asked("--column", "router_id=service", "--router", "Search", "--json")
+    assert (one.exit_code, "one series" in one.stderr) == (0, False)
+    assert json.loads(one.stdout)["suggested"][0]["threshold"] < 100
+    wrong = asked("--column", "router_id=service", "--router", "shop")
+    assert (wrong.exit_code, "there are router_id: 'checkout', 'search', 'mail'" in wrong.stderr) == (2, True)
+    unnamed = asked("--router", "mail")
+    assert (unnamed.exit_code, "--router: the samples have no column router_id" in unnamed.stderr) == (2, True)
+
+
+def test_the_function_warns_of_what_is_pooled(tmp_path: Path) -> None:
+    frame, columns = pl.read_parquet(of_services(tmp_path)), {"router_id": "service"}
+    with pytest.warns(BacktestWarning, match=r"count as one series; give routers=\[\.\.\.\]"):
+        found = suggest(frame, metric="latency", columns=columns)
+    assert any("count as one series" in remark for remark in found.remarks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = suggest(frame, metric="latency", columns=columns, routers="mail")
+    assert one.remarks == ()
+    assert one.frame["threshold"].max() < 100  # type: ignore[operator]
 
 
 class Ticking:
