@@ -13,6 +13,8 @@ from tests.sim.run import Result, run_safely
 SEEDS = range(1, 401)
 FIRST = {
     "minimum duration off by one tick": 4,
+    "late samples count as on time after a restore": 4,
+    "counted samples count once after a restore": 7,
     "peak not reset": 26,
     "restore loses passes": 4,
     "ramp not announced": 166,
