@@ -133,7 +133,7 @@ class LogReader:
 
     async def splitter(self, router: RouterRef, record: LogRecord) -> Splitter:
         """How the router split when it wrote the record."""
-        if record.kind not in SPLIT:
+        if record.kind not in SPLIT or not record.view_offset:  # nor is anybody named before the first view
             return NOBODY
         key = (record.router_id, record.view_offset)
         known = self._views.get(key)

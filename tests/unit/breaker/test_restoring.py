@@ -30,7 +30,7 @@ from breaker_actors.errors import LogDamaged, Unavailable
 from breaker_actors.messages import BreakerAssignment, RouterRef
 from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.wal.base import Append, Read, Stretch
-from breaker_actors.wal.reader import CHUNK
+from breaker_actors.wal.reader import CHUNK, LogReader
 from breaker_actors.wal.sqlite import SqliteLog
 
 SLOT, AT_MS = "slot-0", 1_000_000
@@ -145,6 +145,16 @@ async def test_logs_are_not_read_one_by_one(log: CountedLog, monkeypatch: pytest
     log.reads = 0
     await restore(log)
     assert log.reads <= READS_MAX, f"{log.reads} reads for {ROUTERS} routers"
+
+
+async def test_breakers_that_are_made_keep_no_views(log: CountedLog) -> None:
+    """Each reads its creation, and a first view before which nobody is named."""
+    reader = LogReader(log)
+    for n in range(3):
+        router = RouterRef(f"r{n}", "o", SLOT, 0)
+        async for record in reader.after(router, 0, 2):
+            assert (await reader.splitter(router, record)).view.links == ()
+    assert len(reader._views) == 0
 
 
 async def test_a_damaged_log_stops_those_that_read_it(log: CountedLog, monkeypatch: pytest.MonkeyPatch) -> None:
