@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from sys import intern
 
 import msgspec
 import structlog
@@ -19,7 +18,7 @@ import structlog
 from breaker_actors.breaker.applying import Applying, DecodedEntries, ReadLog, Todo
 from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills, Slices
 from breaker_actors.breaker.commits import Commits
-from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, shared
+from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, relink
 from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
 from breaker_actors.breaker.subscriptions import Subscriptions, Want
 from breaker_actors.breaker.watermarks import ROUND_S, Watermarks
@@ -136,7 +135,7 @@ class BreakerHost:
             hosted = self._hosted.get(breaker_id)
             current = router.until_offset is None
             if hosted is not None and current and hosted.routers.get(router.router_id) != router:
-                hosted.routers[router.router_id] = shared(router)
+                relink(hosted, router)
                 hosted.applied_offsets.setdefault(router.router_id, router.since_offset)
                 wants.append((hosted, router.router_id))
         await self._subscribe(wants)
@@ -147,19 +146,15 @@ class BreakerHost:
         for hosted in self._hosted.values():
             for router_id in [i for i in hosted.routers if i in owners]:
                 ref = hosted.routers[router_id]
-                hosted.routers[router_id] = msgspec.structs.replace(ref, owner=intern(owners[router_id]))
+                relink(hosted, msgspec.structs.replace(ref, owner=owners[router_id]))
                 wants.append((hosted, router_id))
         await self._subscribe(wants)
 
     async def states(self, breaker_ids: Sequence[str], wait_s: float) -> Readings:
         """Returns committed states of the breakers hosted here; waits up to `wait_s` for those being restored."""
         hosted = [h for h in map(self._hosted.get, breaker_ids) if h is not None]
-        starting = [asyncio.ensure_future(h.until_ready()) for h in hosted if not h.ready]
-        if starting:
-            _, late = await asyncio.wait(starting, timeout=wait_s)
-            for waiter in late:
-                waiter.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        if starting := [h.starting() for h in hosted if not h.ready]:
+            await asyncio.wait(starting, timeout=wait_s)
         now = self._clock.now_ms()
         readings = Readings()
         for each in (h for h in hosted if h.ready):

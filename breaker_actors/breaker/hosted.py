@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from sys import intern
+from types import MappingProxyType
 
 import msgspec
 
+from breaker_actors.breaker.sharing import same_link, settings_of
 from breaker_actors.core.log_entries import (
     BREAKER,
     DAMAGED,
@@ -29,11 +32,12 @@ from breaker_actors.core.model import (
     Effect,
     Override,
     RateChange,
+    Record,
     StateWord,
     Transition,
     View,
 )
-from breaker_actors.core.overlay import hidden_by, shown_since
+from breaker_actors.core.overlay import hidden_by, shown, shown_since
 from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, RouterRef, WatermarkAnswer
 
 Effects = tuple[Effect, ...]
@@ -45,6 +49,7 @@ BEHIND_MS = 3_000
 """Who is not further behind than that has no more moves to make: three of them take 100 ms."""
 EMPTY: deque[Item] = deque(maxlen=0)
 """The inbox of all for whom nothing waits: an empty one of each would be half of what an idle breaker takes."""
+NO_LINKS: Mapping[str, RouterRef] = MappingProxyType({})
 END_OF_LOG = 1 << 62
 NO_VIEW = View(
     state="closed",
@@ -112,12 +117,13 @@ class HostedBreaker:
 
     __slots__ = (
         "_drafts",
+        "_machine_rate",
         "_starting",
+        "_stored",
         "applied_offsets",
         "aside",
         "blocked",
         "breaker",
-        "committed",
         "dirty",
         "dropped",
         "ended_links",
@@ -142,21 +148,23 @@ class HostedBreaker:
 
     def __init__(self, assignment: BreakerAssignment) -> None:
         self.id = assignment.breaker_id
-        self.project_id, self.org_id = assignment.project_id, intern(assignment.org_id)
+        self.project_id, self.org_id = intern(assignment.project_id), intern(assignment.org_id)
         self.shard = assignment.shard
         self.epoch = assignment.epoch
         # a link that ended comes before the same one begun anew
-        self.routers: dict[str, RouterRef] = {r.router_id: shared(r) for r in assignment.routers}
+        self.routers: dict[str, RouterRef] = {r.router_id: r for r in map(same_link, assignment.routers)}
         self.applied_offsets: dict[str, int] = {
-            r.router_id: assignment.applied_offsets[r.router_id] for r in assignment.routers
+            router_id: assignment.applied_offsets[router_id] for router_id in self.routers
         }
         # links that have ended: read no further, but refilled from as long as the window reaches them
-        self.ended_links: dict[str, RouterRef] = {}
+        self.ended_links: Mapping[str, RouterRef] = NO_LINKS
         leave_ended(self)
-        self.settings: BreakerSet | None = decode_breaker(assignment.settings) if assignment.settings else None
+        self.settings: BreakerSet | None = settings_of(assignment.settings, self.id) if assignment.settings else None
         self.stored_version = self.settings.version if self.settings else 0
         self.breaker: Breaker | None = None
-        self.committed: Committed | None = None
+        # what the journal has: the machine's record as of then, which it mostly still goes by, and its rate
+        self._stored: Record | None = None
+        self._machine_rate = 1.0
         self.inbox = EMPTY
         self.inbox_rows = 0
         self.blocked = True
@@ -170,7 +178,7 @@ class HostedBreaker:
         self.overflows = 0
         self.losses_reported = (0, 0, 0)
         self.ready = False
-        self._starting: asyncio.Event | None = None
+        self._starting: asyncio.Future[None] | None = None
         self.wake: int | None = None
 
     @classmethod
@@ -243,13 +251,15 @@ class HostedBreaker:
         """From here on reads are answered, or known to be in vain."""
         self.ready = True
         if self._starting is not None:
-            self._starting.set()
+            self._starting.set_result(None)
             self._starting = None
 
-    async def until_ready(self) -> None:
-        if not self.ready:
-            self._starting = self._starting or asyncio.Event()
-            await self._starting.wait()
+    def starting(self) -> asyncio.Future[None]:
+        """Done once it is ready, which it is not yet. One for all who wait: it is not to be cancelled."""
+        assert not self.ready
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_future()
+        return self._starting
 
     def wants(self, router_id: str, offset: int) -> bool:
         """Whether a record of a router's log is news for this breaker."""
@@ -287,7 +297,7 @@ class HostedBreaker:
             return ()
         if item.kind == BREAKER:
             assert isinstance(item.body, bytes)
-            return self._set(decode_breaker(item.body), item.received_ms, window_samples_max)
+            return self._set(settings_of(item.body, self.id), item.received_ms, window_samples_max)
         if self.breaker is None:
             return ()
         if item.kind == SAMPLES:
@@ -325,14 +335,14 @@ class HostedBreaker:
             )
             return effects
         effects = self.breaker.advance(now_ms - 1)
-        drafts = self._events(effects)  # these moves were made under the rule and name before the change
+        drafts = _events(self, effects)  # these moves were made under the rule and name before the change
         rate = self.breaker.allow_rate
         self.settings = settings
         if settings.rule != self.breaker.rule:
             self.needs_refill = self.breaker.configure(settings.rule, now_ms)
         by_hand = self.breaker.control(settings.control or Control(), now_ms)
         if effects or by_hand:
-            self._drafts = drafts + self._events(by_hand)
+            self._drafts = drafts + _events(self, by_hand)
         if not by_hand and self.breaker.allow_rate != rate:
             by_hand = (RateChange(ts_ms=now_ms, allow_rate=self.breaker.allow_rate),)
         return effects + by_hand
@@ -342,7 +352,7 @@ class HostedBreaker:
         lies before it is in the window for a while, and must not be read twice if the link begins again."""
         router = self.routers.get(router_id)
         if router is not None and router.since_offset < offset:
-            self.ended_links[router_id] = self.routers.pop(router_id)
+            self.ended_links = {**self.ended_links, router_id: self.routers.pop(router_id)}
 
     def next_look(self) -> int:
         """When to look at the breaker again: its next timer, and once a minute anyway, for its cut to follow the logs.
@@ -353,19 +363,30 @@ class HostedBreaker:
         return idle if timer is None else min(timer, idle)
 
     def show(self) -> None:
-        """From its creation (or restore) on a breaker answers reads."""
-        if not self.ready:
+        """From its creation (or restore) on a breaker answers reads. No effects are on their way: what readers see is
+        what the machine says, also where it has a newer record that says the same."""
+        assert self.breaker is not None
+        if self.breaker.schedule.record is not self._stored:
             self.note_committed()
+        if not self.ready:
             self.be_ready()
 
     def note_committed(self) -> None:
         """What the journal has is what the machine says now."""
         assert self.breaker is not None
-        record, shown = self.breaker.record(), self.breaker.shown
-        self.committed = Committed(
-            shown.state,
+        self._stored, self._machine_rate = self.breaker.schedule.record, self.breaker.machine_rate
+
+    @property
+    def committed(self) -> Committed | None:
+        """What readers may see; None until it has been shown."""
+        record = self._stored
+        if record is None:
+            return None
+        seen = shown(record, self._machine_rate)
+        return Committed(
+            seen.state,
             shown_since(record),
-            shown.allow_rate,
+            seen.allow_rate,
             record.transition_seq,
             None if hidden_by(record) else record.open_cause,
             record.state,
@@ -377,6 +398,8 @@ class HostedBreaker:
         """The committed state, with the live figures of the window."""
         assert self.breaker is not None
         view = self.breaker.view(now_ms)
+        if self._stored is self.breaker.schedule.record and self._machine_rate == self.breaker.machine_rate:
+            return view
         c = self.committed
         if c is None or (view.transition_seq == c.transition_seq and view.allow_rate == c.allow_rate):
             return view
@@ -403,7 +426,7 @@ class HostedBreaker:
             breaker_id=self.id,
             project_id=self.project_id,
             epoch=self.epoch,
-            events=self._events(effects) if drafts is None else drafts,
+            events=_events(self, effects) if drafts is None else drafts,
             state=shown.state,
             allow_rate=shown.allow_rate,
             transition_seq=record.transition_seq,
@@ -413,11 +436,10 @@ class HostedBreaker:
             announce=any(isinstance(e, RateChange) for e in effects),
         )
 
-    def _events(self, effects: Effects) -> tuple[EventDraft, ...]:
-        assert self.settings is not None
-        assert self.breaker is not None
-        name, rule = self.settings.name, self.breaker.rule
-        return tuple(EventDraft.of(name, rule, effect) for effect in effects if isinstance(effect, Transition))
+
+def relink(hosted: HostedBreaker, router: RouterRef) -> None:
+    """Takes a link in, or what has become of it."""
+    hosted.routers[router.router_id] = same_link(router)
 
 
 def is_next(hosted: HostedBreaker, router_id: str, after: int, offset: int, received_ms: int) -> bool:
@@ -439,7 +461,7 @@ def leave_ended(hosted: HostedBreaker) -> None:
     """A breaker leaves the links that have ended, as the store knows, and were read to their ends."""
     for router in list(hosted.routers.values()):
         if router.until_offset is not None and hosted.applied_offsets[router.router_id] >= router.until_offset:
-            hosted.ended_links[router.router_id] = hosted.routers.pop(router.router_id)
+            hosted.ended_links = {**hosted.ended_links, router.router_id: hosted.routers.pop(router.router_id)}
 
 
 def set_back(breaker: Breaker, at_ms: int, window_samples_max: int) -> Breaker:
@@ -463,11 +485,13 @@ def set_back(breaker: Breaker, at_ms: int, window_samples_max: int) -> Breaker:
     return Breaker.restore(breaker.rule, record, window_samples_max=window_samples_max)
 
 
-def shared(router: RouterRef) -> RouterRef:
-    """With names that all breakers here have in common: they are few, and each came as a copy of its own."""
-    return msgspec.structs.replace(router, owner=intern(router.owner), log_slot=intern(router.log_slot))
-
-
 def catch_up_marker(router_id: str, upto: int) -> Item:
     """Returns an item that says: read the log of this router up to here."""
     return Item(router_id, 0, upto, 0, 0, None, 0, 0)
+
+
+def _events(hosted: HostedBreaker, effects: Effects) -> tuple[EventDraft, ...]:
+    assert hosted.settings is not None
+    assert hosted.breaker is not None
+    name, rule = hosted.settings.name, hosted.breaker.rule
+    return tuple(EventDraft.of(name, rule, effect) for effect in effects if isinstance(effect, Transition))

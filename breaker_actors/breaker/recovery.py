@@ -7,8 +7,9 @@ log is not as it was written, the breakers that need it stand still, and its own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Container, Iterable, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +25,9 @@ from breaker_actors.messages import BreakerAssignment, RouterRef
 from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.transport.peers import Net
 from breaker_actors.wal.base import SampleLog
-from breaker_actors.wal.reader import Concern, LogReader
+from breaker_actors.wal.reader import AT_ONCE, NOBODY, Begun, Concern, LogReader
+
+T = TypeVar("T")
 
 RETRY_S = 0.2
 
@@ -79,7 +82,8 @@ def restore_record(
         )
         hosted.breaker = restored(bare)
         hosted.dirty = True
-    hosted.losses_reported = hosted.losses()
+    if (losses := hosted.losses()) != hosted.losses_reported:  # else what all have alike stays
+        hosted.losses_reported = losses
     hosted.note_committed()
 
 
@@ -101,17 +105,21 @@ class Recovery:
             except BreakersError:
                 await asyncio.sleep(RETRY_S)
 
-    async def read(self, router_id: str, group: Sequence[HostedBreaker], upto: int) -> Entries:
-        """A router's log after the cuts of blocked breakers, in order, up to an offset."""
+    async def read(
+        self, router_id: str, group: Sequence[HostedBreaker], upto: int, begun: Begun | None = None
+    ) -> Entries:
+        """A router's log after the cuts of blocked breakers, in order, up to an offset. `begun`: what was read ahead of
+        it."""
         while True:
             try:
-                async for entry in self._read(router_id, group, upto):
+                async for entry in self._read(router_id, group, upto, begun):
                     yield entry
                 return
             except LogDamaged as error:
                 self._stand_still(group, error)
                 return
             except BreakersError:
+                begun = None
                 await asyncio.sleep(RETRY_S)
 
     def _stand_still(self, group: Sequence[HostedBreaker], error: LogDamaged) -> None:
@@ -131,12 +139,23 @@ class Recovery:
             by_router: dict[str, list[HostedBreaker]] = {}
             for hosted, router_id in pairs:
                 by_router.setdefault(router_id, []).append(hosted)
-            for router_id, listeners in by_router.items():
-                async for entry in self.read(router_id, listeners, END_OF_LOG):
-                    yield entry
+            for some in _in_parts(list(by_router.items())):
+                for (router_id, listeners), begun in zip(some, await self._begin(some), strict=True):
+                    async for entry in self.read(router_id, listeners, END_OF_LOG, begun):
+                        yield entry
         for hosted in group:
             if hosted.breaker is not None:
                 leave_ended(hosted)  # the view that ended a link may be lost, or come before what brought it to life
+
+    async def _begin(self, some: Sequence[tuple[str, list[HostedBreaker]]]) -> list[Begun | None]:
+        """Reads logs ahead: of thousands of routers most have nothing, or little, and each would be a read."""
+        groups = [_listening(router_id, group) for router_id, group in some]
+        places = [i for i, group in enumerate(groups) if group]
+        wanted = [(_router_of(some[i][0], groups[i]), _start(some[i][0], groups[i]), END_OF_LOG) for i in places]
+        found: list[Begun | None] = [None] * len(some)
+        for i, begun in zip(places, await self._reader.begin(wanted), strict=True):
+            found[i] = begun
+        return found
 
     async def _birthplace(self, hosted: HostedBreaker) -> str:
         """The router whose log holds the creation of a breaker: the first record of the link that it was made with."""
@@ -162,33 +181,42 @@ class Recovery:
         for each in group:
             if each.breaker is not None:
                 each.breaker.unload()
-        for router, listeners in _by_router(group):
-            uptos = {h.id: h.applied_offsets.get(router.router_id, 0) for h in listeners}
-            since = {h.id: h.breaker.reload_after_ms for h in listeners if h.breaker is not None}
-            by_id = {h.id: h for h in listeners}
-            splits = _Splits(by_id)
-            async for record in self._reader.back(router, max(uptos.values()), min(since.values(), default=0)):
-                splitter = splits.of(await self._reader.splitter(router, record))
-                for breaker_id, body, start, stop in self._reader.concerned(record, splitter):
-                    hosted = by_id.get(breaker_id)
-                    if hosted is None or hosted.breaker is None or record.offset > uptos[breaker_id]:
-                        continue
-                    if not isinstance(body, SampleColumns) or record.received_ms <= since[breaker_id]:
-                        continue
-                    if body.metric_at(start) == hosted.breaker.rule.metric:  # it may have had another one then
-                        load = partial(hosted.breaker.load, body.rows(start, stop), record.received_ms)
-                        self._reader.attempt(load, record)
-                        await slices.worked(stop - start)
-                await slices.worked(0)
+        for some in _in_parts(_by_router(group)):
+            spans = [(router, _upto(router, listeners), _since(listeners)) for router, listeners in some]
+            for (router, listeners), begun in zip(some, await self._reader.begin_back(spans), strict=True):
+                await self._refill_from(router, listeners, begun, slices)
 
-    async def _read(self, router_id: str, group: Sequence[HostedBreaker], upto: int) -> Entries:
-        listeners = {h.id: h for h in group if not h.dropped and router_id in h.routers}
+    async def _refill_from(
+        self, router: RouterRef, listeners: Sequence[HostedBreaker], begun: Begun, slices: Slices
+    ) -> None:
+        uptos = {h.id: h.applied_offsets.get(router.router_id, 0) for h in listeners}
+        since = {h.id: h.breaker.reload_after_ms for h in listeners if h.breaker is not None}
+        by_id = {h.id: h for h in listeners}
+        splits = _Splits(by_id)
+        async for record in self._reader.back(router, _upto(router, listeners), _since(listeners), begun):
+            splitter = splits.of(await self._reader.splitter(router, record))
+            for breaker_id, body, start, stop in self._reader.concerned(record, splitter):
+                hosted = by_id.get(breaker_id)
+                if hosted is None or hosted.breaker is None or record.offset > uptos[breaker_id]:
+                    continue
+                if not isinstance(body, SampleColumns) or record.received_ms <= since[breaker_id]:
+                    continue
+                if body.metric_at(start) == hosted.breaker.rule.metric:  # it may have had another one then
+                    load = partial(hosted.breaker.load, body.rows(start, stop), record.received_ms)
+                    self._reader.attempt(load, record)
+                    await slices.worked(stop - start)
+            await slices.worked(0)
+
+    async def _read(
+        self, router_id: str, group: Sequence[HostedBreaker], upto: int, begun: Begun | None = None
+    ) -> Entries:
+        listeners = {h.id: h for h in _listening(router_id, group)}
         if not listeners:
             return
-        router = next(iter(listeners.values())).routers[router_id]
-        last = start = min(h.applied_offsets[router_id] for h in listeners.values())
+        router = _router_of(router_id, list(listeners.values()))
+        last = start = _start(router_id, listeners.values())
         splits = _Splits(listeners)
-        async for record in self._reader.after(router, start, upto):
+        async for record in self._reader.after(router, start, upto, begun):
             if record.kind == DAMAGED:
                 concerned: Sequence[Concern] = [(breaker_id, record.payload, -1, -1) for breaker_id in listeners]
             else:
@@ -212,6 +240,8 @@ class _Splits:
         self._of: tuple[Splitter, Splitter] | None = None
 
     def of(self, splitter: Splitter) -> Splitter:
+        if splitter is NOBODY:
+            return NOBODY
         if self._of is None or self._of[0] is not splitter:
             self._of = splitter, Splitter(splitter.view, self._only)
         return self._of[1]
@@ -223,3 +253,31 @@ def _by_router(group: Iterable[HostedBreaker]) -> list[tuple[RouterRef, list[Hos
         for router in {**hosted.ended_links, **hosted.routers}.values():
             found.setdefault(router.router_id, (router, []))[1].append(hosted)
     return list(found.values())
+
+
+def _in_parts(all_: Sequence[T]) -> Iterator[Sequence[T]]:
+    for first in range(0, len(all_), AT_ONCE):
+        yield all_[first : first + AT_ONCE]
+
+
+def _listening(router_id: str, group: Iterable[HostedBreaker]) -> list[HostedBreaker]:
+    return [hosted for hosted in group if not hosted.dropped and router_id in hosted.routers]
+
+
+def _router_of(router_id: str, listeners: Sequence[HostedBreaker]) -> RouterRef:
+    return listeners[0].routers[router_id]
+
+
+def _start(router_id: str, listeners: Iterable[HostedBreaker]) -> int:
+    """Where reading has to begin for all of them."""
+    return min(hosted.applied_offsets[router_id] for hosted in listeners)
+
+
+def _upto(router: RouterRef, listeners: Iterable[HostedBreaker]) -> int:
+    """What they have applied, at most."""
+    return max(hosted.applied_offsets.get(router.router_id, 0) for hosted in listeners)
+
+
+def _since(listeners: Iterable[HostedBreaker]) -> int:
+    """What was received up to then is in none of their windows."""
+    return min((h.breaker.reload_after_ms for h in listeners if h.breaker is not None), default=0)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, catch_up_marker
+from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, catch_up_marker, relink
 from breaker_actors.breaker.lag import figures
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import ENDING, BreakerFigures, RouterRef, SubscribeRequest, Subscribers
@@ -117,7 +117,7 @@ class Subscriptions:
             for router_id in [i for i in hosted.routers if i in owners]:
                 ref = hosted.routers[router_id]
                 if ref.owner != owners[router_id]:
-                    hosted.routers[router_id] = msgspec.structs.replace(ref, owner=owners[router_id])
+                    relink(hosted, msgspec.structs.replace(ref, owner=owners[router_id]))
                     moved.add(router_id)
         return moved
 

@@ -1,4 +1,5 @@
-"""When which held breaker wants to be looked at again: a heap of wall-clock times."""
+"""When which held breaker wants to be looked at again: a heap of wall-clock times, with all who want one of them. Most
+idle breakers share theirs."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ class Timers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._heap: list[tuple[int, int, HostedBreaker]] = []
-        self._pushed = 0
+        self._times: list[int] = []
+        self._at: dict[int, HostedBreaker | list[HostedBreaker]] = {}
+        """Of each of these times: in the order in which they came."""
         self._earlier = asyncio.Event()
 
     def schedule(self, hosted: HostedBreaker) -> None:
@@ -34,10 +36,16 @@ class Timers:
 
     def _push(self, hosted: HostedBreaker, wake: int) -> None:
         hosted.wake = wake
-        self._pushed += 1
-        heapq.heappush(self._heap, (wake, self._pushed, hosted))
-        if self._heap[0][2] is hosted:
-            self._earlier.set()
+        known = self._at.get(wake)
+        if known is None:
+            self._at[wake] = hosted
+            heapq.heappush(self._times, wake)
+            if self._times[0] == wake:
+                self._earlier.set()
+        elif isinstance(known, list):
+            known.append(hosted)
+        else:
+            self._at[wake] = [known, hosted]
 
     async def due(self) -> tuple[list[HostedBreaker], int]:
         """Waits until a look may be due; answers whose it is, perhaps nobody's, and the time."""
@@ -49,8 +57,8 @@ class Timers:
         while True:
             self._earlier.clear()
             timeout = None
-            if self._heap:
-                timeout = (self._heap[0][0] - self._clock.now_ms()) / 1000
+            if self._times:
+                timeout = (self._times[0] - self._clock.now_ms()) / 1000
                 if timeout <= 0:
                     return
             try:
@@ -61,11 +69,13 @@ class Timers:
 
     def _pop_due(self, now: int) -> list[HostedBreaker]:
         due = []
-        while self._heap and self._heap[0][0] <= now:
-            wake, _, hosted = heapq.heappop(self._heap)
-            if hosted.wake == wake:
-                hosted.wake = None
-                due.append(hosted)
+        while self._times and self._times[0] <= now:
+            wake = heapq.heappop(self._times)
+            found = self._at.pop(wake)
+            for hosted in found if isinstance(found, list) else (found,):
+                if hosted.wake == wake:
+                    hosted.wake = None
+                    due.append(hosted)
         return due
 
     def _is_due(self, hosted: HostedBreaker, now: int) -> bool:

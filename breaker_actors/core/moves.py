@@ -43,9 +43,14 @@ class Mover:
         return self.schedule.rule
 
     @property
+    def machine_rate(self) -> float:
+        """What the machine lets through, whatever callers see of it."""
+        return decisions.allow_rate(self.schedule)
+
+    @property
     def shown(self) -> Shown:
         """What callers see now."""
-        return overlay.shown(self.schedule.record, decisions.allow_rate(self.schedule))
+        return overlay.shown(self.schedule.record, self.machine_rate)
 
     @property
     def allow_rate(self) -> float:

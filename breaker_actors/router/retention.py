@@ -8,17 +8,18 @@ are used again and don't count.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 
 from breaker_actors.errors import LogDamaged
 from breaker_actors.messages import LogFloor, ProjectShare, Refusal
-from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.base import SampleLog, Stretch
 
 EARLY_SHARE = 0.8
 """From this share of a byte bound on, records go before their retention is over."""
 SHORTER = 0.75
 ROW_BYTES = 64
+AT_ONCE = 200
+"""So many logs are looked at in one read."""
 _SHORTEST_MS = 1_000
 
 
@@ -156,21 +157,30 @@ class LogRetention:
 
     async def _trim_older(self, slot: str, floors: list[LogFloor], before_ms: int, now_ms: int) -> int:
         """Looks only at logs that may have a record so old: of thousands, few have."""
-        dropped = 0
+        due: list[tuple[LogFloor, int]] = []
         for floor in floors:
             old_ms = before_ms if floor.since_ms is None else min(before_ms, floor.since_ms)
-            if old_ms < self._oldest.get(floor.router_id, 0):
-                continue
-            found = last = await self._log.find(slot, floor.router_id, old_ms)
-            if floor.offset is not None:
-                last = min(last, floor.offset)
+            if old_ms >= self._oldest.get(floor.router_id, 0):
+                due.append((floor, old_ms))
+        return sum([await self._trim_some(slot, due[n : n + AT_ONCE], now_ms) for n in range(0, len(due), AT_ONCE)])
+
+    async def _trim_some(self, slot: str, due: Sequence[tuple[LogFloor, int]], now_ms: int) -> int:
+        """Trims logs up to these times, as far as their readers are; notes how old what is left is."""
+        dropped, whole = 0, list[Stretch]()
+        ends = await self._log.find_some(slot, [(floor.router_id, old_ms) for floor, old_ms in due])
+        for (floor, _), found in zip(due, ends, strict=True):
+            last = found if floor.offset is None else min(found, floor.offset)
             if last > self._trimmed.get(floor.router_id, 0):
                 dropped += await self._log.trim(slot, floor.router_id, last + 1)
                 self._trimmed[floor.router_id] = last
             if last == found:
-                with suppress(LogDamaged):  # its owner and its readers say so
-                    kept = await self._log.read(slot, floor.router_id, last, last + 1, 1)
-                    self._oldest[floor.router_id] = kept[0].received_ms if kept else now_ms
+                whole.append((floor.router_id, last, last + 1))
+        while whole:
+            read = await self._log.read_some(slot, whole, 1)
+            for (router_id, _, _), kept in zip(whole, read, strict=False):
+                if not isinstance(kept, LogDamaged):  # its owner and its readers say so
+                    self._oldest[router_id] = kept[0].received_ms if kept else now_ms
+            whole = whole[len(read) :]
         return dropped
 
     async def _measure(self, slot: str) -> None:

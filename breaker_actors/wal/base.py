@@ -4,13 +4,13 @@ section 3.1)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from breaker_actors.core.log_entries import LogRecord
-from breaker_actors.errors import Invalid
+from breaker_actors.errors import Invalid, LogDamaged
 from breaker_actors.messages import LogRead
 
 
@@ -64,6 +64,13 @@ class LogStock(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
+Stretch = tuple[str, int, int]
+"""A router, and offsets: records of it with after < offset <= upto."""
+Read = list[LogRecord] | LogDamaged
+"""Of a stretch: its records, or why they can't be read."""
+READ_BYTES = 4_000_000
+"""Payloads in one answer of `read_some`, and what the last stretch in it has more."""
+
 Entry = tuple[int, bytes]
 """Kind and payload of a record."""
 
@@ -86,6 +93,23 @@ def check_slot(slot: str) -> str:
     if _SLOT.fullmatch(slot) is None:
         raise Invalid(f"not a log slot: {slot!r}")
     return slot
+
+
+def read_each(read: Callable[[str, int, int], list[LogRecord]], wanted: Sequence[Stretch]) -> list[Read]:
+    """The answer of `read_some`, stretch by stretch."""
+    found: list[Read] = []
+    taken = 0
+    for router_id, after, upto in wanted:
+        if taken > READ_BYTES:
+            break
+        try:
+            records = read(router_id, after, upto)
+        except LogDamaged as error:
+            found.append(error)
+            continue
+        found.append(records)
+        taken += sum(len(record.payload) for record in records)
+    return found
 
 
 class SampleLog(Protocol):
@@ -117,6 +141,13 @@ class SampleLog(Protocol):
 
     async def find(self, slot: str, router_id: str, at_ms: int) -> int:
         """The offset of the last record received at or before a time; 0 when none (any more) is that old."""
+
+    async def read_some(self, slot: str, wanted: Sequence[Stretch], limit: int) -> list[Read]:
+        """What `read` answers for each of the first of these stretches: for as many as take READ_BYTES. One call for
+        thousands of routers costs a fraction of thousands of calls."""
+
+    async def find_some(self, slot: str, wanted: Sequence[tuple[str, int]]) -> list[int]:
+        """What `find` answers for each of these routers and times."""
 
     async def stock(self, slot: str) -> list[LogStock]:
         """What lies in a slot, one entry per router that was ever acquired there and not forgotten."""

@@ -23,7 +23,7 @@ from breaker_actors.messages import LogRead
 from breaker_actors.sql import postgres
 from breaker_actors.sql.retries import AGAIN, AGAIN_S, TRIES
 from breaker_actors.wal import postgres_sql as pgrecords
-from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead, check_slot
+from breaker_actors.wal.base import Append, Entry, LogStock, Loss, Read, RouterHead, Stretch, check_slot, read_each
 from breaker_actors.wal.head import Head
 from breaker_actors.wal.postgres_sql import Connection
 
@@ -124,6 +124,20 @@ class PgLog:
 
     async def find(self, slot: str, router_id: str, at_ms: int) -> int:
         return await self._read(slot, lambda c: pgrecords.find(c, slot, router_id, at_ms))
+
+    async def read_some(self, slot: str, wanted: Sequence[Stretch], limit: int) -> list[Read]:
+        def work(c: Connection) -> list[Read]:
+            return read_each(
+                lambda router_id, after, upto: pgrecords.read(c, slot, router_id, after, upto, limit), wanted
+            )
+
+        return await self._read(slot, work)
+
+    async def find_some(self, slot: str, wanted: Sequence[tuple[str, int]]) -> list[int]:
+        def work(c: Connection) -> list[int]:
+            return [pgrecords.find(c, slot, router_id, at_ms) for router_id, at_ms in wanted]
+
+        return await self._read(slot, work)
 
     async def stock(self, slot: str) -> list[LogStock]:
         return await self._read(slot, lambda c: pgrecords.stock(c, slot))

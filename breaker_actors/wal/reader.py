@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from breaker_actors.core.log_entries import (
     BREAKER,
@@ -22,9 +25,10 @@ from breaker_actors.core.log_entries import (
     decode_samples,
     decode_view,
 )
+from breaker_actors.errors import BreakersError, LogDamaged
 from breaker_actors.messages import RouterRef
 from breaker_actors.telemetry.set_aside import Asides
-from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.base import Read, SampleLog
 
 T = TypeVar("T")
 
@@ -32,6 +36,18 @@ Concern = tuple[str, SampleColumns | bytes, int, int]
 """A breaker's id, what it gets of a record, and its rows of that (-1 where it has none)."""
 VIEWS_MAX = 1_000
 CHUNK = 64
+AT_ONCE = 100
+"""Logs of so many routers are begun with one read."""
+SPLIT = (SAMPLES, GAP, VIEW)
+"""What of a log concerns those whom the view before it names."""
+NOBODY = Splitter(RouterView(version=0))
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """The first CHUNK records of a router's log after an offset, read ahead. None: they were not."""
+
+    after: int
+    records: Read | None = None
 
 
 class LogReader:
@@ -42,20 +58,71 @@ class LogReader:
         self._asides = asides or Asides()
         self._views: OrderedDict[tuple[str, int], Splitter] = OrderedDict()
 
-    async def after(self, router: RouterRef, after: int, upto: int) -> AsyncIterator[LogRecord]:
-        """Records in (after, upto], in order, read CHUNK at a time."""
+    async def begin(self, wanted: Sequence[tuple[RouterRef, int, int]]) -> list[Begun]:
+        """Reads ahead what `after` reads first, for each router and (after, upto]; AT_ONCE at most. What there is no
+        room for, or a log that does not answer, is left to `after`."""
+        found = [Begun(after) for _, after, _ in wanted]
+        for slot in dict.fromkeys(router.log_slot for router, _, _ in wanted):
+            places = [i for i, (router, _, _) in enumerate(wanted) if router.log_slot == slot]
+            stretches = [(wanted[i][0].router_id, *wanted[i][1:]) for i in places]
+            with suppress(BreakersError):
+                read = await self._log.read_some(slot, stretches, CHUNK)
+                for i, records in zip(places, read, strict=False):
+                    found[i] = Begun(wanted[i][1], records)
+                await self._learn_views(slot, [record for some in read if isinstance(some, list) for record in some])
+        return found
+
+    async def _learn_views(self, slot: str, records: Sequence[LogRecord]) -> None:
+        """Reads the views that split these records, as far as they lie where they should; `splitter` finds others."""
+        needed = {(r.router_id, r.view_offset) for r in records if r.kind in SPLIT and r.view_offset}
+        wanted = [(router_id, offset - 1, offset) for router_id, offset in sorted(needed - self._views.keys())]
+        for some in await self._log.read_some(slot, wanted, 1) if wanted else ():
+            for record in some if isinstance(some, list) else ():
+                if record.kind == VIEW:
+                    with suppress(msgspec.MsgspecError, ValueError):  # set aside by who looks for it
+                        self._keep((record.router_id, record.offset), Splitter(decode_view(record.payload)))
+
+    async def after(
+        self, router: RouterRef, after: int, upto: int, begun: Begun | None = None
+    ) -> AsyncIterator[LogRecord]:
+        """Records in (after, upto], in order, read CHUNK at a time. `begun`: of this stretch, if it was read ahead."""
+        ahead = begun.records if begun is not None and begun.after == after else None
         while after < upto:
-            records = await self._log.read(router.log_slot, router.router_id, after, upto, CHUNK)
+            if isinstance(ahead, LogDamaged):
+                raise ahead
+            records, ahead = ahead, None
+            if records is None:
+                records = await self._log.read(router.log_slot, router.router_id, after, upto, CHUNK)
             for record in records:
                 yield record
             if len(records) < CHUNK:
                 return
             after = records[-1].offset
 
-    async def back(self, router: RouterRef, upto: int, until_ms: int) -> AsyncIterator[LogRecord]:
-        """Sample records at or below an offset that were received after a time, in order, read CHUNK at a time."""
-        begin = await self._log.find(router.log_slot, router.router_id, until_ms)
-        async for record in self.after(router, begin, upto):
+    async def begin_back(self, wanted: Sequence[tuple[RouterRef, int, int]]) -> list[Begun]:
+        """The same for `back`, for each router, (upto, until_ms)."""
+        found = [Begun(-1) for _ in wanted]
+        for slot in dict.fromkeys(router.log_slot for router, _, _ in wanted):
+            places = [i for i, (router, _, _) in enumerate(wanted) if router.log_slot == slot]
+            times = [(wanted[i][0].router_id, wanted[i][2]) for i in places]
+            with suppress(BreakersError):
+                for i, after in zip(places, await self._log.find_some(slot, times), strict=True):
+                    found[i] = Begun(after)
+        known = [i for i, begun in enumerate(found) if 0 <= begun.after < wanted[i][1]]
+        stretches = [(wanted[i][0], found[i].after, wanted[i][1]) for i in known]
+        for i, begun in zip(known, await self.begin(stretches), strict=True):
+            found[i] = begun
+        return found
+
+    async def back(
+        self, router: RouterRef, upto: int, until_ms: int, begun: Begun | None = None
+    ) -> AsyncIterator[LogRecord]:
+        """Sample records at or below an offset that were received after a time, in order, read CHUNK at a time.
+        `begun`: what `begin_back` said of it."""
+        after = -1 if begun is None else begun.after
+        if after < 0:
+            after = await self._log.find(router.log_slot, router.router_id, until_ms)
+        async for record in self.after(router, after, upto, begun):
             if record.kind == SAMPLES:
                 yield record
 
@@ -66,13 +133,17 @@ class LogReader:
 
     async def splitter(self, router: RouterRef, record: LogRecord) -> Splitter:
         """How the router split when it wrote the record."""
+        if record.kind not in SPLIT or not record.view_offset:  # nor is anybody named before the first view
+            return NOBODY
         key = (record.router_id, record.view_offset)
         known = self._views.get(key)
-        if known is None:
-            known = self._views[key] = Splitter(await self._load_view(router, record.view_offset))
-            if len(self._views) > VIEWS_MAX:
-                self._views.popitem(last=False)
-        return known
+        return known or self._keep(key, Splitter(await self._load_view(router, record.view_offset)))
+
+    def _keep(self, key: tuple[str, int], splitter: Splitter) -> Splitter:
+        self._views[key] = splitter
+        if len(self._views) > VIEWS_MAX:
+            self._views.popitem(last=False)
+        return splitter
 
     async def _load_view(self, router: RouterRef, offset: int) -> RouterView:
         return await view_at(self._log, router.log_slot, router.router_id, offset, self._asides)

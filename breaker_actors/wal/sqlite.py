@@ -18,7 +18,7 @@ from breaker_actors.core.log_entries import LogRecord
 from breaker_actors.errors import Unavailable
 from breaker_actors.messages import LogRead
 from breaker_actors.wal import sqlite_file as slotfile
-from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead
+from breaker_actors.wal.base import Append, Entry, LogStock, Loss, Read, RouterHead, Stretch, read_each
 
 T = TypeVar("T")
 
@@ -88,6 +88,18 @@ class SqliteLog:
 
     async def find(self, slot: str, router_id: str, at_ms: int) -> int:
         return await self._read(slot, lambda c: slotfile.find(c, router_id, at_ms), 0)
+
+    async def read_some(self, slot: str, wanted: Sequence[Stretch], limit: int) -> list[Read]:
+        def work(c: sqlite3.Connection) -> list[Read]:
+            return read_each(lambda router_id, after, upto: slotfile.read(c, router_id, after, upto, limit), wanted)
+
+        return await self._read(slot, work, [[] for _ in wanted])
+
+    async def find_some(self, slot: str, wanted: Sequence[tuple[str, int]]) -> list[int]:
+        def work(c: sqlite3.Connection) -> list[int]:
+            return [slotfile.find(c, router_id, at_ms) for router_id, at_ms in wanted]
+
+        return await self._read(slot, work, [0] * len(wanted))
 
     async def stock(self, slot: str) -> list[LogStock]:
         return await self._read(slot, slotfile.stock, [])

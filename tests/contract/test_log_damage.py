@@ -73,6 +73,15 @@ async def test_what_is_as_it_was_written_is_read(log: SampleLog, make_log: Calla
         assert await damage(other) == ""
 
 
+async def test_a_damaged_log_is_told_among_those_that_are_read_with_it(log: SampleLog, backend: Backend) -> None:
+    await written(log)
+    plant(backend, f"DELETE FROM {{records}} {at(5)}")
+    before, damaged, other = await log.read_some(SLOT, [("a", 0, 4), ("a", 0, 9), ("b", 0, 9)], 9)
+    assert [len(read) for read in (before, other) if isinstance(read, list)] == [4, 5]
+    assert isinstance(damaged, LogDamaged)
+    assert damaged.details == {"router_id": "a", "offset": 5}
+
+
 CHANGED = {
     "a bit of a payload": "UPDATE {records} SET payload = BLOB ",
     "a stamp": "UPDATE {records} SET received_ms = received_ms + 1 ",

@@ -12,7 +12,7 @@ import pytest
 
 from breaker_actors.core.log_entries import BREAKER, SAMPLES, VIEW, LogRecord
 from breaker_actors.errors import Invalid, Unavailable
-from breaker_actors.wal.base import Append, LogStock, RouterHead, SampleLog
+from breaker_actors.wal.base import READ_BYTES, Append, LogStock, RouterHead, SampleLog
 
 SLOT = "r-0"
 
@@ -215,6 +215,27 @@ async def test_find_by_time(log: SampleLog) -> None:
     assert [await log.find(SLOT, "a", ms) for ms in times] == [0, 0, 1, 1, 4, 4, 5, 5, 7, 7]
     await log.trim(SLOT, "a", 5)
     assert [await log.find(SLOT, "a", ms) for ms in times] == [0, 0, 1, 1, 1, 1, 5, 5, 7, 7]
+
+
+async def test_many_routers_are_read_at_once(log: SampleLog) -> None:
+    """Each as by itself; what has no log is empty."""
+    assert await log.read_some(SLOT, [("a", 0, 9)], 9) == [[]]
+    assert await log.find_some(SLOT, [("a", 9)]) == [0]
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
+    await log.append(SLOT, [rec(1), rec(2), rec(1, "b"), rec(3)])
+    wanted = [("a", 0, 2), ("b", 1, 9), ("c", 0, 9), ("a", 1, 9), ("b", 0, 9)]
+    found = await log.read_some(SLOT, wanted, 2)
+    assert found == [await log.read(SLOT, *stretch, 2) for stretch in wanted]
+    assert await log.find_some(SLOT, [("a", 200), ("b", 99), ("c", 9), ("a", 9999)]) == [2, 0, 0, 3]
+
+
+async def test_one_read_of_many_routers_is_bounded(log: SampleLog) -> None:
+    """It answers for the first ones; who asks goes on from there."""
+    size = READ_BYTES // 2 - 1
+    await acquire(log)
+    await log.append(SLOT, [rec(n, payload=bytes(size)) for n in range(1, 6)])
+    found = await log.read_some(SLOT, [("a", n, n + 1) for n in range(5)], 9)
+    assert [[record.offset for record in records] for records in found if isinstance(records, list)] == [[1], [2], [3]]
 
 
 async def test_stock_and_forget(log: SampleLog) -> None:

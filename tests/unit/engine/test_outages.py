@@ -115,6 +115,7 @@ async def test_a_refill_that_is_repeated_counts_nothing_twice(tmp_path: Path) ->
             calls.append(args[1])
             return len(calls) == 2
 
+        s.cluster.log.find_some = failing(s.cluster.log.find_some, 10)  # type: ignore[method-assign]
         s.cluster.log.find = failing(s.cluster.log.find, 1, second_call)  # type: ignore[method-assign]
         s.net.revive("breaker", "breaker-0")
         await s.fresh(row.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +10,7 @@ from breaker_actors.core.log_entries import SAMPLES, LogRecord
 from breaker_actors.errors import LogDamaged
 from breaker_actors.messages import LogFloor
 from breaker_actors.router.retention import LogRetention
-from breaker_actors.wal.base import LogStock
+from breaker_actors.wal.base import LogStock, Read, Stretch
 
 ROUTERS, KEPT_MS, MB = 50, 1_000, 1 << 20
 
@@ -24,13 +24,17 @@ class CountedLog:
         self.looked: list[str] = []
         self.damaged = ""
 
-    async def find(self, slot: str, router_id: str, at_ms: int) -> int:
-        self.looked.append(router_id)
-        return sum(time <= at_ms for time in self.times[router_id])
+    async def find_some(self, slot: str, wanted: Sequence[tuple[str, int]]) -> list[int]:
+        self.looked += [router_id for router_id, _ in wanted]
+        return [sum(time <= at_ms for time in self.times[router_id]) for router_id, at_ms in wanted]
 
-    async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int) -> list[Any]:
+    async def read_some(self, slot: str, wanted: Sequence[Stretch], limit: int) -> list[Read]:
+        """Answers for a few of them at a time."""
+        return [self._read(*stretch, limit) for stretch in wanted[:7]]
+
+    def _read(self, router_id: str, after: int, upto: int, limit: int) -> Read:
         if router_id == self.damaged:
-            raise LogDamaged("a record is missing")
+            return LogDamaged("a record is missing")
         times = self.times[router_id][after:upto]
         return [LogRecord(router_id, after + 1, time, SAMPLES, 0, b"") for time in times][:limit]
 
