@@ -77,7 +77,7 @@ async def test_only_clients_without_a_start_up_race_are_told_at_once(
     """Whoever is not known waits: a client that is told before it listens for it would wait for ever."""
     pauses: list[float] = []
 
-    def follow(feed: Feed, project_id: str, pause: float, key: Any) -> Any:
+    def follow(feed: Feed, project_id: str, pause: float, *more: Any) -> Any:
         pauses.append(pause)
         return b""
 
