@@ -65,6 +65,11 @@ class Outlet:
 class Departure:
     """The answer of one request on its way out."""
 
+    __slots__ = (
+        *("_begun", "_given_up", "_holders", "_outlet", "_send", "_timeout"),
+        *("held_bytes", "lags_from_s"),
+    )
+
     def __init__(self, outlet: Outlet, send: Send) -> None:
         self._outlet = outlet
         self._send = send
