@@ -9,7 +9,7 @@ from api import problems
 from api.console import BLUEPRINTS as CONSOLE
 from api.context.replica import EXTENSION, Replica, assemble
 from api.middleware import idempotency, rate_limits, request_log, waste
-from api.middleware.connection import Connection
+from api.middleware.connection import Asked, Connection
 from api.routes import BLUEPRINTS
 from api.stream.sse import StreamTiming
 from breaker_actors.clock import Clock
@@ -48,7 +48,7 @@ def create_app(
     sender = sender or late_sender(settings, clock)
     parts = assemble(gateway, settings, clock, timing or StreamTiming(), meters, sender)
     app = Quart("api", static_folder=None)
-    app.asgi_http_class = Connection
+    app.asgi_http_class, app.request_class = Connection, Asked
     app.url_map.merge_slashes = False
     app.url_map.converters["default"] = Segment
     app.config.update(RESPONSE_TIMEOUT=None, PROVIDE_AUTOMATIC_OPTIONS=False)

@@ -189,7 +189,13 @@ class Intake:
 
 
 class Arrival:
-    """The body of one request on its way in, and whether the client is still there."""
+    """The body of one request on its way in, and whether the client is still there. A stream has one for as long as it
+    lives, hence no attributes but these, and no Event (a deque of 700 bytes) where nobody waits."""
+
+    __slots__ = (
+        *("_body", "_evicted", "_gone", "_holders", "_intake", "_is_settled", "_patience_s", "_receive", "_received"),
+        *("_settled", "_timeout", "held_bytes", "lags_from_s", "work"),
+    )
 
     def __init__(self, intake: Intake, receive: Callable[[], Awaitable[Any]], is_expected: bool) -> None:
         self._intake = intake
@@ -204,9 +210,8 @@ class Arrival:
         self._timeout: asyncio.Timeout | None = None
         self._evicted = False
         self._gone = False
-        self._settled = asyncio.Event()  # nobody reads, or will read, the body
-        if not is_expected:
-            self._settled.set()
+        self._is_settled = not is_expected  # nobody reads, or will read, the body
+        self._settled: asyncio.Future[None] | None = None
 
     async def enter(self, holders: Holders) -> None:
         """Counts the request for these until `close`, waiting for room if need be. Raises Overloaded."""
@@ -251,7 +256,12 @@ class Arrival:
             self._body = await self._read(bytes_max)
             return self._body
         finally:
-            self._settled.set()
+            self._settle()
+
+    def _settle(self) -> None:
+        self._is_settled = True
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
 
     async def _read(self, bytes_max: int) -> bytes:
         pieces = bytearray()
@@ -300,14 +310,16 @@ class Arrival:
             raise RequestTimeout  # the piece came in the same moment, but the place is another's
         if message["type"] == "http.disconnect":
             self._gone = True
-            self._settled.set()
+            self._settle()
             await asyncio.Event().wait()  # until the request is cancelled, which `left` brings about
         return message
 
     async def left(self) -> None:
         """Returns when the client is gone. While the body is not settled nothing is received but what `read` asks for,
         so that what nobody wants stays outside; afterwards what still comes is dropped."""
-        await self._settled.wait()
+        if not self._is_settled:
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
         while not self._gone:
             self._gone = (await self._receive())["type"] == "http.disconnect"
 

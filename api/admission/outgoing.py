@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from api.admission.pace import credited
 from api.admission.room import PATIENCE_S, Need, Room
@@ -27,8 +27,19 @@ GRACE_S = 5.0
 
 DEPARTURE = "breakers.departure"
 """Where the scope of a request has its Departure."""
+DIRECT = "breakers.direct"
+"""Where it has its Direct, if the server gave one."""
 
 Send = Callable[[Any], Awaitable[None]]
+
+
+class Direct(Protocol):
+    """The connection of one answer that has begun and has no end yet, past all that is between it and the app. It is
+    for many small pieces, each the same for many callers: no task wakes for them."""
+
+    def write(self, piece: bytes) -> bool:
+        """Writes a piece of the body, not an empty one. False: nothing is written, since the connection takes nothing
+        now, or no more; who goes on by `send` waits for it there."""
 
 
 class AnswerShares(Shares):
@@ -53,6 +64,11 @@ class Outlet:
 
 class Departure:
     """The answer of one request on its way out."""
+
+    __slots__ = (
+        *("_begun", "_given_up", "_holders", "_outlet", "_send", "_timeout"),
+        *("held_bytes", "lags_from_s"),
+    )
 
     def __init__(self, outlet: Outlet, send: Send) -> None:
         self._outlet = outlet

@@ -52,6 +52,7 @@ def build_app(settings: Settings) -> Any:
     gateway = connect(settings, meters, replica_name)
     meters.watch_asides(gateway.store.asides)
     meters.watch(lambda: replica_port.tell(meters))
+    replica_port.offer_direct()
     # Serve itself puts X-Request-ID on every answer.
     app = create_app(gateway, settings, clock, names_requests=False, meters=meters)
 

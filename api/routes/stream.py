@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 from quart import Blueprint, Response, request
 
+from api.admission.outgoing import DIRECT, Direct
 from api.context.current import authorized_project, current_key_id
 from api.context.replica import replica
 from api.stream.feed import Feed
@@ -29,7 +31,8 @@ async def stream_states(project_id: str) -> Response:
     parts.feed.admit(project.id)
     parts.feed.follow(project.shard)
     pause_s = first_pause_s(parts.timing, request.headers.get("User-Agent"))
-    messages = follow(parts.feed, project.id, pause_s, (project.org_id, current_key_id()))
+    direct: Direct | None = cast(dict[str, Any], request.scope).get(DIRECT)
+    messages = follow(parts.feed, project.id, pause_s, (project.org_id, current_key_id()), direct)
     response = Response(b"" if request.method == "HEAD" else messages, headers=HEADERS)
     response.timeout = None
     del response.headers["Content-Length"]
@@ -46,12 +49,17 @@ async def _reach_slowly(project_id: str) -> ProjectRow:
 
 
 async def follow(
-    feed: Feed, project_id: str, pause_s: float, key: tuple[str, str] | None = None
+    feed: Feed,
+    project_id: str,
+    pause_s: float,
+    key: tuple[str, str] | None = None,
+    direct: Direct | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of one client's stream: all states `pause_s` after the headers, then every change."""
+    """The bytes of one client's stream: all states `pause_s` after the headers, then every change, but for what the
+    feed writes to `direct` between two pieces."""
     subscriber = None
     try:
-        subscriber = feed.subscribe(project_id, key)
+        subscriber = feed.subscribe(project_id, key, direct)
         await asyncio.sleep(pause_s)
         yield await feed.snapshot(project_id, subscriber)
         while True:

@@ -15,6 +15,7 @@ from itertools import cycle
 
 import structlog
 
+from api.admission.outgoing import Direct
 from api.lookup.caches import Caches
 from api.stream.backlog import Backlog
 from api.stream.sse import StreamTiming
@@ -61,9 +62,9 @@ class Watch:
         self._meters = meters
         self._waking = False
 
-    def subscribe(self, key: tuple[str, str] | None) -> Subscriber:
+    def subscribe(self, key: tuple[str, str] | None, direct: Direct | None) -> Subscriber:
         """A client that is written to by the calling task."""
-        subscriber = Subscriber(self.backlog, asyncio.current_task(), key, self._meters)
+        subscriber = Subscriber(self.backlog, asyncio.current_task(), key, self._meters, direct)
         self.subscribers.add(subscriber)
         return subscriber
 
@@ -179,13 +180,16 @@ class Feed:
             limit = {"limit": "BREAKERS_STREAMS_PER_PROJECT_MAX", "retry_after_s": 5}
             raise Overloaded("Too many open streams of this project.", limit)
 
-    def subscribe(self, project_id: str, key: tuple[str, str] | None = None) -> Subscriber:
-        """Registers the calling task as a client. It gets nothing before `snapshot` has made it live."""
+    def subscribe(
+        self, project_id: str, key: tuple[str, str] | None = None, direct: Direct | None = None
+    ) -> Subscriber:
+        """Registers the calling task as a client. It gets nothing before `snapshot` has made it live. `direct`: where
+        it can be written to while it waits."""
         watch = self._watches.get(project_id)
         if watch is None:
             watch = self._watches[project_id] = Watch(self._settings, self._meters)
         self._left.pop(project_id, None)
-        subscriber = watch.subscribe(key)
+        subscriber = watch.subscribe(key, direct)
         self._meters.count("breakers_streams_opened_total")
         self._reload(project_id, watch, only_if_stale=True)
         return subscriber

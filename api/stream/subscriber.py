@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal
 
-from api.stream.backlog import Backlog
+from api.admission.outgoing import Direct
+from api.stream.backlog import Backlog, Piece
 from api.stream.reading import Reading
 from api.stream.sse import HEARTBEAT
 from api.stream.state_board import PIECE_BYTES_MAX, PIECE_MAX, Board
@@ -20,10 +21,21 @@ BEATS_MISSED_MAX = 12
 
 class Subscriber:
     """`key`: the organisation and the id of the API key it came with. `taken`: the number of the last message it was
-    given. `live`: it has got its snapshot, or the first piece of it."""
+    given. `live`: it has got its snapshot, or the first piece of it. `direct`: where what is new is written while its
+    task waits, so that it need not wake."""
+
+    __slots__ = (
+        *("_backlog", "_beat", "_direct", "_meters", "_missed", "_reading", "_task", "_waiting"),
+        *("ended", "key", "live", "taken"),
+    )
 
     def __init__(
-        self, backlog: Backlog, task: asyncio.Task[object] | None, key: tuple[str, str] | None, meters: Meters
+        self,
+        backlog: Backlog,
+        task: asyncio.Task[object] | None,
+        key: tuple[str, str] | None,
+        meters: Meters,
+        direct: Direct | None = None,
     ) -> None:
         self.key = key
         self.live = False
@@ -32,6 +44,7 @@ class Subscriber:
         self._backlog = backlog
         self._task = task
         self._meters = meters
+        self._direct = direct
         self._waiting: asyncio.Future[None] | None = None
         self._reading: Reading | None = None
         self._beat = False
@@ -55,8 +68,23 @@ class Subscriber:
 
     def wake(self) -> None:
         """Something may be there for it."""
-        if self._waiting is not None and not self._waiting.done():
+        if self._waiting is None or self._waiting.done():
+            return
+        if self._direct is None or not self._tell(self._direct):
             self._waiting.set_result(None)
+
+    def _tell(self, direct: Direct) -> bool:
+        """Writes what is there in its task's place, which waits. False: something is left for the task, as the
+        connection takes no more now, or there is more than one piece."""
+        if self.taken < self._backlog.newest:
+            piece = self._piece()
+            if piece.data and not direct.write(piece.data):
+                return False
+            self._note(piece)
+        elif self._beat and not direct.write(HEARTBEAT):
+            return False
+        self._beat = False
+        return self.taken == self._backlog.newest
 
     def beat(self) -> bool:
         """Has a heartbeat sent if it waits for something to say. False: it has not come back for too many of them."""
@@ -84,14 +112,21 @@ class Subscriber:
 
     def _take(self) -> bytes:
         """What comes next in the backlog; nothing when its snapshot had all of that."""
+        piece = self._piece()
+        self._note(piece)
+        return piece.data
+
+    def _piece(self) -> Piece:
         wanted = self._reading.lacks if self._reading is not None else None
-        piece = self._backlog.after(self.taken, PIECE_MAX, PIECE_BYTES_MAX, wanted)
+        return self._backlog.after(self.taken, PIECE_MAX, PIECE_BYTES_MAX, wanted)
+
+    def _note(self, piece: Piece) -> None:
+        """It was given this."""
         self._meters.count("breakers_stream_messages_total", piece.messages)
         if merged := piece.last - self.taken - piece.messages - piece.unwanted:
             self._meters.count("breakers_stream_messages_merged_total", merged)
         self.taken = piece.last
         self._read_out()
-        return piece.data
 
     async def _news(self) -> None:
         self._waiting = asyncio.get_running_loop().create_future()

@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 from typing import Any
 
+from api.admission.outgoing import DIRECT
 from api.stream.sse import HEARTBEAT
 from tests.support.web_world import World, told
 
 
 class Client:
     """One stream client on the bare ASGI interface; `stall` makes it stop reading. `handed`: the bytes objects the
-    server was given for it, read or not."""
+    server was given for it, read or not. `direct`: its connection is the request's Direct as well; `direct_pieces`:
+    what came that way, part of `body`."""
 
-    def __init__(self, world: World, key: str = "project", path: str = "breakers/state:stream") -> None:
+    def __init__(
+        self, world: World, key: str = "project", path: str = "breakers/state:stream", direct: bool = False
+    ) -> None:
         self._world = world
         self._gone = asyncio.Event()
         self._reads = asyncio.Event()
@@ -25,6 +29,8 @@ class Client:
         self.start: dict[str, Any] = {}
         self.body = b""
         self.handed: list[bytes] = []
+        self.direct_pieces: list[bytes] = []
+        self._given: dict[str, Any] = {DIRECT: self} if direct else {}
         self.ended = False
         self.task: asyncio.Task[None] = asyncio.create_task(self._run())
 
@@ -40,6 +46,7 @@ class Client:
             "query_string": b"",
             "root_path": "",
             "headers": self._headers,
+            **self._given,
         }
         await self._world.app(scope, self._receive, self._send)  # type: ignore[arg-type]
 
@@ -58,6 +65,13 @@ class Client:
         await self._reads.wait()
         self.body += message["body"]
         self.ended |= not message["more_body"]
+
+    def write(self, piece: bytes) -> bool:
+        if not self._reads.is_set() or self._gone.is_set():
+            return False
+        self.direct_pieces.append(piece)
+        self.body += piece
+        return True
 
     def header(self, name: str) -> str | None:
         found = [value for key, value in self.start["headers"] if key.decode().lower() == name]

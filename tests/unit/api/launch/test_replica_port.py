@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from api.admission.outgoing import DIRECT
 from api.launch import haproxy as ingress
 from api.launch import replica_port
 from breaker_actors.telemetry.meters import Meters
@@ -200,6 +201,77 @@ def test_a_long_head_is_not_parsed_beyond_its_bound(server: Server, monkeypatch:
         assert until_closed(connection) == b""
     assert 1 < len(parsed) <= replica_port.HEAD_BYTES_MAX / 5
     assert replica_port.refused["head"] == 1
+
+
+class Told:
+    """What an app says in pieces past `send`, and whether each was written."""
+
+    def __init__(self) -> None:
+        self.written: list[bool] = []
+        self.is_given: bool | None = None
+        self.read = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        direct = scope.get(DIRECT)
+        self.is_given = direct is not None
+        if direct is not None:
+            self.written.append(direct.write(b"before its head"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+        if direct is not None:
+            self.written += [direct.write(b"two "), direct.write(b"three ")]
+        await send({"type": "http.response.body", "body": b"four", "more_body": False})
+        if direct is not None:
+            self.written.append(direct.write(b"after its end"))
+
+    async def flood(self, scope: Any, receive: Any, send: Any) -> None:
+        """Writes until nothing is taken any more, then waits for that in `send`, then writes again."""
+        direct, piece = scope[DIRECT], b"x" * 10_000
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        n = 0
+        while direct.write(piece):
+            n += 1
+        self.written.append(n < 10_000)
+        await send({"type": "http.response.body", "body": b"y", "more_body": True})
+        self.written.append(direct.write(b"z"))
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.written.append(direct.write(b"nobody"))
+        self.read.set()
+
+
+def asked(server: Server) -> socket.socket:
+    connection = server.connect()
+    connection.sendall(f"GET /v1/x HTTP/1.1\r\nHost: x\r\n{ingress.PROOF}: {PROOF}\r\n\r\n".encode())
+    return connection
+
+
+def test_pieces_past_send_are_part_of_the_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its head to its end, in one order with those by `send`; where a process offers it."""
+    for offers in (False, True):
+        monkeypatch.setattr(replica_port, "_offers_direct", offers)
+        server.answering = told = Told()
+        for _ in range(2):
+            with asked(server) as connection:
+                answer = Answer(connection)
+        assert told.is_given is offers
+        assert answer.body == (b"one two three four" if offers else b"one four")
+        wait_for(lambda told=told, offers=offers: len(told.written) == 8 * offers)
+        assert told.written == [False, True, True, False] * (2 * offers)
+
+
+def test_pieces_past_send_are_bounded_by_what_the_client_takes(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_port, "_offers_direct", True)
+    told = Told()
+    server.answering = told.flood
+    with asked(server) as connection:
+        wait_for(lambda: told.written)
+        read = b""
+        while not read.endswith(b"z\r\n"):
+            read += connection.recv(1 << 20)
+    assert told.read.wait(10)
+    assert told.written == [True, True, False]
+    assert read.count(b"y") == 1
 
 
 def test_what_is_no_request_is_refused_alike(server: Server) -> None:
