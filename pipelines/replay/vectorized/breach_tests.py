@@ -141,6 +141,8 @@ class Paged:
 
     def first(self, points: Instants, start: int, stop: int) -> int | None:
         pages = self._pages(points)
+        if not self._may(pages.lowest, pages.highest):
+            return None
         for block in pages.suspects(start, stop, self._may):
             hits = self._hits(*pages.figures(points, block), points, block)
             if not hits.any():

@@ -27,8 +27,8 @@ from pipelines.replay.vectorized.exact_sums import TooWide
 from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
 from pipelines.replay.vectorized.window_bounds import WindowBounds
 
-SEARCH_FIRST, SEARCH_MOST = 1 << 10, 1 << 18
-"""Arrivals looked at in one go; the longer nothing is found, the more."""
+SEARCH_FIRST, SEARCH_MOST, SEARCH_GROWTH = 1 << 10, 1 << 20, 32
+"""Arrivals looked at in one go; the longer nothing is found, the more. What can't breach is passed by in pages."""
 BUSY_LEGS, BUSY_ARRIVALS, STRETCH_FIRST = 32, 12, 1 << 12
 """A walk that takes more than one leg for so many arrivals is left to a breaker of the core for a stretch of them."""
 
@@ -333,7 +333,7 @@ class VectorizedBreaker:
                     return tick, False
             if hit is not None:
                 return hit, True
-            start, size = end, min(size * 8, SEARCH_MOST)
+            start, size = end, min(size * SEARCH_GROWTH, SEARCH_MOST)
         return stop, False
 
     def _count_lost(self, stop: int, bounds: WindowBounds | None) -> None:

@@ -23,13 +23,16 @@ Make = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class Pages:
-    """Of each page of `points` the lowest and highest figure that may be, and figures where they were asked for."""
+    """Of each page of `points` the lowest and highest figure that may be, and figures where they were asked for.
+    `lowest`, `highest`: of all pages, before any was worked out."""
 
-    __slots__ = ("_figures", "_high", "_known", "_low", "_make", "_margin", "_size")
+    __slots__ = ("_figures", "_high", "_known", "_low", "_make", "_margin", "_size", "highest", "lowest")
 
     def __init__(self, points: Instants, low: Any, high: Any, kind: Any, make: Make) -> None:
         self._low, self._high, self._make = low, high, make
         self._size = points.page
+        self.lowest: float = low.min() if len(low) else 0
+        self.highest: float = high.max() if len(high) else 0
         self._figures = np.empty(len(points), kind)
         self._margin, self._known = np.zeros(len(low)), np.zeros(len(low), np.bool_)
 
