@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,21 @@ class Samples:
         record = None if self.record is None else self.record[start:stop]
         count = None if self.count is None else counted(self.count[start:stop])
         return Samples(at, ts_ms, self.value[start:stop], self.ok[start:stop], trace, record, count)
+
+    def copied(self, start: int, stop: int) -> Samples:
+        """Rows start..stop-1, copied: they hold nothing else in memory."""
+        part = self.part(start, stop)
+        at = part.at.copy()
+        return replace(
+            part,
+            at=at,
+            ts_ms=at if part.ts_ms is part.at else part.ts_ms.copy(),
+            value=part.value.copy(),
+            ok=part.ok.copy(),
+            trace=None if part.trace is None else part.trace.gather(np.arange(len(part))),
+            record=None if part.record is None else part.record.copy(),
+            count=None if part.count is None else part.count.copy(),
+        )
 
     def pick(self, rows: npt.NDArray[np.intp]) -> Samples:
         """Some rows, copied."""
@@ -108,9 +123,11 @@ class Chunk:
         self.eff = self.at if alike else np.minimum(samples.ts_ms, self.at)
         self.in_order = alike or not bool((self.eff[1:] < self.eff[:-1]).any())
         self._arrival = self.at if samples.record is None else samples.record
-        last = np.flatnonzero(self._arrival[start + 1 :] != self._arrival[start:-1]) + start
-        self.ends = np.append(last, len(samples) - 1) + 1 if len(samples) > start else np.empty(0, np.int64)
-        self.times = self.at[self.ends - 1]
+        is_last = np.ones(len(samples) - start, np.bool_)
+        np.not_equal(self._arrival[start + 1 :], self._arrival[start:-1], out=is_last[:-1])
+        self.ends = np.flatnonzero(is_last)
+        self.times = self.at[start:][self.ends]
+        self.ends += start + 1
 
     def begin(self, group: int) -> int:
         """The row of an arrival's first sample."""
@@ -151,7 +168,7 @@ class Chunk:
         low = int(self.at[-1]) - window_ms
         if self.in_order:
             first = max(int(np.searchsorted(self.eff, low, "right")), len(self.at) - samples_max)
-            return self.samples.pick(np.arange(first, len(self.at)))
+            return self.samples.copied(first, len(self.at))
         rows = np.flatnonzero(self.eff > low)
         if len(rows) > samples_max:
             newest = np.argsort(self.eff[rows], kind="stable")[-samples_max:]

@@ -503,7 +503,8 @@ def _completed(batch: pl.DataFrame, named: Collection[str]) -> pl.DataFrame:
         batch = batch.with_columns(count=pl.lit(1, pl.Int64))
     if "record" in named:
         batch = batch.with_columns(record=_arrival(batch))
-    return batch.select(name for name in NAMES if name in batch.columns)
+    names = [name for name in NAMES if name in batch.columns]
+    return batch if names == batch.columns else batch.select(names)
 
 
 def _arrival(batch: pl.DataFrame) -> pl.Expr:
@@ -628,8 +629,8 @@ class Rows:
     def check_order(self, key: pl.Series, last_ms: int) -> None:
         """No row before the one above it, the last one of the batch before included."""
         times = key.to_numpy()
-        back = np.flatnonzero(times[1:] < times[:-1])
-        row = 0 if times[0] < last_ms else int(back[0]) + 1 if len(back) else None
+        back = times[1:] < times[:-1]
+        row = 0 if times[0] < last_ms else int(back.argmax()) + 1 if back.any() else None
         if row is not None:
             name, before = self._columns.theirs(key.name), last_ms if row == 0 else int(times[row - 1])
             told = "samples are" if self._row + row else JOINED
@@ -652,16 +653,22 @@ class Rows:
             times = column.cast(pl.Datetime("ms")).dt.epoch("ms")
         else:
             raise self._wrong_type(column, "Unix milliseconds or a time")
+        if times.null_count():
+            self._refuse_untold_times(column, times)
+        first, last = times.min(), times.max()
+        if isinstance(first, int) and isinstance(last, int) and (first < 0 or last > LATEST_MS):
+            outside = (times < 0) | (times > LATEST_MS)
+            hint = f"; if it is in another unit, {self._columns.words.unit}"
+            unit = UNIT_WORDS[self._columns.time_unit]
+            self._refuse(column, outside, f"is not Unix {unit} between 1970 and 9999{hint}")
+        return times
+
+    def _refuse_untold_times(self, column: pl.Series, times: pl.Series) -> None:
         unit = self._columns.time_unit
         seconds = (
             "" if unit == "s" or not _has_fractions(column) else f"; if it is in seconds, {self._columns.words.unit}"
         )
         self._refuse(column, times.is_null(), f"is not a time; {time_forms(unit)}{seconds}")
-        outside = (times < 0) | (times > LATEST_MS)
-        if outside.any():
-            hint = f"; if it is in another unit, {self._columns.words.unit}"
-            self._refuse(column, outside, f"is not Unix {UNIT_WORDS[unit]} between 1970 and 9999{hint}")
-        return times
 
     def _in_ms(self, column: pl.Series) -> pl.Series:
         """Numbers in the unit of the input; seconds may have a fraction. What is beyond the bounds stays beyond."""
@@ -670,6 +677,9 @@ class Rows:
             seconds = column.cast(pl.Float64, strict=False)
             finite = pl.select(pl.when(seconds.is_finite()).then(seconds)).to_series()
             return (finite * 1000).round().clip(-1, LATEST_MS + 1).cast(pl.Int64)
+        if column.dtype.is_integer():
+            numbers = column.cast(pl.Int64, strict=False)
+            return numbers if unit == "ms" else numbers // (TIME_UNITS[unit] // 1000)
         floats = column.cast(pl.Float64, strict=False)
         whole = pl.select(pl.when((floats == floats.floor()) & (floats.abs() < 1 << 53)).then(floats)).to_series()
         numbers = whole.cast(pl.Int64) if column.dtype.is_float() else column.cast(pl.Int64, strict=False)

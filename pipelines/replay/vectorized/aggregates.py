@@ -14,6 +14,7 @@ import numpy as np
 from breaker_actors.core.accumulators import EPS
 from breaker_actors.core.model import Flags, Float64, Int64
 from pipelines.replay.vectorized.exact_sums import ExactSums, Index, TooWide
+from pipelines.replay.vectorized.near_sums import Edges
 from pipelines.replay.vectorized.prefix_columns import PrefixColumns, running
 
 Bounds = tuple[Any, Any]
@@ -49,15 +50,66 @@ def value_bounds_of_one(kind: str, prefixes: PrefixColumns, entered: int, left: 
         case "count":
             value = float(n)
         case "error_rate":
-            value = int(prefixes.errors(entered, left)) / n
+            value = prefixes.errors_of_one(entered, left) / n
         case "sum":
-            value = prefixes.sums().one(entered, left)
+            value = prefixes.sum_of_one(entered, left)
         case "avg":
-            value = prefixes.sums().one(entered, left) / n
+            value = prefixes.sum_of_one(entered, left) / n
         case _:
             low, high = value_bounds(kind, prefixes, entered, left)
             return float(low), float(high)
     return value, value
+
+
+NEAR = ("count", "error_rate", "sum", "avg")
+"""Kinds whose figures are told to within a bound first."""
+TINY = 1e-300
+"""More than what is lost below the smallest floats."""
+
+
+def near_values(kind: str, prefixes: PrefixColumns, entered: Index, left: Index) -> Bounds:
+    """The values of windows, ascending, and what they may be off; 0.0 where they are exact. Raises TooWide."""
+    if kind in ("count", "error_rate"):
+        return value_bounds(kind, prefixes, entered, left)[0], 0.0
+    total, error = prefixes.near().total(entered, left)
+    return _near(kind, total, error, np.maximum(entered - left, 1))
+
+
+def near_bounds_of_one(kind: str, prefixes: PrefixColumns, entered: int, left: int) -> tuple[float, float]:
+    """(low, high) of a single window that is not empty, of one of NEAR. Raises TooWide."""
+    if kind in ("count", "error_rate"):
+        return value_bounds_of_one(kind, prefixes, entered, left)
+    value, off = _near(kind, *prefixes.near().one(entered, left), entered - left)
+    return value - off, value + off
+
+
+def _near(kind: str, total: Any, error: float, n: Any) -> Bounds:
+    if not error:
+        return total, 0.0
+    return (total, error + TINY) if kind == "sum" else (total / n, error / n + TINY)
+
+
+def page_bounds(kind: str, prefixes: PrefixColumns, edges: Edges) -> Bounds:
+    """(low, high) of the values of all windows of a page, for kinds of NEAR. Raises TooWide."""
+    most = edges.entered_last - edges.left_first
+    fewest = np.maximum(edges.entered_first - edges.left_last, 0)
+    if kind == "count":
+        return fewest.astype(np.float64), most.astype(np.float64)
+    if kind == "error_rate":
+        low = np.maximum(prefixes.errors(edges.entered_first, edges.left_last), 0) / np.maximum(most, 1)
+        high = prefixes.errors(edges.entered_last, edges.left_first) / np.maximum(fewest, 1)
+    else:
+        least, low, high = prefixes.near().between(edges)
+        if kind == "sum":
+            low = low + np.minimum(least * fewest, least * most)
+            high = high + np.maximum(least * fewest, least * most)
+        else:
+            low, high = least + low / np.maximum(most, 1), least + high / np.maximum(fewest, 1)
+        off = 8 * EPS * (abs(low) + abs(high) + abs(least) * (most if kind == "sum" else 1)) + TINY
+        low, high = low - off, high + off
+    if kind == "sum":
+        return low, high
+    return np.where(fewest > 0, low, -np.inf), np.where(fewest > 0, high, np.inf)
 
 
 class Deviations:

@@ -14,7 +14,7 @@ from breaker_actors.core.evidence import Evidence
 from breaker_actors.core.model import Flags, Int64, Rule
 from pipelines.columns import Chunk
 from pipelines.replay.vectorized.aggregates import test_of
-from pipelines.replay.vectorized.breach_tests import BreachTest
+from pipelines.replay.vectorized.breach_tests import BreachTest, first_of
 from pipelines.replay.vectorized.prefix_columns import distinct
 from pipelines.replay.vectorized.window_bounds import Instants, WindowBounds
 
@@ -31,8 +31,8 @@ class Floor(NamedTuple):
 
 
 class BreachSearch(Protocol):
-    def breaches(self, start: int, stop: int, evidence: Evidence, floor: Floor) -> Flags:
-        """At which of the arrivals start..stop-1 an evaluation finds a breach."""
+    def breach(self, start: int, stop: int, evidence: Evidence, floor: Floor) -> int | None:
+        """The first of the arrivals start..stop-1 at which an evaluation finds a breach."""
 
     def tick(self, start: int, stop: int, grid_ms: int, from_ms: int, floor: Floor) -> int | None:
         """The first arrival right before which a tick from `from_ms` on finds a breach that the arrival before it did
@@ -56,18 +56,14 @@ class Windows:
         self._rule, self._bounds, self._breach_test = rule, bounds, breach_test
         self._times = bounds.chunk.times
 
-    def breaches(self, start: int, stop: int, evidence: Evidence, floor: Floor) -> Flags:
+    def breach(self, start: int, stop: int, evidence: Evidence, floor: Floor) -> int | None:
         self._breach_test.baseline = evidence.baseline
-        full_from = self._full_from(floor.ms)
-        if stop <= full_from:
-            return self._partial_windows(start, stop, floor.ms)
-        if start >= full_from:
-            return self._breach_test.among(self._bounds.arrivals, start, stop)
-        partly, full = (
-            self._partial_windows(start, full_from, floor.ms),
-            self._breach_test.among(self._bounds.arrivals, full_from, stop),
-        )
-        return np.concatenate([partly, full])
+        full_from = max(start, min(stop, self._full_from(floor.ms)))
+        if start < full_from:
+            found = first_of(self._partial_windows(start, full_from, floor.ms), start)
+            if found is not None:
+                return found
+        return self._breach_test.first(self._bounds.arrivals, full_from, stop) if full_from < stop else None
 
     def _full_from(self, floor_ms: int) -> int:
         """From this arrival on the floor lies outside the window."""
@@ -84,9 +80,8 @@ class Windows:
         if not count:
             return None
         points, at = self._points(start, stop, grid_ms, first, last_ms, count)
-        hits = self._breach_test.among(points, at, min(at + count, len(points)))
-        hit = int(hits.argmax())
-        return int(np.searchsorted(times, points.times[at + hit], "right")) if hits[hit] else None
+        hit = self._breach_test.first(points, at, min(at + count, len(points)))
+        return None if hit is None else int(np.searchsorted(times, points.times[hit], "right"))
 
     def _points(
         self, start: int, stop: int, grid_ms: int, first_ms: int, last_ms: int, count: int
@@ -142,11 +137,11 @@ class Streaks:
         streaks = self._after(np.arange(begins[0] + 1, ends[-1] + 1), floor)
         return np.maximum(np.maximum.reduceat(streaks, begins - begins[0]), self._after(begins, floor))
 
-    def _breach(self, highest: Int64, start: int, stop: int, floor: Floor) -> Flags:
+    def _breaches(self, highest: Int64, start: int, stop: int, floor: Floor) -> Flags:
         return np.asarray(self._test(highest) & (self._seen_after(self._ends[start:stop], floor) >= self._need))
 
-    def breaches(self, start: int, stop: int, evidence: Evidence, floor: Floor) -> Flags:
-        return self._breach(self._peaks(start, stop, floor), start, stop, floor)
+    def breach(self, start: int, stop: int, evidence: Evidence, floor: Floor) -> int | None:
+        return first_of(self._breaches(self._peaks(start, stop, floor), start, stop, floor), start)
 
     def tick(self, start: int, stop: int, grid_ms: int, from_ms: int, floor: Floor) -> int | None:
         """A tick sees the running streak where the arrival before it saw the highest one."""
@@ -155,7 +150,7 @@ class Streaks:
         since = np.maximum(times[start:stop], from_ms)
         due = grid_ms + np.maximum(1, -(-(since - grid_ms) // interval)) * interval
         running = self._after(self._ends[start:stop], floor)
-        hits = self._breach(running, start, stop, floor) & (due < times[start + 1 : stop + 1])
+        hits = self._breaches(running, start, stop, floor) & (due < times[start + 1 : stop + 1])
         return start + 1 + int(hits.argmax()) if hits.any() else None
 
     def stand(self, arrival: int, evidence: Evidence, floor: Floor) -> None:

@@ -23,11 +23,12 @@ from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Control, Effect, Int64, RateChange, Record, Rule, Transition
 from pipelines.columns import Chunk, Samples
 from pipelines.replay.vectorized.breach_search import BreachSearch, Floor
+from pipelines.replay.vectorized.exact_sums import TooWide
 from pipelines.replay.vectorized.window import ChunkEvidence, Lookup
 from pipelines.replay.vectorized.window_bounds import WindowBounds
 
-SEARCH_FIRST, SEARCH_MOST = 1 << 10, 1 << 18
-"""Arrivals looked at in one go; the longer nothing is found, the more."""
+SEARCH_FIRST, SEARCH_MOST, SEARCH_GROWTH = 1 << 10, 1 << 20, 32
+"""Arrivals looked at in one go; the longer nothing is found, the more. What can't breach is passed by in pages."""
 BUSY_LEGS, BUSY_ARRIVALS, STRETCH_FIRST = 32, 12, 1 << 12
 """A walk that takes more than one leg for so many arrivals is left to a breaker of the core for a stretch of them."""
 
@@ -198,8 +199,13 @@ class VectorizedBreaker:
         stretch = STRETCH_FIRST
         while arrival < stop:
             begun = arrival
-            for _ in range(BUSY_LEGS):
-                arrival = self._leg(arrival, stop) if arrival < stop else stop
+            try:
+                for _ in range(BUSY_LEGS):
+                    arrival = self._leg(arrival, stop) if arrival < stop else stop
+            except TooWide:  # where to go next can't be told; nothing has moved since
+                self._step_through(arrival, stop, bounds)
+                self._fire_before(stop)
+                return stop
             if arrival == stop or arrival - begun > BUSY_LEGS * BUSY_ARRIVALS:
                 stretch = STRETCH_FIRST
                 continue
@@ -326,16 +332,14 @@ class VectorizedBreaker:
         evidence, floor, size = self.evidence, self._floors[-1], SEARCH_FIRST
         while start < stop:
             end = min(start + size, stop)
-            hits = self._search.breaches(start, end, evidence, floor)
-            found = int(hits.argmax())
-            hit = start + found if hits[found] else None
+            hit = self._search.breach(start, end, evidence, floor)
             if ripe_ms is not None:
                 tick = self._search.tick(start, end, self._breaker.schedule.record.grid_ms, ripe_ms, floor)
                 if tick is not None and (hit is None or tick <= hit):
                     return tick, False
             if hit is not None:
                 return hit, True
-            start, size = end, min(size * 8, SEARCH_MOST)
+            start, size = end, min(size * SEARCH_GROWTH, SEARCH_MOST)
         return stop, False
 
     def _count_lost(self, stop: int, bounds: WindowBounds | None) -> None:

@@ -200,7 +200,7 @@ class FastReplay:
         cut = len(samples) if whole else held + int(np.searchsorted(samples.at[held:], samples.at[-1], "left"))
         if cut == held and self._rows_waiting > ARRIVAL_ROWS_MAX:
             raise Invalid(f"more than {ARRIVAL_ROWS_MAX} samples share the time {int(samples.at[-1])}")
-        rest = samples.pick(np.arange(cut, len(samples)))
+        rest = samples.copied(cut, len(samples))
         self._waiting, self._rows_waiting = [rest] if len(rest) else [], len(rest)
         if cut > held:
             self._walk(Chunk(samples.part(0, cut), held))

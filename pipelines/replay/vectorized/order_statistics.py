@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from breaker_actors.core.definitions import rank
 from breaker_actors.core.model import Flags, Float64, Int64, Op
+from pipelines.replay.vectorized.near_sums import Edges
 
 FEW_CUTS = 6
 
@@ -115,6 +116,29 @@ class Ranks:
             self._all = self._all or Classes(self.cuts, self.entering, self.leaving)
             found[rows] = self._all.select(entered[rows], left[rows], places[rows])
         return found
+
+
+def class_bounds(ranks: Ranks, edges: Edges, places: Places, ordered: bool) -> tuple[Int64, Int64]:
+    """(low, high) of the classes found in all windows of a page. What is above the element grows with the window, so
+    one that holds all of them tells the highest, one that all of them hold the lowest."""
+    top = len(ranks.cuts)
+    most, fewest = edges.entered_last - edges.left_first, edges.entered_first - edges.left_last
+    low, high = np.zeros(len(most), np.int64), np.full(len(most), top)
+    told = np.flatnonzero(fewest > 0)
+    if not ordered or not len(told):
+        return low, high
+    entered, left, most, fewest = edges.entered_last[told], edges.left_first[told], most[told], fewest[told]
+    high[told] = ranks.select(entered, left, most - (fewest - places.all(fewest)))
+    place = fewest - (most - places.all(most))
+    told, place = told[place > 0], place[place > 0]
+    low[told] = ranks.select(edges.entered_first[told], edges.left_last[told], place)
+    return low, high
+
+
+def usual_of(low: Int64, high: Int64, top: int) -> tuple[int, int] | None:
+    """The classes between bounds that say something; None where none does."""
+    told = (low > 0) | (high < top)
+    return (int(low[told].min()), int(high[told].max())) if told.any() else None
 
 
 class Classes:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from breaker_actors.core.model import Flags, Float64, Int64
-from pipelines.replay.vectorized.exact_sums import ExactSums, Index
+from pipelines.replay.vectorized.exact_sums import ExactSums, Index, TooWide
+from pipelines.replay.vectorized.near_sums import NearSums
 from pipelines.replay.vectorized.order_statistics import Cuts, Ranks
 
 
@@ -23,13 +24,17 @@ class PrefixColumns:
     What figures need of them is worked out once, on demand. `part`: of prefix columns whose sums are known to fit.
     """
 
-    __slots__ = ("_known", "_ranks", "eff", "gone_eff", "gone_ok", "gone_value", "ok", "ordered", "part", "value")
+    __slots__ = (
+        "_known", "_one", "_ranks", "_rows_added", "eff", "gone_eff", "gone_ok", "gone_value", "ok", "ordered", "part",
+        "value",
+    )  # fmt: skip
 
     def __init__(self, eff: Int64, value: Float64, ok: Flags, ordered: bool, part: bool = False) -> None:
         self.part = part
         self.eff, self.value, self.ok, self.ordered = eff, value, ok, ordered
         self._known: dict[object, Any] = {}
         self._ranks: tuple[Cuts, Ranks] | None = None
+        self._one, self._rows_added = (0, 0, 0.0), 0
         self.gone_eff, self.gone_value, self.gone_ok = eff, value, ok
         if not ordered:
             order = np.argsort(eff, kind="stable")
@@ -55,11 +60,39 @@ class PrefixColumns:
         times: Int64 = self.known("gone times", lambda: distinct(self.gone_eff))
         return times
 
+    def errors_of_one(self, entered: int, left: int) -> int:
+        """`errors` of a single window."""
+        if self.ordered and "errors" not in self._known:
+            return entered - left - int(np.count_nonzero(self.ok[left:entered]))
+        return int(self.errors(entered, left))
+
     def sums(self) -> ExactSums:
         """Sums of values; raises TooWide."""
-        gone = None if self.ordered else self.gone_value
-        sums: ExactSums = self.known("sums", lambda: ExactSums(self.value, gone, part=self.part))
+        sums: ExactSums | None = self.known("sums", self._exact_sums)
+        if sums is None:
+            raise TooWide
         return sums
+
+    def _exact_sums(self) -> ExactSums | None:
+        try:
+            return ExactSums(self.value, None if self.ordered else self.gone_value, part=self.part)
+        except TooWide:
+            return None
+
+    def sum_of_one(self, entered: int, left: int) -> float:
+        """The exact sum of a single window; raises TooWide. The first few are added up for themselves."""
+        if "sums" in self._known or not self.ordered or self._rows_added > len(self.value):
+            return self.sums().one(entered, left)
+        if self._one[:2] != (entered, left):
+            self._rows_added += entered - left
+            self._one = entered, left, ExactSums(self.value[left:entered]).one(entered - left, 0)
+        return self._one[2]
+
+    def near(self) -> NearSums:
+        """Sums of values to within a bound; raises TooWide."""
+        gone = None if self.ordered else self.gone_value
+        near: NearSums = self.known("near", lambda: NearSums(self.value, gone))
+        return near
 
     def ranks(self, cuts: Cuts) -> Ranks:
         """Order statistics by class, under the cuts last asked for: a sweep has many, each as large as the columns."""

@@ -6,7 +6,7 @@ definitions of `core.exact` do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from breaker_actors.core.definitions import P95, exact_value, inner_kind, neares
 from breaker_actors.core.evidence import LONG_AGO, Evidence
 from breaker_actors.core.model import Agg, Batch, Counts, Flags, Float64, Record, Rows, Rule
 from pipelines.columns import Chunk, Samples
-from pipelines.replay.vectorized.aggregates import RANKED, value_bounds_of_one
+from pipelines.replay.vectorized.aggregates import NEAR, RANKED, near_bounds_of_one, value_bounds_of_one
 from pipelines.replay.vectorized.breach_tests import places_of
 from pipelines.replay.vectorized.exact_sums import TooWide
 from pipelines.replay.vectorized.order_statistics import cut_of, rises
@@ -143,25 +143,31 @@ class ChunkAccumulator:
             reached, counts = columns.values() >= self._cut, columns.counts()
             above = int(np.count_nonzero(reached)) if counts is None else int(counts[reached].sum())
             return (above > n - self._places.of(n)) is self._rises
-        low, high = self._bounds()
-        at_low = self._compare(low, self._threshold)
-        if at_low is self._compare(high, self._threshold):
-            return at_low
+        for bounds in (self._near, self._bounds):
+            low, high = bounds()
+            at_low = self._compare(low, self._threshold)
+            if at_low is self._compare(high, self._threshold):
+                return at_low
         return self._compare(self._exact(columns), self._threshold)
 
     def value(self, n: int, columns: Columns) -> float:
         low, high = (-np.inf, np.inf) if self._kind in RANKED else self._bounds()
         return low if low == high else self._exact(columns)
 
+    def _near(self) -> tuple[float, float]:
+        return self._told(near_bounds_of_one) if self._kind in NEAR else (-np.inf, np.inf)
+
     def _bounds(self) -> tuple[float, float]:
+        return self._told(value_bounds_of_one)
+
+    def _told(self, bounds: Callable[[str, PrefixColumns, int, int], tuple[float, float]]) -> tuple[float, float]:
         rows, prefixes = self._window.rows(), self._window.prefixes
         if prefixes is None or not isinstance(rows, slice):
             return -np.inf, np.inf
         try:
-            low, high = value_bounds_of_one(self._kind, prefixes, rows.stop, rows.start)
+            return bounds(self._kind, prefixes, rows.stop, rows.start)
         except TooWide:
             return -np.inf, np.inf
-        return low, high
 
     def _exact(self, columns: Columns) -> float:
         return exact_value(self._kind, self._percent, columns.values(), columns.flags(), columns.counts())
@@ -201,7 +207,7 @@ class ChunkEvidence(Evidence):
         if prefixes is None:
             return None
         try:
-            total = prefixes.sums().one(rows.stop, rows.start)
+            total = prefixes.sum_of_one(rows.stop, rows.start)
         except TooWide:
             return None
-        return Agg(total / n, n, int(prefixes.errors(rows.stop, rows.start)), nearest(values, rank(P95, n)))
+        return Agg(total / n, n, prefixes.errors_of_one(rows.stop, rows.start), nearest(values, rank(P95, n)))

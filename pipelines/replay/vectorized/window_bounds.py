@@ -15,11 +15,16 @@ import numpy as np
 
 from breaker_actors.core.model import Flags, Int64
 from pipelines.columns import Chunk, passed
+from pipelines.replay.vectorized.near_sums import Edges
 from pipelines.replay.vectorized.prefix_columns import PrefixColumns, running
 
 Make = Callable[[Int64, Int64], tuple[Any, Any]]
+LeftAt = Callable[[Int64, Int64], Int64]
+"""How many samples have left at these instants, at which so many have entered."""
 BLOCK = 1 << 14
 """Windows worked on at a time: temporary arrays then stay in the cache."""
+PAGE = 256
+"""Instants that are looked at together, at most."""
 FIGURES_MAX, GRIDS_MAX = 4, 2
 """Kept of one WindowBounds, each as large as a column; what was made first goes first."""
 
@@ -37,29 +42,74 @@ def kept(known: dict[object, Any], most: int, key: object, make: Callable[[], An
     return known[key]
 
 
+def left_at(gone: Int64, window_ms: int, most: int, times: Int64, entered: Int64) -> Int64:
+    """How many samples have left at instants at which so many have entered: those whose time is past, what is beyond
+    the newest `most`, and no more than came."""
+    left = np.minimum(passed(gone, times - window_ms), entered)
+    return np.maximum(left, entered - most)
+
+
 class Instants:
-    """The windows at ascending instants, and the last figures over them."""
+    """The windows at ascending instants, and the last figures over them. How many samples have left is worked out where
+    somebody asks."""
 
-    __slots__ = ("_known", "entered", "left", "times")
+    __slots__ = ("_edges", "_known", "_left", "_left_at", "_settled", "entered", "page", "times")
 
-    def __init__(self, times: Int64, entered: Int64, left: Int64) -> None:
-        self.times, self.entered, self.left = times, entered, left
+    def __init__(self, times: Int64, entered: Int64, left_at: LeftAt, rows: int) -> None:
+        """`left_at` tells it for some of them; `rows`: how many samples there are."""
+        self.times, self.entered, self._left_at = times, entered, left_at
+        count = len(times)
+        self.page = max(1, min(PAGE, count // 64 + 1, PAGE * count // max(1, rows)))
+        """So many instants are looked at together, fewer where there are many samples between two."""
+        self._left, self._settled = np.empty(count, np.int64), np.zeros(-(-count // self.page), np.bool_)
+        self._edges: Edges | None = None
         self._known: dict[object, Any] = {}
 
     def __len__(self) -> int:
         return len(self.times)
 
-    def figures(self, key: object, make: Make, width: int, kind: Any = float) -> tuple[Any, Any]:
+    @property
+    def left(self) -> Int64:
+        """How many samples have left at each."""
+        return self.windows(0, len(self))[1]
+
+    def windows(self, start: int, stop: int) -> tuple[Int64, Int64]:
+        """How many samples have entered and left at the instants start..stop-1."""
+        first, last = start // self.page, -(-stop // self.page)
+        unknown = np.flatnonzero(~self._settled[first:last])
+        if len(unknown):
+            begin, last = (first + int(unknown[0])) * self.page, first + int(unknown[-1]) + 1
+            for at in range(begin, min(last * self.page, len(self)), BLOCK):
+                block = slice(at, min(at + BLOCK, last * self.page, len(self)))
+                self._left[block] = self._left_at(self.times[block], self.entered[block])
+            self._settled[begin // self.page : last] = True
+        return self.entered[start:stop], self._left[start:stop]
+
+    def edges(self) -> Edges:
+        """The windows at the first and the last instant of each page."""
+        if self._edges is None:
+            first = np.arange(0, len(self), self.page)
+            last = np.minimum(first + self.page, len(self)) - 1
+            came, over = self.entered[first], self.entered[last]
+            left = self._left_at(self.times[first], came)
+            self._edges = Edges(came, over, left, left if self.page == 1 else self._left_at(self.times[last], over))
+        return self._edges
+
+    def figures(self, key: object, make: Make, width: int) -> tuple[Any, Any]:
         """`make(entered, left)`, block by block: two arrays, of width 1 the same one twice."""
-        figures: tuple[Any, Any] = kept(self._known, FIGURES_MAX, key, lambda: self._made(make, width, kind))
+        figures: tuple[Any, Any] = kept(self._known, FIGURES_MAX, key, lambda: self._made(make, width))
         return figures
 
-    def _made(self, make: Make, width: int, kind: Any) -> tuple[Any, Any]:
-        out = np.empty((width, len(self)), kind)
+    def _made(self, make: Make, width: int) -> tuple[Any, Any]:
+        out = np.empty((width, len(self)))
         for start in range(0, len(self), BLOCK):
             block = slice(start, start + BLOCK)
-            out[:, block] = make(self.entered[block], self.left[block])[:width]
+            out[:, block] = make(*self.windows(start, min(start + BLOCK, len(self))))[:width]
         return (out[0], out[1]) if width > 1 else (out[0],) * 2
+
+    def pages(self, key: object, make: Callable[[], Any]) -> Any:
+        """What `make` gives for all of them, kept like figures."""
+        return kept(self._known, FIGURES_MAX, key, make)
 
     def enough(self, need: int) -> Flags | None:
         """Where at least `need` samples are held; None: everywhere."""
@@ -85,8 +135,8 @@ class WindowBounds:
         if prefixes is None or (len(late) and not chunk.in_order):
             prefixes = self._own_flow(late)
         self.prefixes = prefixes
-        self.truncated = False
         self.arrivals = self._points(chunk.times, chunk.ends)
+        self.truncated = self._find_truncated()
 
     def _late_rows(self) -> Int64:
         """New rows that have left the window before they come in."""
@@ -108,21 +158,24 @@ class WindowBounds:
     def _points(self, times: Int64, ends: Int64) -> Instants:
         """The windows at ascending instants, before which the rows up to `ends` have arrived."""
         entered = ends if self._arrived is None else self._arrived[ends]
-        left = np.empty(len(times), np.int64)
-        for start in range(0, len(times), BLOCK):
-            block = slice(start, start + BLOCK)
-            gone = passed(self.prefixes.gone_eff, times[block] - self.window_ms)
-            left[block] = self._bounded(gone, entered[block])
-        return Instants(times, entered, left)
+        gone = self.prefixes.gone_eff
+        return Instants(times, entered, partial(left_at, gone, self.window_ms, self.max), len(gone))
 
-    def _bounded(self, left: Int64, entered: Int64) -> Int64:
-        """More than `samples_max` are not held; and what is late has left before it came."""
-        if len(left) and int((entered - left).max()) > self.max:
-            if not self.prefixes.ordered:
-                raise NotVectorizable
-            self.truncated = True
-            left = np.maximum(left, entered - self.max)
-        return np.minimum(left, entered)
+    def _find_truncated(self) -> bool:
+        """Whether a window would hold more than `samples_max`; all are looked at where that may be."""
+        gone, points, window_ms, most = self.prefixes.gone_eff, self.arrivals, self.window_ms, self.max
+        if len(gone) <= most or not len(points):
+            return False
+        edges = points.edges()
+        if int((edges.entered_last - edges.left_first).max()) < most:
+            return False
+        blocks = (slice(start, start + BLOCK) for start in range(0, len(points), BLOCK))
+        held = (points.entered[block] - passed(gone, points.times[block] - window_ms) for block in blocks)
+        if not any(int(one.max()) > most for one in held):
+            return False
+        if not self.prefixes.ordered:
+            raise NotVectorizable
+        return True
 
     def at(self, times: Int64) -> Instants:
         """The windows at these ascending instants, each at or after the chunk's first arrival."""
