@@ -23,6 +23,7 @@ from api.wire.responses import Texts, listing
 from api.wire.telling import Telling
 from api.wire.unknown import WARNINGS_MAX, FieldWarning
 from breaker_actors.errors import Forbidden, NotFound, Overloaded
+from breaker_actors.sql.readers import read_for
 from breaker_actors.store.rows import KeyRow, ProjectRow
 
 T = TypeVar("T")
@@ -176,6 +177,7 @@ def _let_in(key: KeyRow | None, right: auth.Right) -> KeyRow:
     proven()
     g.key_id, g.org_id, g.actor = allowed.id, allowed.org_id, allowed.name or allowed.key_prefix
     g.rights = auth.RIGHTS[allowed.kind]
+    read_for(allowed.org_id)
     replica().uses.note(allowed)
     return allowed
 
@@ -235,6 +237,7 @@ async def open_project(project_id: str) -> ProjectRow:
     if project := await replica().caches.project(auth.path_uuid(project_id)):
         if not project.enable_signed_ingest:
             proven()
+        read_for(project.org_id)
         return project
     raise NotFound("There is no such project.")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +31,8 @@ SLICE = 500
 """Breakers put in place before others have their turn."""
 TEXT_MAX, WORDS_MAX = 4_000, 8
 """Characters of a breaker that are looked through, and different words that are looked for; what is beyond is not."""
+PASSED_MAX = 2_000
+"""Breakers that a search goes through before others have their turn: 2 ms."""
 LOOKED_MAX = 500_000
 """Characters looked through, once for each word, before others have their turn: 2 ms."""
 REST = 3.0
@@ -124,19 +126,22 @@ class ProjectIndex:
         self, search: Search, first: int, most: int, now_ms: int, rest: Callable[[], Awaitable[None]]
     ) -> Found:
         """Open ones first, then half_open; of one state the newest move first. `rest` lets others have their turn,
-        between slices of the work."""
+        before and between slices of the work; a small project has none."""
+        if len(self.rows) > PASSED_MAX:
+            await rest()
         if self._sorted is None:
             self._sorted = sorted(self.rows.values(), key=lambda row: (RANK[row.state], -row.since_ms, row.name))
         asks, found = [*_asks(search, now_ms)], self._sorted
         if asks:
-            found = [row for row in found if all(ask(row) for ask in asks)]
+            found = [row async for some in _slices(found, rest) for row in some if all(ask(row) for ask in asks)]
         if words := sorted(set(search.text.lower().split()), key=len, reverse=True)[:WORDS_MAX]:
             found = await _with_words(found, words, search.whole, rest)
-        states = Counter(row.state for row in found)
-        by_hand = sum(row.control.override is not None and row.override(now_ms) is not None for row in found)
-        if search.state:
-            found = [row for row in found if row.state == search.state]
-        return Found(found[first : first + most], len(found), len(self.rows), states, by_hand)
+        states, by_hand, wanted = Counter[StateWord](), 0, list[Shown]()
+        async for some in _slices(found, rest):
+            states.update(row.state for row in some)
+            by_hand += sum(row.control.override is not None and row.override(now_ms) is not None for row in some)
+            wanted += [row for row in some if row.state == search.state] if search.state else some
+        return Found(wanted[first : first + most], len(wanted), len(self.rows), states, by_hand)
 
 
 class ProjectIndexes:
@@ -239,6 +244,14 @@ def _shown(row: BreakerRow, routers: Mapping[str, str], view: View) -> Shown:
         text=text[:TEXT_MAX].lower(),
         open=len(told),
     )
+
+
+async def _slices(rows: list[Shown], rest: Callable[[], Awaitable[None]]) -> AsyncIterator[list[Shown]]:
+    """All of them, with a rest before each slice but the first one."""
+    for start in range(0, len(rows), PASSED_MAX):
+        if start:
+            await rest()
+        yield rows[start : start + PASSED_MAX]
 
 
 async def _with_words(

@@ -1,6 +1,7 @@
 """What breakers have stored: transitions at once, and now and then the records of all that have changed.
 
-Gets effects from the host of a BreakerActor; hands Commits to the Journals, one lane each.
+Gets effects from the host of a BreakerActor; hands Commits to the Journals, one lane each, in which organisations take
+turns: a storm of one makes the transition of another wait for a call or two.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from breaker_actors.transport.peers import JournalPeer, Net, journal_name
 RETRY_S = 0.2
 CHECKPOINTS_MAX = 200
 """So many wait for a Journal at a time: no transition waits behind more."""
+CALL_MAX = 1_000
+"""Commits of one call."""
 
 
 class Commits:
@@ -105,5 +108,5 @@ class Commits:
         if lane is None:
             peer = JournalPeer(self._net, journal_name(hosted.shard))
             # bounded by what is held here: a breaker has at most one commit and one checkpoint waiting
-            lane = self._lanes[hosted.shard] = Lane(peer.commit, weight_max=1 << 30, call_weight_max=1_000)
-        return lane.put(commit)
+            lane = self._lanes[hosted.shard] = Lane(peer.commit, weight_max=1 << 30, call_weight_max=CALL_MAX)
+        return lane.put(commit, hosted.org_id)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -23,6 +24,7 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from breaker_actors.errors import Invalid, TookTooLong, Unavailable
+from breaker_actors.sql.readers import Readers
 from breaker_actors.sql.retries import AGAIN, AGAIN_S, TOO_LONG, TRIES
 from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, LogKeeper, synchronous
 from breaker_actors.sql.turnstile import begin_write
@@ -163,8 +165,9 @@ def _text(cause: Exception) -> object:
 class Database:
     """Threads and connections, as many of each. One thread for serial writes: they take turns anyway, and waiting for
     the thread is fair and free, waiting in the database is neither. One for writes that lock nothing but their rows
-    (on SQLite, whose file takes one writer at a time, the same), a few for reads, and one for the reads of one row
-    that every request begins with: they do not stand behind long ones. Closed means closed: later calls are refused.
+    (on SQLite, whose file takes one writer at a time, the same), a few for reads, of which no organisation has all, and
+    one for the reads of one row that every request begins with: they do not stand behind long ones. Closed means
+    closed: later calls are refused.
     `asides` notes what could not be read in a transaction; `unread` is called after one while any waits.
     `options` are known to every transaction."""
 
@@ -198,7 +201,7 @@ class Database:
         self._engines = _Engines(*(engine.execution_options(**mode, **self._options) for mode in self._modes))
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._rows = self._writer if is_sqlite(self._url) else ThreadPoolExecutor(1, thread_name_prefix="store-rows")
-        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="store-read")
+        self._readers = Readers(READER_THREADS)
         self._lookups = ThreadPoolExecutor(1, thread_name_prefix="store-lookup")
 
     async def close(self) -> None:
@@ -213,8 +216,9 @@ class Database:
         engine.dispose()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Runs `work` in one read transaction: everything it sees is of one instant."""
-        return await self._run(self._open().read, self._readers, work)
+        """Runs `work` in one read transaction: everything it sees is of one instant. Organisations take turns (see
+        `readers`)."""
+        return self._done(await self._readers.run(partial(self._transact, self._open().read, work)))
 
     async def look_up(self, work: Callable[[Connection], T]) -> T:
         """The same for a look-up by an index, of keys and projects: nothing long comes before it."""
@@ -238,10 +242,12 @@ class Database:
         return self._engines
 
     async def _run(self, engine: Engine, threads: Executor, work: Callable[[Connection], T]) -> T:
-        done = await asyncio.get_running_loop().run_in_executor(threads, self._transact, engine, work)
+        return self._done(await asyncio.get_running_loop().run_in_executor(threads, self._transact, engine, work))
+
+    def _done(self, result: T) -> T:
         if self._asides.waiting:
             self._unread()
-        return done
+        return result
 
     def _transact(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         with reading_for(self._asides):

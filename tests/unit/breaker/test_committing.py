@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,3 +83,20 @@ async def test_a_transition_goes_before_the_records_that_still_wait(
         assert [len(commits) for commits in journal.calls[:2]] == [2, 1]
         assert [(c.breaker_id, c.state) for c in journal.calls[1]] == [(rows[8].id, "open")]
         assert len(journal.calls) == 5, "the others followed, without the one that tripped"
+
+
+async def test_a_storm_of_an_organisation_does_not_keep_the_transition_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rides in the next call, however many commits came before."""
+    monkeypatch.setattr(committing, "CALL_MAX", 2)
+    async with service(tmp_path, **STILL) as s:
+        rows = [await s.breaker() for _ in range(7)]
+        owner, journal = s.net.actors["breaker-0"], Watched(s)
+        held = [owner._hosted[row.id] for row in rows]
+        held[-1].org_id = "another"
+        await asyncio.gather(*(owner._commits._put(hosted, hosted.commit(())) for hosted in held))
+        assert [len(commits) for commits in journal.calls] == [2, 2, 2, 1]
+        assert rows[-1].id in {commit.breaker_id for commit in journal.calls[0]}
+        others = [c.breaker_id for commits in journal.calls for c in commits if c.breaker_id != rows[-1].id]
+        assert others == [row.id for row in rows[:-1]], "those of one organisation stay in order"

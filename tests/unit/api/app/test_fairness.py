@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from api.protocols import remote_write1
 from api.routes.ingest_steps import HEAVY_BYTES
 from api.wire import samples
 from breaker_actors.settings import Settings
+from breaker_actors.store.rows import EventQuery, EventRow
 from tests.support.remote_write import Sent, body1
 from tests.support.senders import sender_of
 from tests.support.web_world import World, error_of
@@ -193,3 +195,27 @@ async def test_series_are_previewed_in_slices_one_request_at_a_time(
     assert len(rounds) == 6 * (30 - SLICE)
     # the end of one round of the loop and the beginning of the next may fall between two looks
     assert max(rounds.count(n) for n in set(rounds)) <= 2 * SLICE
+
+
+async def test_long_reads_of_an_organisation_leave_a_thread_to_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks through all events of a large project: however many ask for that at once."""
+    go_on, read = threading.Event(), world.store.events
+
+    async def slow(query: EventQuery) -> list[EventRow]:
+        if query.project_id == world.project.id:
+            await world.store._db.read(lambda _: go_on.wait(30))
+        return await read(query)
+
+    monkeypatch.setattr(world.store, "events", slow)
+    asked = [asyncio.create_task(world.call("GET", "events")) for _ in range(12)]
+    try:
+        await asyncio.wait(asked, timeout=0.3)
+        async with asyncio.timeout(10):
+            other = await world.call("GET", f"/v1/projects/{world.other.id}/events", "stranger")
+            assert other.status_code == 200
+        assert not any(one.done() for one in asked)
+    finally:
+        go_on.set()
+    assert {(await one).status_code for one in asked} == {200}

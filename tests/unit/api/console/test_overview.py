@@ -167,6 +167,29 @@ async def test_a_search_goes_on_in_turns(world: World, ann: Visitor, monkeypatch
     assert names(await ann.page(f"?q={many}")) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "rests", "found"),
+    [({}, 3, 5), ({"state": "closed"}, 3, 5), ({"special": "observed"}, 3, 0), ({"metric": "http"}, 5, 5)],
+)
+async def test_a_large_project_is_gone_through_in_turns(
+    world: World, monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], rests: int, found: int
+) -> None:
+    """Each look at 10,000 breakers takes a hundredth of a second or two: hundreds at once must not share a round of the
+    loop."""
+    await labelled(world, **{name: {} for name in "abcde"})
+    monkeypatch.setattr(project_index, "PASSED_MAX", 2)
+    index = await world.app.extensions["breakers"].indexes.get(world.project.id)
+    rested = 0
+
+    async def rest() -> None:
+        nonlocal rested
+        rested += 1
+
+    seen = await index.find(project_index.Search(**asked), 0, 10, 0, rest)
+    assert (len(seen.rows), seen.total, seen.there, rested) == (found, found, 5, rests)
+    assert seen.states == ({"closed": found} if found else {})
+
+
 async def test_of_a_long_text_the_first_part_is_searched(world: World, ann: Visitor) -> None:
     await labelled(world, a={f"k{n}": "x" * 255 for n in range(20)})
     index = await world.app.extensions["breakers"].indexes.get(world.project.id)
