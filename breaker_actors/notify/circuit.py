@@ -34,6 +34,7 @@ class Circuit:
         self._not_before_ms = 0
         self._width = self._width_max = pace.channel_max
         self._proven_seq = -1
+        self._shut_ms = (0, 0)  # from when until when it was found to have no room
         if stored is not None and stored.version == version:
             self._breaker = Breaker.restore(pace.rule(), _decode_record(stored.record))
             self._not_before_ms = stored.not_before_ms
@@ -57,10 +58,14 @@ class Circuit:
         return self.seq, self._not_before_ms
 
     def capacity(self, now_ms: int) -> int:
-        """Returns how many deliveries may be under way at `now_ms`; 0: no delivery is attempted."""
+        """Returns how many deliveries may be under way at `now_ms`; 0: no delivery is attempted. There are as many
+        circuits to be asked, again and again, as channels that don't answer."""
+        if self._shut_ms[0] <= now_ms < self._shut_ms[1]:
+            return 0
         self._set_back(now_ms)
         self._breaker.advance(now_ms)
         if now_ms < self._not_before_ms or self.state == "open":
+            self._shut_ms = now_ms, self.wake_ms()
             return 0
         return 1 if self.state == "half_open" else self._width
 
@@ -74,6 +79,7 @@ class Circuit:
         A final refusal is an answer: whoever gives it is alive. Of a half-open circuit the first failure counts as
         many, so that one probe decides; once a probe got through, failures count as in a closed one.
         """
+        self._shut_ms = (0, 0)
         self._set_back(now_ms)
         self._breaker.advance(now_ms - 1)
         failed = attempt.result == "retry"

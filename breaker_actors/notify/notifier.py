@@ -40,6 +40,10 @@ SWEPT_MAX, SWEEP_S = 10, 1.0
 SWEEP_REST, SWEEP_REST_MAX_MS = 10, 60_000
 """So many channels that don't answer are looked through at a time, or as many as that lasts, and no others for so many
 times as long as it took, a minute at most: what waits for them may be any number of rows."""
+POLL_REST, POLL_REST_MAX_MS = 10, 30_000
+"""So many times as long as it took to look through all channels with pending rows they are not looked through again,
+half a minute at most: an organisation may have a hundred thousand of them, and others' deliveries wait meanwhile."""
+LOOKED_BACK = 1_000
 
 Idle = Callable[[asyncio.Event, int], Awaitable[None]]
 log = structlog.get_logger()
@@ -89,7 +93,8 @@ class NotifierHost:
         self._queues: dict[str, Queue] = {}
         self._wake = asyncio.Event()
         self._news = True
-        self._poll_ms = 0
+        self._poll_ms = self._newest = 0
+        self._poll_rest_ms = self._pace.poll_ms
         self._sweep_ms = 0
         self._silent: list[str] = []
         self._rested_ms = 0
@@ -156,7 +161,7 @@ class NotifierHost:
         """Looks what waits, ends what can't be sent, sends what may be. Counts as a turn unless something failed."""
         try:
             # a clock that was set back must not put these off
-            self._poll_ms = min(self._poll_ms, now + self._pace.poll_ms)
+            self._poll_ms = min(self._poll_ms, now + self._poll_rest_ms)
             self._sweep_ms = min(self._sweep_ms, now + self._pace.sweep_ms)
             self._rested_ms = min(self._rested_ms, now + SWEEP_REST_MAX_MS)
             if self._news or now >= min(self._poll_ms, self._mutes.due_ms(now)):
@@ -193,13 +198,13 @@ class NotifierHost:
 
     async def _survey(self, now: int) -> None:
         """Which channels have pending rows, and whether they are still those of before. What mutes hold back no more is
-        among them."""
+        among them. Unasked all are looked through, with rests; after news those that have new rows."""
         unasked, self._news = now >= self._poll_ms, False
         due = unasked or now >= self._mutes.due_ms(now)
         released = await self._mutes.work(self._epoch, now) if due else ()
-        waiting = await self._store.waiting_channels()
-        if unasked:
-            self._poll_ms = now + self._pace.poll_ms
+        begun = self._clock.monotonic()
+        # Rows of two writers may come in another order than their numbers.
+        waiting = await self._store.waiting_channels(None if unasked else self._newest - LOOKED_BACK, released)
         for one in waiting:
             if one.version is None or one.kind is None:
                 await self._cancel(one.channel_id, now)
@@ -208,8 +213,13 @@ class NotifierHost:
             if unasked or one.newest > queue.seen or one.channel_id in released:
                 queue.seen = max(queue.seen, one.newest)
                 queue.look = True
-        there = {one.channel_id for one in waiting}
-        self._queues = {id_: queue for id_, queue in self._queues.items() if id_ in there or not queue.is_idle}
+            self._newest = max(self._newest, one.newest)
+        if unasked:
+            there = {one.channel_id for one in waiting}
+            self._queues = {id_: queue for id_, queue in self._queues.items() if id_ in there or not queue.is_idle}
+            took_ms = round(1000 * (self._clock.monotonic() - begun))
+            self._poll_rest_ms = max(self._pace.poll_ms, min(POLL_REST_MAX_MS, POLL_REST * took_ms))
+            self._poll_ms = now + self._poll_rest_ms
 
     def _queue(self, one: Waiting, version: str, kind: ChannelKind, now: int) -> Queue:
         """The channel's queue; one that was edited gets a new circuit: it may be another receiver."""
@@ -272,6 +282,7 @@ class NotifierHost:
 
     async def _send_some(self, now: int) -> None:
         claims = [] if self._draining else [queue.claim(now) for queue in self._queues.values()]
+        claims = [claim for claim in claims if claim.room or claim.taken]  # most may be of channels that don't answer
         wants = shared_out(claims, self._pace)
         for id_ in [id_ for id_ in wants if self._queues[id_].renews(now)]:
             del wants[id_]

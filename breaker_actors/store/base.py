@@ -484,8 +484,9 @@ class OutboxStore(AsideNotes, Protocol):
     async def open_notifier(self) -> int:
         """Raises the notifier's epoch and returns it; older notifiers are refused from here on."""
 
-    async def waiting_channels(self) -> list[Waiting]:
-        """Channels that have pending deliveries."""
+    async def waiting_channels(self, after: int | None = None, among: Collection[str] = ()) -> list[Waiting]:
+        """Channels that have pending deliveries. `after`: only those with some behind that number, and of `among` those
+        that have any."""
 
     async def lease_deliveries(
         self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int

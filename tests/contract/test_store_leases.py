@@ -343,6 +343,21 @@ async def test_depth_and_waiting_channels(told: OutboxWorld) -> None:
     assert (await told.store.waiting_channels())[0].newest == newest
 
 
+async def test_channels_with_new_rows_are_found_without_a_look_at_all(told: OutboxWorld) -> None:
+    """Behind a number, and those that are asked for by name."""
+    channels = sorted([(await told.channel()).id for _ in range(3)])
+    row = await told.breaker()
+    await told.outage(row.id)
+    newest = {id_: max(one.number for one in await told.rows(id_)) for id_ in channels}
+    numbers = sorted(newest.values())
+    behind = [one for one in channels if newest[one] > numbers[0]]
+    found = await told.store.waiting_channels(numbers[0])
+    assert {one.channel_id: one.newest for one in found} == {one: newest[one] for one in behind}
+    assert await told.store.waiting_channels(numbers[-1]) == []
+    (named,) = await told.store.waiting_channels(numbers[-1], [channels[0], "none"])
+    assert (named.channel_id, named.newest, named.kind) == (channels[0], newest[channels[0]], "webhook")
+
+
 async def test_waiting_channels_say_whose_they_are(told: OutboxWorld) -> None:
     """Also a project's own slack_webhook_url."""
     await told.store.update_project(told.world.project_id, {"slack_webhook_url": "https://hooks.slack.com/x"}, 1)

@@ -5,7 +5,7 @@ fail. Sync functions over a `Connection`; neighbours: `leases.py`, `outbox.py`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
+    bindparam,
     func,
     insert,
     literal,
@@ -50,13 +51,22 @@ def _destinations_statement() -> CompoundSelect[Any]:
 
 
 _WAITING = _waiting_channels_statement()
+_O = t.outbox.c
+# In the order of numbers, so that the rows behind one are read and no others.
+_NEWER = select(_O.channel_id, _O.number).where(PENDING, _O.number > bindparam("after")).order_by(_O.number)
+_NEWEST_OF = select(func.max(_O.number)).where(PENDING, _O.channel_id == bindparam("channel"))
 _CHANNELS = _destinations_statement()
 _CIRCUITS = select(*(t.circuits.c[f] for f in CircuitRow.__struct_fields__)).where(t.circuits.c.channel_id.in_(IDS))
 
 
-def waiting(c: Connection) -> list[Waiting]:
-    """Channels with pending rows: from one to the next by the index, however many rows each has."""
-    found = {channel_id: number for channel_id, number in c.execute(_WAITING)}
+def waiting(c: Connection, after: int | None = None, among: Collection[str] = ()) -> list[Waiting]:
+    """Channels with pending rows: from one to the next by the index, however many rows each has. `after`: only those
+    with rows behind that number, and of `among` those that have any."""
+    rows = c.execute(_WAITING) if after is None else c.execute(_NEWER, {"after": after})
+    found: dict[str, int] = {channel_id: number for channel_id, number in rows}
+    for channel_id in () if after is None else among:
+        if (number := c.execute(_NEWEST_OF, {"channel": channel_id}).scalar()) is not None:
+            found[channel_id] = number
     if not found:
         return []
     there, circuits = channels_of(c, list(found)), circuits_of(c, list(found))

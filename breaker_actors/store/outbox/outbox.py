@@ -53,8 +53,8 @@ class Outbox(StorePart):
     async def open_notifier(self) -> int:
         return int((await self._db.write(NOTIFIER.open)).epoch)
 
-    async def waiting_channels(self) -> list[Waiting]:
-        return await self._db.read(waiting)
+    async def waiting_channels(self, after: int | None = None, among: Collection[str] = ()) -> list[Waiting]:
+        return await self._db.read(lambda c: waiting(c, after, among))
 
     async def lease_deliveries(
         self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int

@@ -14,9 +14,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from breaker_actors.core.machine import Breaker
 from breaker_actors.errors import Unavailable
 from breaker_actors.notify import notifier
-from breaker_actors.notify.limits import FAILURES_MAX
+from breaker_actors.notify.circuit import Circuit
+from breaker_actors.notify.limits import FAILURES_MAX, Pace
 from breaker_actors.notify.model import Attempt, Destination, Message
 from breaker_actors.notify.notifier import NotifierHost, rest
 from breaker_actors.settings import Settings
@@ -425,10 +427,10 @@ async def test_a_clock_that_is_set_back_during_a_turn_puts_nothing_off(
     rests: list[int] = []
     real, idle = shop.store.waiting_channels, shop.notifier._idle
 
-    async def set_back() -> Any:
+    async def set_back(*asked: Any) -> Any:
         monkeypatch.setattr(shop.store, "waiting_channels", real)
         shop.clock.ms -= 5 * MINUTE
-        return await real()
+        return await real(*asked)
 
     async def noted(host: NotifierHost, wake: asyncio.Event, ms: int) -> None:
         rests.append(ms)
@@ -449,6 +451,66 @@ async def test_a_clock_that_was_ahead_before_a_restart_puts_nothing_off(shop: Sh
     await shop.world.store.lease_deliveries(epoch, {channel.id: 1}, (), ahead_ms, ahead_ms + 12_000)
     await shop.notifier.run_for(5_000)
     assert await shop.words_of(channel.id) == ["sent"]
+
+
+# many channels
+
+
+async def test_news_make_nobody_look_through_all_channels(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An organisation may have a hundred thousand of them that don't answer: what others' trips wait for is a look at
+    the new rows."""
+    await shop.channel()
+    rows = [await shop.breaker(f"b{n}") for n in range(4)]
+    real, asked = shop.store.waiting_channels, list[Any]()
+
+    async def noted(*given: Any) -> Any:
+        asked.append(given[0])
+        return await real(*given)
+
+    monkeypatch.setattr(shop.store, "waiting_channels", noted)
+    await shop.notifier.run_for(10)
+    for row in rows:
+        await shop.move(row.id, "open")
+        await shop.notifier.run_for(10)
+    assert len(shop.sender.asked) == 4
+    assert asked[0] is None
+    assert sum(after is None for after in asked) == 1
+    assert len(asked) >= 4
+
+
+async def test_a_long_look_through_all_channels_is_followed_by_a_rest(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shop.channel()
+    real, asked = shop.store.waiting_channels, list[Any]()
+
+    async def slow(*given: Any) -> Any:
+        asked.append(given[0])
+        shop.clock.seconds += 2
+        return await real(*given)
+
+    monkeypatch.setattr(shop.store, "waiting_channels", slow)
+    await shop.notifier.run_for(19_000)
+    assert asked.count(None) == 1
+    await shop.notifier.run_for(10_000)
+    assert asked.count(None) == 2
+
+
+def test_a_circuit_without_room_is_asked_again_at_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    circuit, advanced = Circuit("c", "v", None, Pace(), 1_000), 0
+    for _ in range(FAILURES_MAX):
+        circuit.note(DOWN, circuit.seq, 1_000)
+    advance = Breaker.advance
+
+    def counted(breaker: Breaker, now_ms: int) -> Any:
+        nonlocal advanced
+        advanced += 1
+        return advance(breaker, now_ms)
+
+    monkeypatch.setattr(Breaker, "advance", counted)
+    assert [circuit.capacity(1_000 + ms) for ms in range(0, Pace().cooldown_ms - 100, 100)] == [0] * 19
+    assert advanced == 1
+    assert circuit.capacity(1_001 + Pace().cooldown_ms) == 1
 
 
 # channels that go
