@@ -80,7 +80,7 @@ async def desktop(path: Path, moves: int = 6) -> AsyncIterator[Desktop]:
 
 
 async def feed(s: Service, row: BreakerRow, upto: int) -> None:
-    """Spells of good and bad samples until the breaker has moved so many times."""
+    """Spells of good and bad samples until the breaker has moved so many times, one bad spell of 15 at least."""
     number = 0
 
     async def enough() -> bool:
@@ -88,7 +88,7 @@ async def feed(s: Service, row: BreakerRow, upto: int) -> None:
         number += 1
         bad = number // 15 % 2 == 1
         await s.send(row.router_ids[0], [500.0 + number if bad else 1.0 / number] * (1 + number % 3), ok=not bad)
-        return len(await s.events(row.id)) >= upto
+        return number >= 30 and len(await s.events(row.id)) >= upto
 
     await until(enough, 30)
 
