@@ -47,7 +47,10 @@ class Readers:
         except RuntimeError:
             self._give_back(owner)
             raise Unavailable("the store is closed") from None
-        done.add_done_callback(lambda ended: self._ended(owner, ended))
+        if done.done():  # in line: what follows in the same round of the loop finds the place free
+            self._ended(owner, done)
+        else:
+            done.add_done_callback(lambda ended: self._ended(owner, ended))
         return await asyncio.shield(done)
 
     def shutdown(self, wait: bool) -> None:

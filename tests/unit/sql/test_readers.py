@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -102,3 +102,21 @@ async def test_after_the_end_nothing_is_read() -> None:
         d.readers.shutdown(wait=True)
         with pytest.raises(Unavailable):
             await d.read("a")
+
+
+async def test_reads_that_are_done_in_line_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop without threads, as simulations have it: the place is free before the loop goes on."""
+    loop = asyncio.get_running_loop()
+
+    def in_line(_: object, work: Callable[[], int]) -> asyncio.Future[int]:
+        done: asyncio.Future[int] = loop.create_future()
+        done.set_result(work())
+        return done
+
+    monkeypatch.setattr(loop, "run_in_executor", in_line)
+    readers = Readers(2)
+    for n in range(5):
+        with pytest.raises(StopIteration) as told:
+            readers.run(lambda n=n: n).__await__().__next__()  # type: ignore[misc]
+        assert told.value.value == n
+    readers.shutdown(wait=True)
