@@ -125,7 +125,7 @@ def test_the_mute_walk(beside: Path) -> None:
     _, _, script = blocks(GUIDES / "notifications.md", "bash")
     done = shell("set -e\n" + script, beside)
     assert done.returncode == 0, done.stderr
-    preview, listed, _, ended, nights = done.stdout.splitlines()
+    preview, _titles, listed, _, ended, nights = done.stdout.splitlines()
     assert preview == "matches 0 breakers, 0 open now"
     assert "deploy of the shop" in listed
     assert ended.startswith("ended ")

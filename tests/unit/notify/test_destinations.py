@@ -139,11 +139,20 @@ async def test_each_look_up_is_judged_anew(dialled: Dialled) -> None:
     assert dialled == [("1.1.1.1", 80)] * 2
 
 
-@pytest.mark.parametrize("recipient", ["a@127.0.0.1", "a@[169.254.169.254]", "a@localhost", "a@[IPv6:::1]"])
-async def test_mail_goes_to_the_operators_server_or_nowhere(dialled: Dialled, recipient: str) -> None:
+@pytest.mark.parametrize(
+    ("recipient", "result"),
+    [
+        ("a@127.0.0.1", "refused"),
+        ("a@[169.254.169.254]", "refused"),
+        ("a@localhost", "retry"),
+        ("a@[IPv6:::1]", "refused"),
+    ],
+)
+async def test_mail_goes_to_the_operators_server_or_nowhere(dialled: Dialled, recipient: str, result: str) -> None:
+    """There is no server here, which another start may mend."""
     async with sender(allow_private_destinations=False) as out:
         attempt = await send(out, to("email", to=recipient))
-    assert attempt.result == "refused"
+    assert attempt.result == result
     assert dialled == []
 
 

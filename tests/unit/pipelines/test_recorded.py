@@ -419,7 +419,7 @@ async def test_the_command(tmp_path: Path) -> None:
         for arguments, words in (
             (["a"], "the service has no breaker 'a'; there are b"),
             (["a", "b"], "--from-service takes the samples of one breaker"),
-            (["b", "--sort"], "--column and --sort are for files"),
+            (["b", "--sort"], "--column, --router and --sort are for files"),
         ):
             refused = await asyncio.to_thread(run, *arguments)
             assert (refused.exit_code, refused.stdout) == (2, "")
