@@ -15,7 +15,7 @@ FIRST = {
     "minimum duration off by one tick": 4,
     "late samples count as on time after a restore": 4,
     "counted samples count once after a restore": 7,
-    "peak not reset": 26,
+    "peak not reset": 35,
     "restore loses passes": 4,
     "ramp not announced": 166,
     "samples are taken into a log that is ahead of the clock": 8,
