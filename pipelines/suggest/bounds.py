@@ -155,10 +155,9 @@ class Limits:
         starts = [int(np.searchsorted(times, w.start_ms, "left")) for w in windows]
         self._worst = [_largest(course.high, place, stop) for place, stop in zip(places, stops, strict=True)]
         self._before = [_largest(course.high, place, start) for place, start in zip(places, starts, strict=True)]
-        for i in range(1, len(windows)):  # one that belongs to the window before may go on to this one
-            if windows[i].start_ms - windows[i - 1].end_ms <= windows[i].end_ms - windows[i].start_ms + grace_ms:
-                self._worst[i] = max(self._worst[i], self._worst[i - 1])
-                self._before[i] = max(self._before[i], self._worst[i - 1])
+        for i, (begin, _) in enumerate(reach):  # one that belongs to a window before may go on to this one
+            led = max((self._worst[k] for k in range(i) if windows[k].end_ms >= begin), default=NEVER)
+            self._worst[i], self._before[i] = max(self._worst[i], led), max(self._before[i], led)
         self._inside = [
             (np.maximum.accumulate(course.high[start:stop]), times[start:stop] - window.start_ms)
             for start, stop, window in zip(starts, stops, windows, strict=True)

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -71,6 +71,7 @@ spans = st.lists(st.tuples(st.integers(0, 150), st.integers(1, 30)), min_size=1,
 
 @settings(max_examples=20, deadline=None)
 @given(values=walks, labels=spans, apart=st.sampled_from([MINUTE_MS, 7_000]), grace_ms=st.sampled_from([0, 90_000]))
+@example(values=[0.0] * 44 + [1.0, 0.0], labels=[(14, 30), (15, 1), (45, 1)], apart=MINUTE_MS, grace_ms=0)
 def test_no_setting_of_the_grid_is_better(values: list[float], labels: Any, apart: int, grace_ms: int) -> None:
     """Judging every setting by a replay finds none that catches more, or as much with fewer false trips; and no bound
     promises less than a setting does."""
