@@ -35,6 +35,24 @@ async def waiting(s: Service, project_id: str) -> int:
     return sum(change.project_id == project_id for change in await s.store.pending_changes(10_000))
 
 
+class HeldUp:
+    """Rounds of settling wait until all is written, and from the fourth one on for leave: one may begin by itself at
+    any time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.written, self.goes_on, self.seen = asyncio.Event(), asyncio.Event(), 0
+        apply = config_dispatch.ConfigDispatch._apply_batch
+
+        async def held(dispatch: config_dispatch.ConfigDispatch, changes: list[ChangeRow]) -> list[ChangeRow]:
+            await self.written.wait()
+            self.seen += len(changes)
+            if self.seen > 30:
+                await self.goes_on.wait()
+            return await apply(dispatch, changes)
+
+        monkeypatch.setattr(config_dispatch.ConfigDispatch, "_apply_batch", held)
+
+
 async def test_who_waits_for_one_change_does_not_wait_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is answered after the round that settled it; the many are settled in the end, and their caller told so."""
     monkeypatch.setattr(config_dispatch, "CHANGES_MAX", 10)
@@ -43,11 +61,14 @@ async def test_who_waits_for_one_change_does_not_wait_for_all(tmp_path: Path, mo
         workspace_id = s.project.workspace_id
         org_id = (await s.store.list_orgs())[0].id
         other = await s.store.create_project(org_id, workspace_id, "other", now)
+        rounds = HeldUp(monkeypatch)
         many = await write(s, s.project.id, MANY)
         (one,) = await write(s, other.id, 1)
-        await s.gateway.configured(other.id, [one])
+        rounds.written.set()
+        await asyncio.wait_for(s.gateway.configured(other.id, [one]), 60)
         assert await s.store.unsettled([one]) == []
         assert await waiting(s, s.project.id) > MANY // 2
+        rounds.goes_on.set()
         await s.gateway.configured(s.project.id, many)
         assert await waiting(s, s.project.id) == 0
 
@@ -57,32 +78,21 @@ async def test_a_change_that_a_round_settled_before_anybody_asked(
 ) -> None:
     """Its caller need not wait for the rounds that follow."""
     monkeypatch.setattr(config_dispatch, "CHANGES_MAX", 10)
-    apply, written, goes_on, seen = config_dispatch.ConfigDispatch._apply_batch, asyncio.Event(), asyncio.Event(), 0
-
-    async def held_up(self: config_dispatch.ConfigDispatch, changes: list[ChangeRow]) -> list[ChangeRow]:
-        """Until all is written, and from the fourth round on: a round may begin by itself at any time."""
-        nonlocal seen
-        await written.wait()
-        seen += len(changes)
-        if seen > 30:
-            await goes_on.wait()
-        return await apply(self, changes)
-
     async with service(tmp_path) as s:
         org_id = (await s.store.list_orgs())[0].id
         other = await s.store.create_project(org_id, s.project.workspace_id, "other", s.clock.now_ms())
-        monkeypatch.setattr(config_dispatch.ConfigDispatch, "_apply_batch", held_up)
+        rounds = HeldUp(monkeypatch)
         many = await write(s, s.project.id, MANY)
         (one,) = await write(s, other.id, 1)
-        written.set()
-        rounds = asyncio.create_task(s.gateway.configured(s.project.id, many))
+        rounds.written.set()
+        all_told = asyncio.create_task(s.gateway.configured(s.project.id, many))
         async with asyncio.timeout(60):
-            while await s.store.unsettled([one]) or seen <= 30:
+            while await s.store.unsettled([one]) or rounds.seen <= 30:
                 await asyncio.sleep(0)
         await asyncio.wait_for(s.gateway.configured(other.id, [one]), 5)
         assert await s.store.count_pending(2 * MANY) >= MANY - 30
-        goes_on.set()
-        await rounds
+        rounds.goes_on.set()
+        await all_told
 
 
 async def test_a_breaker_that_is_brought_to_life_again_keeps_its_owner(tmp_path: Path) -> None:
