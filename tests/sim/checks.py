@@ -6,7 +6,8 @@ Also the memory of the run: every record ever appended and every event ever stor
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,14 @@ class Checks:
             self.made_anew.add((breaker_id, len(events)))
         self._state[breaker_id] = self._machine[breaker_id] = "closed"
         self.committed.setdefault(breaker_id, set()).add((len(events), "closed"))
+
+    def events_by_life(self, breaker_id: str) -> Iterator[list[Event]]:
+        """The events of a breaker, apart for each time that it was made: a former life may have ended by a clock that
+        was ahead."""
+        events = self.events[breaker_id]
+        ends = sorted(number for known, number in self.made_anew if known == breaker_id)
+        for begin, end in pairwise((0, *ends, len(events))):
+            yield events[begin:end]
 
     def commits(self, commits: Sequence[Commit]) -> None:
         """After a transaction of the Journal."""

@@ -49,7 +49,8 @@ class Final:
             self._events(life)
         for breaker_id, rules in rules_of(self._checks.log).items():
             if breaker_id not in self._checks.forgotten:
-                check_durations(breaker_id, self._checks.events[breaker_id], rules)
+                for events in self._checks.events_by_life(breaker_id):
+                    check_durations(breaker_id, events, rules)
         for _ in range(LOOKS):
             now = {life.breaker_id: life for life in lives if not life.ended and life.whole_until_ms is None}
             different = await self._views(now)

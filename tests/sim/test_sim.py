@@ -60,6 +60,7 @@ def test_leaving_a_kind_of_fault_out_leaves_it_out() -> None:
     "seed",
     [
         pytest.param(1728152516, id="who held the first life of a breaker that was made again elsewhere kept it"),
+        pytest.param(2468242329, id="a first life that ended by a clock ahead counted as the second one's last move"),
         pytest.param(4202183126, id="the view in force was lost when all else was trimmed, and the log began anew"),
     ],
 )
