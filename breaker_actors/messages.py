@@ -226,6 +226,7 @@ class RouterAssignment(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     log_slot: str
     reached_offset: int = 0
+    org_id: str = ""
 
 
 class LogRead(msgspec.Struct, frozen=True):

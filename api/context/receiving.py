@@ -114,7 +114,7 @@ async def _store(project: ProjectRow, found: Taking, keys: tuple[bytes, ...]) ->
     sent = found.parts(keys, splitting, bool(project.trace_id_url_template))
     if not sent:
         return
-    outcomes = await parts.gateway.ingest(project.id, sent)
+    outcomes = await parts.gateway.ingest(project.id, sent, project.org_id)
     parts.ingested.took(project.id, sent, outcomes)
     check_outcomes(outcomes)
     for part, outcome in zip(sent, outcomes, strict=True):

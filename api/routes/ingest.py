@@ -68,7 +68,7 @@ async def _take(project: ProjectRow, asks_signature: bool) -> samples.Validated:
         keys = steps.key_maker(signature)(raw, body)
         sent = samples.to_parts(good, keys, splitting, bool(project.trace_id_url_template))
         pairs = zip(good.router_id, good.metric, strict=True)
-        await steps.store(project.id, [sent], pairs, len(good), steps.is_named(signature))
+        await steps.store(project, [sent], pairs, len(good), steps.is_named(signature))
     return result
 
 

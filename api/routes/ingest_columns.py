@@ -71,7 +71,7 @@ async def take_columns(project: ProjectRow, asks_signature: bool) -> Taken:
     async with parts.intake.decodes.turn(callers()):
         taken, pairs, sent = await _worked_on(project, raw, steps.key_maker(signature))
     if taken.accepted:
-        await steps.store(project.id, rounds(sent), pairs, taken.accepted, steps.is_named(signature))
+        await steps.store(project, rounds(sent), pairs, taken.accepted, steps.is_named(signature))
     return taken
 
 

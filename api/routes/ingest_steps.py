@@ -82,7 +82,7 @@ def note_refused(project_id: str, reasons: Mapping[str, int], examples: Mapping[
 
 
 async def store(
-    project_id: str, rounds: Iterable[list[Part]], pairs: Iterable[tuple[str, str]], n: int, is_named: bool
+    project: ProjectRow, rounds: Iterable[list[Part]], pairs: Iterable[tuple[str, str]], n: int, is_named: bool
 ) -> None:
     """Appends the request's `n` good samples to their logs, one round after the other; raises what the request is
     refused for where one was not taken, and then begins with no other. `pairs`: their routers and metrics; `is_named`:
@@ -92,11 +92,11 @@ async def store(
     outcomes: list[AppendResult] = []
     for round_ in rounds:
         sent += round_
-        outcomes += await parts.gateway.ingest(project_id, round_)
+        outcomes += await parts.gateway.ingest(project.id, round_, project.org_id)
         if outcome_word(outcomes) not in ("accepted", "duplicate"):
             break
     count_samples(outcomes, n)
-    parts.ingested.took(project_id, sent, outcomes)
+    parts.ingested.took(project.id, sent, outcomes)
     remark(heard_remarks(pairs, sent, outcomes))
     if not is_named and any(outcome.status == "duplicate" for outcome in outcomes):
         remark([REPEATED])  # a repeat that nobody named as one may be none to its sender

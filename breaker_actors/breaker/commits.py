@@ -1,7 +1,8 @@
 """What breakers have stored: transitions at once, and now and then the records of all that have changed.
 
-Gets effects from the host of a BreakerActor; hands Commits to the Journals, one lane each, in which organisations take
-turns: a storm of one makes the transition of another wait for a call or two.
+Gets effects from the host of a BreakerActor; hands Commits to the Journals, over LANES lanes each. A call ends when all
+of it is stored, which in a storm is after calls of all BreakerActors: an organisation has one lane at a time, so its
+storm leaves the others free for the transitions of others.
 """
 
 from __future__ import annotations
@@ -23,15 +24,58 @@ CHECKPOINTS_MAX = 200
 """So many wait for a Journal at a time: no transition waits behind more."""
 CALL_MAX = 1_000
 """Commits of one call."""
+LANES = 4
+"""Calls in flight to one Journal: beside storms of so many organisations, less one, the next one's goes at once."""
+
+
+class JournalLanes:
+    """The lanes to one Journal. An organisation stays in one while something of it is under way, so what comes of it
+    stays in order; with nothing under way it takes the lane with least."""
+
+    def __init__(self, peer: JournalPeer) -> None:
+        # bounded by what is held here: a breaker has at most one commit and one checkpoint waiting
+        self._lanes: list[Lane[Commit, CommitResult | Paced]] = [
+            Lane(peer.commit, weight_max=1 << 30, call_weight_max=CALL_MAX) for _ in range(LANES)
+        ]
+        self._under_way = [0] * LANES
+        self._of_orgs: dict[str, tuple[int, int]] = {}
+        """In which lane an organisation is, and how many of its commits are under way."""
+
+    @property
+    def weight(self) -> int:
+        """What waits."""
+        return sum(lane.weight for lane in self._lanes)
+
+    @property
+    def calls(self) -> int:
+        return sum(lane.calls for lane in self._lanes)
+
+    def put(self, commit: Commit, org: str, project: str) -> asyncio.Future[CommitResult | Paced]:
+        at, n = self._of_orgs.get(org) or (self._under_way.index(min(self._under_way)), 0)
+        future = self._lanes[at].put(commit, org, project)
+        self._of_orgs[org] = at, n + 1
+        self._under_way[at] += 1
+        future.add_done_callback(lambda _: self._ended(org))
+        return future
+
+    def _ended(self, org: str) -> None:
+        at, n = self._of_orgs.pop(org)
+        self._under_way[at] -= 1
+        if n > 1:
+            self._of_orgs[org] = at, n - 1
+
+    async def close(self) -> None:
+        for lane in self._lanes:
+            await lane.close()
 
 
 class Commits:
-    """The lanes of one BreakerActor."""
+    """What one BreakerActor has stored."""
 
     def __init__(self, net: Net, meters: Meters) -> None:
         self._net = net
         self._meters = meters
-        self._lanes: dict[int, Lane[Commit, CommitResult | Paced]] = {}
+        self._lanes: dict[int, JournalLanes] = {}
 
     def look(self, meters: Meters) -> None:
         """Tells how the lanes stand (see Meters.watch)."""
@@ -40,8 +84,8 @@ class Commits:
         meters.total("breakers_lane_calls_total", sum(lane.calls for lane in lanes), lane="commit")
 
     async def close(self) -> None:
-        for lane in self._lanes.values():
-            await lane.close()
+        for lanes in self._lanes.values():
+            await lanes.close()
 
     async def publish(self, hosted: HostedBreaker, effects: Effects) -> bool:
         """Commits until the journal has answered. Nothing more is applied to this breaker meanwhile. False: it has gone
@@ -104,9 +148,7 @@ class Commits:
         return result
 
     def _put(self, hosted: HostedBreaker, commit: Commit) -> asyncio.Future[CommitResult | Paced]:
-        lane = self._lanes.get(hosted.shard)
-        if lane is None:
-            peer = JournalPeer(self._net, journal_name(hosted.shard))
-            # bounded by what is held here: a breaker has at most one commit and one checkpoint waiting
-            lane = self._lanes[hosted.shard] = Lane(peer.commit, weight_max=1 << 30, call_weight_max=CALL_MAX)
-        return lane.put(commit, hosted.org_id)
+        lanes = self._lanes.get(hosted.shard)
+        if lanes is None:
+            lanes = self._lanes[hosted.shard] = JournalLanes(JournalPeer(self._net, journal_name(hosted.shard)))
+        return lanes.put(commit, hosted.org_id, hosted.project_id)

@@ -33,7 +33,7 @@ from breaker_actors.transport.peers import (
     RouterPeer,
     journal_name,
 )
-from breaker_actors.transport.turns import Shares
+from breaker_actors.transport.turns import NestedShares
 
 CONFIGURED_S = 10.0
 CHANGED_RETRY_S = 0.2
@@ -59,9 +59,10 @@ class Gateway(Protocol):
     async def close(self) -> None:
         """Ends the lanes and the store."""
 
-    async def ingest(self, project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
+    async def ingest(self, project_id: str, parts: Sequence[Part], org_id: str = "") -> list[AppendResult]:
         """Appends each part to the log of its router, one of this project; one outcome per part, in order. "full" = try
-        again later (429), "failed" = unavailable (503)."""
+        again later (429), "failed" = unavailable (503). `org_id`: with whose other projects it shares its turns; "":
+        with none."""
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
         """Tells the Directory of written changes; returns when they are in the routers' logs and replicas are told (or
@@ -119,7 +120,7 @@ class ActorGateway:
         self._heartbeat = ReachabilityHeartbeat(net, is_open)
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
         self._lanes: dict[str, Lane[Part, AppendResult]] = {}
-        self._carried = Shares(2 * settings.lane_samples_max)
+        self._carried = NestedShares(2 * settings.lane_samples_max)
         self._stored = StoredStates(store, clock)
         self._journals = Journals(net, store, settings.journals)
         self._collection = Collection(net, meters or Meters("api", "api"), named, self._journals.names)
@@ -137,8 +138,8 @@ class ActorGateway:
         if self._settings.metrics_token is not None or self._settings.metrics_open:
             self._collection.start()
 
-    async def ingest(self, project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
-        return list(await asyncio.gather(*map(partial(self._ingest_one, project_id), parts)))
+    async def ingest(self, project_id: str, parts: Sequence[Part], org_id: str = "") -> list[AppendResult]:
+        return list(await asyncio.gather(*map(partial(self._ingest_one, (org_id or project_id, project_id)), parts)))
 
     async def configured(self, project_id: str, change_ids: Sequence[int]) -> bool:
         with contextlib.suppress(TimeoutError, BreakersError):
@@ -222,16 +223,16 @@ class ActorGateway:
 
     # ------------------------------------------------------------------ samples
 
-    async def _ingest_one(self, project_id: str, part: Part) -> AppendResult:
+    async def _ingest_one(self, whose: tuple[str, str], part: Part) -> AppendResult:
         """Repeats a part under its append id until its router's owner has answered, at most INGEST_S; not while the
         owner's log is known to take no writes."""
         weight = part.weight()
-        if not self._carried.take(project_id, weight):
+        if not self._carried.take(*whose, weight):
             return AppendResult("full")
         try:
             async with asyncio.timeout(INGEST_S):
                 while True:
-                    outcome = await self._try(project_id, part)
+                    outcome = await self._try(whose, part)
                     if outcome.status not in ("not_owner", "not_configured", "failed"):
                         return outcome
                     if outcome.status != "not_configured":
@@ -242,12 +243,12 @@ class ActorGateway:
         except TimeoutError:
             return AppendResult("failed")
         finally:
-            self._carried.give_back(project_id, weight)
+            self._carried.give_back(*whose, weight)
 
-    async def _try(self, project_id: str, part: Part) -> AppendResult:
+    async def _try(self, whose: tuple[str, str], part: Part) -> AppendResult:
         try:
             owner = (await self._owner("router", [part.router_id])).get(part.router_id)
-            return AppendResult("not_owner") if owner is None else await self._lane(owner).put(part, project_id)
+            return AppendResult("not_owner") if owner is None else await self._lane(owner).put(part, *whose)
         except Overloaded:
             return AppendResult("full")
         except BreakersError:

@@ -138,7 +138,7 @@ class JournalHost:
         if (paced := self._pace(commit, cost)) is not None:
             return paced
         taken[owner] += rows
-        return self._group.put(commit, self._owner_of(commit))
+        return self._group.put(commit, self._owner_of(commit), commit.project_id)
 
     def _pace(self, commit: Commit, cost: int) -> Paced | None:
         if not commit.events:

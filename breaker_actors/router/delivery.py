@@ -1,9 +1,9 @@
 """The lane from a router's owner to a breaker's owner: one call in flight, ranges of the log, not messages.
 
-Projects take turns, and each may have as many rows wait as others leave free (see `transport.turns`). What does not fit
-is sent as a catch-up marker ("read the log up to this offset"), never dropped and never pushed back on ingest. A call
-that failed is repeated as markers until the breaker's owner answers or subscribes anew. What one breaker gets stays in
-the order of the log: all of it is of one project.
+Organisations and their projects take turns, and each may have as many rows wait as others leave free (see
+`transport.turns`). What does not fit is sent as a catch-up marker ("read the log up to this offset"), never dropped and
+never pushed back on ingest. A call that failed is repeated as markers until the breaker's owner answers or subscribes
+anew. What one breaker gets stays in the order of the log: all of it is of one project.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from operator import attrgetter
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import BreakerEpoch, DeliveredEntry, Delivery, Target
 from breaker_actors.transport.peers import BreakerPeer
-from breaker_actors.transport.turns import Shares, Turns
+from breaker_actors.transport.turns import NestedShares, NestedTurns
 from breaker_actors.wal.base import Append
 
 CALL_ROWS_MAX = 10_000
@@ -23,21 +23,22 @@ RETRY_S = 0.2
 
 
 class Subscription:
-    """One breaker subscribed to one router. `sent`: everything that concerns it up to here is in the lane or delivered.
+    """One breaker subscribed to one router, and its organisation and project. `sent`: everything that concerns it up to
+    here is in the lane or delivered.
 
     `live` ends when the breaker subscribed anew or was refused; what waits for a dead one is not sent any more."""
 
-    __slots__ = ("breaker_id", "epoch", "live", "owner", "project_id", "router_id", "sent")
+    __slots__ = ("breaker_id", "epoch", "live", "owner", "router_id", "sent", "whose")
 
     def __init__(
-        self, router_id: str, breaker_id: str, epoch: int, owner: str, sent: int, project_id: str = ""
+        self, router_id: str, breaker_id: str, epoch: int, owner: str, sent: int, whose: tuple[str, str] = ("", "")
     ) -> None:
         self.router_id = router_id
         self.breaker_id = breaker_id
         self.epoch = epoch
         self.owner = owner
         self.sent = sent
-        self.project_id = project_id
+        self.whose = whose
         self.live = True
 
 
@@ -61,8 +62,8 @@ class _Pack:
     """What waits of one project, at most as much as a call carries: records once each, however many breakers take
     them."""
 
-    def __init__(self, project_id: str) -> None:
-        self.project_id = project_id
+    def __init__(self, whose: tuple[str, str]) -> None:
+        self.whose = whose
         self.records: list[DeliveredEntry] = []
         self.index: dict[int, int] = {}
         self.appends: list[Append] = []
@@ -95,7 +96,7 @@ def _placed(spans: list[tuple[int, int, int]] | None, base: int) -> tuple[tuple[
 
 
 class DeliveryLane:
-    """`rows_max`: rows that wait of a project that is alone; of all together less than twice as many.
+    """`rows_max`: rows that wait of a project that is alone; of all together less than four times as many.
 
     `refused(router_id, breaker_id, epoch)` is called for each breaker that is not hosted there any more."""
 
@@ -103,10 +104,10 @@ class DeliveryLane:
         self._peer = peer
         self._refused = refused
         self._rows_max = rows_max
-        self._shares = Shares(rows_max)
-        self._packs: Turns[_Pack] = Turns(attrgetter("rows"))
-        self._filling: dict[str, _Pack] = {}
-        """By project: its last pack in the line."""
+        self._shares = NestedShares(rows_max)
+        self._packs: NestedTurns[_Pack] = NestedTurns(attrgetter("rows"))
+        self._filling: dict[tuple[str, str], _Pack] = {}
+        """By organisation and project: its last pack in the line."""
         self._pump: asyncio.Task[None] | None = None
         self.marks = self.calls = self.retries = self.refusals = 0
 
@@ -117,10 +118,10 @@ class DeliveryLane:
 
     def add(self, subscription: Subscription, append: Append, span: tuple[int, int]) -> None:
         """Queues a record for a breaker; call `flush` when a group is through."""
-        pack = self._pack(subscription.project_id)
+        pack = self._pack(subscription.whose)
         waiting = self._waiting(pack, subscription)
         rows = max(1, span[1] - span[0])
-        if waiting.spans is not None and rows <= self._rows_max and self._shares.take(pack.project_id, rows):
+        if waiting.spans is not None and rows <= self._rows_max and self._shares.take(*pack.whose, rows):
             waiting.spans.append((pack.record(append), *span))
             pack.rows += rows
         else:
@@ -130,11 +131,11 @@ class DeliveryLane:
 
     def add_all(self, takers: Sequence[Taker], append: Append) -> None:
         """Queues a record for many breakers of one router, as `add` would one by one: at once where all have room."""
-        project_id = takers[0][0].project_id
-        pack = self._pack(project_id)
+        whose = takers[0][0].whose
+        pack = self._pack(whose)
         rows = sum([stop - start if stop > start else 1 for _, start, stop in takers])
         fits = not pack.has_marks and pack.rows + rows <= CALL_ROWS_MAX and rows <= self._rows_max
-        if not fits or not self._shares.take_all(project_id, rows):
+        if not fits or not self._shares.take_all(*whose, rows):
             for subscription, start, stop in takers:
                 self.add(subscription, append, (start, stop))
             return
@@ -150,7 +151,7 @@ class DeliveryLane:
 
     def mark(self, subscription: Subscription, upto: int) -> None:
         """Queues a catch-up marker: the breaker is to read the log up to an offset."""
-        pack = self._pack(subscription.project_id)
+        pack = self._pack(subscription.whose)
         waiting = self._waiting(pack, subscription)
         waiting.spans, pack.has_marks = None, True
         waiting.upto = subscription.sent = upto
@@ -166,11 +167,11 @@ class DeliveryLane:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
 
-    def _pack(self, project_id: str) -> _Pack:
-        pack = self._filling.get(project_id)
+    def _pack(self, whose: tuple[str, str]) -> _Pack:
+        pack = self._filling.get(whose)
         if pack is None or pack.rows >= CALL_ROWS_MAX:
-            pack = self._filling[project_id] = _Pack(project_id)
-            self._packs.append(project_id, pack)
+            pack = self._filling[whose] = _Pack(whose)
+            self._packs.append(*whose, pack)
         return pack
 
     @staticmethod
@@ -190,10 +191,10 @@ class DeliveryLane:
     def _freed(self, taken: list[_Pack]) -> list[_Pack]:
         """The same ones, which wait no more."""
         for pack in taken:
-            if self._filling.get(pack.project_id) is pack:
-                del self._filling[pack.project_id]
+            if self._filling.get(pack.whose) is pack:
+                del self._filling[pack.whose]
             if pack.rows:
-                self._shares.give_back(pack.project_id, pack.rows)
+                self._shares.give_back(*pack.whose, pack.rows)
         return taken
 
     async def _carry(self, packs: list[_Pack]) -> None:
@@ -221,7 +222,7 @@ class DeliveryLane:
             for subscription, waiting in earlier.waiting.items():
                 if not subscription.live:
                     continue
-                again = self._pack(earlier.project_id)
+                again = self._pack(earlier.whose)
                 known = again.waiting.get(subscription)
                 if known is not None:
                     known.upto = waiting.upto

@@ -45,9 +45,8 @@ class FanOut:
         if known is None or known.epoch <= epoch:
             if known is not None:
                 known.live = False
-            subscriptions[breaker_id] = Subscription(
-                router.id, breaker_id, epoch, owner, router.offset, router.project_id
-            )
+            whose = (router.org_id, router.project_id)
+            subscriptions[breaker_id] = Subscription(router.id, breaker_id, epoch, owner, router.offset, whose)
 
     def resume(self, router: OwnedRouter) -> None:
         """Queues markers for the subscribers of a router that was acquired anew: they read what was not sent."""

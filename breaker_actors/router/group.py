@@ -48,6 +48,7 @@ class OwnedRouter:
         "keys",
         "last_ms",
         "offset",
+        "org_id",
         "project_id",
         "since_ms",
         "slot",
@@ -61,6 +62,7 @@ class OwnedRouter:
     ) -> None:
         self.id = assignment.router_id
         self.project_id = assignment.project_id
+        self.org_id = assignment.org_id
         self.epoch = assignment.epoch
         self.slot = assignment.log_slot
         self.generation = head.generation

@@ -150,7 +150,7 @@ class RouterHost:
         futures: list[asyncio.Future[AppendResult] | AppendResult] = []
         for part in parts:
             try:
-                futures.append(self._work.put(part, self._owned.project_of(part.router_id)))
+                futures.append(self._work.put(part, *self._owned.whose(part.router_id)))
             except BreakersError:
                 futures.append(AppendResult("full"))
         return [f if isinstance(f, AppendResult) else await _outcome(f) for f in futures]
@@ -178,7 +178,8 @@ class RouterHost:
             if loop.time() > until:
                 break
             able = [row for row in slice_ if row.router_id not in stuck]
-            waiting = [self._work.put(Change(row, b"change:%09d" % row.id), row.project_id) for row in able]
+            whose = self._owned.whose
+            waiting = [self._work.put(Change(row, b"change:%09d" % row.id), *whose(row.router_id)) for row in able]
             for row, outcome in zip(able, await asyncio.gather(*waiting), strict=True):
                 if outcome.status in ("ok", "duplicate"):
                     offsets[row.id] = outcome.offset

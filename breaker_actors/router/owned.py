@@ -47,10 +47,11 @@ class OwnedRouters:
         """To be read alone."""
         return self._routers
 
-    def project_of(self, router_id: str) -> str:
-        """Whose turn it is for a router's samples; a router that is not owned here stands for itself."""
+    def whose(self, router_id: str) -> tuple[str, str]:
+        """Whose turn it is for a router's samples, its organisation's and its project's; a router that is not owned
+        here stands for itself."""
         router = self._routers.get(router_id)
-        return router_id if router is None else router.project_id
+        return (router_id, "") if router is None else (router.org_id, router.project_id)
 
     def adopt(self, router: OwnedRouter, log_bytes: int, now_ms: int) -> None:
         """Takes in a router that was acquired; one acquired anew keeps its subscribers."""

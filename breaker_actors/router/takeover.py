@@ -84,7 +84,12 @@ class Takeover:
         routers = list(self._owned.by_id.values())
         assignments = [
             RouterAssignment(
-                router_id=r.id, project_id=r.project_id, epoch=r.epoch, log_slot=r.slot, reached_offset=r.offset
+                router_id=r.id,
+                project_id=r.project_id,
+                epoch=r.epoch,
+                log_slot=r.slot,
+                reached_offset=r.offset,
+                org_id=r.org_id,
             )
             for r in routers
         ]

@@ -1,8 +1,9 @@
 """A lane: at most one call in flight between two processes; what arrives meanwhile rides in the next one.
 
-No timers: idle means no delay, load means bigger calls. Owners take turns: who puts much makes nobody else wait for
-longer than a call. Bounded by weight, an owner by what others leave free (`transport.turns`): `put` raises Overloaded
-beyond that. A caller that goes away does not disturb the lane (its future is cancelled, the call goes on).
+No timers: idle means no delay, load means bigger calls. Organisations take turns, and within one its projects: who puts
+much makes nobody else wait for longer than a call. Bounded by weight, each by what others leave free
+(`transport.turns`): `put` raises Overloaded beyond that. A caller that goes away does not disturb the lane (its future
+is cancelled, the call goes on).
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from operator import itemgetter
 from typing import Generic, TypeVar
 
 from breaker_actors.errors import BreakersError, Overloaded, Unavailable
-from breaker_actors.transport.turns import Shares, Turns
+from breaker_actors.transport.turns import NestedShares, NestedTurns
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-_Entry = tuple[T, int, asyncio.Future[R], str]
-"""What waits: an item, its weight, its future, its owner."""
+_Entry = tuple[T, int, asyncio.Future[R], str, str]
+"""What waits: an item, its weight, its future, its organisation and project."""
 
 
 class Lane(Generic[T, R]):
-    """Carries items to `send`, which answers one result (or error) per item. Those of one owner stay in the order in
-    which they came. `weight_max`: what waits of an owner that is alone; of all together less than twice as much.
-    Weightless items always fit, and any when none with a weight waits."""
+    """Carries items to `send`, which answers one result (or error) per item. Those of one project stay in the order in
+    which they came. `weight_max`: what waits of a project that is alone; of its organisation less than twice as much,
+    of all together less than four times as much. Weightless items always fit, and any when none with a weight waits."""
 
     def __init__(
         self,
@@ -39,8 +40,8 @@ class Lane(Generic[T, R]):
         self._send = send
         self._weigh = weigh
         self._call_weight_max = call_weight_max
-        self._waiting: Turns[_Entry[T, R]] = Turns(itemgetter(1))
-        self._shares = Shares(weight_max)
+        self._waiting: NestedTurns[_Entry[T, R]] = NestedTurns(itemgetter(1))
+        self._shares = NestedShares(weight_max)
         self._pump: asyncio.Task[None] | None = None
         self.calls = 0
 
@@ -49,13 +50,13 @@ class Lane(Generic[T, R]):
         """What waits."""
         return self._shares.total
 
-    def put(self, item: T, owner: str = "") -> asyncio.Future[R]:
+    def put(self, item: T, org: str = "", project: str = "") -> asyncio.Future[R]:
         """The future result of an item. Raises Overloaded at the bound, with nothing taken."""
         weight = self._weigh(item)
-        if weight and not self._shares.take(owner, weight):
+        if weight and not self._shares.take(org, project, weight):
             raise Overloaded("too much is in flight", {"limit": "BREAKERS_LANE_SAMPLES_MAX", "retry_after_s": 1})
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append(owner, (item, weight, future, owner))
+        self._waiting.append(org, project, (item, weight, future, org, project))
         if self._pump is None:
             self._pump = asyncio.create_task(self._run())
         return future
@@ -79,9 +80,9 @@ class Lane(Generic[T, R]):
         if not self._waiting:
             self._shares.clear()
             return taken
-        for _, weight, _, owner in taken:
+        for _, weight, _, org, project in taken:
             if weight:
-                self._shares.give_back(owner, weight)
+                self._shares.give_back(org, project, weight)
         return taken
 
     async def _carry(self, taken: list[_Entry[T, R]]) -> None:
@@ -105,7 +106,7 @@ class Lane(Generic[T, R]):
 
     @staticmethod
     def _fail(taken: list[_Entry[T, R]], error: BreakersError) -> None:
-        for _, _, future, _ in taken:
+        for _, _, future, *_ in taken:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # a caller that left must not cause "never retrieved" noise

@@ -1,6 +1,7 @@
 """Who is next where many wait, and how much of each may wait: a line in which owners take turns, shares of a bound.
 
-An owner is whoever must not make others wait: a project, or an organisation. Pure.
+An owner is whoever must not make others wait: a project, or an organisation. Where projects take turns, organisations
+do first, and the projects of one among themselves: many projects get it no more than one. Pure.
 """
 
 from __future__ import annotations
@@ -98,6 +99,57 @@ class Turns(Generic[T]):
                 self._had.clear()
 
 
+class _Place(Generic[T]):
+    """A place of an organisation in the line. Which of its items takes it is known when its turn has come."""
+
+    __slots__ = ("item", "org")
+
+    def __init__(self, org: str) -> None:
+        self.org = org
+        self.item: T | None = None
+
+
+class NestedTurns(Generic[T]):
+    """Turns of organisations, and within each of them of its projects. `weigh`: as in Turns."""
+
+    def __init__(self, weigh: Callable[[T], int]) -> None:
+        self._weigh = weigh
+        self._orgs: Turns[_Place[T]] = Turns(self._weigh_place)
+        self._projects: dict[str, Turns[T]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._orgs)
+
+    def append(self, org: str, project: str, item: T) -> None:
+        within = self._projects.get(org)
+        if within is None:
+            within = self._projects[org] = Turns(self._weigh_one)
+        within.append(project, item)
+        self._orgs.append(org, _Place(org))
+
+    def take(self, weight_max: int) -> list[T]:
+        return [self._item(place) for place in self._orgs.take(weight_max)]
+
+    def drain(self) -> Iterator[T]:
+        """Takes out all."""
+        for place in self._orgs.drain():
+            yield self._item(place)
+
+    def _weigh_place(self, place: _Place[T]) -> int:
+        return self._weigh(self._item(place))
+
+    def _weigh_one(self, item: T) -> int:
+        return max(1, self._weigh(item))
+
+    def _item(self, place: _Place[T]) -> T:
+        if place.item is None:
+            within = self._projects[place.org]
+            (place.item,) = within.take(0)
+            if not within:
+                del self._projects[place.org]
+        return place.item
+
+
 class Shares:
     """What owners hold of something bounded: each at most as much as is left free of twice `most`. So one alone may
     hold `most`, of k that hold all they may each 2/(k+1) of it; all together hold less than twice `most`, and whoever
@@ -136,3 +188,47 @@ class Shares:
         """Nothing is held any more."""
         self._held.clear()
         self.total = 0
+
+
+class NestedShares:
+    """What projects hold of something bounded: each of an organisation as in Shares, and organisations likewise with
+    twice as much, so that many projects get it no more than two. All together hold less than four times `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._orgs = Shares(2 * most)
+        self._projects: dict[str, Shares] = {}
+
+    @property
+    def total(self) -> int:
+        return self._orgs.total
+
+    def take(self, org: str, project: str, weight: int) -> bool:
+        """Whether there is room; then it is held."""
+        return self._both(Shares.take, org, project, weight)
+
+    def take_all(self, org: str, project: str, weight: int) -> bool:
+        """See Shares."""
+        return self._both(Shares.take_all, org, project, weight)
+
+    def give_back(self, org: str, project: str, weight: int) -> None:
+        self._orgs.give_back(org, weight)
+        within = self._projects[org]
+        within.give_back(project, weight)
+        if not within.total:
+            del self._projects[org]
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        self._orgs.clear()
+        self._projects.clear()
+
+    def _both(self, take: Callable[[Shares, str, int], bool], org: str, project: str, weight: int) -> bool:
+        within = self._projects.get(org) or Shares(self._most)
+        if not take(self._orgs, org, weight):
+            return False
+        if not take(within, project, weight):
+            self._orgs.give_back(org, weight)
+            return False
+        self._projects[org] = within
+        return True

@@ -115,7 +115,7 @@ class Service:
         value = np.array(values, float)
         payload = encode_samples([metric], [n], ts, value, np.full(n, ok), traces=traces, count=count)
         part = Part(router_id, keys or (os.urandom(16),), payload, n)
-        return (await self.gateway.ingest(self.project.id, [part]))[0]
+        return (await self.gateway.ingest(self.project.id, [part], self.project.org_id))[0]
 
     async def state(self, breaker_id: str) -> StateReading:
         return (await self.gateway.states(self.project.id, [breaker_id]))[breaker_id]

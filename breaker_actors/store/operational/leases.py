@@ -305,7 +305,12 @@ def _ended_refs(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[Rou
 
 def _router_assignments(c: Connection, router_ids: Sequence[str]) -> list[RouterAssignment]:
     columns = (t.routers.c.id.label("router_id"), t.routers.c.project_id, t.routers.c.epoch, t.routers.c.log_slot)
-    query = select(*columns).where(t.routers.c.id.in_(IDS), t.routers.c.log_slot.is_not(None))
+    query = (
+        select(*columns, t.workspaces.c.org_id)
+        .join_from(t.routers, t.projects)
+        .join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
+        .where(t.routers.c.id.in_(IDS), t.routers.c.log_slot.is_not(None))
+    )
     reached = reached_offsets(c, router_ids)
     found = {
         row.router_id: RouterAssignment(**row._mapping, reached_offset=reached.get(row.router_id, 0))

@@ -88,8 +88,31 @@ async def test_a_transition_goes_before_the_records_that_still_wait(
 async def test_a_storm_of_an_organisation_does_not_keep_the_transition_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It rides in the next call, however many commits came before."""
+    """It is stored while a call of the storm is under way, which ends behind those of other BreakerActors."""
     monkeypatch.setattr(committing, "CALL_MAX", 2)
+    async with service(tmp_path, **STILL) as s:
+        rows = [await s.breaker() for _ in range(7)]
+        owner, journal = s.net.actors["breaker-0"], Watched(s)
+        held = [owner._hosted[row.id] for row in rows]
+        held[-1].org_id = "another"
+
+        async def stored() -> None:
+            assert await owner._commits._put(held[-1], held[-1].commit(())) == "ok"
+
+        monkeypatch.setattr(journal, "meanwhile", stored)
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(owner._commits._put(hosted, hosted.commit(())) for hosted in held[:-1]))
+        called = [[commit.breaker_id for commit in commits] for commits in journal.calls]
+        ids = [row.id for row in rows]
+        assert called == [ids[:2], ids[6:], ids[2:4], ids[4:6]], "those of one organisation stay in order"
+
+
+async def test_beside_more_storms_than_lanes_a_transition_rides_in_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many commits of others came before; nothing is kept of who has nothing under way."""
+    monkeypatch.setattr(committing, "CALL_MAX", 2)
+    monkeypatch.setattr(committing, "LANES", 1)
     async with service(tmp_path, **STILL) as s:
         rows = [await s.breaker() for _ in range(7)]
         owner, journal = s.net.actors["breaker-0"], Watched(s)
@@ -98,5 +121,5 @@ async def test_a_storm_of_an_organisation_does_not_keep_the_transition_of_anothe
         await asyncio.gather(*(owner._commits._put(hosted, hosted.commit(())) for hosted in held))
         assert [len(commits) for commits in journal.calls] == [2, 2, 2, 1]
         assert rows[-1].id in {commit.breaker_id for commit in journal.calls[0]}
-        others = [c.breaker_id for commits in journal.calls for c in commits if c.breaker_id != rows[-1].id]
-        assert others == [row.id for row in rows[:-1]], "those of one organisation stay in order"
+        lanes = owner._commits._lanes[0]
+        assert (lanes._of_orgs, lanes._under_way) == ({}, [0])

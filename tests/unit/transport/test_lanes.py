@@ -230,14 +230,15 @@ async def test_owners_take_turns() -> None:
 async def test_an_owner_alone_fills_the_lane_and_another_finds_room() -> None:
     far = Slow()
     lane: Lane[int, int] = Lane(far.send, weigh=lambda i: i, weight_max=100)
-    sent = [lane.put(10, "flood") for _ in range(10)]
+    sent = [lane.put(10, "o", "flood") for _ in range(10)]
     with pytest.raises(Overloaded):
-        lane.put(1, "flood")
-    sent += [lane.put(10, "quiet") for _ in range(5)]
+        lane.put(1, "o", "flood")
+    sent += [lane.put(10, "o", "quiet") for _ in range(5)]
     with pytest.raises(Overloaded):
-        lane.put(1, "quiet")
-    sent.append(lane.put(10, "third"))
-    assert lane.weight == 160
+        lane.put(1, "o", "quiet")
+    sent.append(lane.put(10, "o", "third"))
+    sent += [lane.put(10, "another", "fourth") for _ in range(10)]
+    assert lane.weight == 260
     far.go.set()
     await asyncio.gather(*sent)
     assert lane.weight == 0
@@ -268,7 +269,7 @@ async def test_what_does_not_fit_is_in_the_next_call_however_many_come() -> None
 
 
 def of_project(project_id: str, router_id: str, breaker_id: str) -> Subscription:
-    return Subscription(router_id, breaker_id, 1, "breaker-0", 0, project_id)
+    return Subscription(router_id, breaker_id, 1, "breaker-0", 0, ("", project_id))
 
 
 async def test_one_projects_records_make_no_marks_of_anothers() -> None:
@@ -338,7 +339,7 @@ async def test_many_breakers_of_a_record_are_queued_as_one_by_one(seed: int) -> 
     draw, nets = Random(seed), (Net(), Net())
     rows_max = draw.choice([40, 25_000])
     lanes = [lane_to(net, rows_max)[0] for net in nets]
-    made = [[Subscription("r", str(n), 1, "breaker-0", 0, "p") for n in range(12)] for _ in lanes]
+    made = [[Subscription("r", str(n), 1, "breaker-0", 0, ("o", "p")) for n in range(12)] for _ in lanes]
     for offset in range(1, 40):
         append = samples(offset, 5)
         takers = [(n, draw.choice([1, 3, 900 if rows_max > 900 else 9])) for n in range(12) if draw.random() < 0.7]
@@ -352,7 +353,7 @@ async def test_many_breakers_of_a_record_are_queued_as_one_by_one(seed: int) -> 
         if draw.random() < 0.1:
             for known in made:
                 known[5].live = False
-                known[5] = Subscription("r", "5", offset, "breaker-0", offset, "p")
+                known[5] = Subscription("r", "5", offset, "breaker-0", offset, ("o", "p"))
         assert (lanes[0].rows, lanes[0].marks) == (lanes[1].rows, lanes[1].marks)
         if draw.random() < 0.3:
             nets[0].fail = nets[1].fail = int(draw.random() < 0.2)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from breaker_actors.transport import turns
-from breaker_actors.transport.turns import Shares, Turns
+from breaker_actors.transport.turns import NestedShares, NestedTurns, Shares, Turns
 
 T = TypeVar("T")
 
@@ -126,3 +126,84 @@ def test_shares_of_a_bound() -> None:
     assert shares.total < 180
     shares.give_back("a", 90)
     assert shares.take("a", 10)
+
+
+Item = tuple[str, str, int]
+"""Of an organisation's project, with a weight."""
+
+
+def nested(*items: Item) -> NestedTurns[Item]:
+    made: NestedTurns[Item] = NestedTurns(lambda item: item[2])
+    for item in items:
+        made.append(item[0], item[1], item)
+    return made
+
+
+def test_many_projects_of_an_organisation_get_it_no_more_than_one() -> None:
+    made = nested(*[("flood", f"p{n % 40}", 100) for n in range(400)])
+    for _ in range(45):
+        made.take(0)
+    made.append("quiet", "q", ("quiet", "q", 1))
+    assert "quiet" in [made.take(0)[0][0] for _ in range(2)]
+
+
+def test_projects_of_an_organisation_take_turns_by_weight() -> None:
+    made = nested(*[("o", "large", 100)] * 3, *[("o", "small", 1)] * 150)
+    order = "".join("L" if made.take(0)[0][1] == "large" else "s" for _ in range(153))
+    assert [len(run) for run in order.split("L")] == [0, 100, 50, 0]
+
+
+def test_nothing_is_kept_of_projects_that_wait_for_nothing() -> None:
+    made = nested(*[(str(n), "p", 1) for n in range(20)], ("0", "q", 1))
+    assert sorted(made.drain()) == sorted([*((str(n), "p", 1) for n in range(20)), ("0", "q", 1)])
+    assert not made
+    assert made._projects == {}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_all_of_all_projects_come_once_and_each_ones_in_order(seed: int) -> None:
+    draws = random.Random(seed)
+    made: NestedTurns[tuple[str, str, int, int]] = NestedTurns(lambda item: item[2])
+    put: dict[str, list[int]] = {}
+    taken: dict[str, list[int]] = {}
+
+    def take(weight_max: int) -> None:
+        found = made.take(weight_max)
+        assert len(found) == 1 or sum(item[2] for item in found) <= weight_max
+        for org, project, _, number in found:
+            taken.setdefault(org + project, []).append(number)
+
+    for number in range(120):
+        if draws.random() < 0.6:
+            org, project, weight = draws.choice("ab"), draws.choice("pqr"), draws.randint(0, 50)
+            made.append(org, project, (org, project, weight, number))
+            put.setdefault(org + project, []).append(number)
+        elif made:
+            take(draws.choice([0, 60]))
+    while made:
+        take(60)
+    assert taken == put
+
+
+def test_many_projects_of_an_organisation_leave_room_to_others() -> None:
+    """By projects alone 40 leave a newcomer a forty-first of all."""
+    shares = NestedShares(90)
+    for _ in range(90):
+        for n in range(40):
+            shares.take("flood", f"p{n}", 1)
+    assert 90 < shares.total < 180
+    assert shares.take("flood", "new", 1), "nor does one project keep another of its organisation out"
+    assert shares.take_all("quiet", "q", 90)
+    assert not shares.take_all("quiet", "q", 1), "a project has a bound of its own"
+    assert shares.total < 360
+
+
+def test_nested_shares_are_given_back() -> None:
+    shares = NestedShares(90)
+    assert shares.take("o", "p", 90)
+    assert not shares.take("o", "p", 1)
+    shares.give_back("o", "p", 90)
+    assert (shares.total, shares._projects) == (0, {})
+    assert shares.take("o", "p", 90)
+    shares.clear()
+    assert (shares.total, shares.take("o", "p", 90)) == (0, True)
