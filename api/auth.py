@@ -58,10 +58,14 @@ def ingest_token(header: str | None) -> str:
     return key if key.startswith(KEY_PREFIXES["ingest"]) else ""
 
 
-def permit(key: KeyRow | None, right: Right) -> KeyRow:
-    """The key, if it is one and has the right."""
+NO_KEY = "The API key is missing: it goes into the header Authorization, as Bearer KEY."
+UNKNOWN_KEY = "There is no such API key here."
+
+
+def permit(key: KeyRow | None, right: Right, header: str | None = None) -> KeyRow:
+    """The key, if it is one and has the right. `header`: of Authorization, with which it came."""
     if key is None:
-        raise Unauthorized
+        raise Unauthorized(UNKNOWN_KEY if sender_key(header) else NO_KEY)
     if right not in RIGHTS[key.kind]:
         raise Forbidden
     return key

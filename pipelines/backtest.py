@@ -35,7 +35,7 @@ from pipelines.replay.scoring import EffectBudget, Labelled, Tally, labelled_fil
 from pipelines.replay.vectorized.engine import WindowsTooLarge
 from pipelines.report.notebook import html_of
 from pipelines.report.page import write_report
-from pipelines.report.remarks import remarks_on_labels, remarks_over
+from pipelines.report.remarks import remarks_on_labels, remarks_on_samples, remarks_over
 from pipelines.sources.external_sort import Sorted
 from pipelines.sources.files import PYTHON, WITH_RECORD, Layout, Source, Words
 from pipelines.sources.given import source_over
@@ -126,6 +126,10 @@ class Backtest:
         false trips; without windows those that trip, and fewest times. None without a sweep, never empty. Whether all
         windows are caught: its columns `caught` and `windows`."""
         return None if self.sweep is None else results.best(self.sweep, self.windows)
+
+    def remarks_on_samples(self) -> list[str]:
+        """Those of the remarks that are not about rules."""
+        return remarks_on_samples(self.given, self.windows, self.source)
 
     def report(self, path: str | Path, *, progress: Progress | None = None) -> Path:
         """Writes a page with charts, which works offline; the samples are read once more. Raises Invalid."""

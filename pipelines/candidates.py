@@ -40,7 +40,8 @@ class Candidate:
     """A breaker to be tried. `router_ids`: of which routers it takes samples, where samples name theirs; none: of all.
     In small letters. `ignored`: fields that are none of a breaker. `follows_log`: over a log of the breaker's own, its
     rule is the one that was in force there. `hears`: the id of the breaker whose settings concern it, over a log of
-    several breakers; "": it hears of none there. `apart`: it has not got all samples of that log that others got."""
+    several breakers; "": it hears of none there. `apart`: it has not got all samples of that log that others got.
+    `all_routers`: each of the routers has to be there."""
 
     name: str
     rule: Rule
@@ -49,6 +50,7 @@ class Candidate:
     follows_log: bool = False
     hears: str = ""
     apart: bool = False
+    all_routers: bool = False
 
     def with_(self, **fields: Any) -> Candidate:
         """The breaker with some fields of its rule, or its name, changed. Raises Invalid for a field that is none."""
@@ -59,6 +61,8 @@ class Candidate:
         return Candidate(name, _checked(plain(fields), name, self.rule), self.router_ids)
 
 
+OK_KINDS = ("error_rate", "consecutive_failures")
+"""Kinds that look at `ok` alone."""
 RuleLike = Rule | Mapping[str, Any] | Candidate | str | Path
 RULE_TYPES = (Rule, Mapping, Candidate, str, Path)
 

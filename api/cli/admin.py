@@ -16,7 +16,7 @@ import typer
 from api.cli.errors import one_line_errors
 from api.cli.named import BEGINNING, begun_id, project_id_of
 from api.cli.output import note, put, put_records
-from api.cli.project_edit import edit_project
+from api.cli.project_edit import create_project, edit_project
 from api.cli.store_access import BY, AsJson, DataDir, on_store
 from breaker_actors.clock import rfc3339
 from breaker_actors.errors import Invalid
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 keys = typer.Typer(name="keys", no_args_is_help=True, help="Make, list and revoke API keys.")
 orgs = typer.Typer(name="orgs", no_args_is_help=True, help="Make and list organisations.")
-projects = typer.Typer(name="projects", no_args_is_help=True, help="List and change projects.")
+projects = typer.Typer(name="projects", no_args_is_help=True, help="Make, list and change projects.")
 
+projects.command("create")(create_project)
 projects.command("edit")(edit_project)
 
 KEY_TITLES = ("id", "kind", "key_prefix", "project_id", "name", "last_used_at")

@@ -148,7 +148,8 @@ def _from_files(
     tried = candidates(list(rule))
     source = source_of(samples, columns, words=COMMAND, **options)
     if routers:
-        tried = [replace(one, router_ids=tuple(name.lower() for name in routers)) for one in tried]
+        names = tuple(name.lower() for name in routers)
+        tried = [replace(one, router_ids=names, all_routers=True) for one in tried]
     return source, tried, SAMPLES_MAX
 
 

@@ -13,7 +13,7 @@ from api.cli.json_file import read_object
 from api.cli.output import note, put, put_json, put_rows, put_table
 from api.cli.store_access import BY, AsJson, on_store, settings_of
 from breaker_actors.errors import Invalid
-from breaker_actors.store.rows import ChannelKind
+from breaker_actors.store.rows import PENDING_COUNTED, ChannelKind
 
 if TYPE_CHECKING:
     from breaker_actors.store.base import Store
@@ -214,7 +214,16 @@ async def _disabled(store: Store, now_ms: int) -> tuple[list[str], list[str]]:
 
 def _line(row: dict[str, Any]) -> tuple[Any, ...]:
     state = "enabled" if row["enabled"] else "disabled"
+    if (silence := row.get("silence")) and row["enabled"]:
+        state = f"receiver fails{_waiting(silence)}"
     return row["name"], row["channel"], state, " ".join(row["events"]), row["id"]
+
+
+def _waiting(silence: dict[str, Any]) -> str:
+    """What waits for a receiver that fails."""
+    pending = silence["pending"]
+    many = "" if pending < PENDING_COUNTED else " or more"
+    return f": {pending}{many} waiting since {silence['oldest_at']}" if pending else ""
 
 
 def _fields(name: str | None, config: str | None, event: list[Event] | None, enabled: bool | None) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _field(name: str) -> dict[str, Any]:
             return {name: meaning}
         near = get_close_matches(name, [*KIND_MEANINGS, *fields], n=1)
         guess = f"did you mean {near[0]}?" if near else f"kinds: {', '.join(KIND_MEANINGS)}"
-        raise Invalid(f"there is no kind or field {name}: {guess}")
+        raise Invalid(f"there is no kind or field {name}: {guess}; of a breaker: breakers get {name}")
     return {name: _text(fields[name])}
 
 

@@ -23,7 +23,7 @@ from breaker_actors.text.counting import counted
 if TYPE_CHECKING:
     from breaker_actors.settings import Settings
     from breaker_actors.store.base import Store
-    from pipelines.backfill.manifest import Counts, Manifest, Request, Summary
+    from pipelines.backfill.manifest import Counts, Example, Manifest, Request, Summary
     from pipelines.backfill.steps import Steps
     from pipelines.export import Span
     from pipelines.sources.object_store import Place
@@ -107,10 +107,10 @@ def backfill(
         known = begun(place, asked, run_id)
     with one_line_errors(), bars(quiet=json) as tell:
         with _stoppable():
-            plan = known or _planned(settings, data_dir, asked, run_id, chunk_rows)
+            plan, hints = known or _planned(settings, data_dir, asked, run_id, chunk_rows), list[str]()
             if dry_run or known is None:
-                plan, counts = _surveyed(plan, tell, is_sure=time_unit is not None)
-                for line in _hints(plan, counts):
+                plan, counts, hints = _surveyed(plan, tell, is_sure=time_unit is not None)
+                for line in hints:
                     note(f"breakers: {line}")
         if dry_run:
             shown = _of_counts(plan, counts)
@@ -118,7 +118,7 @@ def backfill(
             before = ended(place, plan) if known else None
             summary = before or _carried_out(settings, place, plan, parallel, address, tell, known is not None)
             shown = asdict(summary) | {"done_before": before is not None, "rejects": _write_rejects(place, plan, out)}
-    _show(shown, json, dry_run)
+    _show(shown | {"warnings": hints}, json, dry_run)
     if words := _too_few(shown, max_rejected):
         note(f"breakers: {words}")
         raise typer.Exit(FAILED)
@@ -166,19 +166,23 @@ def _planned(settings: Settings, data_dir: Path | None, asked: Request, run_id: 
     return on_store(data_dir, work)
 
 
-def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Counts]:
-    """Raises Invalid, before anything is written, for times that are probably in another unit; `is_sure`: of the unit
-    the caller is."""
+def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Counts, list[str]]:
+    """The plan with its rows, what would become of them, and hints. Raises Invalid, before anything is written, for
+    times that are probably in another unit; `is_sure`: of the unit the caller is."""
     import msgspec
 
     from pipelines.backfill.steps import survey
-    from pipelines.sources.files import COMMAND, early
+    from pipelines.sources.files import COMMAND, Unread, early
 
+    unread = Unread()
     total = sum(_rows_of(given.path) or 0 for given in plan.request.inputs)
-    asked, counts = survey(plan.request, plan.norms(), lambda rows: tell("judging rows", rows, max(rows, total)))
+    norms = plan.norms()
+    asked, counts = survey(plan.request, norms, lambda rows: tell("judging rows", rows, max(rows, total)), unread)
     if not is_sure and counts.first_ms is not None and (remark := early(counts.first_ms, COMMAND)):
         raise Invalid(f"{remark}; --time-unit ms says that they are right. Nothing was written")
-    return msgspec.structs.replace(plan, request=asked), counts
+    one_series = "router_id" not in unread.read or set(counts.routers) == {plan.request.router_id}
+    hints = [*_hints(plan, counts), *filter(None, [unread.remark(COMMAND, one_series)])]
+    return msgspec.structs.replace(plan, request=asked), counts, hints
 
 
 NAMED_MAX = 5
@@ -301,8 +305,35 @@ def _of_counts(plan: Manifest, counts: Counts) -> dict[str, Any]:
         "routers": len(counts.routers),
         "first_ms": counts.first_ms,
         "last_ms": counts.last_ms,
+        "examples": {reason: _example(plan, reason, one) for reason, one in sorted(counts.examples.items())},
         "dry_run": True,
     }
+
+
+VALUE_CHARS = 60
+"""What is shown of a rejected value."""
+
+
+def _example(plan: Manifest, reason: str, one: Example) -> dict[str, Any]:
+    """A row that would be rejected, and what is allowed in its place."""
+    from pipelines.backfill.validation import allowed
+
+    value = one.value
+    if value is not None and len(value) > VALUE_CHARS:
+        value = f"{value[:VALUE_CHARS]}..."
+    return {
+        "file": one.file,
+        "row": one.row,
+        "column": plan.request.layout().theirs(one.column),
+        "value": value,
+        "allowed": allowed(reason, plan.norms(), plan.request.time_unit),
+    }
+
+
+def _shown_example(one: dict[str, Any]) -> str:
+    """The same as words, with nothing of the value that is not to be printed."""
+    value = "blank" if one["value"] is None else repr(one["value"])
+    return f"{one['file']}, row {one['row']}: {one['column']} {value}; {one['allowed']}"
 
 
 def _write_rejects(place: Place, plan: Manifest, out: Path) -> str | None:
@@ -331,6 +362,8 @@ def _show(shown: dict[str, Any], json: bool, dry_run: bool) -> None:
         put(f"{shown[name]:>14,} {word}")
     for reason, count in sorted(shown["reasons"].items()):
         put(f"{count:>14,}   {reason}")
+        if one := shown.get("examples", {}).get(reason):
+            put(f"{'':>14}     {_shown_example(one)}")
     if shown["first_ms"] is not None:
         first, last = (rfc3339(shown[name]) for name in ("first_ms", "last_ms"))
         put(f"samples from {first} to {last}")

@@ -25,7 +25,9 @@ EVERY_S = 0.25
 """How often files are looked at for more."""
 UNTOLD = ("channel_silent", "channel_answers", "notification_dead", "notifications_unsent")
 """Events of alerts that reach nobody."""
-TOLD = ("transition", "transitions_unlogged", "change", "changes_unlogged", *UNTOLD)
+UNSTORED = ("log_unwritable", "log_writable")
+"""Events of a log of samples that takes no writes, as of a full disk, and of one that does again."""
+TOLD = ("transition", "transitions_unlogged", "change", "changes_unlogged", *UNTOLD, *UNSTORED)
 """Events that people run such a service for; each process has more of its own."""
 WHY_MAX = 300
 QUIET_S, CHANNELS_KNOWN = 60.0, 1_000
@@ -61,7 +63,8 @@ def logs(
     role: Annotated[list[Role] | None, typer.Option(help="Only processes of this role; may be repeated.")] = None,
     level: Annotated[Level, typer.Option(help="Only this level and above.")] = Level.info,
     told: Annotated[
-        bool, typer.Option("--told", help="Only transitions, changes of configuration, and alerts that were not sent.")
+        bool,
+        typer.Option("--told", help="Only transitions, changes, alerts that are not sent, and samples not stored."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
     folder: Annotated[
@@ -109,8 +112,7 @@ def _follow(
 
 
 def tell_on_stdout(folder: Path, stop: threading.Event) -> None:
-    """Prints transitions, changes of configuration and alerts that were not sent as they are written, until `stop`: as
-    text on a terminal, else as JSON."""
+    """Prints what is TOLD as it is written, until `stop`: as text on a terminal, else as JSON."""
     from api.launch.log_lines import LogLines
 
     show = _put_text if sys.stdout.isatty() else put_json
@@ -120,13 +122,18 @@ def tell_on_stdout(folder: Path, stop: threading.Event) -> None:
 
 class Sparing:
     """Lets one line about dead alerts of each channel through in QUIET_S: an outage has many, and `deliveries list` has
-    them all."""
+    them all. Of a log that takes no writes, which each of its processes says again and again, it lets the first line
+    through, and the first one that it does."""
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
+        self._unstored = False
+        self._unstored_s = -QUIET_S
 
     def lets(self, line: Line, now_s: float) -> bool:
         """Whether the line is to be shown at this time."""
+        if line["event"] in UNSTORED:
+            return self._lets_unstored(line["event"] == "log_unwritable", now_s)
         if line["event"] not in ("notification_dead", "notifications_unsent"):
             return True
         channel_id = str(line.get("channel_id"))
@@ -137,10 +144,20 @@ class Sparing:
         self._said[channel_id] = now_s
         return True
 
+    def _lets_unstored(self, fails: bool, now_s: float) -> bool:
+        if fails == self._unstored or (fails and now_s - self._unstored_s < QUIET_S):
+            return False
+        self._unstored = fails
+        if fails:
+            self._unstored_s = now_s
+        return True
+
 
 def text_of(line: Line) -> str:
     """A line for eyes: what is TOLD as sentences, others as `time level event name=value ...`."""
-    told = {"transition": _transition, "change": _change, **dict.fromkeys(UNTOLD, _untold)}.get(line["event"])
+    sentences = {"transition": _transition, "change": _change}
+    sentences |= dict.fromkeys(UNTOLD, _untold) | dict.fromkeys(UNSTORED, _unstored)
+    told = sentences.get(line["event"])
     if told is not None:
         return f"{line['ts']} {told(line)}"
     rest = {name: value for name, value in line.items() if name not in ("ts", "level", "event")}
@@ -177,6 +194,12 @@ def _untold(line: Line) -> str:
             return f"channel {id_}: {alerts} ended unsent, {line.get('state')} (`{look}`)"
     what = f"the {line.get('kind')} of {line.get('name')}"
     return f"channel {id_}: {what} was not sent: {_why(line)} (`{look} --state dead`)"
+
+
+def _unstored(line: Line) -> str:
+    if line["event"] == "log_writable":
+        return "samples are stored again"
+    return f"samples can't be stored: {_why(line)} (`breakers doctor`)"
 
 
 def _why(line: Line) -> str:

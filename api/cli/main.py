@@ -7,9 +7,10 @@ import os
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from api.cli import admin as cli_admin
 from api.cli import aside as cli_aside
@@ -42,8 +43,23 @@ from breaker_actors.errors import BreakersError
 if TYPE_CHECKING:
     from api.launch.supervisor import Service, Stopped
 
+NO_HEADERS = "--no-headers"
+
+
+class Breakers(TyperGroup):
+    """All commands. Takes NO_HEADERS behind a command, too, whichever it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts it where it belongs; behind `--` it is a name."""
+        end = args.index("--") if "--" in args else len(args)
+        others = [word for word in args[:end] if word != NO_HEADERS]
+        given = [NO_HEADERS] * (len(others) < end)
+        return super().parse_args(ctx, [*given, *others, *args[end:]])
+
+
 app = typer.Typer(
     name="breakers",
+    cls=Breakers,
     invoke_without_command=True,
     rich_markup_mode=None,  # plain help: paragraphs are wrapped anew, flags take no value
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -119,7 +135,10 @@ def breakers(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
     ] = False,
     no_headers: Annotated[
-        bool, typer.Option("--no-headers", help="Leave out the first line of lists, their titles: for scripts.")
+        bool,
+        typer.Option(
+            NO_HEADERS, help="Leave out the first line of lists, their titles: for scripts. Also behind a command."
+        ),
     ] = False,
 ) -> None:
     """Circuit breakers over metric samples, with alerts on their changes of state."""

@@ -7,9 +7,10 @@ from typing import Any
 from urllib.parse import quote
 
 from api.cli.admin_client import ServiceClient
-from api.cli.named import is_id, named_project, one_of
+from api.cli.named import NAMED_MAX, is_id, named_project, one_of
 from api.cli.output import note
 from breaker_actors.errors import BreakersError, ConfirmationNeeded, Invalid
+from breaker_actors.text.counting import counted
 
 AT_FAULT = (400, 404, 409, 412, 413, 422)
 
@@ -46,6 +47,15 @@ class ProjectClient(ServiceClient):
             return self._wanted.lower()
         rows = self._items("projects", self._ask("GET", "/v1/projects"))
         return str(self._one("project", self._wanted, rows)["id"])
+
+    def create_project(self, name: str, workspace: str | None) -> dict[str, Any]:
+        """Makes a project in a workspace, by its name or id, or in the only one; what became of it. Raises Invalid."""
+        rows = self._items("workspaces", self._ask("GET", "/v1/workspaces"))
+        if workspace is None and len(rows) != 1:
+            names = ", ".join(str(row.get("name")) for row in rows[:NAMED_MAX])
+            raise Invalid(f"name the workspace with --workspace: there are {counted(len(rows), 'workspace')}: {names}")
+        row = rows[0] if workspace is None else self._one("workspace", workspace, rows)
+        return heeded(self._ask("POST", "/v1/projects", {"workspace_id": row.get("id"), "name": name}))
 
     def change_project(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Changes fields of the project; what became of it."""
@@ -126,7 +136,7 @@ class ProjectClient(ServiceClient):
             names = [(id_, str(row["name"])) for id_, row in by_id.items()]
         except KeyError:
             raise self.odd() from None
-        return by_id[one_of(noun, wanted, names, str if noun == "project" else self.place)]
+        return by_id[one_of(noun, wanted, names, str if noun in ("project", "workspace") else self.place)]
 
     def place(self) -> str:
         """The project that is asked about, by its name where that can be found out."""

@@ -1,4 +1,4 @@
-"""`breakers projects edit`: what a project asks of those who send to it, for a running service."""
+"""`breakers projects create | edit`: projects, and what they ask of those who send to them, for a running service."""
 
 from __future__ import annotations
 
@@ -28,6 +28,25 @@ Signed = Annotated[
     ),
 ]
 Rename = Annotated[str | None, typer.Option(help="New name of the project.")]
+
+
+New = Annotated[str, typer.Argument(help="Name of the new project.", metavar="NAME")]
+Workspace = Annotated[str | None, typer.Option(help="Name or id of its workspace; not needed while there is one only.")]
+
+
+def create_project(
+    name: New,
+    workspace: Workspace = None,
+    url: Url = None,
+    insecure_http: Insecure = False,
+    json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a project; show its id. --json shows its ingest secret as well, which can't be shown again."""
+    with one_line_errors(), open_client(url, name, data_dir, insecure_http) as client:
+        row = client.create_project(name, workspace)
+    put_json(row) if json else put(str(row["project_id"]))
+    note(f"breakers: a key for it: breakers keys create --kind project --project {row['project_id']}")
 
 
 def edit_project(

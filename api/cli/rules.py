@@ -36,6 +36,9 @@ SIGNS = {"create": "+", "update": "~", "delete": "-", "adopt": "!", "conflict": 
 WORDS = {"create": "to make", "update": "to change", "delete": "to delete"}
 WORDS |= {"adopt": "to adopt", "conflict": "in conflict"}
 
+RULES = Path("rules")
+"""Where files are looked for unless others are given."""
+
 rules = typer.Typer(name="rules", no_args_is_help=True, help="Rules as code: files, and what they look like.")
 Files = Annotated[
     list[Path] | None, typer.Argument(help="Directories and files of rules; default: rules.", metavar="[PATH]...")
@@ -59,7 +62,10 @@ Strict = Annotated[bool, typer.Option("--strict", help="Leave with 1 for rules t
 Report = Annotated[Path | None, typer.Option(help="With --backtest: write a page that shows it here.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 Destructive = Annotated[bool, typer.Option("--allow-destructive", help="Also where most breakers would go.")]
-Owner = Annotated[str, typer.Option(help="Whose files.")]
+Owner = Annotated[
+    str | None,
+    typer.Option(help="Whose files, where none are given; default: the owner of those in rules, else default."),
+]
 OfOwner = Annotated[str | None, typer.Option(help="Only what this owner declares; default: everything.")]
 From = Annotated[str | None, typer.Option("--from", help="Take over what this owner declares, too.", metavar="OWNER")]
 
@@ -107,7 +113,7 @@ def _document(paths: list[Path] | None, read: list[RuleSet]) -> dict[str, Any]:
     from pipelines.rules.files import read as read_files
     from pipelines.rules.secrets import resolved
 
-    read.append(read_files(paths or [Path("rules")]))
+    read.append(read_files(paths or [RULES]))
     return resolved(read[0], os.environ)
 
 
@@ -116,7 +122,7 @@ def _document_as_far(paths: list[Path] | None, read: list[RuleSet]) -> dict[str,
     from pipelines.rules.files import read as read_files
     from pipelines.rules.secrets import resolved_as_far
 
-    read.append(read_files(paths or [Path("rules")]))
+    read.append(read_files(paths or [RULES]))
     document, missing = resolved_as_far(read[0], os.environ)
     for one in missing:
         note(f"breakers: {one}: not looked at; an apply needs it")
@@ -216,7 +222,8 @@ def adopt(
 
 
 def drift(
-    owner: Owner = "default",
+    paths: Files = None,
+    owner: Owner = None,
     url: Url = None,
     project: Project = None,
     insecure_http: Insecure = False,
@@ -225,12 +232,25 @@ def drift(
 ) -> None:
     """Say what was changed by hand since files were applied; leaves with 2 where anything was, 1 for an error."""
     with _told([]), open_client(url, project, data_dir, insecure_http) as client:
-        found = client.drift_rules(owner)
+        whose = _owner(paths, owner)
+        found = client.drift_rules(whose)
         if not found["changes"]:
-            _refuse_nobody(owner, client.export_rules(owner))
+            _refuse_nobody(whose, client.export_rules(whose))
     _show(found, json)
     if found["changes"]:
         raise typer.Exit(CHANGES)
+
+
+def _owner(paths: list[Path] | None, owner: str | None) -> str:
+    """Whose things are looked at: the one named, or the owner of the files. Raises Invalid."""
+    from pipelines.rules.files import read as read_files
+    from pipelines.rules.model import DEFAULT_OWNER
+
+    if owner is not None and paths:
+        raise Invalid("give files or --owner: files say whose they are")
+    if owner is not None:
+        return owner
+    return read_files(paths or [RULES]).owner if paths or RULES.exists() else DEFAULT_OWNER
 
 
 @rules.command("export")
@@ -263,7 +283,7 @@ def check(paths: Files = None, strict: Strict = False) -> None:
 
     read: list[RuleSet] = []
     with _told(read):
-        read.append(found := read_files(paths or [Path("rules")]))
+        read.append(found := read_files(paths or [RULES]))
         _refuse_wrong(found)
     remarks = _tell_remarks(found)
     put(f"{', '.join(_counted(len(found.section(name)), name) for name in SECTIONS)}, owner {found.owner}")

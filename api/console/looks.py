@@ -20,6 +20,7 @@ from api.context.replica import replica
 from api.wire.http import text_bytes
 from breaker_actors.clock import rfc3339
 from breaker_actors.core.model import Rule, View
+from breaker_actors.core.rule_remarks import stuck
 from breaker_actors.notify.channels.wording import REASONS, amount, figure, rule_words
 from breaker_actors.store.rows import PENDING_COUNTED
 
@@ -148,6 +149,7 @@ def environment() -> Environment:
     )  # fmt: skip
     made.filters |= {
         "span": span,
+        "stuck": stuck,
         "figure": shown_figure,
         "when": when,
         "ago": ago,

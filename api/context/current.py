@@ -173,7 +173,7 @@ async def authenticate(right: auth.Right) -> KeyRow:
 def _let_in(key: KeyRow | None, right: auth.Right) -> KeyRow:
     if key is not None:
         count_as(shares.keyed(key))
-    allowed = auth.permit(key, right)
+    allowed = auth.permit(key, right, request.headers.get("Authorization"))
     proven()
     g.key_id, g.org_id, g.actor = allowed.id, allowed.org_id, allowed.name or allowed.key_prefix
     g.rights = auth.RIGHTS[allowed.kind]

@@ -21,7 +21,7 @@ from api.openapi.table import OPERATIONS
 from api.openapi.words import OPERATIONS as OPERATION_WORDS
 from api.openapi.words import PATH_PARAMETERS, TAGS, words_of
 from api.wire.responses import Error
-from api.wire.responses_accounts import ChannelList
+from api.wire.responses_deliveries import ChannelList
 from api.wire.unknown import FieldWarning
 
 Json = dict[str, Any]

@@ -327,7 +327,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "edit_metadata",
         body=METADATA,
     ),
-    Op("GET", N, "list_channels", "All notification channels", ok(accounts.ChannelList)),
+    Op("GET", N, "list_channels", "All notification channels", ok(deliveries.ChannelList)),
     creating(N, "create_channel", "Make a channel", ra.ChannelCreate, accounts.ChannelSingle, "channel_id"),
     Op("GET", N1, "get_channel", "One channel", ok(accounts.Channel)),
     editing(N1, "update_channel", "Change a channel", ra.ChannelPatch, accounts.ChannelSingle),

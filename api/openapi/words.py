@@ -428,6 +428,8 @@ PROPERTIES = {
     "ended_at": "When it became sent, dead, cancelled or suppressed; null: it is pending or held.",
     "silence": "Why nothing is tried on the channel now; null: deliveries are tried.",
     "Silence.state": "open: nothing is tried until retry_at. half_open: one delivery probes the receiver.",
+    "ChannelSilence.pending": "Notifications that wait; 1000: or more.",
+    "oldest_at": "When the oldest of them happened; null: none waits.",
     "retry_at": "When the receiver is probed; null: now.",
     # mutes
     "matchers": "What the mute matches: all of them have to.",
@@ -664,6 +666,8 @@ PROPERTIES = {
 LIKE = {
     "NewProject": "Project",
     "BreakerSingle": "Breaker",
+    "ListedChannel": "Channel",
+    "ChannelSilence": "Silence",
     "RouterDetail": "Router",
     "RouterSingle": "Router",
     "RouterCreate": "RouterPatch",

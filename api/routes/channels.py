@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.middleware.rate_limits import spend_test
 from api.wire import responses_accounts as bodies
+from api.wire import responses_deliveries as lists
 from api.wire.http import json_response, no_content
 from api.wire.remarks import NO_MAIL_SERVER, channel_remarks, cut_off_remarks, mail_remarks
 from api.wire.requests_accounts import ChannelCreate, ChannelPatch, channel_draft, channel_edit
@@ -39,7 +41,9 @@ async def list_channels(project_id: str) -> Response:
         remark(cut_off_remarks((row.name, row.enabled, row.channel, row.config) for row in rows))
     if replica().settings.smtp_host is None:
         remark(mail_remarks((row.name, row.enabled, row.channel) for row in rows))
-    return await tell(rows, bodies.channel, bodies.ChannelList)
+    failing = {row.channel_id: row for row in await replica().outbox.failing_channels(project.id)}
+    item = partial(lists.listed_channel, failing=failing, now_ms=replica().clock.now_ms())
+    return await tell(rows, item, lists.ChannelList)
 
 
 @blueprint.post("")

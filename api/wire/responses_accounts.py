@@ -90,9 +90,6 @@ class ChannelTest(Answer, kw_only=True):
     message: str
 
 
-ChannelList = list_of("ChannelList", "channels", Channel)
-
-
 def channel(row: ChannelRow) -> Channel:
     return shown(
         Channel,

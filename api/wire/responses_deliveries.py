@@ -1,15 +1,19 @@
-"""Answer bodies of deliveries: what was told on a channel, what waits and why, made of stored rows; pure."""
+"""Answer bodies of deliveries, and of lists of channels: what was told on one, what waits and why, made of stored rows;
+pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from api.wire.responses import Answer, list_of, shown
+from api.wire.responses_accounts import Channel, channel
 from api.wire.types import Count, Instant, Int32, Uuid
 from breaker_actors.clock import rfc3339
 from breaker_actors.core.model import StateWord
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import NOBODY
-from breaker_actors.store.rows import AlertKind, CircuitRow, DeliveryRow, DeliveryState
+from breaker_actors.store.rows import AlertKind, ChannelRow, CircuitRow, DeliveryRow, DeliveryState, Failing
 
 
 class Delivery(Answer, kw_only=True):
@@ -45,6 +49,20 @@ class Silence(Answer, kw_only=True):
     last_error: str | None
 
 
+class ChannelSilence(Silence, kw_only=True):
+    """The same with how many notifications wait, PENDING_COUNTED for more, and when the oldest of them happened."""
+
+    pending: Count
+    oldest_at: Instant | None
+
+
+class ListedChannel(Channel, kw_only=True):
+    """A channel of a list. `silence`: its receiver fails, and nothing is tried now."""
+
+    silence: ChannelSilence | None
+
+
+ChannelList = list_of("ChannelList", "channels", ListedChannel)
 DeliveryList = list_of("DeliveryList", "deliveries", Delivery, returned=Count, silence=Silence | None)
 
 
@@ -75,3 +93,13 @@ def silence(stored: CircuitRow | None, now_ms: int) -> Silence | None:
     if circuit.state == "closed" and not resting:
         return None
     return shown(Silence, stored, state=circuit.state, retry_at=rfc3339(circuit.wake_ms()) if resting else None)
+
+
+def listed_channel(row: ChannelRow, failing: Mapping[str, Failing], now_ms: int) -> ListedChannel:
+    """`failing`: channels of which a failure is known, by id."""
+    known = failing.get(row.id)
+    why = None if known is None else silence(known.circuit, now_ms)
+    quiet = None
+    if known is not None and why is not None:
+        quiet = shown(ChannelSilence, why, pending=known.pending, oldest_at=_instant(known.oldest_ms))
+    return shown(ListedChannel, channel(row), silence=quiet)

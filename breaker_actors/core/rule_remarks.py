@@ -43,15 +43,22 @@ _RANGES = {
 """The highest value of kinds that have none below 0, and how that is said."""
 
 
-def _range_remarks(rule: Rule) -> list[RuleRemark]:
-    """A threshold beyond what a kind's values can be says always, or never."""
+def stuck(rule: Rule) -> str:
+    """What a breaker does by its threshold, whatever its samples are: never opens, or always; "" of others."""
     if rule.kind not in _RANGES:
-        return []
-    top, words = _RANGES[rule.kind]
+        return ""
+    top = _RANGES[rule.kind][0]
     lowest, highest = (COMPARE[rule.op](value, rule.threshold) for value in (0.0, top))
     if lowest != highest:
+        return ""
+    return "always opens" if lowest else "never opens"
+
+
+def _range_remarks(rule: Rule) -> list[RuleRemark]:
+    """A threshold beyond what a kind's values can be says always, or never."""
+    if not (word := stuck(rule)):
         return []
-    word = "always opens" if lowest else "never opens"
+    words = _RANGES[rule.kind][1]
     return [RuleRemark(NEVER_MOVES, "threshold", f"{words}: with {rule.op} {rule.threshold:g} this breaker {word}.")]
 
 

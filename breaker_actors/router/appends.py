@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TypeVar
 
+import structlog
 from msgspec.structs import replace
 
 from breaker_actors.clock import Clock
@@ -25,6 +26,10 @@ from breaker_actors.wal.base import SampleLog
 
 T = TypeVar("T")
 
+log = structlog.get_logger(__name__)
+
+SAY_EACH_MS = 10_000
+"""How often a process says that its writes fail, while they do."""
 KINDS = {SAMPLES: "samples", BREAKER: "breaker", VIEW: "view", GAP: "gap"}
 
 
@@ -43,16 +48,32 @@ class Appends:
         self._bytes = self._samples = 0
         self.is_doubtful = False
         self.fault = ""
+        self._said_ms = -SAY_EACH_MS
+        self._is_said = False
 
     async def noting(self, write: Awaitable[T]) -> T:
         """Another write to the log, whose outcome is remembered until the next one."""
         try:
             done = await write
         except BreakersError as error:
-            self.fault = str(error)
+            self._failed(error)
             raise
-        self.fault = ""
+        self._succeeded()
         return done
+
+    def _failed(self, error: BreakersError) -> None:
+        """Remembers why, and says so now and then: whoever runs the service should see it without looking."""
+        self.fault = str(error)
+        now = self._clock.now_ms()
+        if not 0 <= now - self._said_ms < SAY_EACH_MS:
+            log.warning("log_unwritable", error=self.fault)
+            self._said_ms, self._is_said = now, True
+
+    def _succeeded(self) -> None:
+        self.fault = ""
+        if self._is_said:
+            log.info("log_writable")
+            self._is_said = False
 
     async def write(self, staged: list[Staged]) -> dict[int, AppendResult]:
         """Appends and, where the log took it, hands on; answers the items of the group by their places. When the log
@@ -71,9 +92,10 @@ class Appends:
                     outcomes |= {index: replace(result, beyond=n) for index, n in record.beyond.items()}
         except BreakersError as error:
             self._meters.count("breakers_log_failures_total")
-            self.is_doubtful, self.fault = True, str(error)
+            self.is_doubtful = True
+            self._failed(error)
             return outcomes
-        self.fault = ""
+        self._succeeded()
         now = self._clock.now_ms()
         self._owned.outages.wrote(now)
         if early := self._owned.keys.forget(self._owned.by_id, now):

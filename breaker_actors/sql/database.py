@@ -39,6 +39,8 @@ SERIAL_LOCK = 0x62726B72_0001
 """The advisory lock of PostgreSQL that makes configuration writes serial across the cluster."""
 _OUR_BUGS = (exc.IntegrityError, exc.ProgrammingError, exc.DataError)
 _NOT_ALLOWED = "42501"
+DISK_FULL = "53100"
+"""PostgreSQL's word for a disk without room."""
 
 
 class _Modes(NamedTuple):
@@ -151,7 +153,9 @@ def translate(error: Exception) -> Unavailable:
     """What a driver error means; its cause is the driver's own short text, never the statement or its parameters."""
     cause = getattr(error, "orig", None) or error
     kind = TookTooLong if _state(error) in TOO_LONG else Unavailable
-    return kind("the database does not answer", {}, str(_text(cause)))
+    full = _state(error) == DISK_FULL or getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    words = "the database takes no writes, its disk is full" if full else "the database does not answer"
+    return kind(words, {}, str(_text(cause)))
 
 
 def _text(cause: Exception) -> object:

@@ -2,5 +2,5 @@
 names samples and breakers, and the manifest of an earlier run. Out: checked samples in the history store, events for
 the service's store, and rejected rows with the reason.
 
-Public: `evaluate.BreakerEvent`, `manifest`, `removal`, `steps`.
+Public: `evaluate.BreakerEvent`, `manifest`, `removal`, `steps`, `validation.allowed`.
 """

@@ -108,6 +108,15 @@ class Chunk(NamedTuple):
 STRANGE_MAX = 20
 
 
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """A row that was rejected for a reason. `value`: what is in its column, None where that is blank."""
+
+    file: str
+    row: int
+    column: str
+    value: str | None
+
+
 class Counts(msgspec.Struct):
     """What became of rows: `history` and `live` samples and their span of time, rejected ones by reason, history by
     router, both by metric."""
@@ -122,6 +131,16 @@ class Counts(msgspec.Struct):
     metrics: dict[str, int] = {}
     strange: dict[str, int] = {}
     """Rows by the routers they name that there are none of: the first STRANGE_MAX."""
+    examples: dict[str, Example] = {}
+    """The first row of each reason, where it was asked for."""
+
+    def note_examples(self, rejects: pl.DataFrame) -> None:
+        """Keeps the first row of each reason that has none yet; rejects in the shape of REJECTS."""
+        firsts = rejects.unique("reason", keep="first", maintain_order=True)
+        for row in firsts.iter_rows(named=True):
+            column = row["column"]
+            told = Example(file=row["file"], row=row["row"], column=column, value=row[column])
+            self.examples.setdefault(row["reason"], told)
 
     @property
     def rejected(self) -> int:

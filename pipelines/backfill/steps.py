@@ -32,7 +32,7 @@ from pipelines.backfill.validation import Judged, Norms, judged
 from pipelines.sources import history_store as history
 from pipelines.sources.atomic_files import csv_of
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import Layout, Part, Shape, bad_row, format_of, scan
+from pipelines.sources.files import Layout, Part, Shape, Unread, bad_row, format_of, scan
 from pipelines.sources.object_store import Place, open_place
 
 EVENTS_AT_ONCE = 500
@@ -43,19 +43,26 @@ _events_decoder = msgspec.msgpack.Decoder(list[BreakerEvent])
 # -- 1: what is asked for ---------------------------------------------------------------------------------------------
 
 
-def survey(request: Request, norms: Norms, tell: Tell | None = None) -> tuple[Request, Counts]:
-    """Reads all rows: how many each input has, and what would become of them. Raises Invalid, with file, row and
-    column, for an input that can't be used."""
+def survey(
+    request: Request, norms: Norms, tell: Tell | None = None, unread: Unread | None = None
+) -> tuple[Request, Counts]:
+    """Reads all rows: how many each input has, and what would become of them; `unread` is told of columns that say
+    nothing. Raises Invalid, with file, row and column, for an input that can't be used."""
     first: Shape | None = None
     total, inputs = Counts(), []
     layout = request.layout()
     for given in request.inputs:
         part, rows = part_of(given.path), 0
-        shape = _shape_of(part, layout, norms)
+        schema = part.schema()
+        shape = _shape_of(part, layout, norms, schema)
+        if unread is not None:
+            unread.note(schema, layout, shape.names)
         first = first or shape
         first.check(shape, layout)
         for batch in part.batches(_wanted(layout, shape)):
-            total.add(Counts.of(judged(batch, part.label, rows, layout, shape, norms)))
+            found = judged(batch, part.label, rows, layout, shape, norms)
+            total.add(Counts.of(found))
+            total.note_examples(found.rejects)
             rows += len(batch)
             if tell is not None:
                 tell(total.rows)
@@ -76,8 +83,7 @@ def part_of(path: str, start: int = 0, count: int | None = None) -> Part:
     return Part(path, open_it, format_of(file) != "parquet", partial(bad_row, file))
 
 
-def _shape_of(part: Part, layout: Layout, norms: Norms) -> Shape:
-    schema = part.schema()
+def _shape_of(part: Part, layout: Layout, norms: Norms, schema: pl.Schema) -> Shape:
     options = {"router_id": "--router", "metric": "--metric"}
     lacking = [
         f"there is no column {layout.theirs(name)!r}; rename one with --column {name}=THEIRS, or say {option} for all "
@@ -122,7 +128,8 @@ def _read(manifest: Manifest, chunk: Chunk) -> Judged:
     given, layout, norms = manifest.request.inputs[chunk.file], manifest.request.layout(), manifest.norms()
     count = min(manifest.chunk_rows, given.rows - chunk.start)
     part = part_of(given.path, chunk.start, count)
-    shape = _shape_of(part_of(given.path), layout, norms)
+    whole = part_of(given.path)
+    shape = _shape_of(whole, layout, norms, whole.schema())
     batches = list(part.batches(_wanted(layout, shape)))
     if sum(map(len, batches)) != count:
         raise Invalid(f"{given.path} has changed since the run began: row {chunk.start + count} is missing")

@@ -14,7 +14,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from pipelines.sources.files import Layout, Rows, Shape
+from breaker_actors.clock import rfc3339
+from breaker_actors.core.model import COUNT_MAX
+from pipelines.sources.files import Layout, Rows, Shape, time_forms
 from pipelines.sources.history_store import SCHEMA
 
 METRIC_LENGTH_MAX = 128
@@ -34,6 +36,18 @@ class Norms(msgspec.Struct, frozen=True, kw_only=True):
     router_id: str | None = None
     metric: str | None = None
     router_names: dict[str, str] = {}
+
+
+def allowed(reason: str, norms: Norms, time_unit: str) -> str:
+    """What the column of a rejected row may have, as words."""
+    return {
+        "invalid_router_id": "a router of the project, by its id or by a name that it has alone",
+        "invalid_metric": f"1 to {METRIC_LENGTH_MAX} characters",
+        "invalid_value": "a finite number",
+        "invalid_ok": "true or false, 1 or 0, or blank (true)",
+        "invalid_count": f"a whole number from 1 to {COUNT_MAX:,}, or blank (1)",
+        **dict.fromkeys(("ts_ms_in_future", "received_ms_in_future"), f"no later than {rfc3339(norms.newest_ms)}"),
+    }.get(reason, time_forms(time_unit))
 
 
 class Judged(NamedTuple):

@@ -67,6 +67,7 @@ def replayed(
     """One pass over the source: every run ends with its tally filled in."""
     streams: list[Stream] = []
     read, seen = 0, Seen()
+    asked = Asked(name for run in runs if run.candidate.all_routers for name in run.candidate.router_ids)
     for batch in source.items() if isinstance(source, Log) else source.batches():
         if not isinstance(batch, pl.DataFrame):
             for stream in streams:
@@ -76,6 +77,7 @@ def replayed(
         for stream in streams:
             stream.feed(batch)
         read += len(batch)
+        asked.note(batch)
         if not all(stream.taken for stream in streams):
             seen.note(batch)
         if progress is not None:
@@ -85,6 +87,7 @@ def replayed(
         raise NoSample(source.names, unread)
     for stream in streams:
         stream.finish(seen)
+    asked.check("")
 
 
 Selection = tuple[str | None, tuple[str, ...]]
@@ -236,6 +239,30 @@ class Seen:
         """Whether the rule has ids of routers where samples have something else."""
         there = self._names["router_id"]
         return bool(there) and any(map(is_id, router_ids)) and not any(map(is_id, there))
+
+
+class Asked:
+    """Routers each of which has to be in the samples, and those that there are."""
+
+    def __init__(self, router_ids: Iterable[str]) -> None:
+        self._absent = dict.fromkeys(router_ids)
+        self._there: dict[str, None] = {}
+
+    def note(self, batch: pl.DataFrame) -> None:
+        """Looks at no batch any more once all were seen."""
+        if not self._absent or "router_id" not in batch.columns:
+            return
+        for name in batch["router_id"].unique(maintain_order=True):
+            self._absent.pop(name.lower(), None)
+            if len(self._there) < Seen.MOST:
+                self._there[name] = None
+
+    def check(self, place: str) -> None:
+        """Raises Invalid, in the words of samples of which none is meant, where one is not there; of samples that name
+        no routers others say so."""
+        if self._absent and self._there:
+            wanted, there = (" or ".join(map(repr, self._absent)), ", ".join(map(repr, self._there)))
+            raise Invalid(f"{place}no sample has router_id {wanted}; there are router_id: {there}")
 
 
 NAMES_OR_IDS = "say the names in its router_ids, or leave router_id and router_ids out of it to take all samples"

@@ -2,5 +2,6 @@
 backtest and a second pass over its samples. Out: HTML with tables and charts, and sentences.
 
 Public: `notebook.html_of`, `page.page_of`, `page.pages_of`,
-`page.write_report`, `remarks.remarks_on_labels`, `remarks.remarks_over`.
+`page.write_report`, `remarks.remarks_on_labels`, `remarks.remarks_on_samples`,
+`remarks.remarks_over`.
 """

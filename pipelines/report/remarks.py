@@ -6,14 +6,11 @@ from collections.abc import Collection, Sequence
 
 from breaker_actors.clock import moment
 from breaker_actors.core.rule_remarks import remarks_on
-from pipelines.candidates import guess
+from pipelines.candidates import OK_KINDS, guess
 from pipelines.replay.run import ROUTERS_TOLD, Run
 from pipelines.replay.scoring import Labelled
 from pipelines.sources.external_sort import Sorted
-from pipelines.sources.files import COMMAND, EARLIEST_MS, Source, Unread, Words, early
-
-OK_KINDS = ("error_rate", "consecutive_failures")
-"""Kinds that look at `ok` alone."""
+from pipelines.sources.files import EARLIEST_MS, Source, Unread, Words, early
 
 
 def remarks_over(
@@ -21,13 +18,16 @@ def remarks_over(
 ) -> list[str]:
     """What the caller should know of the input. A source without words has times that can't be in another unit, and
     samples that are one breaker's; `grid`: fields that were swept."""
+    return [*_of_rules(given), *_of_sweep(given, grid), *remarks_on_samples(given, windows, source)]
+
+
+def remarks_on_samples(given: Sequence[Run], windows: list[Labelled] | None, source: Source | None) -> list[str]:
+    """The same without what is to be said of rules and sweeps."""
     if not given:
         return []
     words: Words | None = getattr(source, "words", None)
     found = [] if words is None else [early(_span(given)[0], words), *_unnamed(given, words), *_pooled(given, words)]
     return [
-        *_of_rules(given),
-        *_of_sweep(given, grid),
         *(remark for remark in found if remark),
         *_unread(source, given, words),
         *_outside(given, windows, words),
@@ -86,25 +86,14 @@ def _pooled(given: Sequence[Run], words: Words) -> list[str]:
 
 ROUTERS_SHOWN = 4
 """Routers that a remark names."""
-NAMES_OF_THINGS = ("service", "service_name", "router", "router_name", "upstream", "dependency", "endpoint", "host")
-"""Columns that probably say what a sample is of."""
-
-
-COLUMNS_SHOWN = 8
-"""Columns that a remark names."""
 
 
 def _unread(source: Source | None, given: Sequence[Run], words: Words | None) -> list[str]:
     """On columns that no sample takes anything from; one of them may tell several series apart."""
     unread: Unread | None = getattr(source, "unread", None)
-    names = [] if unread is None else list(unread.names)
-    more = f" and {len(names) - COLUMNS_SHOWN} more" if len(names) > COLUMNS_SHOWN else ""
-    thing = next((name for name in NAMES_OF_THINGS if name in names), None)
-    apart = ""
-    if words is not None and thing is not None and not any("router_id" in run.columns for run in given):
-        renamed = words.rename.format("router_id").replace("THEIRS", thing if words == COMMAND else f'"{thing}"')
-        apart = f"; all is one series: if {thing} says what a sample is of, {renamed} tells them apart"
-    return [f"not read: {', '.join(names[:COLUMNS_SHOWN])}{more}{apart}"] if names else []
+    one_series = not any("router_id" in run.columns for run in given)
+    remark = None if unread is None else unread.remark(words, one_series)
+    return [] if remark is None else [remark]
 
 
 def remarks_on_labels(files: Sequence[str], source: Source) -> list[str]:

@@ -177,24 +177,44 @@ def early(first_ms: int, words: Words) -> str | None:
     return f"the samples begin in {at[:4]}, at {at}; if their times are in another unit, {words.unit}"
 
 
+NAMES_OF_THINGS = ("service", "service_name", "router", "router_name", "upstream", "dependency", "endpoint", "host")
+"""Columns that probably say what a sample is of."""
+
+
 class Unread:
     """Columns of the input that nothing reads, by their names."""
 
-    MOST = 100
+    MOST, SHOWN = 100, 8
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
+        self.read: set[str] = set()
+        """Ours of the columns that are read."""
 
     def note(self, there: Iterable[str], columns: Layout, read: Collection[str]) -> None:
-        """What one part has; what a column that is read says as well is no news. No more than MOST are kept."""
-        taken = {columns.theirs(name) for name in read}
+        """What one part has; what a column that is read says as well is no news, nor is one of ours for which another
+        was named (of NDJSON it need not even be there). No more than MOST are kept."""
+        self.read.update(read)
+        taken = {columns.theirs(name) for name in read} | set(columns.renamed)
         for name in there:
             if name not in taken and SAID_BY.get(name) not in read and len(self.names) < self.MOST:
                 self.names[name] = None
 
+    def remark(self, words: Words | None, one_series: bool) -> str | None:
+        """Names the columns, SHOWN of them at most, and how to map the one that may tell series apart. `one_series`:
+        nothing that is read does. None where all is read."""
+        names = list(self.names)
+        more = f" and {len(names) - self.SHOWN} more" if len(names) > self.SHOWN else ""
+        thing = next((name for name in NAMES_OF_THINGS if name in names), None)
+        apart = ""
+        if words is not None and thing is not None and one_series:
+            renamed = words.rename.format("router_id").replace("THEIRS", thing if words == COMMAND else f'"{thing}"')
+            apart = f"; all is one series: if {thing} says what a sample is of, {renamed} tells them apart"
+        return f"not read: {', '.join(names[: self.SHOWN])}{more}{apart}" if names else None
+
 
 SAID_BY = {
-    "received": "received_ms",
+    **dict.fromkeys(("received", "record"), "received_ms"),
     **dict.fromkeys(("project", "router"), "router_id"),
     **dict.fromkeys(("ts", "day", "date", "dt", "year", "month", "hour"), "ts_ms"),
 }

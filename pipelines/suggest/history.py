@@ -8,7 +8,7 @@ import polars as pl
 
 from breaker_actors.errors import Invalid
 from pipelines.columns import Samples
-from pipelines.replay.run import Seen, samples_of
+from pipelines.replay.run import Asked, Seen, samples_of
 from pipelines.sources.files import Source
 
 SAMPLES_MOST = 1 << 22
@@ -18,11 +18,13 @@ SAMPLES_MOST = 1 << 22
 def history_of(
     source: Source, wanted: str | None, router_ids: Sequence[str], complaint: str | None = None
 ) -> tuple[str, Samples]:
-    """The metric, and its samples of these routers; of all where none is named. Raises Invalid; where samples don't say
-    their routers it does with the complaint, if there is one."""
+    """The metric, and its samples of these routers; of all where none is named. Raises Invalid. With a `complaint` each
+    of the routers has to be there; it is what is said where samples don't name any."""
     parts, rows, seen, there_are = list[pl.DataFrame](), 0, list[str](), Seen()
+    asked = Asked(() if complaint is None else router_ids)
     for batch in source.batches():
         there_are.note(batch)
+        asked.note(batch)
         if complaint is not None and "router_id" not in batch.columns:
             raise Invalid(complaint)
         if "metric" in batch.columns:
@@ -42,5 +44,6 @@ def history_of(
             raise Invalid(f"{', '.join(source.names)}: {there_are.complaint(wanted if seen else None, router_ids)}")
         there = f"; there are metrics {', '.join(map(repr, seen[:10]))}" if seen else ""
         raise Invalid(f"{', '.join(source.names)}: there is no sample in it to suggest from{there}")
+    asked.check(f"{', '.join(source.names)}: ")
     name = wanted or (seen[0] if seen else "value")
     return name, samples_of(pl.concat(parts, rechunk=True))

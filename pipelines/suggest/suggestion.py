@@ -19,7 +19,7 @@ import importlib
 import json
 import warnings as python_warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from breaker_actors.core.model import Rule
 from breaker_actors.core.rules import DEFAULTS
 from breaker_actors.errors import Invalid
 from pipelines.backtest import Backtest, BacktestWarning, backtest, source_of
-from pipelines.candidates import RULE_FIELDS, Candidate, RuleLike, candidates
+from pipelines.candidates import OK_KINDS, RULE_FIELDS, Candidate, RuleLike, candidates
 from pipelines.frames import to_pandas
 from pipelines.replay.memory import MEMORY_MB
 from pipelines.replay.scoring import Labelled, labelled_files
@@ -50,6 +50,8 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 }  # fmt: skip
 IN_PYTHON = PYTHON._replace(one_router="give routers=[...]", routers_option="routers")
 """A function without a rule asks for routers by themselves."""
+NEVER = 1e300
+"""A threshold that no average exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def suggest(
     router_ids, complaint = _routers(base, routers, words)
     wanted = metric if base is None else base.candidate.rule.metric
     named, history = history_of(source, wanted, router_ids, complaint)
-    judge = Judge(history)
+    judge, probe = Judge(history), _probe(named, router_ids, base)
     fields = None if base is None else base.given
     if windows is None:
         tried = usual_measures(history, named, fields)
@@ -154,7 +156,7 @@ def suggest(
         suggested = [(one.rule, why_budget(one, trips_a_week), None) for one in found if reachable(one.rule, history)]
         why = [words for _, words, _ in suggested] or [why_none(found, tried)]
         why += [words for rule, _, _ in suggested for words in why_waits(rule, at_first_step(rule, history))]
-        return _told(source, suggested, why, None, grace_ms, router_ids, base, (len(tried), 0, False))
+        return _told(source, suggested, why, None, grace_ms, probe, base, (len(tried), 0, False))
     labels = labelled_files(windows, source.names)[0]
     search = Search(judge, labels, grace_ms, settings, limit_s=time_limit_s, tell=progress)
     if not search.windows:
@@ -163,11 +165,11 @@ def suggest(
     best = search.best(tried)
     if best is None:
         none, counts = [_none(search, time_limit_s)], (0, search.judged, search.cut_short)
-        return _told(source, [], none, labels, grace_ms, router_ids, base, counts)
+        return _told(source, [], none, labels, grace_ms, probe, base, counts)
     chosen = best.outcome.rule
     why = [why_found(best, len(tried)), *why_waits(chosen, at_first_step(chosen, history))]
     counts = best.settings, best.judged, best.cut_short
-    return _told(source, [(chosen, why[0], best)], why, labels, grace_ms, router_ids, base, counts)
+    return _told(source, [(chosen, why[0], best)], why, labels, grace_ms, probe, base, counts)
 
 
 def _in_turn(
@@ -205,6 +207,15 @@ def _none(search: Search, time_limit_s: float) -> str:
     return f"no setting catches any of the {len(search.windows)} labelled failures"
 
 
+def _probe(metric: str, router_ids: tuple[str, ...], base: Base | None) -> Candidate:
+    """A breaker that takes the samples and never opens: where nothing is suggested, they are remarked on by it."""
+    of_failures = base is not None and base.candidate.rule.kind in OK_KINDS
+    kind, never = ("error_rate", 1.0) if of_failures else ("avg", NEVER)
+    rule = {"name": "the rule", "metric": metric, "kind": kind, "op": "gt", "threshold": never}
+    (found,) = candidates(rule | {"window_ms": 1_000})
+    return replace(found, router_ids=router_ids)
+
+
 def _routers(base: Base | None, routers: Sequence[str], words: Words) -> tuple[tuple[str, ...], str | None]:
     """Of which routers samples are taken, and what is wrong where samples name none."""
     if not routers:
@@ -220,31 +231,28 @@ def _told(
     why: list[str],
     labels: list[Labelled] | None,
     grace_ms: int,
-    router_ids: tuple[str, ...],
+    probe: Candidate,
     base: Base | None,
     counts: tuple[int, int, bool],
 ) -> Suggestion:
-    """The suggestion, with the backtest of its rules over the same samples."""
-    tried = [Candidate(_named(rule, base), rule, router_ids) for rule, _, _ in suggested]
-    run, remarks = None, tuple[str, ...]()
-    if tried:
-        with python_warnings.catch_warnings():
-            python_warnings.simplefilter("ignore", BacktestWarning)
-            run = backtest(tried, source, windows=labels, grace_ms=grace_ms)
-        remarks = tuple(run.remarks)
-        for remark in remarks:
-            python_warnings.warn(remark, BacktestWarning, stacklevel=3)
-        run.remarks[:0] = why
+    """The suggestion, with the backtest of its rules over the same samples; of none, what the `probe` remarks."""
+    tried = [Candidate(_named(rule, base), rule, probe.router_ids) for rule, _, _ in suggested]
+    with python_warnings.catch_warnings():
+        python_warnings.simplefilter("ignore", BacktestWarning)
+        run = backtest(tried or [probe], source, windows=labels, grace_ms=grace_ms)
+    remarks = tuple(run.remarks if tried else run.remarks_on_samples())
+    for remark in remarks:
+        python_warnings.warn(remark, BacktestWarning, stacklevel=3)
+    run.remarks[:0] = why
     rows = []
     for one, (rule, _, found) in zip(tried, suggested, strict=True):
-        assert run is not None
         done = run.summary.row(by_predicate=pl.col("breaker") == one.name, named=True)
         plateau = (None, None) if found is None else (found.from_threshold, found.to_threshold)
         row = {"breaker": one.name, "from_threshold": plateau[0], "to_threshold": plateau[1]}
         row |= {name: getattr(rule, name) for name in ("metric", "kind", "op", "threshold", "window_ms")}
         rows.append({name: (row | done).get(name, row.get(name)) for name in SCHEMA})
     rules = {one.name: _fields(one.rule) for one in tried}
-    return Suggestion(pl.DataFrame(rows, SCHEMA, orient="row"), rules, why, run, *counts, remarks)
+    return Suggestion(pl.DataFrame(rows, SCHEMA, orient="row"), rules, why, run if tried else None, *counts, remarks)
 
 
 def _named(rule: Rule, base: Base | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from breaker_actors.errors import Unavailable
 from breaker_actors.gateway import gateway
@@ -35,6 +36,14 @@ async def test_readiness_follows_what_the_log_takes(
     """Whether or not anybody sends samples meanwhile: owners note every second that they could take some. Who sends
     some does not wait for what is known to fail."""
     monkeypatch.setattr(gateway, "INGEST_S", 3_600.0)
+    with capture_logs() as lines:
+        await _fill(tmp_path, traffic)
+    told = [one for one in lines if one["event"] in ("log_unwritable", "log_writable")]
+    assert [one["event"] for one in told] == ["log_unwritable", "log_writable"]
+    assert told[0]["error"].startswith("the sample log does not answer")
+
+
+async def _fill(tmp_path: Path, traffic: bool) -> None:
     async with service(tmp_path) as s:
         row = await s.breaker()
         router_id = row.router_ids[0]

@@ -290,6 +290,11 @@ def test_one_service_of_a_file_of_several_is_chosen(tmp_path: Path) -> None:
     wrong = run(*given, "--column", "router_id=service", "--router", "mail")
     assert wrong.exit_code == 2
     assert "there are router_id: 'checkout', 'search'" in wrong.stderr
+    both = run(*given, "--column", "router_id=service", "--router", "Checkout", "--router", "chekout")
+    assert (both.exit_code, both.stdout) == (2, "")
+    assert "no sample has router_id 'chekout'; there are router_id: 'checkout', 'search'" in both.stderr
+    all_of = run(*given, "--column", "router_id=service", "--router", "checkout", "--router", "search")
+    assert "60 samples" in all_of.stdout
     unnamed = run(*given, "--router", "checkout")
     assert unnamed.exit_code == 2
     assert "no column router_id" in unnamed.stderr

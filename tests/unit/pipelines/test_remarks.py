@@ -268,3 +268,11 @@ def test_what_is_asked_first_comes_first() -> None:
 def test_all_missing_columns_are_named_at_once() -> None:
     with pytest.raises(Invalid, match=r"there are no columns 'ts_ms', 'value', there are at, v; rename some with col"):
         backtest(SLOW, pl.DataFrame({"at": [T0], "v": [1.0]}))
+
+
+def test_a_column_that_is_not_there_is_none_that_is_not_read(tmp_path: Path) -> None:
+    """Rows of NDJSON have all our columns where they are read, also those for which another one was named."""
+    given = frame(service=["a"] * 60).rename({"ts_ms": "timestamp"})
+    given.write_ndjson(tmp_path / "s.ndjson")
+    columns = {"ts_ms": "timestamp", "router_id": "service"}
+    assert tried(SLOW, tmp_path / "s.ndjson", columns=columns).remarks == []

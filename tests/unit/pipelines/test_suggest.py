@@ -301,6 +301,8 @@ def test_a_suggestion_for_one_service_of_several(tmp_path: Path) -> None:
     assert json.loads(one.stdout)["suggested"][0]["threshold"] < 100
     wrong = asked("--column", "router_id=service", "--router", "shop")
     assert (wrong.exit_code, "there are router_id: 'checkout', 'search', 'mail'" in wrong.stderr) == (2, True)
+    both = asked("--column", "router_id=service", "--router", "mail", "--router", "shop")
+    assert (both.exit_code, "no sample has router_id 'shop'; there are router_id: " in both.stderr) == (2, True)
     unnamed = asked("--router", "mail")
     assert (unnamed.exit_code, "--router: the samples have no column router_id" in unnamed.stderr) == (2, True)
 
@@ -315,6 +317,23 @@ def test_the_function_warns_of_what_is_pooled(tmp_path: Path) -> None:
         one = suggest(frame, metric="latency", columns=columns, routers="mail")
     assert one.remarks == ()
     assert one.frame["threshold"].max() < 100  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("windows", [None, [[START_MS, START_MS + MINUTE_MS]]])
+def test_of_nothing_suggested_the_samples_are_remarked_on(windows: Any) -> None:
+    """It may be why: samples of several things count as one series, or none of them says that it failed."""
+    ts_ms = [START_MS + 1_000 * n for n in range(200)]
+    frame = pl.DataFrame({"ts_ms": ts_ms, "value": 5.0, "service": ["a", "b"] * 100, "zone": 1})
+    with pytest.warns(BacktestWarning):
+        found = suggest(frame, windows=windows, settings=50, columns={"router_id": "service"})
+    assert (found.rules, found.run) == ({}, None)
+    assert found.remarks[0].startswith("samples of 2 routers (a, b) count as one series")
+    assert found.remarks[1:] == ("not read: zone",)
+    rule = {"metric": "m", "kind": "error_rate", "op": "gt", "window_ms": 60_000}
+    with pytest.warns(BacktestWarning):
+        blind = suggest(frame, rule=rule, windows=windows, settings=50)
+    assert blind.rules == {}
+    assert blind.remarks[0].startswith("the samples have no column ok, so none of them failed, and the rule can't open")
 
 
 class Ticking:

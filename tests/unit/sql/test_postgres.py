@@ -126,7 +126,7 @@ async def test_a_driver_error_tells_no_values(postgres_url: str) -> None:
             admin.execute("CREATE TRIGGER full_disk BEFORE INSERT ON orgs EXECUTE FUNCTION refuse()")
         with pytest.raises(Unavailable) as caught:
             await store.create_org("very private name", 1)
-        assert str(caught.value) == "the database does not answer: no space left"
+        assert str(caught.value) == "the database takes no writes, its disk is full: no space left"
     finally:
         await store.close()
 

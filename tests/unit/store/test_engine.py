@@ -46,6 +46,15 @@ async def test_driver_errors_are_unavailable_and_tell_no_values(store: SqlStore,
     await store.ping()
 
 
+async def test_a_full_disk_is_called_so(store: SqlStore) -> None:
+    """In the message, which answers tell as well."""
+    await store.create_org("acme", 1)
+    await store._db.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count=1") and None)
+    with pytest.raises(Unavailable) as caught:
+        await store.create_org("x" * 1_000_000, 2)
+    assert caught.value.message == "the database takes no writes, its disk is full"
+
+
 async def test_look_ups_do_not_stand_behind_long_reads(store: SqlStore) -> None:
     """Every reader is busy, and more wait for one: keys and projects are found nevertheless."""
     org_id = await store.create_org("acme", 1)

@@ -238,7 +238,7 @@ async def test_a_channel_lives_and_hides_its_secrets(world: World) -> None:
     path = f"{CHANNELS}/{made['id']}"
     assert await body_of(await world.call("GET", path)) == made
     listed = await body_of(await world.call("GET", CHANNELS))
-    assert listed["channels"] == listed["items"] == [made]
+    assert listed["channels"] == listed["items"] == [made | {"silence": None}]
     world.clock.ms += 1_000
     patch = {"config": made["config"], "enabled": False, "events": ["recover", "recover"], "name": "n"}
     changed = (await body_of(await world.call("PATCH", path, json=patch)))["channel"]

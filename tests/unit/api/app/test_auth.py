@@ -97,6 +97,15 @@ def test_an_unknown_key_is_refused_before_its_rights_are_looked_at() -> None:
         auth.permit(None, "manage")
 
 
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer null", "Token x"])
+def test_a_missing_and_a_wrong_key_are_told_apart(header: str | None) -> None:
+    with pytest.raises(Unauthorized, match="The API key is missing"):
+        auth.permit(None, "manage", header)
+    for wrong in ("Bearer eb_user_0", basic(b"any:eb_user_0")):
+        with pytest.raises(Unauthorized, match="There is no such API key"):
+            auth.permit(None, "manage", wrong)
+
+
 @pytest.mark.parametrize("text", ["", "x", "any", NIL[:-1], NIL + "0", "{" + NIL + "}", NIL.replace("-", "")])
 def test_a_malformed_uuid_in_a_path_names_nothing(text: str) -> None:
     with pytest.raises(NotFound):

@@ -8,6 +8,7 @@ import pytest
 from quart import Response
 
 from api.context.replica import EXTENSION, Replica
+from breaker_actors.clock import rfc3339
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import FAILURES_MAX, Pace
 from breaker_actors.notify.model import Attempt
@@ -108,6 +109,8 @@ async def test_the_end_of_a_deleted_breaker_has_no_event(shop: Shop) -> None:
 async def test_a_silent_channel_says_why(shop: Shop) -> None:
     """The last failure, and when its receiver is asked again."""
     row = await shop.breaker()
+    (listed,) = (await body_of(await shop.web.call("GET", "notification-channels")))["channels"]
+    assert listed["silence"] is None
     await shop.moves(row.id, "open", ts_ms=NOW_MS)
     (trip,) = await shop.take(shop.channel_id)
     version = (await shop.store.waiting_channels())[0].version or ""
@@ -123,6 +126,8 @@ async def test_a_silent_channel_says_why(shop: Shop) -> None:
         "last_status": None,
         "last_error": "the connection was refused",
     }
+    (listed,) = (await body_of(await shop.web.call("GET", "notification-channels")))["channels"]
+    assert listed["silence"] == told | {"pending": 1, "oldest_at": rfc3339(NOW_MS)}
     shop.web.clock.ms += 5_000
     told = (await shop.get())["silence"]
     assert (told["state"], told["retry_at"]) == ("half_open", None)

@@ -367,6 +367,23 @@ def test_a_project_is_changed(town: Town) -> None:
     assert (again["enable_signed_ingest"], again["name"]) == (False, town.service.project.name)
 
 
+def test_a_project_is_made(town: Town) -> None:
+    """In the only workspace, or in one by its name or id."""
+    made = town.run("projects", "create", "yard")
+    assert made.exit_code == 0, made.output
+    id_ = made.stdout.strip()
+    assert made.stderr == f"breakers: a key for it: breakers keys create --kind project --project {id_}\n"
+    row = town.wait(town.service.store.get_project(id_))
+    assert (row.name, row.workspace_id) == ("yard", town.service.project.workspace_id)
+    other = town.json("projects", "create", "barn", "--workspace", row.workspace_id)
+    assert (other["name"], len(other["ingest_secret"]) > 20) == ("barn", True)
+    refused(town.run("projects", "create", "x", "--workspace", "nowhere"), "there is no workspace nowhere")
+    make = town.service.store.create_workspace
+    second = town.wait(make(town.service.project.org_id, "Second", "second", 1))
+    refused(town.run("projects", "create", "x"), "name the workspace with --workspace: there are 2 workspaces: ")
+    assert town.json("projects", "create", "x", "--workspace", "Second")["workspace_id"] == second.id
+
+
 def test_every_kind_and_field_is_explained() -> None:
     explain: Callable[..., Result] = lambda *words: CliRunner().invoke(app, ["explain", *words])  # noqa: E731
     listed = explain().stdout
@@ -376,6 +393,7 @@ def test_every_kind_and_field_is_explained() -> None:
     assert KIND_MEANINGS["percentile"] in explain("kind").stdout
     assert "alpha" in json.loads(explain("delta", "--json").stdout)["kind_params"]
     refused(explain("avgg"), "did you mean avg?")
+    refused(explain("shop"), "; of a breaker: breakers get shop")
     assert "0 to 1" in explain("allow_rate").stdout
     assert "half_open" in explain("state").stdout
 

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner, Result
 
-from api.cli.channels import Event
+from api.cli.channels import Event, _line
 from api.cli.main import app
 from api.launch import doctor
 from breaker_actors.persistence import make_store
@@ -86,6 +86,17 @@ def test_what_can_not_be_made_or_sent(town: Town, receiver: WebReceiver, tmp_pat
     receiver.usual = Reply(status=404)
     refused(town.run("channels", "test", "deaf"), "404")
     town.run("channels", "remove", id_)
+
+
+def test_the_list_says_whose_receiver_fails() -> None:
+    """And what waits for it; a channel that is disabled is that."""
+    row = {"name": "hook", "channel": "webhook", "enabled": True, "events": ["trip"], "id": "1"}
+    silence = {"state": "open", "pending": 3, "oldest_at": "2026-11-21T06:30:00.000Z"}
+    told = [_line(row | {"silence": one})[2] for one in (None, silence, silence | {"pending": 0})]
+    waiting = "receiver fails: 3 waiting since 2026-11-21T06:30:00.000Z"
+    assert told == ["enabled", waiting, "receiver fails"]
+    assert "1000 or more waiting" in _line(row | {"silence": silence | {"pending": 1_000}})[2]
+    assert _line(row | {"silence": silence, "enabled": False})[2] == "disabled"
 
 
 async def _backup(folder: Path) -> None:

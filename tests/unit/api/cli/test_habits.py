@@ -87,6 +87,12 @@ def test_create_asks_for_a_percentile_for_its_kind_alone() -> None:
 
 def test_scripts_leave_titles_out(tmp_path: Path) -> None:
     place = ["doctor", "--data-dir", str(tmp_path)]
-    headed, bare = (CliRunner().invoke(app, [*more, *place]).stdout.splitlines() for more in ([], ["--no-headers"]))
+    given = ([], ["--no-headers"])
+    headed, bare = (CliRunner().invoke(app, [*more, *place]).stdout.splitlines() for more in given)
     assert headed[0] == "result\tcheck\tfinding\tremedy"
     assert [line.split("\t")[1] for line in headed[1:]] == [line.split("\t")[1] for line in bare]
+    behind = CliRunner().invoke(app, [*place, "--no-headers"])
+    assert behind.exit_code == CliRunner().invoke(app, place).exit_code
+    assert [line.split("\t")[1] for line in behind.stdout.splitlines()] == [line.split("\t")[1] for line in bare]
+    name = CliRunner().invoke(app, ["explain", "--", "--no-headers"])
+    assert "there is no kind or field --no-headers" in name.stderr

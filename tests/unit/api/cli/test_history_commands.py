@@ -143,6 +143,64 @@ def test_routers_that_there_are_none_of_are_named(shop: dict[str, Any], samples:
     assert (known.exit_code, known.stderr.splitlines()) == (0, [named])
 
 
+def test_columns_that_nothing_reads_are_named(shop: dict[str, Any], samples: pl.DataFrame, tmp_path: Path) -> None:
+    """As backtest does: samples of three services in one router's history are not silent."""
+    path = tmp_path / "s.parquet"
+    given = samples.drop("router_id").with_columns(service=pl.Series(["a", "b", "c", "a"]), zone=pl.lit(1))
+    given.write_parquet(path)
+    result = run(shop, "backfill", str(path), "--dry-run", "--json", "--router", shop["router"])
+    told = (
+        "not read: service, zone; all is one series: if service says what a sample is of, --column router_id=service "
+        "tells them apart"
+    )
+    assert (result.exit_code, result.stderr) == (0, f"breakers: {told}\n")
+    assert json.loads(result.stdout)["warnings"] == [told]
+    given.write_ndjson(tmp_path / "s.ndjson")
+    lines = run(shop, "backfill", str(tmp_path / "s.ndjson"), "--dry-run", "--router", shop["router"])
+    assert lines.stderr == f"breakers: {told}\n"
+    mapped = run(shop, "backfill", str(path), "--dry-run", "--column", "router_id=service")
+    assert "breakers: not read: zone\n" in mapped.stderr
+    samples.write_parquet(path)
+    silent = run(shop, "backfill", str(path), "--dry-run", "--json")
+    assert (silent.stderr, json.loads(silent.stdout)["warnings"]) == ("", [])
+
+
+def test_a_dry_run_shows_a_row_for_each_reason(shop: dict[str, Any], tmp_path: Path) -> None:
+    """With what is allowed in its place. A value is shortened, and moves no cursor."""
+    path = tmp_path / "s.csv"
+    rows = ["latency,1,yes", "latency,\x1b[2J,true", "latency,2,no", f"{'m' * 200},3,1", ",4,0", "latency,5,true"]
+    text = [f"{shop['router']},{START_MS + number},{row}" for number, row in enumerate(rows)]
+    path.write_text("\n".join(["router_id,ts_ms,metric,value,worked", *text]) + "\n")
+    given = ("backfill", str(path), "--dry-run", "--column", "ok=worked", "--max-rejected", "90")
+    found = json.loads(run(shop, *given, "--json").stdout)
+    assert found["reasons"] == {"invalid_metric": 2, "invalid_ok": 2, "invalid_value": 1}
+    assert found["examples"]["invalid_ok"] == {
+        "file": str(path),
+        "row": 1,
+        "column": "worked",
+        "value": "yes",
+        "allowed": "true or false, 1 or 0, or blank (true)",
+    }
+    assert (found["examples"]["invalid_metric"]["row"], len(found["examples"]["invalid_metric"]["value"])) == (4, 63)
+    words = [line.strip() for line in run(shop, *given).stdout.splitlines()]
+    at = words.index("2   invalid_ok")
+    assert words[at + 1] == f"{path}, row 1: worked 'yes'; true or false, 1 or 0, or blank (true)"
+    assert f"{path}, row 2: value '\\x1b[2J'; a finite number" in words
+
+
+def test_what_is_allowed_of_times(shop: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text(
+        f"router_id,metric,ts_ms,value\n{shop['router']},latency,soon,1\n{shop['router']},latency,9000000000000,1\n"
+        f"{shop['router']},latency,{START_MS},1\n"
+    )
+    result = run(shop, "backfill", str(path), "--dry-run", "--json", "--max-rejected", "90")
+    examples = json.loads(result.stdout)["examples"]
+    assert examples["invalid_ts_ms"]["allowed"].startswith("times are Unix milliseconds or ISO 8601")
+    assert examples["ts_ms_in_future"]["value"] == "9000000000000"
+    assert examples["ts_ms_in_future"]["allowed"].startswith("no later than 2")
+
+
 async def router_name(shop: dict[str, Any]) -> str:
     store = make_store(Settings(data_dir=shop["data"]))
     await store.open()

@@ -212,3 +212,18 @@ def test_serve_tells_dead_alerts_of_a_channel_once_a_minute(
     assert [sparing.lets(DEAD, now_s) for now_s in (0.0, 59.0, 60.0)] == [True, False, True]
     for n in range(3 * logs.CHANNELS_KNOWN):
         assert sparing.lets(DEAD | {"channel_id": str(n)}, 61.0)
+
+
+def test_serve_tells_once_that_samples_can_not_be_stored() -> None:
+    """Each process says it every ten seconds; told is the first line, and the first one that it is over."""
+    fails = {"ts": "t", "event": "log_unwritable", "error": "the sample log does not answer: database or disk is full"}
+    back = {"ts": "t", "event": "log_writable"}
+    told = "t samples can't be stored: the sample log does not answer: database or disk is full (`breakers doctor`)"
+    assert (logs.text_of(fails), logs.text_of(back)) == (told, "t samples are stored again")
+    sparing = logs.Sparing()
+    lines = [(fails, 0.0), (fails, 1.0), (fails, 61.0), (back, 62.0), (back, 63.0), (fails, 121.0), (back, 122.0)]
+    assert [sparing.lets(one, now_s) for one, now_s in lines] == [True, False, False, True, False, True, True]
+    assert not sparing.lets(fails, 130.0), "too soon after the last one"
+    assert not sparing.lets(back, 131.0), "nobody was told"
+    assert sparing.lets(fails, 190.0)
+    assert {"log_unwritable", "log_writable"} <= set(logs.TOLD)

@@ -39,6 +39,20 @@ def words(town: Town, *arguments: str, code: int = 0) -> list[str]:
     return done.stdout.splitlines()
 
 
+def test_drift_takes_the_owner_of_the_files(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are given, or of those that a plan would read."""
+    path = rules(tmp_path, "pier", 100)
+    words(town, "apply", path, "--yes")
+    assert words(town, "drift", path) == ["no changes"]
+    refused(town.run("drift", path, "--owner", "pier"), "give files or --owner", 1)
+    refused(town.run("drift", str(tmp_path / "none.yaml")), "none.yaml", 1)
+    monkeypatch.chdir(tmp_path)
+    refused(town.run("drift"), "the owner 'default' declares nothing here", 1)
+    (tmp_path / "rules").mkdir()
+    rules(tmp_path / "rules", "pier", 100)
+    assert words(town, "drift") == ["no changes"]
+
+
 def test_what_is_planned_is_applied_and_what_was_moved_by_hand_is_told(town: Town, tmp_path: Path) -> None:
     path = rules(tmp_path, "shop", 100)
     planned = words(town, "plan", path, "--detailed-exitcode", code=2)

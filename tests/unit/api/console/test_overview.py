@@ -63,6 +63,17 @@ async def test_what_callers_do_not_see_and_people_do_not_hear_is_marked(
     assert "muted" not in await guest.page(), "a project key may not see mutes"
 
 
+async def test_a_rule_that_never_opens_is_told_as_on_its_page(world: World, ann: Visitor) -> None:
+    """Not as one without samples, which more of them would mend."""
+    for fields in ({"name": "never", "threshold": 50}, {"name": "lonely"}):
+        assert (await world.call("POST", "breakers", json=RULED | fields)).status_code == 201
+    for row in (await world.store.list_breakers(world.project.id))[0]:
+        world.gateway.views[row.id] = view(verdict="indeterminate", sample_count=0)
+    text = await ann.page()
+    assert text.count(">never opens</span>") == 1
+    assert text.count(">no samples</span>") == 1
+
+
 async def test_the_live_part_comes_alone_when_the_script_asks(world: World, ann: Visitor) -> None:
     row = await world.breaker("a")
     text = await ann.page(part=True)
