@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Text, cast, delete, exists, func, insert, select
 
 from breaker_actors.store import tables as t
 from breaker_actors.store.quotas import add, octets
@@ -23,7 +23,10 @@ UNIT = 1 << 10
 """Bytes. A payload counts as many deliveries of its project's share as it has whole units: a short one none."""
 
 _O, _P = t.outbox.c, t.alert_payloads.c
-_SHARED = select(_P.payload).where(_P.id == _O.payload_id).correlate(t.outbox).scalar_subquery()
+# Cast: in RETURNING SQLite takes the column for one without a type, which no index of a text serves, and would read the
+# whole table for each row.
+_POINTED_TO = cast(_O.payload_id, Text)
+_SHARED = select(_P.payload).where(_P.id == _POINTED_TO).correlate(t.outbox).scalar_subquery()
 TOLD: ColumnElement[Any] = func.coalesce(_O.told, _SHARED).label("told")
 """What a row of the outbox tells, its own or what it points to."""
 UNITS: ColumnElement[int] = octets(_P.payload) // UNIT

@@ -17,7 +17,7 @@ from breaker_actors.core.model import Rule
 from breaker_actors.errors import Unavailable
 from breaker_actors.sql.database import READER_THREADS
 from breaker_actors.store import alerts
-from breaker_actors.store.outbox import standing
+from breaker_actors.store.outbox import claims, standing
 from breaker_actors.store.rows import BreakerDraft
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
@@ -78,7 +78,7 @@ async def plans(store: SqlStore, ask: Callable[[], Awaitable[Any]]) -> list[str]
     seen: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("SELECT"):
+        if statement.startswith(("SELECT", "UPDATE")):
             seen.append((statement, parameters))
 
     event.listen(Engine, "before_cursor_execute", note)
@@ -109,6 +109,14 @@ async def test_where_an_outage_began_is_looked_up_by_its_index(store: SqlStore) 
     for query, given in values.items():
         (words,) = await plans(store, lambda q=query, v=given: store._db.read(lambda c: c.execute(q, v).all()))  # type: ignore[misc]
         assert "INDEX ix_events_outage (breaker_id=? AND project_id=?)" in words, words
+
+
+async def test_what_an_alert_says_is_looked_up_by_its_index(store: SqlStore) -> None:
+    """In RETURNING, too: else a lease reads what all alerts say for each of its rows, and whoever writes waits."""
+    values = {"ids": [1, 2], "epoch": 1, "until": 2, "now": 1}
+    (words,) = await plans(store, lambda: store._db.write(lambda c: c.execute(claims._CLAIM, values).all()))
+    assert "SEARCH alert_payloads" in words, words
+    assert "SCAN" not in words, words
 
 
 async def test_a_cancelled_write_is_whole(store: SqlStore) -> None:
