@@ -40,6 +40,9 @@ BEATS = 20
 """In so many turns all projects get their heartbeats."""
 KEPT_S = 10.0
 """A board without clients follows the feed for so long: a client that comes back needs no load."""
+PROVEN_S = 60.0
+"""So long after access was changed the key of a new stream is looked at once more: a request may have been proven
+before, and registers only when its answer has begun."""
 KEPT_MAX = 16
 """Boards without clients that are kept; of more, the one that has had none for longest goes."""
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -124,6 +127,7 @@ class Feed:
         self._tasks: list[asyncio.Task[None]] = []
         self._access_changed = asyncio.Event()
         self._unchecked: set[str] = set()
+        self._changed_s = -PROVEN_S
         self.ended = 0
         """Streams so far that are over."""
         self.caches = Caches(gateway.store, self.fresh, clock.monotonic)
@@ -190,6 +194,8 @@ class Feed:
             watch = self._watches[project_id] = Watch(self._settings, self._meters)
         self._left.pop(project_id, None)
         subscriber = watch.subscribe(key, direct)
+        if key is not None and self._clock.monotonic() - self._changed_s < PROVEN_S:
+            self._check_keys(project_id)  # it may have been revoked since it was proven
         self._meters.count("breakers_streams_opened_total")
         self._reload(project_id, watch, only_if_stale=True)
         return subscriber
@@ -251,6 +257,7 @@ class Feed:
 
     def _start_over(self) -> None:
         """Anything may have changed."""
+        self._changed_s = self._clock.monotonic()
         self.caches.forget_all()
         _tell(self.ears, FeedEntry(0, "config", EVERY_PROJECT))
         self._check_keys(EVERY_PROJECT)
@@ -262,6 +269,7 @@ class Feed:
             self._start_over()
             return
         if entry.kind == "keys":
+            self._changed_s = self._clock.monotonic()
             self.caches.forget_access(entry.project_id)
             self._check_keys(entry.project_id)
             _tell(self.ears, entry)

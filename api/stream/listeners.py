@@ -33,6 +33,8 @@ READ_MAX = 500
 PAGES_MAX, OF_SESSION_MAX = 2_000, 20
 """Pages open on one replica, of which keys and organisations have their shares, and those of one session."""
 AGAIN_S = 1.0
+PROVEN_MS = 60_000
+"""So long after access was changed the session of a new page is looked at once more, as in `feed`."""
 
 Read = Callable[[str, Sequence[str]], Awaitable[Mapping[str, StateReading]]]
 
@@ -110,6 +112,7 @@ class Listeners:
         self._turn: dict[str, int] = {}
         self._places = Shares("open pages of the console", PAGES_MAX, OF_SESSION_MAX)
         self._access_changed = asyncio.Event()
+        self._changed_ms = -PROVEN_MS
         self._tasks: list[asyncio.Task[None]] = []
         self._meters = meters
         meters.watch(lambda: meters.gauge("breakers_console_pages", len(self)))
@@ -143,6 +146,8 @@ class Listeners:
         listener = Listener(project_id, token, watched)
         self._of.setdefault(project_id, set()).add(listener)
         self._places.add(holders, 1)
+        if self._now_ms() - self._changed_ms < PROVEN_MS:
+            self._access_changed.set()
         try:
             yield listener
         finally:
@@ -155,7 +160,7 @@ class Listeners:
     def hear(self, entry: FeedEntry) -> None:
         """An entry of the feed."""
         if entry.kind == "keys":
-            self._access_changed.set()
+            self._access_was_changed()
             return
         if entry.kind == "config" and entry.project_id == EVERY_PROJECT:
             self.start_over()
@@ -168,9 +173,13 @@ class Listeners:
 
     def start_over(self) -> None:
         """Anything may have changed."""
-        self._access_changed.set()
+        self._access_was_changed()
         for listener in self._all():
             listener.config()
+
+    def _access_was_changed(self) -> None:
+        self._changed_ms = self._now_ms()
+        self._access_changed.set()
 
     def _all(self) -> list[Listener]:
         return [listener for some in self._of.values() for listener in some]

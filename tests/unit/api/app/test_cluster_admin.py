@@ -14,6 +14,7 @@ import pytest
 from api.app import create_app
 from api.context.replica import EXTENSION
 from breaker_actors.clock import SystemClock
+from breaker_actors.messages import EVERY_PROJECT
 from breaker_actors.persistence import make_store
 from tests.support.cluster import FAST_RULE, Service, service, until
 from tests.support.web_world import TIMING
@@ -84,6 +85,27 @@ async def test_streams_of_a_revoked_key_are_cut_and_others_go_on(town: Town) -> 
         await streams[town.key].disconnect()
 
 
+async def test_a_stream_that_was_let_in_before_its_key_was_revoked_is_cut_too(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It registers when its answer begins, which may be behind the look at those that are open."""
+    project = town.service.project
+    feed = town.replicas[1].app.extensions[EXTENSION].feed
+    made = await (await town.call("POST", "keys", json={})).get_json()
+
+    async def stays() -> None:
+        feed.subscribe(project.id, (project.org_id, made["id"]), None)
+        await asyncio.Event().wait()
+
+    told: list[str] = []
+    monkeypatch.setattr(feed.caches, "forget_access", told.append)
+    assert await town.status("DELETE", f"keys/{made['id']}") == 204
+    await until(lambda: _in(EVERY_PROJECT, told))  # the Journal looks, too
+    late = asyncio.create_task(stays())
+    await asyncio.wait([late], timeout=WITHIN_S)
+    assert late.cancelled()
+
+
 async def test_only_the_keys_of_the_projects_open_streams_are_asked_for(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,10 +134,14 @@ async def test_only_the_keys_of_the_projects_open_streams_are_asked_for(
         f"{path}/breakers/state:stream", headers={"Authorization": f"Bearer {key}"}
     ) as it:
         await it.send_complete()
-        await until(lambda: _live(feed, 1))
+        await until(lambda: _is(asked, [[row.id]]))  # what was changed may have been its key
         assert await town.status("PATCH", path, json={"name": "two"}) == 200
-        await until(lambda: _is(asked, [[row.id]]))
+        await until(lambda: _is(asked, [[row.id]] * 2))
         await it.disconnect()
+
+
+async def _in(wanted: Any, found: Any) -> bool:
+    return wanted in found
 
 
 async def _is(found: Any, wanted: Any) -> bool:

@@ -103,6 +103,17 @@ async def test_figures_are_read_once_for_all_pages_and_told_when_they_change(
         assert await heard(second) == News(figures=("b",))
 
 
+async def test_a_page_that_was_let_in_before_its_session_was_over_is_over_too(
+    listeners: Listeners, sessions: Sessions
+) -> None:
+    sessions.live.clear()
+    listeners.hear(FeedEntry(1, "keys", "p"))
+    await soon(lambda: not listeners._access_changed.is_set())
+    with listeners.listening("p", "token", KEY, []) as page:
+        assert await page.waited(5.0)
+        assert page.over
+
+
 async def test_a_page_is_over_with_its_session(listeners: Listeners, sessions: Sessions) -> None:
     with listeners.listening("p", "token", KEY, []) as page:
         listeners.hear(FeedEntry(1, "keys", "p"))
