@@ -70,7 +70,7 @@ async def test_a_router_keeps_its_first_log_slot(world: World) -> None:
             Placement(id=router_id, project_id=world.project_id, owner=owner, epoch=epoch, log_slot="r-0")
         ]
     assert await world.store.router_assignments(["nothing", router_id]) == [
-        RouterAssignment(router_id=router_id, project_id=world.project_id, epoch=2, log_slot="r-0")
+        RouterAssignment(router_id=router_id, project_id=world.project_id, epoch=2, log_slot="r-0", org_id=world.org_id)
     ]
 
 

@@ -90,7 +90,7 @@ class FakeGateway:
     async def close(self) -> None:
         await self.store.close()
 
-    async def ingest(self, project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
+    async def ingest(self, project_id: str, parts: Sequence[Part], org_id: str = "") -> list[AppendResult]:
         self.parts.extend(parts)
         return [self.outcome or AppendResult(self.word, 1) for _ in parts]
 

@@ -82,7 +82,7 @@ class Picky(FakeGateway):
 
     refusals = 0
 
-    async def ingest(self, project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
+    async def ingest(self, project_id: str, parts: Sequence[Part], org_id: str = "") -> list[AppendResult]:
         answers = await super().ingest(project_id, parts)
         for i in range(len(answers)):
             if self.refusals:

@@ -178,10 +178,10 @@ async def test_a_signature_that_holds_takes_a_request_from_those_without(
     held.requests = Shares("requests", 16)
     ingest = world.gateway.ingest
 
-    async def slow(project_id: str, parts: list[Part]) -> Any:
+    async def slow(project_id: str, parts: list[Part], org_id: str) -> Any:
         waiting.append(1)
         await go.wait()
-        return await ingest(project_id, parts)
+        return await ingest(project_id, parts, org_id)
 
     monkeypatch.setattr(world.gateway, "ingest", slow)
     sample = {"router_id": router.id, "metric": "m", "ts_ms": world.clock.now_ms(), "value": 1}

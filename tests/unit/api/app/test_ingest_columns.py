@@ -161,7 +161,7 @@ async def test_what_is_on_its_way_at_a_time(world: World, monkeypatch: pytest.Mo
     """And after a round that was not taken there is none."""
     sent: list[list[Part]] = []
 
-    async def ingest(project_id: str, parts: Sequence[Part]) -> list[AppendResult]:
+    async def ingest(project_id: str, parts: Sequence[Part], org_id: str) -> list[AppendResult]:
         sent.append(list(parts))
         return [AppendResult("full" if len(sent) == 3 else "ok", 1)] * len(parts)
 

@@ -109,7 +109,7 @@ async def test_a_request_of_which_a_part_found_no_room_counts_as_a_whole(world: 
     """It has to be sent again as a whole; what was stored is recognised then."""
     rows, meters = [await world.breaker(), await world.breaker()], parts(world).meters
 
-    async def ingest(project_id: str, sent: list[Part]) -> list[AppendResult]:
+    async def ingest(project_id: str, sent: list[Part], org_id: str) -> list[AppendResult]:
         return [AppendResult("ok", 1), AppendResult("full")]
 
     world.gateway.ingest = ingest  # type: ignore[method-assign, assignment]
@@ -162,7 +162,7 @@ async def test_a_failure_is_logged_under_the_id_that_the_caller_sees(world: Worl
     row = await world.breaker()
     logs.configure("api")
 
-    async def ingest(project_id: str, sent: list[Part]) -> list[AppendResult]:
+    async def ingest(project_id: str, sent: list[Part], org_id: str) -> list[AppendResult]:
         raise RuntimeError(f"no way with {world.keys['user']}")
 
     world.gateway.ingest = ingest  # type: ignore[method-assign, assignment]

@@ -14,7 +14,7 @@ from sqlalchemy import insert
 from api.admission.intake import Turn, Turns
 from api.admission.shares import keyed
 from api.context.replica import EXTENSION
-from api.wire import responses, responses_accounts, telling
+from api.wire import responses, responses_accounts, responses_deliveries, telling
 from api.wire.http import digest, plain_text
 from api.wire.telling import PIECE_BYTES, SLICE_ITEMS, Telling
 from breaker_actors.errors import Overloaded
@@ -224,7 +224,7 @@ LISTS: dict[str, tuple[Callable[[World], Any], str, Any, str]] = {
     "keys": (fill_keys, "GET", "keys", "key"),
     "projects": (fill_projects, "GET", "/v1/projects", "project"),
     "workspaces": (fill_workspaces, "GET", "/v1/workspaces", "workspace"),
-    "channels": (fill_channels, "GET", "notification-channels", "channel"),
+    "channels": (fill_channels, "GET", "notification-channels", "listed_channel"),
     "audit": (fill_audit, "GET", "audit?limit=200", "audit_entry"),
     "events": (fill_events, "GET", "events?limit=200", "event"),
 }
@@ -240,12 +240,12 @@ async def test_every_list_is_told_in_slices(world: World, name: str, monkeypatch
         rows, _ = await world.store.list_breakers(world.project.id)
         more = {"json": {"breaker_ids": [row.id for row in rows]}}
     rounds = list[int]()
-    module = responses if hasattr(responses, item) else responses_accounts
+    module = next(m for m in (responses, responses_accounts, responses_deliveries) if hasattr(m, item))
     plain = getattr(module, item)
 
-    def counted(row: Any) -> Any:
+    def counted(row: Any, **more: Any) -> Any:
         rounds.append(now)
-        return plain(row)
+        return plain(row, **more)
 
     def counted_pair(row: Any, other: Any) -> Any:
         rounds.append(now)
