@@ -70,6 +70,13 @@ def test_a_seed_that_failed_once(seed: int) -> None:
     assert result.failure is None, result.message()
 
 
+@pytest.mark.xfail(strict=True, reason="a replica shows 0.2 of a recovery that the store has at 0.0 under an override")
+def test_a_seed_that_is_to_be_mended() -> None:
+    """Found by fresh seeds; the mark goes with the defect, of the product or of the check."""
+    result = run_seed(1142732367)
+    assert result.failure is None, result.message()
+
+
 def seed_of_the_code() -> int:
     """Of the files as they were committed: new with every change, and the same again for who repeats a run."""
     command = ["git", "rev-parse", "HEAD^{tree}"]
