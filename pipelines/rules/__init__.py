@@ -3,7 +3,6 @@ and mutes by their names. Out: a checked set of them with the place of each, or 
 
 Public: `files.TESTS`, `files.content_of`, `files.declared`, `files.read`, `files.read_text`,
 `model.DEFAULT_OWNER`, `model.SECTIONS`, `model.Declared`, `model.Place`, `model.Problem`, `model.RuleSet`,
-`model.refused`,
-`schema.schema_of_files`, `secrets.resolved`, `secrets.resolved_as_far`, `secrets.unresolved`, `writing.text_of`,
-`yaml_text.Keys`, `yaml_text.Text`, `yaml_text.parse`, `yaml_text.shown`.
+`model.refused`, `schema.schema_of_files`, `secrets.resolved`, `secrets.resolved_as_far`, `secrets.unresolved`,
+`writing.text_of`, `yaml_text.Keys`, `yaml_text.Text`, `yaml_text.parse`, `yaml_text.shown`.
 """
