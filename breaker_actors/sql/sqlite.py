@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 BUSY_TIMEOUT_S = 5.0
@@ -27,10 +28,11 @@ def make_file(path: Path) -> None:
     if not path.parent.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         sync_folder(path.parent.parent)
-    made = not path.exists()
-    # SQLite gives its side files the mode of the main one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    if made:
+    # SQLite gives its side files the mode of the main one. One that is there is not opened: with any descriptor of a
+    # file that a process closes it loses the locks of all its connections to it ("How To Corrupt An SQLite Database
+    # File", section 2.2), and another process that closes its own then takes the write-ahead log away from them.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         sync_folder(path.parent)
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
