@@ -348,7 +348,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         return self.announce or any(event.hidden_by is None for event in self.events)
 
 
-CommitResult = Literal["ok", "fenced", "failed"]
+CommitResult = Literal["ok", "repeated", "fenced", "failed"]
+"""`repeated`: its events are stored already, as its first answer got lost. To its owner that is "ok"."""
 
 
 class Paced(msgspec.Struct, frozen=True):

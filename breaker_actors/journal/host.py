@@ -271,7 +271,9 @@ class JournalHost:
                 await self._find_place(head)
             raise
         self._doubtful.clear()  # had it been stored, this one would have been fenced
-        stored = [commit for commit, result in zip(commits, results, strict=True) if result == "ok"]
+        judged = list(zip(commits, results, strict=True))
+        # Of a repetition nobody knows whether it was told of, but to the feed: newer words may stand there by now.
+        stored = [commit for commit, result in judged if result in ("ok", "repeated")]
         if any(alert_of(e.prev, e.curr) for c in stored for e in c.events if e.hidden_by != "override"):
             self._nudge()
         self._count(stored, results)
@@ -279,12 +281,12 @@ class JournalHost:
         self._push(
             [
                 FeedEntry(sequence, "state", c.project_id, c.breaker_id, c.state, c.allow_rate, c.transition_seq)
-                for c in stored
-                if c.seen()
+                for c, result in judged
+                if result == "ok" and c.seen()
             ]
         )
         self._lines.write(stored, asyncio.get_running_loop().time())
-        return results
+        return ["ok" if result == "repeated" else result for result in results]
 
     async def _find_place(self, head: JournalHead) -> None:
         """The stored row is not where we left it: a commit of unknown outcome was ours and done (go on behind it, its

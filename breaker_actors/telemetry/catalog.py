@@ -320,8 +320,8 @@ _METERS = [
         "breakers_journal_commits_total",
         "commits",
         ("journal",),
-        "commits by result; put_off: come again, as others of their organisation filled a call",
-        {"result": ("ok", "fenced", "failed", "put_off")},
+        "commits by result; repeated: stored before; put_off: come again, as others of their organisation filled a call",
+        {"result": ("ok", "repeated", "fenced", "failed", "put_off")},
     ),
     Meter(
         "breakers_transitions_paced_total",

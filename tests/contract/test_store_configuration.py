@@ -102,7 +102,7 @@ async def test_an_id_begins_anew_in_another_project(world: World) -> None:
     epoch = await world.own(again.id)
     commit = world.commit(row.id, epoch, event(1), project_id=other.id)
     assert await world.write(commit) == ["ok"]
-    assert await world.write(commit) == ["ok"], "sent again it is found to be stored"
+    assert await world.write(commit) == ["repeated"]
     for project_id, seqs in ((world.project_id, [3, 2, 1]), (other.id, [1])):
         found = await world.store.events(EventQuery(project_id=project_id, breaker_id=row.id))
         assert [row.transition_seq for row in found] == seqs

@@ -87,12 +87,12 @@ async def test_a_head_is_good_for_one_commit(world: World, breaker_id: str) -> N
 
 
 async def test_the_first_answer_may_get_lost(world: World, breaker_id: str) -> None:
-    """The same events again are "ok" and stored once, also after later ones; other events are "fenced"."""
+    """The same events again are "repeated" and stored once, also after later ones; other events are "fenced"."""
     first = world.commit(breaker_id, 1, event(1))
     second = world.commit(breaker_id, 1, event(2, "open", "half_open"), record=b"second")
     assert await world.write(first) == ["ok"]
-    assert await world.write(first) == ["ok"]
-    assert await world.write(second, first) == ["ok", "ok"]
+    assert await world.write(first) == ["repeated"]
+    assert await world.write(second, first) == ["ok", "repeated"]
     different = world.commit(breaker_id, 1, event(2, "open", "half_open", ts_ms=7))
     assert await world.write(different) == ["fenced"]
     assert [row.transition_seq for row in await _events(world)] == [1, 2]
@@ -101,10 +101,10 @@ async def test_the_first_answer_may_get_lost(world: World, breaker_id: str) -> N
 
 
 async def test_a_commit_and_its_repetition_in_one_call(world: World, breaker_id: str) -> None:
-    """The journal may have both waiting: one is stored, both are "ok"."""
+    """The journal may have both waiting: one is stored, the other one known."""
     commit = world.commit(breaker_id, 1, event(1), event(2, "open", "half_open"))
     other = world.commit(breaker_id, 1, event(1, ts_ms=7), event(2, "open", "half_open"))
-    assert await world.write(commit, commit, other) == ["ok", "ok", "fenced"]
+    assert await world.write(commit, commit, other) == ["ok", "repeated", "fenced"]
     assert [row.transition_seq for row in await _events(world)] == [1, 2]
 
 

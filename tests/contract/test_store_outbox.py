@@ -127,8 +127,8 @@ async def test_a_repeated_commit_makes_no_second_row(told: OutboxWorld) -> None:
     """Whether its first answer got lost, or both met in one call."""
     channel, row = await told.channel(), await told.breaker()
     commit = told.commit(row.id, "open")
-    assert await told.world.write(commit, commit) == ["ok", "ok"]
-    assert await told.world.write(commit) == ["ok"]
+    assert await told.world.write(commit, commit) == ["ok", "repeated"]
+    assert await told.world.write(commit) == ["repeated"]
     assert await told.words(channel.id) == ["trip pending"]
 
 

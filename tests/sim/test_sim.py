@@ -61,19 +61,13 @@ def test_leaving_a_kind_of_fault_out_leaves_it_out() -> None:
     [
         pytest.param(1728152516, id="who held the first life of a breaker that was made again elsewhere kept it"),
         pytest.param(2468242329, id="a first life that ended by a clock ahead counted as the second one's last move"),
+        pytest.param(1142732367, id="a commit that came again from a former owner took back an override on the feed"),
         pytest.param(4202183126, id="the view in force was lost when all else was trimmed, and the log began anew"),
     ],
 )
 def test_a_seed_that_failed_once(seed: int) -> None:
     """Found by fresh seeds, and mended."""
     result = run_seed(seed)
-    assert result.failure is None, result.message()
-
-
-@pytest.mark.xfail(strict=True, reason="a replica shows 0.2 of a recovery that the store has at 0.0 under an override")
-def test_a_seed_that_is_to_be_mended() -> None:
-    """Found by fresh seeds; the mark goes with the defect, of the product or of the check."""
-    result = run_seed(1142732367)
     assert result.failure is None, result.message()
 
 

@@ -187,8 +187,8 @@ def _fences(c: Connection, breaker_ids: Sequence[str], alerting: bool) -> tuple[
 def _judge(
     c: Connection, commit: Commit, fences: dict[str, _Fence], written: Sequence[Mapping[str, Any]]
 ) -> CommitResult | None:
-    """None: it may be written. A commit that is stored already is "ok": its first answer got lost. `written` are the
-    event rows of this call: a commit and its repetition may meet in one."""
+    """None: it may be written. `written` are the event rows of this call: a commit and its repetition may meet in
+    one."""
     wanted = commit.transition_seq - len(commit.events)
     if [e.transition_seq for e in commit.events] != list(range(wanted + 1, commit.transition_seq + 1)):
         return "failed"
@@ -198,7 +198,7 @@ def _judge(
     if fence is None or not commit.events:
         return "fenced"
     mine = [row for row in written if row["breaker_id"] == commit.breaker_id]
-    return "ok" if _stored_alike(c, commit, mine) else "fenced"
+    return "repeated" if _stored_alike(c, commit, mine) else "fenced"
 
 
 def _stored_alike(c: Connection, commit: Commit, written: Sequence[Mapping[str, Any]]) -> bool:

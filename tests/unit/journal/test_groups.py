@@ -187,3 +187,20 @@ async def test_a_group_that_took_too_long_is_halved(poison: str) -> None:
     assert max(store.groups) <= 400
     assert sum(store.groups) == EACH * wanted.count("ok")
     await journal.stop()
+
+
+class RepeatingStore(SlowStore):
+    """Has stored everything before."""
+
+    async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
+        stored, results = await super().commit(head, commits)
+        return stored, ["repeated"] * len(results)
+
+
+async def test_a_repetition_is_ok_to_its_owner_and_no_news_on_the_feed() -> None:
+    """A newer word without a number of its own, as of an override, may stand there by now."""
+    journal = await started(RepeatingStore())
+    assert await journal.commit([commit("p", "b")]) == ["ok"]
+    page = await journal.poll(1, 0, 0)
+    assert (page.entries, page.reset) == ([], False)
+    await journal.stop()
