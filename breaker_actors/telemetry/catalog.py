@@ -320,7 +320,7 @@ _METERS = [
         "breakers_journal_commits_total",
         "commits",
         ("journal",),
-        "commits by result; repeated: stored before; put_off: come again, as others of their organisation filled a call",
+        "commits by result; repeated: was stored; put_off: come again, as others of their organisation filled a call",
         {"result": ("ok", "repeated", "fenced", "failed", "put_off")},
     ),
     Meter(

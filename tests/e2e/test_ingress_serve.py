@@ -104,5 +104,5 @@ def test_streams_end_with_the_service_and_nothing_is_left(live: LiveService) -> 
         with contextlib.suppress(httpx.NetworkError, httpx.ProtocolError):
             for _ in lines:
                 pass
-    assert live.process.wait(60) == 0
+    assert live.process.wait(60) == 0, "".join(live.output[-40:])
     wait_for(lambda: not [pid for pid in pids if is_running(pid)])
