@@ -46,8 +46,12 @@ from breaker_actors.settings import Settings
 READY_WITHIN_S = 90.0
 # Seconds each part of a stop may take; with the rest they stay under five.
 SHORT_REQUESTS_S, SERVE_STOP_S, RAY_STOP_S, KILL_S = 0.3, 1.6, 1.5, 1.0
+LAST_CALL_S = 0.2
+"""So long before a part of the stop is over it begins no call any more that the next part would meet."""
 OBJECT_STORE_BYTES = 256 << 20
 NAMESPACE = "breakers"
+REPLICA_PROGRAM = "ray::ServeRepli"
+"""The same of a replica; it knows 15 characters."""
 INGRESS_PROGRAMS = {"haproxy": "haproxy", "serve": "ray::ProxyActor"}
 """How the kernel names the process that listens on the service's port."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -257,7 +261,8 @@ class Service:
         """Cuts clients, lets replicas and actors close, and makes sure that nothing is left. Harmless when repeated."""
         if self._ray_up:
             self._cut_clients()
-            self._bounded("serve stop", _stop_serve, SERVE_STOP_S)
+            until = self._clock.monotonic() + SERVE_STOP_S - LAST_CALL_S
+            self._bounded("serve stop", lambda: stop_serve(self._clock, until), SERVE_STOP_S)
             self._bounded("ray stop", _stop_ray, RAY_STOP_S)
             self._ray_up = False
         self.kill()
@@ -329,10 +334,13 @@ def _import_serve() -> None:
         import ray.serve  # noqa: F401
 
 
-def _stop_serve() -> None:
+def stop_serve(clock: Clock, until_s: float) -> None:
     """Lets replicas close and, meanwhile, the Notifier finish what it is sending: the next start then repeats nothing.
-    Not serve.shutdown(): that one goes on to kill the controller and prints its death. Nor anything of Serve once the
-    stop has gone on without this thread: `status` would begin a cluster of its own."""
+
+    Not serve.shutdown(): that one goes on to kill the controller and prints its death. From `until_s` of the monotonic
+    clock on it calls nothing of Ray: with Ray stopped, some calls begin a cluster of their own, and others end this
+    process at once, with nothing cleaned up. So the replicas' ends are seen from their processes.
+    """
     import ray
     from ray import serve
 
@@ -341,11 +349,14 @@ def _stop_serve() -> None:
         notifier = ray.get_actor("notifier", namespace=NAMESPACE)
         drained = [notifier.call.remote("drain", SERVE_STOP_S)]
     with contextlib.suppress(Exception):
-        serve.delete(NAMESPACE, _blocking=False)
-        while ray.is_initialized() and NAMESPACE in serve.status().applications:
-            _pause(0.05)
-    with contextlib.suppress(Exception):
-        ray.wait(drained, timeout=SERVE_STOP_S)
+        if clock.monotonic() < until_s:
+            serve.delete(NAMESPACE, _blocking=False)
+    while (left_s := until_s - clock.monotonic()) > 0:
+        if not processes.named(processes.below(os.getpid()), REPLICA_PROGRAM):
+            with contextlib.suppress(Exception):
+                ray.wait(drained, timeout=left_s)
+            return
+        _pause(0.05)
 
 
 def _stop_ray() -> None:

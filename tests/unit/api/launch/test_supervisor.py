@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from api.cli.errors import FAILED, one_line_errors
 from api.launch import driver, processes, serve_proxies
 from api.launch.log_lines import LogLines
 from api.launch.ray_environment import NotStarted
-from api.launch.supervisor import Service, run
+from api.launch.supervisor import Service, run, stop_serve
+from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
 
@@ -205,3 +207,52 @@ def test_a_command_that_fails_beside_ray_says_why_and_ends() -> None:
     found = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=40, check=False)
     assert found.returncode == FAILED
     assert found.stderr.splitlines()[-1] == "RuntimeError: nobody thought of this"
+
+
+class FakeRay:
+    """Ray and its Serve: what is called of them, and when, by the monotonic clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = SystemClock()
+        self.called: list[tuple[str, float]] = []
+        self.waited: list[Any] = []
+        call = SimpleNamespace(remote=lambda *_: self._note("drain"))
+        ray, serve = ModuleType("ray"), ModuleType("ray.serve")
+        ray.get_actor = lambda *_, **__: SimpleNamespace(call=call)  # type: ignore[attr-defined]
+        ray.wait = self._wait  # type: ignore[attr-defined]
+        ray.serve = serve  # type: ignore[attr-defined]
+        serve.delete = lambda *_, **__: self._note("delete")  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        monkeypatch.setitem(sys.modules, "ray.serve", serve)
+
+    def _note(self, name: str) -> str:
+        self.called.append((name, self.clock.monotonic()))
+        return name
+
+    def _wait(self, drained: list[Any], timeout: float) -> None:
+        self._note("wait")
+        self.waited = drained
+        assert self.clock.monotonic() + timeout <= self.until_s + 0.01
+
+    def stop(self, within_s: float) -> list[str]:
+        self.until_s = self.clock.monotonic() + within_s
+        stop_serve(self.clock, self.until_s)
+        assert all(at_s <= self.until_s for _, at_s in self.called)
+        return [name for name, _ in self.called]
+
+
+def test_replicas_that_do_not_close_are_not_asked_after_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray may be stopped by then: its calls would begin a cluster, or end this process."""
+    ray = FakeRay(monkeypatch)
+    monkeypatch.setattr(processes, "named", lambda pids, name: [1])
+    assert ray.stop(0.2) == ["drain", "delete"]
+    assert ray.clock.monotonic() >= ray.until_s
+
+
+def test_a_stop_waits_for_what_is_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay(monkeypatch)
+    left = [[1], [1], []]
+    monkeypatch.setattr(processes, "named", lambda pids, name: left.pop(0))
+    assert ray.stop(30) == ["drain", "delete", "wait"]
+    assert ray.waited == ["drain"]
+    assert ray.clock.monotonic() < ray.until_s - 20
