@@ -1,11 +1,13 @@
 """What very many breakers with little to do cost: memory, CPU, and how late they look at their samples.
 
-python -m tests.bench density [--json FILE] [--smoke] [--breakers 10000] [--seconds 60]
+python -m tests.bench density [--json FILE] [--smoke] [--breakers 10000] [--projects 1] [--seconds 60]
 
 Routers with 100 breakers each, each breaker with a metric of its own, so that a sample concerns exactly one. Every
 breaker gets a sample each ten seconds, in requests of 500, in an open loop. Memory is what is private to the processes,
 beyond what they need with few breakers; lag comes from the service's own histogram, with the bounds of its bucket; CPU
 is a share of one core. Targets: 8 KB a breaker in the BreakerActors, 200 ms of lag at the 99th percentile, half a core.
+With several projects each has its share of the breakers. In the end all processes are killed at once, and the service
+is started again: until it is ready, and until the owners answer for all breakers.
 
 Afterwards every answer was 202, every sample is in the log, and for a draw of breakers the stored events are what the
 core comes to with their log, and reads are fresh.
@@ -17,11 +19,13 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support import load
 from tests.support.figures import options_of, show
 from tests.support.fleet import Fleet, check_events, check_logged
 from tests.support.invariants import Evidence
@@ -46,16 +50,19 @@ class Sizes:
     seconds: float
     every_s: float = 10.0
     per_request: int = 500
+    projects: int = 1
 
 
 def main(argv: list[str]) -> None:
     parser = options_of("density")
     parser.add_argument("--breakers", type=int, default=10_000)
+    parser.add_argument("--projects", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args(argv)
-    sizes = Sizes(max(1, options.breakers // METRICS), METRICS, options.seconds)
+    routers = max(1, options.breakers // METRICS // options.projects)
+    sizes = Sizes(routers, METRICS, options.seconds, projects=options.projects)
     if options.smoke:
-        sizes = Sizes(3, 20, 4.0, every_s=1.0, per_request=25)
+        sizes = Sizes(3, 20, 4.0, every_s=1.0, per_request=25, projects=2)
     environ = {"BREAKERS_BREAKERS_PER_PROJECT_MAX": str(max(10_000, sizes.routers * sizes.metrics))}
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data", **environ) as live:
         figures = measure(live, sizes)
@@ -68,31 +75,53 @@ def measure(live: LiveService, sizes: Sizes) -> dict[str, float]:
     until_applied(live, told)
     base, actors = private_kb(live), live.pids("BreakerActor")
 
-    fleet = Fleet(live, sizes.routers, sizes.metrics)
+    fleets = [Fleet(live, sizes.routers, sizes.metrics) for _ in range(sizes.projects)]
     ready = private_kb(live)
-    first = fleet.turns(1, sizes.per_request, sizes.every_s, OK_SHARE, 2)
-    per_s = len(first) / sizes.every_s
-    begun = fleet.send(first, per_s).accepted
-    before = until_applied(live, told + begun)
+    first = [fleet.turns(1, sizes.per_request, sizes.every_s, OK_SHARE, 2) for fleet in fleets]
+    per_s = len(first[0]) / sizes.every_s
+    begun = [report.accepted for report in send(fleets, first, per_s)]
+    before = until_applied(live, told + sum(begun))
     _, quiet = busy(live, min(QUIET_S, sizes.seconds), lambda: None)
 
-    bodies = fleet.turns(round(sizes.seconds / sizes.every_s), sizes.per_request, sizes.every_s, OK_SHARE, 3)
-    seconds = len(bodies) / per_s
-    report, shares = busy(live, seconds, lambda: fleet.send(bodies, per_s))
-    after = until_applied(live, told + begun + report.accepted)
+    turns = round(sizes.seconds / sizes.every_s)
+    bodies = [fleet.turns(turns, sizes.per_request, sizes.every_s, OK_SHARE, 3) for fleet in fleets]
+    seconds = len(bodies[0]) / per_s
+    reports, shares = busy(live, seconds, lambda: send(fleets, bodies, per_s))
+    accepted = [n + report.accepted for n, report in zip(begun, reports, strict=True)]
+    after = until_applied(live, told + sum(accepted))
     loaded = private_kb(live)
     assert live.pids("BreakerActor") == actors, "they are the same processes all along"
-    check(fleet, begun + report.accepted)
+    for fleet, count in zip(fleets, accepted, strict=True):
+        check(fleet, count)
 
-    count = len(fleet.homes)
-    figures = {"breakers": float(count), "breaker_actors": float(len(actors))}
-    figures |= {f"create_s {step}": took for step, took in fleet.took_s.items()}
-    figures |= {"samples_per_s": report.accepted / max(seconds, report.seconds)}
-    figures |= {f"request_ms_p{percent}": report.percentile(percent) for percent in (50, 99)}
+    breakers = sum(len(fleet.homes) for fleet in fleets)
+    figures = {"breakers": float(breakers), "breaker_actors": float(len(actors)), "projects": float(sizes.projects)}
+    for step in fleets[0].took_s:
+        figures[f"create_s {step}"] = sum(fleet.took_s[step] for fleet in fleets)
+    sent = sum(report.accepted for report in reports)
+    figures |= {"samples_per_s": sent / max(seconds, *(report.seconds for report in reports))}
+    figures |= {f"request_ms_p{n}": max(report.percentile(n) for report in reports) for n in (50, 99)}
     figures |= lags_ms(gained(before, after, LAG))
     figures |= {f"cpu {stage}": used for stage, used in sorted(shares.items())}
     figures |= {"cpu in all": sum(shares.values()), "cpu in all, without load": sum(quiet.values())}
-    return figures | memory(base, {"ready": ready, "loaded": loaded}, count)
+    return figures | memory(base, {"ready": ready, "loaded": loaded}, breakers) | restart(live, fleets)
+
+
+def send(fleets: Sequence[Fleet], bodies: Sequence[Sequence[bytes]], per_s: float) -> list[load.Report]:
+    """Each fleet's bodies, so many a second, all fleets at once."""
+    with ThreadPoolExecutor(len(fleets)) as pool:
+        return list(pool.map(lambda fleet, mine: fleet.send(mine, per_s), fleets, bodies))
+
+
+def restart(live: LiveService, fleets: Sequence[Fleet]) -> dict[str, float]:
+    """How long a start takes after the end of all processes at once."""
+    live.crash()
+    began = time.monotonic()
+    live.start_again()
+    ready_s = time.monotonic() - began
+    for fleet in fleets:
+        fleet.until_fresh()
+    return {"restart_s ready": ready_s, "restart_s fresh": time.monotonic() - began}
 
 
 def memory(base: Mapping[str, int], looks: Mapping[str, Mapping[str, int]], breakers: int) -> dict[str, float]:
