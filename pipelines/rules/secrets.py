@@ -104,5 +104,5 @@ def _secret(channel: Declared, reference: Mapping[str, Any], environ: Mapping[st
     try:
         with path.open("rb") as opened:
             return opened.read(SECRET_BYTES_MAX).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no text, or a path with NUL
         return LookupError(f"{path} can't be read: {getattr(error, 'strerror', None) or 'it is no text'}")

@@ -12,6 +12,9 @@ from pipelines.rules.model import Place, Problem, refused
 
 NODES_MAX = 1_000_000
 """Values of one file, an alias counted as often as it is used."""
+DEPTH_MAX = 100
+"""Lists and objects within each other. libyaml composes them by recursion in C, which has no end of its own but that of
+the stack, and its time grows with the square of the depth."""
 Keys = tuple[str | int, ...]
 yaml: Any = importlib.import_module("yaml")
 
@@ -49,6 +52,7 @@ def parse(file: str, text: str) -> Text:
     """The only document of a file; None for an empty one. Raises Invalid."""
     loader = _Loader(text)
     try:
+        _check_depth(text)
         node = loader.get_single_node()
         walk = _Walk(file, loader)
         content = None if node is None else walk.value(node, ())
@@ -65,6 +69,22 @@ def parse(file: str, text: str) -> Text:
     if walk.problems:
         raise refused(walk.problems)
     return Text(content, walk.lines)
+
+
+def _check_depth(text: str) -> None:
+    """Raises ValueError as soon as too much is within each other."""
+    loader, depth = _Loader(text), 0
+    try:
+        while loader.check_event():
+            event = loader.get_event()
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > DEPTH_MAX:
+                raise ValueError(f"line {event.start_mark.line + 1} is more than {DEPTH_MAX} levels deep")
+    finally:
+        loader.dispose()
 
 
 def shown(path: Keys) -> str:
@@ -90,16 +110,22 @@ class _Walk:
             return [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
         if node.tag == "tag:yaml.org,2002:int":
             return int(node.value)
-        return self._loader.construct_object(node, deep=True)
+        try:
+            return self._loader.construct_object(node, deep=True)
+        except (AttributeError, LookupError):  # a tag says what the text is not
+            words = f"is not what its tag {node.tag.removeprefix('tag:yaml.org,2002:')} says"
+            place = Place(self._file, node.start_mark.line + 1)
+            self.problems.append(Problem(place, shown(path), "not_yaml", words))
+            return None
 
     def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
-        own, merged = dict[str, Any](), dict[str, Any]()
+        own, merges = dict[str, Any](), list[dict[str, Any]]()
         for key_node, value_node in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 of = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
                 for one in of:
                     found = self.value(one, path)
-                    merged = {**(found if isinstance(found, dict) else {}), **merged}
+                    merges.append(found if isinstance(found, dict) else {})
                 continue
             place = Place(self._file, key_node.start_mark.line + 1)
             key = key_node.value
@@ -113,4 +139,7 @@ class _Walk:
                 continue
             self.lines[inner] = place.line
             own[key] = self.value(value_node, inner)
+        merged = dict[str, Any]()
+        for one in reversed(merges):  # the first one that has a key says what it is
+            merged.update(one)
         return {**merged, **own}

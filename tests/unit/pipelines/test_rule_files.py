@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,54 @@ def test_secrets_come_from_elsewhere(tmp_path: Path) -> None:
     assert found["references"] == {"routing_key": {"env": "PD"}, "more.auth": {"file": "key.txt"}}
     with pytest.raises(Invalid, match=r"a\.yaml:2: channels\.c\.config\.routing_key: the environment has no PD"):
         resolved(rules, {})
+
+
+def test_a_secret_of_a_path_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text('channels: {c: {channel: slack, config: {webhook_url: {file: "a\\0b"}}}}')
+    with pytest.raises(Invalid, match=r"config\.webhook_url: .* can't be read"):
+        resolved(read(tmp_path), {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "breakers: " + "[" * 100_000,
+        "breakers: " + "{a: " * 100_000,
+        "breakers:\n" + "- " * 100_000,
+        "breakers: &a [*a]",
+        "breakers: &a {<<: *a}",
+    ],
+)
+def test_depth_without_an_end_is_told(text: str) -> None:
+    """libyaml ended the process by a signal, after minutes."""
+    ((line, word),) = [(one["line"], one["word"]) for one in problems_of(text)]
+    assert (line, word) == (1, "not_yaml")
+
+
+def test_many_merges_cost_what_they_add() -> None:
+    """A copy of all that was merged before made hours of a megabyte."""
+    many = ", ".join(f"k{n}: 1" for n in range(5_000))
+    merges = ", ".join(["*small"] * 100_000)
+    begun = time.process_time()
+    problems_of(f"labels: &many {{{many}}}\nowner: &small {{z: 1}}\nbreakers: {{<<: [*many, {merges}]}}")
+    assert time.process_time() - begun < 20
+
+
+def test_the_first_merge_that_has_a_key_counts() -> None:
+    text = f"""\
+breakers:
+  a: &a {{{RULE}, mode: observe}}
+  b: &b {{{RULE}, cooldown: 5s, mode: enforce}}
+  c: {{<<: [*a, *b], threshold: 2}}
+"""
+    rule = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 2, "mode": "observe", "cooldown_ms": 5_000}
+    assert read_text(text).breakers["c"].fields == rule
+
+
+@pytest.mark.parametrize("value", ["!!timestamp abc", "!!bool maybe", "!!float ''"])
+def test_a_tag_that_its_text_is_not_is_told(value: str) -> None:
+    (problem,) = problems_of(f"labels:\n  a: {value}\n")
+    assert (problem["line"], problem["path"], problem["word"]) == (2, "labels.a", "not_yaml")
 
 
 def test_what_is_written_is_read_as_the_same() -> None:
