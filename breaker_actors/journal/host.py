@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from breaker_actors.errors import BreakersError, Fenced, TookTooLong, Unavailable
+from breaker_actors.journal.group_size import GroupSize
 from breaker_actors.journal.listeners import Listeners
 from breaker_actors.journal.transition_budgets import Budgets
 from breaker_actors.journal.transition_lines import TransitionLines
@@ -35,8 +36,8 @@ from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.lane import Lane
 
 GROUP_MAX = 2_000
-"""Transitions of one group with their deliveries (`listeners.py`), and commits: whoever comes while one is stored is in
-the next one."""
+"""Transitions of one group with their deliveries (`listeners.py`), and commits; fewer where they take long
+(`group_size.py`). Whoever comes while one is stored is in the next one."""
 PUT_OFF_MS, PUT_OFF_MAX_MS = 100, 5_000
 """Of one organisation a call stores as much as a group, whoever sent it has others that wait for its end; what is
 beyond comes again, later by so much for each group before it."""
@@ -73,10 +74,11 @@ class JournalHost:
         self._orgs: dict[str, str] = {}
         self._unknown: set[str] = set()
         self._listeners = Listeners(store)
+        self._size = GroupSize(GROUP_MAX)
         # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
         self._group: Lane[Commit, CommitResult] = Lane(
             self._write,
-            weigh=lambda commit: max(1, self._listeners.rows(commit)),
+            weigh=self._listeners.weight,
             weight_max=1 << 30,
             call_weight_max=GROUP_MAX,
         )
@@ -260,7 +262,8 @@ class JournalHost:
         return await self._write(commits[:half]) + await self._write(commits[half:])
 
     async def _write_group(self, commits: list[Commit]) -> list[CommitResult]:
-        head = self._holding()
+        head, clock = self._holding(), asyncio.get_running_loop().time
+        begun = clock()
         try:
             with self.meters.timed("breakers_journal_commit_seconds"):
                 self._head, results = await self._store.commit(head, commits)
@@ -270,6 +273,8 @@ class JournalHost:
             if isinstance(error, Fenced):
                 await self._find_place(head)
             raise
+        self._size.learn(sum(map(self._listeners.weight, commits)), clock() - begun)
+        self._group.call_weight_max = self._size.rows
         self._doubtful.clear()  # had it been stored, this one would have been fenced
         judged = list(zip(commits, results, strict=True))
         # Of a repetition nobody knows whether it was told of, but to the feed: newer words may stand there by now.

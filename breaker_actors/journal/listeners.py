@@ -35,6 +35,10 @@ class Listeners:
         """How much a commit writes: its transitions and their deliveries."""
         return len(commit.events) + self._deliveries(commit)
 
+    def weight(self, commit: Commit) -> int:
+        """The same in a group, where nothing counts less than 1."""
+        return max(1, self.rows(commit))
+
     def has_new(self, commits: Sequence[Commit]) -> bool:
         """Whether there are alerts of a project that was never asked about."""
         return any(commit.project_id not in self._known and _kinds_of(commit) for commit in commits)

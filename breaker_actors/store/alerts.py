@@ -165,14 +165,17 @@ def _within_share(c: Connection, rows: Sequence[dict[str, Any]], room: int) -> l
     return kept
 
 
-def _receivers_statement() -> Select[Any]:
-    p, ch = t.projects.c, t.channels.c
-    query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), ch.id.label("channel_id"), ch.events)
-    query = query.add_columns(
-        p.trace_id_url_template, is_quiet(p.id).label("quiet"), is_labelled(p.id).label("labelled")
-    )
-    query = query.outerjoin(t.channels, (ch.project_id == p.id) & ch.enabled)
-    return query.where(p.deleted_ms.is_(None), p.id.in_(IDS)).order_by(p.id, ch.number)
+def _projects_statement() -> Select[Any]:
+    p = t.projects.c
+    query = select(p.id, p.slack_webhook_url.is_not(None).label("legacy"), p.trace_id_url_template)
+    query = query.add_columns(is_quiet(p.id).label("quiet"), is_labelled(p.id).label("labelled"))
+    return query.where(p.deleted_ms.is_(None), p.id.in_(IDS)).order_by(p.id)
+
+
+def _channels_statement() -> Select[Any]:
+    ch = t.channels.c
+    query = select(ch.project_id, ch.id, ch.events).where(ch.project_id.in_(IDS), ch.enabled)
+    return query.order_by(ch.project_id, ch.number)
 
 
 def _outage_starts_statement() -> Select[Any]:
@@ -191,20 +194,21 @@ def _outage_starts_statement() -> Select[Any]:
     return query.join(t.events, same).where(b.id.in_(IDS))
 
 
-_RECEIVERS = _receivers_statement()
+_PROJECTS, _CHANNELS = _projects_statement(), _channels_statement()
 _OUTAGE_STARTS = _outage_starts_statement()
 _RULES = select(t.breakers.c.id, t.breakers.c.rule).where(t.breakers.c.id.in_(IDS))
 _ADD_ROWS = insert(t.outbox)
 
 
 def _receivers(c: Connection, project_ids: Sequence[str]) -> dict[str, Receivers]:
-    """Those of each project that has any; a project's own id stands for its slack_webhook_url."""
+    """Those of each project that has any; a project's own id stands for its slack_webhook_url. What is of the project
+    is asked once, not with each of its channels: they may be a hundred, and everybody's transitions wait meanwhile."""
     found: dict[str, Receivers] = {}
-    for row in by_ids(c, _RECEIVERS, project_ids):
+    for row in by_ids(c, _PROJECTS, project_ids):
         legacy: list[tuple[str, tuple[str, ...]]] = [(row.id, BOTH)] if row.legacy else []
-        mine = found.setdefault(row.id, Receivers(legacy, row.trace_id_url_template, row.quiet, row.labelled))
-        if row.channel_id is not None:
-            mine.channels.append((row.channel_id, row.events))
+        found[row.id] = Receivers(legacy, row.trace_id_url_template, row.quiet, row.labelled)
+    for row in by_ids(c, _CHANNELS, sorted(found)):
+        found[row.project_id].channels.append((row.id, row.events))
     return {project_id: receivers for project_id, receivers in found.items() if receivers.channels}
 
 

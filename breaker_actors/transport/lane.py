@@ -27,7 +27,8 @@ _Entry = tuple[T, int, asyncio.Future[R], str, str]
 class Lane(Generic[T, R]):
     """Carries items to `send`, which answers one result (or error) per item. Those of one project stay in the order in
     which they came. `weight_max`: what waits of a project that is alone; of its organisation less than twice as much,
-    of all together less than four times as much. Weightless items always fit, and any when none with a weight waits."""
+    of all together less than four times as much. Weightless items always fit, and any when none with a weight waits.
+    `call_weight_max`: what a call carries, of several items; who sends may change it from call to call."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Lane(Generic[T, R]):
     ) -> None:
         self._send = send
         self._weigh = weigh
-        self._call_weight_max = call_weight_max
+        self.call_weight_max = call_weight_max
         self._waiting: NestedTurns[_Entry[T, R]] = NestedTurns(itemgetter(1))
         self._shares = NestedShares(weight_max)
         self._pump: asyncio.Task[None] | None = None
@@ -71,7 +72,7 @@ class Lane(Generic[T, R]):
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._carry(self._freed(self._waiting.take(self._call_weight_max)))
+                await self._carry(self._freed(self._waiting.take(self.call_weight_max)))
         finally:
             self._pump = None
 

@@ -10,6 +10,7 @@ from unittest.mock import ANY
 import pytest
 
 from breaker_actors.errors import TookTooLong, Unavailable
+from breaker_actors.journal.group_size import LONG_S
 from breaker_actors.journal.host import ACCESS_S, GROUP_MAX, PUT_OFF_MS, JournalHost
 from breaker_actors.messages import Commit, CommitResult, Paced
 from breaker_actors.settings import Settings
@@ -33,6 +34,7 @@ class SlowStore:
         self.groups: list[int] = []
         self.asked: list[str] = []
         self.listeners: dict[str, dict[str, int]] = {}
+        self.each_s = TRANSITION_S
 
     async def access_version(self) -> AccessVersion:
         return self.access
@@ -54,7 +56,7 @@ class SlowStore:
 
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
         count = sum(len(commit.events) for commit in commits)
-        await asyncio.sleep(count * TRANSITION_S)
+        await asyncio.sleep(count * self.each_s)
         if count > self.most or self.poison in {commit.breaker_id for commit in commits}:
             raise TookTooLong
         self.groups.append(count)
@@ -101,6 +103,40 @@ async def test_a_flood_of_one_organisation_delays_anothers_commit_by_a_group_at_
     assert sum(store.groups) == 300 + 300 * EACH + 1
     assert max(store.groups) <= GROUP_MAX
     assert sorted(store.asked) == sorted({c.project_id for c in flood} | {"quiet"}), "once"
+    await journal.stop()
+
+
+async def test_a_commit_waits_for_no_longer_than_groups_may_last_however_slow_the_store_is() -> None:
+    """What a row takes is not known before; once it is, groups have as many as a tenth of a second has room for."""
+    store = SlowStore()
+    store.each_s = 0.0004
+    journal = await started(store)
+    for number in range(300):
+        await journal.commit([commit(f"greedy {number}", f"b{number}")])
+    await asyncio.sleep(2 * ACCESS_S)
+    flood = [commit(f"greedy {number}", f"b{number}", EACH) for number in range(100)]
+    rest = asyncio.create_task(stored(journal, flood))
+    clock = asyncio.get_running_loop().time
+    await asyncio.sleep(GROUP_MAX * store.each_s + 0.1)
+    begun = clock()
+    assert await journal.commit([commit("quiet", "q")]) == ["ok"]
+    assert clock() - begun <= 3 * LONG_S, "what is stored as it comes, and its own group"
+    assert not rest.done()
+    await rest
+    assert sum(store.groups) == 300 + 100 * EACH + 1
+    await journal.stop()
+
+
+async def test_groups_grow_again_where_the_store_is_fast() -> None:
+    store = SlowStore()
+    journal = await started(store)
+    store.each_s = 0.0004
+    assert await journal.commit([commit("p", "b", GROUP_MAX)]) == ["ok"]
+    store.each_s = 0.0
+    for turn in range(20):
+        await stored(journal, [commit(f"p{turn}", f"b{number}", EACH) for number in range(GROUP_MAX // EACH)])
+    assert store.groups[1] <= GROUP_MAX // 8
+    assert store.groups[-1] == GROUP_MAX
     await journal.stop()
 
 
