@@ -208,6 +208,23 @@ def test_received_ms_is_the_order(tmp_path: Path) -> None:
     assert json.loads(run(*arguments, "--sort").stdout)["summary"]["from_ms"] == 900
 
 
+def test_rows_that_no_rule_takes_may_be_in_any_order(rule: str, tmp_path: Path) -> None:
+    """Folders of series begin anew; what is taken has to be in order, its first row in a file included."""
+    rows = {"ts_ms": [1_000, 2_000, 3_000], "value": [1.0, 2.0, 3.0]}
+    for router, metric in ((r, m) for r in ("ec2", "rds") for m in ("latency", "size")):
+        folder = tmp_path / "hive" / f"router_id={router}" / f"metric={metric}"
+        folder.mkdir(parents=True)
+        pl.DataFrame(rows).write_parquet(folder / "a.parquet")
+    arguments = ["--rule", rule, str(tmp_path / "hive"), "--json"]
+    told = json.loads(run(*arguments, "--router", "rds").stdout)
+    assert (told["summary"]["rules"][0]["samples"], told["summary"]["from_ms"]) == (3, 1_000)
+    refused(run(*arguments), "row 1: ts_ms 1000 comes after 3000; all that is given is one series")
+    frame = pl.DataFrame({"ts_ms": [5, 1, 9, 6], "value": 1.0, "router_id": ["rds", "ec2", "rds", "rds"]})
+    frame.write_parquet(tmp_path / "mixed.parquet")
+    mixed = ["--rule", rule, str(tmp_path / "mixed.parquet"), "--router", "rds"]
+    refused(run(*mixed), "mixed.parquet, row 4: ts_ms 6 comes after 9; samples are read in order of time")
+
+
 def test_sort(rule: str, tmp_path: Path) -> None:
     lines = series.LATENCY.read_text().splitlines()
     (tmp_path / "s.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
