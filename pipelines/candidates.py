@@ -84,6 +84,11 @@ def candidates(given: RuleLike | Sequence[RuleLike]) -> list[Candidate]:
     return _distinct(found)
 
 
+def named_routers(routers: Sequence[str] | str) -> tuple[str, ...]:
+    """Routers as they are compared with those that samples name: one, or several."""
+    return tuple(name.lower() for name in ([routers] if isinstance(routers, str) else routers))
+
+
 def _one(thing: Rule | Mapping[str, Any] | Candidate, where: str, number: int) -> Candidate:
     if isinstance(thing, Candidate):
         return thing

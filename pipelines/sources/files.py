@@ -114,8 +114,14 @@ class Words(NamedTuple):
     sort: str
     unit: str
     unit_option: str
-    one_router: str = "name router_ids in the rule"
-    routers_option: str = "router_ids"
+    one_router: str = "name router_ids in the rule, or give routers=[...]"
+    routers_option: str = "routers"
+
+    @property
+    def without_routers(self) -> str:
+        """What is wrong with samples that name no routers, where some are asked for."""
+        theirs = self.rename.format("router_id")
+        return f"{self.routers_option}: the samples have no column router_id; name theirs by {theirs}"
 
 
 COMMAND = Words(
