@@ -63,7 +63,7 @@ Grace = Annotated[
 ]
 Sweep = Annotated[
     str | None,
-    typer.Option(help="Settings to try, every combination: threshold=100:500:25,window_ms=60000,300000."),
+    typer.Option(help="Settings to try, every combination: threshold=100:500:25,window=1m,5m."),
 ]
 Sort = Annotated[bool, typer.Option("--sort", help="The samples are not in order of time: sort them first, on disk.")]
 Memory = Annotated[int, typer.Option(help="What the process may take.")]

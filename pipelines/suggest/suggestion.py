@@ -29,7 +29,7 @@ from breaker_actors.core.model import Rule
 from breaker_actors.core.rules import DEFAULTS
 from breaker_actors.errors import Invalid
 from pipelines.backtest import Backtest, BacktestWarning, backtest, source_of
-from pipelines.candidates import OK_KINDS, RULE_FIELDS, Candidate, RuleLike, candidates, named_routers
+from pipelines.candidates import OK_KINDS, RULE_FIELDS, Candidate, RuleLike, candidates, in_ms, named_routers
 from pipelines.frames import to_pandas
 from pipelines.replay.memory import MEMORY_MB
 from pipelines.replay.scoring import Labelled, labelled_files
@@ -191,7 +191,7 @@ class Base:
 def _base(rule: RuleLike | None) -> Base | None:
     if rule is None:
         return None
-    fields = {"threshold": 0.0} | dict(rule) if isinstance(rule, Mapping) else rule
+    fields = {"threshold": 0.0} | in_ms(rule) if isinstance(rule, Mapping) else rule
     found = candidates(fields)
     if len(found) != 1:
         raise Invalid(f"a threshold is suggested for one rule, not {len(found)}")

@@ -266,6 +266,19 @@ def test_no_setting_catches_all(rule: str, tmp_path: Path) -> None:
     assert last == "no setting catches any of the 2 labelled failures"
 
 
+def test_units_of_rules_and_sweeps(rule: str, tmp_path: Path) -> None:
+    """A rule and a sweep in units come to what milliseconds come to."""
+    timed = RULE | {"window": "2h", "cooldown_ms": "2h", "eval_interval": "5m", "min_state_duration": "1h"}
+    (tmp_path / "timed.json").write_text(json.dumps({k: v for k, v in timed.items() if k not in MS}))
+    options = [LATENCY, "--column", "ts_ms=timestamp", "--json", "--sweep"]
+    plain = run("--rule", rule, *options, "window_ms=3600000,7200000")
+    units = run("--rule", str(tmp_path / "timed.json"), *options, "window=1h:2h:1h")
+    assert (units.exit_code, units.stderr, units.stdout) == (0, plain.stderr, plain.stdout)
+
+
+MS = ("window_ms", "eval_interval_ms", "min_state_duration_ms")
+
+
 def test_a_sweep_without_labels_recommends_no_rule_that_never_trips(rule: str) -> None:
     options = ["--rule", rule, LATENCY, "--column", "ts_ms=timestamp", "--sweep"]
     last = run(*options, "threshold=400,4,500").stdout.splitlines()[-1]
