@@ -60,6 +60,7 @@ def ingest_token(header: str | None) -> str:
 
 NO_KEY = "The API key is missing: it goes into the header Authorization, as Bearer KEY."
 UNKNOWN_KEY = "There is no such API key here."
+LACKS_RIGHT = "The key is valid but lacks the right for this operation."
 
 
 def permit(key: KeyRow | None, right: Right, header: str | None = None) -> KeyRow:
@@ -67,7 +68,8 @@ def permit(key: KeyRow | None, right: Right, header: str | None = None) -> KeyRo
     if key is None:
         raise Unauthorized(UNKNOWN_KEY if sender_key(header) else NO_KEY)
     if right not in RIGHTS[key.kind]:
-        raise Forbidden
+        kinds = ", ".join(kind for kind, rights in RIGHTS.items() if right in rights)
+        raise Forbidden(f"{LACKS_RIGHT} Its kind is {key.kind}; keys that may: {kinds}.")
     return key
 
 

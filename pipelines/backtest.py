@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import warnings as python_warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import polars as pl
 
 from breaker_actors.core.machine import SAMPLES_MAX
 from breaker_actors.errors import Invalid
-from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, variants
+from pipelines.candidates import RuleLike, Value, candidates, checked_sweep, named_routers, variants
 from pipelines.frames import to_pandas
 from pipelines.replay import results
 from pipelines.replay.memory import BASE_MB, BYTES_PER_ROW, MEMORY_MB, beyond_base, rows_within
@@ -153,6 +153,7 @@ def backtest(
     samples: Any,
     *,
     columns: Mapping[str, str] | None = None,
+    routers: Sequence[str] | str = (),
     windows: Any = None,
     grace_ms: int = 0,
     sweep: Mapping[str, Sequence[Value]] | str | None = None,
@@ -169,6 +170,7 @@ def backtest(
       else hands out Arrow streams), or a list of such frames; a path, pattern, folder or URL (s3://, gs://, az://,
       https://) of Parquet, CSV or NDJSON files, or a list of such places; or a `Source`. Of a list one is read after
       the other. `columns` says how they name ours, for example {"ts_ms": "timestamp"}.
+    - routers: of which routers alone, as the samples name them; without, of those that the rule names, or of all.
     - windows: labelled failures, [start, end] (or a dict of both) each as milliseconds, ISO 8601, datetime or
       Timestamp, a frame with columns start and end, or a JSON file of them; see `pipelines.replay.scoring`. An incident
       that begins up to `grace_ms` behind a window still belongs to it. Windows that no sample reaches are told, not
@@ -184,7 +186,10 @@ def backtest(
     labels, files = (None, []) if windows is None else labelled_files(windows, source.names)
     grid = checked_sweep(sweep or {})
     runs, budget = [], EffectBudget(beyond_base(memory_mb) // BYTES_PER_EFFECT)
+    names = named_routers(routers)
     for one in candidates(rule):
+        if names:
+            one = replace(one, router_ids=names, all_routers=True)
         runs.append(Run(one, Tally(labels or (), grace_ms, budget=budget)))
         for setting, variant in variants(one, grid) if grid else ():
             runs.append(Run(variant, Tally(labels or (), grace_ms, kept=False), setting, one.name))
@@ -193,6 +198,8 @@ def backtest(
     except WindowsTooLarge as error:
         needed = BASE_MB + window_samples_max * 5 // 4 * BYTES_PER_ROW // (1 << 20) + 1
         raise Invalid(f"the windows hold {error} samples or more; {needed} MB of memory are enough for any") from None
+    if names and not any("router_id" in run.columns for run in runs):
+        raise Invalid(getattr(source, "words", PYTHON).without_routers)
     limits = {"memory_mb": memory_mb, "window_samples_max": window_samples_max}
     done = Backtest.of(runs, labels, source, limits)
     done.remarks += remarks_on_labels(files, source)

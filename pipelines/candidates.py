@@ -84,12 +84,17 @@ def candidates(given: RuleLike | Sequence[RuleLike]) -> list[Candidate]:
     return _distinct(found)
 
 
+def named_routers(routers: Sequence[str] | str) -> tuple[str, ...]:
+    """Routers as they are compared with those that samples name: one, or several."""
+    return tuple(name.lower() for name in ([routers] if isinstance(routers, str) else routers))
+
+
 def _one(thing: Rule | Mapping[str, Any] | Candidate, where: str, number: int) -> Candidate:
     if isinstance(thing, Candidate):
         return thing
     if isinstance(thing, Rule):
         return Candidate(described(thing), thing)
-    fields: dict[str, Any] = plain(thing)
+    fields: dict[str, Any] = in_ms(plain(thing), where)
     given = fields.get("name") or fields.get("id")
     name = str(given or f"rule {number + 1}")
     ignored = tuple(str(key) for key in fields if key not in RULE_FIELDS and key not in OTHER_FIELDS)
@@ -181,15 +186,26 @@ def _read(path: Path) -> list[Candidate]:
 
 
 def _named(name: Any, fields: Any) -> Any:
-    """A breaker of a file of rules, where durations may have units: as the interface has it."""
-    if not isinstance(fields, Mapping):
-        return fields
-    plainly: dict[str, Any] = {"name": str(name)}
+    """A breaker of a file of rules."""
+    return {"name": str(name)} | dict(fields) if isinstance(fields, Mapping) else fields
+
+
+def in_ms(fields: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """A breaker whose durations may have units, as in files of rules (`window: 5m`): as the interface has it."""
+    plainly: dict[str, Any] = {}
     for key, value in fields.items():
-        full = f"{key}_ms" if f"{key}_ms" in RULE_FIELDS else key
-        known = duration_ms(value) if full in RULE_FIELDS and isinstance(value, str) else None
-        plainly[full if known is not None else key] = value if known is None else known
+        full = _full(str(key))
+        known = duration_ms(value) if full in RULE_FIELDS and full.endswith("_ms") and isinstance(value, str) else None
+        name = key if known is None else full
+        if name in plainly:
+            raise Invalid(f"{where}{name} is there twice")
+        plainly[name] = value if known is None else known
     return plainly
+
+
+def _full(name: str) -> str:
+    """The field of a rule that a duration's name without its unit means (window: window_ms); any other as it is."""
+    return f"{name}_ms" if f"{name}_ms" in RULE_FIELDS else name
 
 
 def _json(path: Path, text: str) -> Any:
@@ -220,9 +236,11 @@ def _yaml(path: Path, text: str) -> Any:
 
 
 def parse_sweep(text: str) -> dict[str, list[Value]]:
-    """`threshold=100:500:25,window_ms=60000,300000`: for each field first:last:step (last included) or values."""
+    """`threshold=100:500:25,window=1m,5m`: for each field first:last:step (last included) or values; durations have a
+    unit, or are milliseconds under the field's whole name (window_ms)."""
     grid: dict[str, list[Value]] = {}
     values: list[Value] | None = None
+    timed = False
     for word in text.split(","):
         name, is_new, rest = word.partition("=")
         if is_new:
@@ -230,19 +248,29 @@ def parse_sweep(text: str) -> dict[str, list[Value]]:
             if name in grid:
                 raise Invalid(f"--sweep names {name} twice")
             values = grid[name] = []
+            timed = _full(name).endswith("_ms")
         if values is None:
             raise Invalid(f"--sweep {text!r}: expected field=first:last:step or field=value,value")
-        values += _values((rest if is_new else word).strip(), word)
+        values += _values((rest if is_new else word).strip(), word, timed)
     return checked_sweep(grid)
 
 
-def _values(text: str, word: str) -> list[Value]:
+def _values(text: str, word: str, timed: bool) -> list[Value]:
+    """`timed`: of a duration; one with a unit stays as it is written: `checked_sweep` reads it."""
     if ":" not in text:
-        return [_value(text, word)]
+        return [text] if timed and duration_ms(text) is not None else [_value(text, word)]
+    parts = text.split(":")
+    spans = [span for part in parts if timed and (span := duration_ms(part)) is not None]
+    if len(spans) == len(parts) == 3:
+        return [f"{ms}ms" for ms in _range(word, *map(Decimal, spans))]
     try:
-        first, last, step = map(Decimal, text.split(":"))
+        first, last, step = map(Decimal, parts)
     except (ValueError, InvalidOperation):
         raise Invalid(f"--sweep {word!r}: a range is first:last:step") from None
+    return _range(word, first, last, step)
+
+
+def _range(word: str, first: Decimal, last: Decimal, step: Decimal) -> list[Value]:
     if not all(part.is_finite() for part in (first, last, step)) or step <= 0 or last < first:
         raise Invalid(f"--sweep {word!r}: a range goes up from its first to its last value")
     count = int((last - first) / step) + 1
@@ -272,8 +300,12 @@ def checked_sweep(grid: Mapping[str, Sequence[Value]] | str) -> dict[str, list[V
         return parse_sweep(grid)
     if not isinstance(grid, Mapping):
         raise Invalid(f"a sweep is an object of values per field, or text as of --sweep, not {type(grid).__name__}")
-    count, found = 1, {name: _plain(values) for name, values in grid.items()}
-    for name, values in found.items():
+    count, found = 1, dict[str, list[Value]]()
+    for given, some in grid.items():
+        name = _full(given)
+        if name in found:
+            raise Invalid(f"the sweep names {name} twice")
+        found[name] = values = [_swept_ms(given, value) if name.endswith("_ms") else value for value in _plain(some)]
         if name not in SWEPT_FIELDS:
             raise Invalid(f"{name!r} can't be swept; {guess(name, ', '.join(SWEPT_FIELDS), SWEPT_FIELDS)}")
         if not values:
@@ -282,6 +314,14 @@ def checked_sweep(grid: Mapping[str, Sequence[Value]] | str) -> dict[str, list[V
     if count > SETTINGS_MAX:
         raise Invalid(f"the sweep has {count} settings, more than {SETTINGS_MAX}")
     return found
+
+
+def _swept_ms(name: str, value: Value) -> Value:
+    """A duration as its field has it, which has to have a unit where the name has none; text of none stays text."""
+    known = duration_ms(value) if isinstance(value, str) else None
+    if known is None and name != _full(name):
+        raise Invalid(f"the sweep of {name}: {value!r} is no duration, such as 500ms, 30s, 5m, 1h30m")
+    return value if known is None else known
 
 
 def _plain(values: Any) -> list[Value]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,7 +63,7 @@ Grace = Annotated[
 ]
 Sweep = Annotated[
     str | None,
-    typer.Option(help="Settings to try, every combination: threshold=100:500:25,window_ms=60000,300000."),
+    typer.Option(help="Settings to try, every combination: threshold=100:500:25,window=1m,5m."),
 ]
 Sort = Annotated[bool, typer.Option("--sort", help="The samples are not in order of time: sort them first, on disk.")]
 Memory = Annotated[int, typer.Option(help="What the process may take.")]
@@ -106,12 +105,11 @@ def backtest(
             source, tried, most = _from_service(samples or [], rule, data_dir, column or router, sort)
         else:
             options = {"sort": sort, "time_unit": time_unit, "memory_mb": memory_mb}
-            source, tried, most = _from_files(samples, rule, renamed(column), router or [], **options)
+            source, tried, most = _from_files(samples, rule, renamed(column), **options)
         limits: dict[str, Any] = {"memory_mb": memory_mb, "window_samples_max": most}
+        taken: dict[str, Any] = {"routers": router or (), "windows": windows, "grace_ms": grace_ms, "sweep": grid}
         with progress(source, "reading") as tell, told_later():
-            run = run_backtest(tried, source, windows=windows, grace_ms=grace_ms, sweep=grid, progress=tell, **limits)
-        if router and not any("router_id" in one.columns for one in run.given):
-            raise Invalid("--router: the samples have no column router_id; name theirs by --column router_id=THEIRS")
+            run = run_backtest(tried, source, progress=tell, **taken, **limits)
         for remark in (*getattr(source, "remarks", ()), *run.remarks):
             _say(remark)
         page = None if report is None else _page(run, source, limits)
@@ -131,9 +129,7 @@ Taken = tuple["Source", list["Candidate"], int]
 """Samples, breakers, and how many samples a window holds at most."""
 
 
-def _from_files(
-    samples: list[str] | None, rule: list[Path] | None, columns: dict[str, str], routers: list[str], **options: Any
-) -> Taken:
+def _from_files(samples: list[str] | None, rule: list[Path] | None, columns: dict[str, str], **options: Any) -> Taken:
     from breaker_actors.core.machine import SAMPLES_MAX
     from pipelines.backtest import source_of
     from pipelines.candidates import candidates
@@ -146,11 +142,7 @@ def _from_files(
     if not rule:
         raise Invalid("give a --rule; --from-service takes a breaker's own")
     tried = candidates(list(rule))
-    source = source_of(samples, columns, words=COMMAND, **options)
-    if routers:
-        names = tuple(name.lower() for name in routers)
-        tried = [replace(one, router_ids=names, all_routers=True) for one in tried]
-    return source, tried, SAMPLES_MAX
+    return source_of(samples, columns, words=COMMAND, **options), tried, SAMPLES_MAX
 
 
 def _from_service(

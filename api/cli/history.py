@@ -107,18 +107,18 @@ def backfill(
         known = begun(place, asked, run_id)
     with one_line_errors(), bars(quiet=json) as tell:
         with _stoppable():
-            plan, hints = known or _planned(settings, data_dir, asked, run_id, chunk_rows), list[str]()
+            plan = known or _planned(settings, data_dir, asked, run_id, chunk_rows)
             if dry_run or known is None:
-                plan, counts, hints = _surveyed(plan, tell, is_sure=time_unit is not None)
-                for line in hints:
-                    note(f"breakers: {line}")
+                plan, counts = _surveyed(plan, tell, is_sure=time_unit is not None)
+            for line in plan.hints:
+                note(f"breakers: {line}")
         if dry_run:
             shown = _of_counts(plan, counts)
         else:
             before = ended(place, plan) if known else None
             summary = before or _carried_out(settings, place, plan, parallel, address, tell, known is not None)
             shown = asdict(summary) | {"done_before": before is not None, "rejects": _write_rejects(place, plan, out)}
-    _show(shown | {"warnings": hints}, json, dry_run)
+    _show(shown | {"warnings": list(plan.hints)}, json, dry_run)
     if words := _too_few(shown, max_rejected):
         note(f"breakers: {words}")
         raise typer.Exit(FAILED)
@@ -166,8 +166,8 @@ def _planned(settings: Settings, data_dir: Path | None, asked: Request, run_id: 
     return on_store(data_dir, work)
 
 
-def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Counts, list[str]]:
-    """The plan with its rows, what would become of them, and hints. Raises Invalid, before anything is written, for
+def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Counts]:
+    """The plan with its rows and hints, and what would become of them. Raises Invalid, before anything is written, for
     times that are probably in another unit; `is_sure`: of the unit the caller is."""
     import msgspec
 
@@ -181,8 +181,8 @@ def _surveyed(plan: Manifest, tell: Steps, is_sure: bool) -> tuple[Manifest, Cou
     if not is_sure and counts.first_ms is not None and (remark := early(counts.first_ms, COMMAND)):
         raise Invalid(f"{remark}; --time-unit ms says that they are right. Nothing was written")
     one_series = "router_id" not in unread.read or set(counts.routers) == {plan.request.router_id}
-    hints = [*_hints(plan, counts), *filter(None, [unread.remark(COMMAND, one_series)])]
-    return msgspec.structs.replace(plan, request=asked), counts, hints
+    hints = (*_hints(plan, counts), *filter(None, [unread.remark(COMMAND, one_series)]))
+    return msgspec.structs.replace(plan, request=asked, hints=hints), counts
 
 
 NAMED_MAX = 5

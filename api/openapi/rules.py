@@ -182,7 +182,7 @@ _OVERRIDE: list[dict[str, Any]] = [
             {"properties": {"kind": {"enum": ["force_open", "force_closed"]}, "allow_rate": NULL}},
         ]
     },
-    {"anyOf": [{"properties": {"for_ms": NULL}}, {"properties": {"until_ms": NULL}}]},
+    {"anyOf": [{"properties": {"for_ms": NULL}}, {"properties": {"until_ms": NULL, "until": NULL}}]},
 ]
 _KEY = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
 _OK_RULES: dict[str, dict[str, Any]] = {

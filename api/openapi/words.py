@@ -286,6 +286,7 @@ PROPERTIES = {
     "OverrideSet.allow_rate": "Share of calls to let through, of a throttle alone, which needs it.",
     "OverrideSet.for_ms": "How long it lasts, milliseconds. Default: an hour.",
     "OverrideSet.until_ms": "When it ends, Unix milliseconds, instead of for_ms.",
+    "OverrideSet.until": "The same as a time of RFC 3339, as answers show it; beside until_ms it must say the same.",
     "OverrideSet.then": "half_open: a ramp begins where it ends. Default: callers see the machine's own state again.",
     "Comparison.since_ms": "Begin of the span, Unix milliseconds: what was asked for, or when the younger of the two "
     "was made. As late as until_ms: there were not both in the span.",

@@ -91,6 +91,7 @@ async def apply_rules(project_id: str) -> Response:
     project, asked = found.project, found.asked
     if found.is_there:  # nobody's changes wait for that
         return json_response(RulesApplied(owner=asked.document.owner, changed=False, count=0, changes=[]))
+    await _say_who(project, found.changes, found.applied)  # later the newest entry about each thing is this apply's
     guards = Guards(request.headers.get("If-Match"), destructive, parts.settings.bulk_removal_percent_max)
     done = list[Comparison]()
 
@@ -101,6 +102,7 @@ async def apply_rules(project_id: str) -> Response:
 
     _, change_ids = await parts.rules.apply_rules(project.id, decide, asked.now_ms, asked.by, current_actor())
     changes = done[0].changes
+    _say_as_planned(changes, found.changes)
     if changes:
         await configured(project.id, change_ids)
     owner = asked.document.owner
@@ -223,3 +225,12 @@ async def _say_who(project: ProjectRow, changes: Sequence[RuleChange], applied: 
     names = await parts.config.names_of_keys(project.org_id, sorted({hand.who for hand, _ in asked if hand.who}))
     for hand, _ in asked:
         hand.name = names.get(hand.who or "")
+
+
+def _say_as_planned(changes: Sequence[RuleChange], planned: Sequence[RuleChange]) -> None:
+    """Says of what an apply undid who had made it, where that is still what it was when it was looked up."""
+    known = {(one.act, one.kind, one.name): one.by_hand for one in planned if one.by_hand is not None}
+    for change in changes:
+        hand = known.get((change.act, change.kind, change.name))
+        if hand is not None and change.by_hand is not None and change.by_hand.fields == hand.fields:
+            change.by_hand = hand

@@ -10,10 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from api.wire.http import matches
+from api.wire.query import instant_ms
 from api.wire.requests import invalid, shape
 from api.wire.requests_mutes import check_matchers
 from api.wire.responses import Answer, OverrideShown, list_of, override_fields, shown_override
-from api.wire.types import Count, Ms, Rate, Uuid, default
+from api.wire.types import Count, Moment, Ms, Rate, Uuid, default
 from breaker_actors.core.model import Control, Override, OverrideKind
 from breaker_actors.core.overlay import in_force
 from breaker_actors.errors import PreconditionFailed
@@ -49,14 +50,15 @@ OverrideMatchers = Annotated[list[OverrideMatcher], Meta(max_length=MATCHERS_MAX
 
 
 class OverrideSet(msgspec.Struct):
-    """`allow_rate` belongs to throttle, which needs it. It ends after `for_ms` or at `until_ms`: after an hour when
-    neither is given. `then` half_open: a ramp begins where it ends."""
+    """`allow_rate` belongs to throttle, which needs it. It ends after `for_ms` or at `until_ms`, which `until` says as
+    a time: after an hour when none is given. `then` half_open: a ramp begins where it ends."""
 
     kind: OverrideKind
     reason: Said
     allow_rate: Rate | None = None
     for_ms: Annotated[int, Meta(ge=FOR_MS_MIN)] | None = None
     until_ms: Ms | None = None
+    until: Moment | None = None
     then: Literal["half_open"] | None = None
 
 
@@ -141,12 +143,9 @@ def asked_override(fields: Mapping[str, Any], by: str, now_ms: int, most_ms: int
         raise invalid("allow_rate", "is required for a throttle, between 0 and 1")
     if plain.kind != "throttle" and plain.allow_rate is not None:
         raise invalid("allow_rate", "belongs to a throttle")
-    if plain.for_ms is not None and plain.until_ms is not None:
-        raise invalid("until_ms", "Give for_ms or until_ms")
     if not plain.reason.strip():
         raise invalid("reason", "is required")
-    until_ms = plain.until_ms if plain.until_ms is not None else now_ms + (plain.for_ms or min(FOR_MS, most_ms))
-    field = "for_ms" if plain.until_ms is None else "until_ms"
+    field, until_ms = _end(plain, now_ms, most_ms)
     if until_ms - now_ms > most_ms:
         raise invalid(
             field, f"An override of this project lasts at most {most_ms} ms, {duration(most_ms)} (override_max_ms)"
@@ -163,6 +162,22 @@ def asked_override(fields: Mapping[str, Any], by: str, now_ms: int, most_ms: int
         allow_rate=plain.allow_rate if plain.kind == "throttle" else None,
         then=plain.then,
     )
+
+
+def _end(plain: OverrideSet, now_ms: int, most_ms: int) -> tuple[str, int]:
+    """When the override ends, after the field that says so; for_ms where none does. Raises Invalid."""
+    field, until_ms = "until_ms", plain.until_ms
+    if plain.until is not None:
+        field, until_ms = "until", instant_ms(plain.until)
+        if until_ms is None:
+            raise invalid("until", "Expected an RFC 3339 time, such as 2026-11-21T06:29:55Z")
+        if plain.until_ms not in (None, until_ms):
+            raise invalid("until", f"is {until_ms} ms, and until_ms says another time: give one of them")
+    if until_ms is None:
+        return "for_ms", now_ms + (plain.for_ms or min(FOR_MS, most_ms))
+    if plain.for_ms is not None:
+        raise invalid(field, f"Give for_ms or {field}")
+    return field, until_ms
 
 
 def setting(asked: Override, if_match: str | None, now_ms: int) -> Edit:

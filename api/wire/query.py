@@ -226,13 +226,20 @@ def _instant(field: str, given: Mapping[str, str]) -> int | None:
     """Milliseconds of an RFC 3339 time; a `+` of the offset that arrived unescaped has become a space."""
     if field not in given:
         return None
-    text = re.sub(r" (?=\d\d:?\d\d\Z)", "+", given[field]).upper()
+    found = instant_ms(re.sub(r" (?=\d\d:?\d\d\Z)", "+", given[field]))
+    if found is None:
+        raise _bad(field, "not an RFC 3339 time")
+    return found
+
+
+def instant_ms(text: str) -> int | None:
+    """Milliseconds of an RFC 3339 time, or None when it is none."""
+    text = text.upper()
     try:
         # Python reads much more than RFC 3339: dates alone, weeks, times without a zone.
-        moment = datetime.fromisoformat(text if _INSTANT.fullmatch(text) else "")
-        return unix_ms(moment)
+        return unix_ms(datetime.fromisoformat(text if _INSTANT.fullmatch(text) else ""))
     except (ValueError, OverflowError):
-        raise _bad(field, "not an RFC 3339 time") from None
+        return None
 
 
 def _before(start_ms: int | None) -> int | None:

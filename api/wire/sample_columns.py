@@ -23,7 +23,7 @@ from api.arrow.frames import Frame
 from api.arrow.texts import Coded
 from api.wire.decoding import METRIC_LENGTH_MAX, TRACE_LENGTH_MAX
 from api.wire.responses import SampleError
-from api.wire.samples import ERRORS_MAX, NAME_SHOWN_MAX, SENTENCES, UNKNOWN_FIELD, ValidationContext
+from api.wire.samples import ERRORS_MAX, NAME_SHOWN_MAX, UNKNOWN_FIELD, ValidationContext, sample_error
 from breaker_actors.core.log_entries import encode_samples, share_of_trace
 from breaker_actors.core.model import COUNT_MAX, Flags, Int64
 from breaker_actors.errors import PayloadTooLarge
@@ -121,7 +121,7 @@ def judge_frame(frame: Frame, bounds: ValidationContext) -> Judged:
         frame=frame,
         good=verdict == 0,
         reasons={code: n for (_, code, _), n in zip(checks, counts[1:], strict=True) if n},
-        errors=[_error(row, checks[verdict[row] - 1], bounds) for row in bad],
+        errors=[_error(row, checks[verdict[row] - 1], frame, bounds) for row in bad],
         routers=routers,
         router=router,
         metrics=metrics,
@@ -129,9 +129,9 @@ def judge_frame(frame: Frame, bounds: ValidationContext) -> Judged:
     )
 
 
-def _error(row: int, check: Check, bounds: ValidationContext) -> SampleError:
+def _error(row: int, check: Check, frame: Frame, bounds: ValidationContext) -> SampleError:
     field, code, _ = check
-    return SampleError(row, field, code, SENTENCES[code].format(bounds))
+    return sample_error(row, field, code, _told(frame.router_id, row), bounds)
 
 
 def _routers(frame: Frame, bounds: ValidationContext) -> tuple[list[str], Codes]:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from api.auth import uuid_or_none
 from api.wire.decoding import (
     METRIC_LENGTH_MAX,
     TAGS_MAX,
@@ -39,7 +40,7 @@ NAME_SHOWN_MAX = 64
 SLICE = 50
 """Samples judged one by one at a time: about half a millisecond."""
 SENTENCES = {
-    "invalid_router_id": "router_id is missing, or not the id of a router here.",
+    "invalid_router_id": "router_id is missing, or not the id of a router here; the id of a breaker is none.",
     "invalid_metric": f"metric must be text of 1 to {METRIC_LENGTH_MAX} characters.",
     "invalid_ts_ms": "ts_ms must be an integer, Unix milliseconds; left out, X-EB-Timestamp must say the time.",
     "ts_ms_too_old": "ts_ms is more than {0.age_ms} ms old (BREAKERS_MAX_SAMPLE_AGE_MS): is it in milliseconds?"
@@ -53,6 +54,8 @@ SENTENCES = {
     UNKNOWN_FIELD: "A sample has no such field, and the caller is strict.",
 }
 """What is wrong with a sample, by its code."""
+NO_ID = "router_id must be a router's id, a uuid: names count in OTLP, Prometheus and StatsD alone."
+"""The sentence of invalid_router_id where the text is no id at all."""
 _INT64_SAFE = 1 << 62
 _INTEGER = re.compile(rb"(?=.{1,400}\Z)-?[0-9]+\Z")
 """Integers of more characters are beyond every float; Python would refuse to read the longest of them."""
@@ -231,8 +234,21 @@ def _judging(texts: Texts, bounds: ValidationContext) -> Iterator[Validated | No
         field, code = wrong
         reasons[code] += 1
         if len(errors) < ERRORS_MAX:
-            errors.append(SampleError(index, field, code, SENTENCES[code].format(bounds)))
+            errors.append(sample_error(index, field, code, _router_told(sample or texts.loose(index)), bounds))
     yield Validated(good, reasons, errors)
+
+
+def _router_told(sample: MetricSample | Loose | None) -> str:
+    """The router id as a sample says it; "" for none and for what is no text."""
+    if sample is None or isinstance(sample, MetricSample):
+        return sample.router_id if sample else ""
+    return text_of(sample.router_id) or ""
+
+
+def sample_error(index: int, field: str, code: str, router_id: str, bounds: ValidationContext) -> SampleError:
+    """What is wrong with a sample, in a sentence. `router_id`: as it says it, "" for none."""
+    is_name = code == "invalid_router_id" and router_id and uuid_or_none(router_id) is None
+    return SampleError(index, field, code, NO_ID if is_name else SENTENCES[code].format(bounds))
 
 
 def _judge_typed(sample: MetricSample, bounds: ValidationContext, good: Columns) -> tuple[str, str] | None:

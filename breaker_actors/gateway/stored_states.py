@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 
 from breaker_actors.clock import Clock
-from breaker_actors.core.model import Record, View
-from breaker_actors.core.overlay import hidden_by, shown_since
+from breaker_actors.core.model import Control, Record, View
+from breaker_actors.core.overlay import hidden_by, in_force, shown_since, shown_under
 from breaker_actors.messages import StateReading
 from breaker_actors.store.base import EventStore
 from breaker_actors.store.rows import StoredState
@@ -102,22 +102,45 @@ def stored_view(stored: StoredState, now_ms: int, asides: Asides) -> View:
             transition_seq=stored.transition_seq,
         )
     hidden = hidden_by(record)
-    return View(
-        state=stored.state,
-        state_since_ms=shown_since(record),
-        allow_rate=stored.allow_rate,
-        verdict=record.verdict,
-        value=record.value,
-        sample_count=record.count,
-        passes=record.passes,
-        last_eval_ms=record.last_eval_ms,
-        next_eval_ms=None,
-        transition_seq=stored.transition_seq,
-        open_cause=None if hidden else record.open_cause,
-        held_back=not hidden and stored.state == "closed" and record.verdict == "breach",
-        late_count=record.late_count,
-        truncated_count=record.truncated_count,
-        machine_state=record.state,
-        mode=record.mode,
-        override=record.override,
+    return _overridden(
+        stored,
+        now_ms,
+        View(
+            state=stored.state,
+            state_since_ms=shown_since(record),
+            allow_rate=stored.allow_rate,
+            verdict=record.verdict,
+            value=record.value,
+            sample_count=record.count,
+            passes=record.passes,
+            last_eval_ms=record.last_eval_ms,
+            next_eval_ms=None,
+            transition_seq=stored.transition_seq,
+            open_cause=None if hidden else record.open_cause,
+            held_back=not hidden and stored.state == "closed" and record.verdict == "breach",
+            late_count=record.late_count,
+            truncated_count=record.truncated_count,
+            machine_state=record.state,
+            mode=record.mode,
+            override=record.override,
+        ),
+    )
+
+
+def _overridden(stored: StoredState, now_ms: int, view: View) -> View:
+    """The same under an override in force that the record does not have yet: whoever set it was told that it counts,
+    and a gate that asks in that moment must not hear of a closed breaker that was forced open."""
+    override = in_force(stored.control or Control(), now_ms)
+    known = view.override
+    if override is None or (known is not None and known.version >= override.version):
+        return view
+    seen = shown_under(override)
+    return msgspec.structs.replace(
+        view,
+        state=seen.state,
+        allow_rate=seen.allow_rate,
+        state_since_ms=view.state_since_ms if seen.state == view.state else override.since_ms,
+        open_cause=None,
+        held_back=False,
+        override=override,
     )

@@ -312,7 +312,8 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredState(msgspec.Struct, frozen=True, kw_only=True):
-    """The committed state of one breaker. `record` None: it never had one (just created)."""
+    """The committed state of one breaker. `record` None: it never had one (just created). `control`: what is set of it
+    now, of which its owner may not have heard."""
 
     breaker_id: str
     name: str
@@ -322,6 +323,7 @@ class StoredState(msgspec.Struct, frozen=True, kw_only=True):
     allow_rate: float
     transition_seq: int
     record: bytes | None
+    control: Control | None = None
 
 
 class StreamSnapshot(msgspec.Struct, frozen=True, kw_only=True):

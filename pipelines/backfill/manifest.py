@@ -68,6 +68,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     with_traces: bool
     routers: tuple[RouterPlan, ...]
     breakers: tuple[BreakerPlan, ...]
+    hints: tuple[str, ...] = ()
+    """What is probably not meant of the rows, as it was told when they were looked at: a run that goes on doesn't."""
 
     @property
     def folder(self) -> str:

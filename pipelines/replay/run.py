@@ -17,7 +17,8 @@ from pipelines.replay.downsample import Sketch
 from pipelines.replay.scoring import Tally
 from pipelines.replay.vectorized.engine import CHUNK_ROWS, FastReplay, Walk
 from pipelines.sources import passed_over as passing
-from pipelines.sources.files import Born, GapOf, Happening, InForce, Log, Source
+from pipelines.sources.choice import Choice
+from pipelines.sources.files import Born, GapOf, Happening, InForce, Log, Source, batches_of
 
 Progress = Callable[[int], None]
 ROUTERS_TOLD, ROWS_LOOKED_AT = 10, 1_000
@@ -68,7 +69,7 @@ def replayed(
     streams: list[Stream] = []
     read, seen = 0, Seen()
     asked = Asked(name for run in runs if run.candidate.all_routers for name in run.candidate.router_ids)
-    for batch in source.items() if isinstance(source, Log) else source.batches():
+    for batch in source.items() if isinstance(source, Log) else batches_of(source, _choice(runs)):
         if not isinstance(batch, pl.DataFrame):
             for stream in streams:
                 stream.note(batch)
@@ -88,6 +89,13 @@ def replayed(
     for stream in streams:
         stream.finish(seen)
     asked.check("")
+
+
+def _choice(runs: Sequence[Run]) -> Choice:
+    """What any of the runs takes."""
+    routers = [run.candidate.router_ids for run in runs]
+    named = frozenset(name for some in routers for name in some) if all(routers) else None
+    return Choice(frozenset(run.candidate.rule.metric for run in runs), named)
 
 
 Selection = tuple[str | None, tuple[str, ...]]

@@ -25,8 +25,9 @@ import polars as pl
 
 from breaker_actors.clock import moment
 from breaker_actors.core.log_entries import Gap
-from breaker_actors.core.model import COUNT_MAX, Control, Rule
+from breaker_actors.core.model import COUNT_MAX, Control, Int64, Rule
 from breaker_actors.errors import Invalid
+from pipelines.sources.choice import ALL, Choice
 
 UNIT_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 REQUIRED, OPTIONAL = ("ts_ms", "value"), ("ok", "received_ms", "metric", "router_id", "trace_id", "count")
@@ -113,8 +114,14 @@ class Words(NamedTuple):
     sort: str
     unit: str
     unit_option: str
-    one_router: str = "name router_ids in the rule"
-    routers_option: str = "router_ids"
+    one_router: str = "name router_ids in the rule, or give routers=[...]"
+    routers_option: str = "routers"
+
+    @property
+    def without_routers(self) -> str:
+        """What is wrong with samples that name no routers, where some are asked for."""
+        theirs = self.rename.format("router_id")
+        return f"{self.routers_option}: the samples have no column router_id; name theirs by {theirs}"
 
 
 COMMAND = Words(
@@ -234,8 +241,9 @@ class Frames:
     def rows(self) -> int | None:
         return sum(int(part.open().select(pl.len()).collect().item()) for part in self._parts)
 
-    def batches(self) -> Iterator[pl.DataFrame]:
-        return checked(self._parts, self._layout, self._ordered, self.unread)
+    def batches(self, choice: Choice = ALL) -> Iterator[pl.DataFrame]:
+        """All samples; only those that are chosen have to be in order."""
+        return checked(self._parts, self._layout, self._ordered, self.unread, choice)
 
 
 Frame = pl.DataFrame | pl.LazyFrame
@@ -261,8 +269,14 @@ class Files:
         counts = (Part(place.label, place.scan).batches([pl.len()]) for place in self.places)
         return sum(int(batch.item()) for batches in counts for batch in batches)
 
-    def batches(self) -> Iterator[pl.DataFrame]:
-        return checked([place.part() for place in self.places], self._layout, self._ordered, self.unread)
+    def batches(self, choice: Choice = ALL) -> Iterator[pl.DataFrame]:
+        """All samples; only those that are chosen have to be in order."""
+        return checked([place.part() for place in self.places], self._layout, self._ordered, self.unread, choice)
+
+
+def batches_of(source: Source, choice: Choice) -> Iterator[pl.DataFrame]:
+    """All samples of a source; where it looks at their order, only those that are chosen have to be in it."""
+    return source.batches(choice) if isinstance(source, Files | Frames) else source.batches()
 
 
 PACKED = (".gz", ".zst")
@@ -488,16 +502,16 @@ class Part:
 
 
 def checked(
-    parts: Sequence[Part], columns: Layout, ordered: bool, unread: Unread | None = None
+    parts: Sequence[Part], columns: Layout, ordered: bool, unread: Unread | None = None, choice: Choice = ALL
 ) -> Iterator[pl.DataFrame]:
     """The batches of all parts in one shape; raises Invalid with file, row (counted from 1) and column. `unread` is
-    told of their other columns."""
+    told of their other columns; if `ordered`, what is chosen has to be in order of time."""
     first: Shape | None = None
     last_ms = 0
     schemas = [part.schema() for part in parts]
     named = {name for schema in schemas for name in columns.found(schema)}
     for part, schema in zip(parts, schemas, strict=True):
-        row = 0
+        row, begins = 0, True
         shape = Shape.of(part, columns, schema)
         if unread is not None:
             unread.note(schema, columns, shape.names)
@@ -510,10 +524,11 @@ def checked(
                 first = first or shape
                 first.check(shape, columns)
             batch = rows.checked(batch, shape)
-            key = batch["received_ms" if "received_ms" in shape.names else "ts_ms"]
-            if ordered:
-                rows.check_order(key, last_ms)
-            last_ms, row = int(key[-1]), row + len(batch)
+            kept = choice.rows(batch) if ordered else None
+            if ordered and (kept is None or len(kept)):
+                last_ms = rows.check_order(batch, kept, last_ms, begins)
+                begins = False
+            row += len(batch)
             yield _completed(batch, named)
 
 
@@ -646,18 +661,21 @@ class Rows:
             columns.append(read(column))
         return pl.DataFrame(columns)
 
-    def check_order(self, key: pl.Series, last_ms: int) -> None:
-        """No row before the one above it, the last one of the batch before included."""
-        times = key.to_numpy()
+    def check_order(self, batch: pl.DataFrame, kept: Int64 | None, last_ms: int, begins: bool) -> int:
+        """Of the rows that are kept (None: all) none comes before the one above it, the last one before the batch
+        included. Answers the time of the last one. `begins`: they are the first of their part."""
+        key = batch["received_ms" if "received_ms" in batch.columns else "ts_ms"]
+        times = key.to_numpy() if kept is None else key.to_numpy()[kept]
         back = times[1:] < times[:-1]
         row = 0 if times[0] < last_ms else int(back.argmax()) + 1 if back.any() else None
         if row is not None:
             name, before = self._columns.theirs(key.name), last_ms if row == 0 else int(times[row - 1])
-            told = "samples are" if self._row + row else JOINED
+            told, at = JOINED if begins and row == 0 else "samples are", row if kept is None else int(kept[row])
             raise Invalid(
-                f"{self._label}, row {self._row + row + 1}: {name} {int(times[row])} comes after {before}; "
+                f"{self._label}, row {self._row + at + 1}: {name} {int(times[row])} comes after {before}; "
                 f"{told} read in order of time (sort them first, or {self._columns.words.sort})"
             )
+        return int(times[-1])
 
     # one column each
 

@@ -9,7 +9,8 @@ import polars as pl
 from breaker_actors.errors import Invalid
 from pipelines.columns import Samples
 from pipelines.replay.run import Asked, Seen, samples_of
-from pipelines.sources.files import Source
+from pipelines.sources.choice import Choice
+from pipelines.sources.files import Source, batches_of
 
 SAMPLES_MOST = 1 << 22
 """Samples that are held at once; more are refused."""
@@ -22,19 +23,21 @@ def history_of(
     of the routers has to be there; it is what is said where samples don't name any."""
     parts, rows, seen, there_are = list[pl.DataFrame](), 0, list[str](), Seen()
     asked = Asked(() if complaint is None else router_ids)
-    for batch in source.batches():
-        there_are.note(batch)
+    choice = Choice(None if wanted is None else frozenset([wanted]), frozenset(router_ids) or None)
+    for batch in batches_of(source, choice):
+        there_are.note(batch.drop("metric", strict=False))
         asked.note(batch)
         if complaint is not None and "router_id" not in batch.columns:
             raise Invalid(complaint)
+        if router_ids and "router_id" in batch.columns:
+            batch = batch.filter(pl.col("router_id").str.to_lowercase().is_in(router_ids))
+        there_are.note(batch)
         if "metric" in batch.columns:
             seen += [name for name in batch["metric"].unique(maintain_order=True) if name not in seen]
             if wanted is not None:
                 batch = batch.filter(pl.col("metric") == wanted)
             elif len(seen) > 1:
                 raise Invalid(f"samples are of several metrics, say which: {', '.join(seen[:10])}")
-        if router_ids and "router_id" in batch.columns:
-            batch = batch.filter(pl.col("router_id").str.to_lowercase().is_in(router_ids))
         parts.append(batch.drop("trace_id", strict=False))
         rows += len(batch)
         if rows > SAMPLES_MOST:

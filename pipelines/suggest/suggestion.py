@@ -29,7 +29,7 @@ from breaker_actors.core.model import Rule
 from breaker_actors.core.rules import DEFAULTS
 from breaker_actors.errors import Invalid
 from pipelines.backtest import Backtest, BacktestWarning, backtest, source_of
-from pipelines.candidates import OK_KINDS, RULE_FIELDS, Candidate, RuleLike, candidates
+from pipelines.candidates import OK_KINDS, RULE_FIELDS, Candidate, RuleLike, candidates, in_ms, named_routers
 from pipelines.frames import to_pandas
 from pipelines.replay.memory import MEMORY_MB
 from pipelines.replay.scoring import Labelled, labelled_files
@@ -48,7 +48,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "window_ms": pl.Int64, "from_threshold": pl.Float64, "to_threshold": pl.Float64, "caught": pl.Int64,
     "windows": pl.Int64, "false_trips": pl.Int64, "latency_ms": pl.Int64, "open_ms": pl.Int64, "incidents": pl.Int64,
 }  # fmt: skip
-IN_PYTHON = PYTHON._replace(one_router="give routers=[...]", routers_option="routers")
+IN_PYTHON = PYTHON._replace(one_router="give routers=[...]")
 """A function without a rule asks for routers by themselves."""
 NEVER = 1e300
 """A threshold that no average exceeds."""
@@ -191,7 +191,7 @@ class Base:
 def _base(rule: RuleLike | None) -> Base | None:
     if rule is None:
         return None
-    fields = {"threshold": 0.0} | dict(rule) if isinstance(rule, Mapping) else rule
+    fields = {"threshold": 0.0} | in_ms(rule) if isinstance(rule, Mapping) else rule
     found = candidates(fields)
     if len(found) != 1:
         raise Invalid(f"a threshold is suggested for one rule, not {len(found)}")
@@ -220,9 +220,7 @@ def _routers(base: Base | None, routers: Sequence[str], words: Words) -> tuple[t
     """Of which routers samples are taken, and what is wrong where samples name none."""
     if not routers:
         return (() if base is None else base.candidate.router_ids), None
-    named = [routers] if isinstance(routers, str) else routers
-    asked = f"{words.routers_option}: the samples have no column router_id"
-    return tuple(name.lower() for name in named), f"{asked}; name theirs by {words.rename.format('router_id')}"
+    return named_routers(routers), words.without_routers
 
 
 def _told(

@@ -30,7 +30,9 @@ OVERRIDES = (
         check=lambda r, b: (b["override"]["allow_rate"], b["override"]["then"]) == (0.2, "half_open"),
     ),
     Row(
-        f"PUT {O1} 200", "null is absent", FORCE | {"allow_rate": None, "for_ms": None, "until_ms": None, "then": None}
+        f"PUT {O1} 200",
+        "null is absent",
+        FORCE | {"allow_rate": None, "for_ms": None, "until_ms": None, "until": None, "then": None},
     ),
     Row(f"PUT {O1} 412", "another one", FORCE, headers={"If-Match": 'W/"7"'}, code="precondition_failed"),
     refused("no reason", "reason", reason=""),
@@ -40,6 +42,9 @@ OVERRIDES = (
     refused("a rate beyond one", "allow_rate", kind="throttle", allow_rate=1.5),
     refused("a rate of no throttle", "allow_rate", allow_rate=0.5),
     refused("two ends", "until_ms", for_ms=5_000, until_ms=1),
+    refused("two ends, one as a time", "until", for_ms=5_000, until="2020-01-01T00:00:00Z"),
+    refused("ends that differ", "until", until_ms=1, until="2020-01-01T00:00:00Z"),
+    refused("no time", "until", until="in an hour"),
     refused("far too long", "for_ms", for_ms=86_400_001),
     refused("over already", "until_ms", until_ms=1),
     Row(f"DELETE {O1} 204", "one", query="reason=moved", before=((f"PUT {O1}", FORCE),)),

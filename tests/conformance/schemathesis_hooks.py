@@ -15,7 +15,9 @@ import schemathesis
 from hypothesis import strategies as st
 
 from api.wire.overrides import FOR_MS_MIN
+from api.wire.query import instant_ms
 from api.wire.requests_mutes import LAST_MS
+from breaker_actors.clock import rfc3339
 from breaker_actors.store.mutes.schedule import zone_of
 from tests.support.arrow_streams import STREAM, of_polars
 
@@ -79,6 +81,9 @@ def _timely(body: Any) -> Any:
         timely["ends_ms"] = now_ms + 2 * DAY_MS + body["ends_ms"] % DAY_MS
     if _is_within(body.get("until_ms"), 0, (1 << 63) - 1):
         timely["until_ms"] = now_ms + HOUR_MS + body["until_ms"] % HOUR_MS
+    if isinstance(body.get("until"), str) and instant_ms(body["until"]) is not None:
+        is_said = _is_within(body.get("until_ms"), 0, (1 << 63) - 1)
+        timely["until"] = rfc3339(timely["until_ms"] if is_said else now_ms + HOUR_MS)
     if _is_within(body.get("for_ms"), FOR_MS_MIN, (1 << 63) - 1):
         timely["for_ms"] = min(body["for_ms"], DAY_MS)
     return timely

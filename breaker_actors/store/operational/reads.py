@@ -135,7 +135,8 @@ def _states(c: Connection, project_id: str, breaker_ids: Sequence[str] | None) -
     """In creation order, whatever the order of the ids."""
     b, r = t.breakers.c, t.records.c
     base = (
-        select(b.id, b.name, b.rule, b.created_ms, r.state, r.allow_rate, r.transition_seq, r.record, b.number)
+        select(b.id, b.name, b.rule, b.created_ms, b.control, b.number)
+        .add_columns(r.state, r.allow_rate, r.transition_seq, r.record)
         .join(t.records, r.breaker_id == b.id)
         .where(b.project_id == project_id)
     )
@@ -155,6 +156,7 @@ def _state(row: Any) -> StoredState:
         allow_rate=row.allow_rate,
         transition_seq=row.transition_seq,
         record=row.record,
+        control=row.control,
     )
 
 

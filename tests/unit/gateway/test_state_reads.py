@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
+from msgspec.structs import replace
+
+from breaker_actors.core.model import Control, Override, OverrideKind
+from breaker_actors.core.overlay import shown_under
+from breaker_actors.core.rules import parse_rule
 from breaker_actors.gateway.gateway import READ_MAX, ActorGateway
 from breaker_actors.gateway.stored_states import AGAIN_S, FEW, StoredStates
 from breaker_actors.messages import Readings, StateReading
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import Store
-from breaker_actors.store.rows import StoredState
+from breaker_actors.store.rows import BreakerDraft, StoredState
 from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.transport.peers import Net
 from tests.contract.store_world import RULE
+from tests.support.cluster import FAST_RULE, Service, service
 from tests.support.fake_gateway import FakeClock, view
 
 MANY = [f"b{i}" for i in range(3 * READ_MAX + 7)]
@@ -113,3 +121,59 @@ async def test_only_what_is_not_known_yet_is_read_and_projects_are_apart() -> No
     await states.read("q", MANY)
     assert store.asked == [1_000, len(MANY) - 1_000, len(MANY)]
     assert states._locks == {}
+
+
+@pytest.mark.parametrize("kind", ["force_open", "force_closed", "throttle"])
+async def test_an_override_that_its_owner_has_not_heard_of_is_shown(tmp_path: Path, kind: Any) -> None:
+    """It was answered 200, and is in the log; the breaker that was just made is not started yet. It shows as stale."""
+    async with service(tmp_path, owner_timeout_ms=20, breaker_actors=1) as s:
+        starts, owner = asyncio.Event(), s.net.actors["breaker-0"]
+        owner.assign = held_up(owner.assign, starts)
+        draft = BreakerDraft(rule=parse_rule(FAST_RULE))
+        row, changes = await s.store.create_breaker(s.project.id, draft, s.clock.now_ms())
+        assert await s.gateway.configured(s.project.id, changes)
+        first = await s.state(row.id)
+        assert (first.stale, first.view.state, first.view.override) == (True, "closed", None)
+        override = await overridden(s, row.id, kind)
+        reading = await s.state(row.id)
+        assert (reading.stale, reading.view.override, reading.view.machine_state) == (True, override, "closed")
+        assert (reading.view.state, reading.view.allow_rate) == shown_under(override)
+        since_ms = row.created_ms if kind == "force_closed" else override.since_ms
+        assert (reading.view.state_since_ms, reading.view.transition_seq) == (since_ms, 0)
+        starts.set()
+        fresh = (await s.fresh(row.id)).view
+        assert (fresh.state, fresh.allow_rate, fresh.override) == (*shown_under(override), override)
+
+
+async def test_an_override_that_is_over_is_not_shown_in_an_owners_place(tmp_path: Path) -> None:
+    async with service(tmp_path, owner_timeout_ms=20, breaker_actors=1) as s:
+        owner = s.net.actors["breaker-0"]
+        owner.assign = held_up(owner.assign, asyncio.Event())
+        draft = BreakerDraft(rule=parse_rule(FAST_RULE))
+        row, changes = await s.store.create_breaker(s.project.id, draft, s.clock.now_ms())
+        assert await s.gateway.configured(s.project.id, changes)
+        await overridden(s, row.id, "force_open", for_ms=1)
+        reading = await s.state(row.id)  # waits for its owner 20 ms
+        assert (reading.stale, reading.view.state, reading.view.override) == (True, "closed", None)
+
+
+def held_up(real: Any, starts: asyncio.Event) -> Any:
+    async def later(*args: Any) -> Any:
+        await starts.wait()
+        return await real(*args)
+
+    return later
+
+
+async def overridden(s: Service, breaker_id: str, kind: OverrideKind, for_ms: int = 600_000) -> Override:
+    """An override as the API sets one."""
+    now_ms = s.clock.now_ms()
+    rate = 0.2 if kind == "throttle" else None
+    override = Override(
+        kind=kind, reason="r", by="u", since_ms=now_ms, until_ms=now_ms + for_ms, version=2, allow_rate=rate
+    )
+    _, changes = await s.store.update_breaker(
+        s.project.id, breaker_id, lambda row: replace(row, control=Control(override=override)), now_ms
+    )
+    await s.gateway.configured(s.project.id, changes)
+    return override

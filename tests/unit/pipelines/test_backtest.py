@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,27 @@ def test_metrics_and_routers() -> None:
         backtest(RULE | {"metric": "none"}, frame)
     with pytest.raises(Invalid, match="no sample has metric 'latency' and router_id 'r3'"):
         backtest(RULE | {"router_id": "r3"}, frame)
+
+
+def test_of_which_routers_is_an_argument_too() -> None:
+    """As of the command and of suggest: one or several, in any case, each of which has to be there."""
+    one, other, third = recorded(1000, 1), recorded(1000, 2), recorded(1000, 3)
+    frame = pl.concat(
+        [piece.with_columns(service=pl.lit(name)) for piece, name in ((one, "A"), (other, "b"), (third, "c"))]
+    ).sort("ts_ms", maintain_order=True)
+    named = {"columns": {"router_id": "service"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = backtest(RULE | {"router_id": "c"}, frame, routers="a", sweep={"threshold": [90, 110]}, **named)
+        both = backtest(RULE, frame, routers=["A", "B"], **named)
+    assert [one.samples for one in run.runs] == [1000] * 3
+    assert both.summary["samples"].to_list() == [2000]
+    with pytest.warns(BacktestWarning, match=r"name router_ids in the rule, or give routers=\[\.\.\.\]"):
+        backtest(RULE, frame, **named)
+    with pytest.raises(Invalid, match="no sample has router_id 'd'; there are router_id: 'A', 'b', 'c'"):
+        backtest(RULE, frame, routers=["a", "d"], **named)
+    with pytest.raises(Invalid, match=r'routers: the samples have no column router_id; .*\{"router_id": THEIRS\}'):
+        backtest(RULE, frame, routers=["a"])
 
 
 def test_a_breaker_on_several_routers() -> None:

@@ -208,6 +208,23 @@ def test_received_ms_is_the_order(tmp_path: Path) -> None:
     assert json.loads(run(*arguments, "--sort").stdout)["summary"]["from_ms"] == 900
 
 
+def test_rows_that_no_rule_takes_may_be_in_any_order(rule: str, tmp_path: Path) -> None:
+    """Folders of series begin anew; what is taken has to be in order, its first row in a file included."""
+    rows = {"ts_ms": [1_000, 2_000, 3_000], "value": [1.0, 2.0, 3.0]}
+    for router, metric in ((r, m) for r in ("ec2", "rds") for m in ("latency", "size")):
+        folder = tmp_path / "hive" / f"router_id={router}" / f"metric={metric}"
+        folder.mkdir(parents=True)
+        pl.DataFrame(rows).write_parquet(folder / "a.parquet")
+    arguments = ["--rule", rule, str(tmp_path / "hive"), "--json"]
+    told = json.loads(run(*arguments, "--router", "rds").stdout)
+    assert (told["summary"]["rules"][0]["samples"], told["summary"]["from_ms"]) == (3, 1_000)
+    refused(run(*arguments), "row 1: ts_ms 1000 comes after 3000; all that is given is one series")
+    frame = pl.DataFrame({"ts_ms": [5, 1, 9, 6], "value": 1.0, "router_id": ["rds", "ec2", "rds", "rds"]})
+    frame.write_parquet(tmp_path / "mixed.parquet")
+    mixed = ["--rule", rule, str(tmp_path / "mixed.parquet"), "--router", "rds"]
+    refused(run(*mixed), "mixed.parquet, row 4: ts_ms 6 comes after 9; samples are read in order of time")
+
+
 def test_sort(rule: str, tmp_path: Path) -> None:
     lines = series.LATENCY.read_text().splitlines()
     (tmp_path / "s.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
@@ -247,6 +264,19 @@ def test_no_setting_catches_all(rule: str, tmp_path: Path) -> None:
     assert last.endswith("): threshold=4")
     last = run("--rule", rule, LATENCY, *options[:-1], "threshold=400,500").stdout.splitlines()[-1]
     assert last == "no setting catches any of the 2 labelled failures"
+
+
+def test_units_of_rules_and_sweeps(rule: str, tmp_path: Path) -> None:
+    """A rule and a sweep in units come to what milliseconds come to."""
+    timed = RULE | {"window": "2h", "cooldown_ms": "2h", "eval_interval": "5m", "min_state_duration": "1h"}
+    (tmp_path / "timed.json").write_text(json.dumps({k: v for k, v in timed.items() if k not in MS}))
+    options = [LATENCY, "--column", "ts_ms=timestamp", "--json", "--sweep"]
+    plain = run("--rule", rule, *options, "window_ms=3600000,7200000")
+    units = run("--rule", str(tmp_path / "timed.json"), *options, "window=1h:2h:1h")
+    assert (units.exit_code, units.stderr, units.stdout) == (0, plain.stderr, plain.stdout)
+
+
+MS = ("window_ms", "eval_interval_ms", "min_state_duration_ms")
 
 
 def test_a_sweep_without_labels_recommends_no_rule_that_never_trips(rule: str) -> None:

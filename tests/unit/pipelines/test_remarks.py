@@ -162,7 +162,7 @@ def test_samples_of_several_routers_are_told_where_the_rule_names_none() -> None
     """Once for all rules; a rule that names routers, or takes samples of one, is none of these."""
     two = frame(router_id=["a", "b"] * 30)
     assert tried([SLOW, SLOW | {"threshold": 7}], two, sweep={"threshold": [1, 2]}).remarks == [
-        "samples of 2 routers (a, b) count as one series; name router_ids in the rule"
+        "samples of 2 routers (a, b) count as one series; name router_ids in the rule, or give routers=[...]"
     ]
     assert tried(SLOW | {"router_ids": ["a", "b"]}, two).remarks == []
     assert tried(SLOW, frame(router_id=["a"] * 60)).remarks == []

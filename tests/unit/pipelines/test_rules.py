@@ -107,6 +107,25 @@ def test_a_file_of_rules(tmp_path: Path) -> None:
     assert "a rule is an object, not 5" in refused(path)
 
 
+@pytest.mark.parametrize("kind", ["dict", "json", "list.json"])
+def test_durations_have_units_wherever_a_rule_is_given(tmp_path: Path, kind: str) -> None:
+    """As files of rules have them, and by the same reading."""
+    given: Any = RULE | {"window": "1m30s", "cooldown_ms": "500ms", "eval_interval_ms": 5_000}
+    if kind != "dict":
+        (tmp_path / kind).write_text(json.dumps([given] if kind == "list.json" else given))
+        given = tmp_path / kind
+    (one,) = candidates(given)
+    assert (one.rule.window_ms, one.rule.cooldown_ms, one.rule.eval_interval_ms) == (90_000, 500, 5_000)
+    assert one.ignored == ()
+
+
+def test_a_duration_is_there_once_and_has_a_unit() -> None:
+    assert refused(RULE | {"window": "1m", "window_ms": 5}) == "window_ms is there twice"
+    (one,) = candidates(RULE | {"window": 60})
+    assert one.ignored == ("window",)
+    assert "window_ms must be" in refused(RULE | {"window_ms": "10 s"})
+
+
 def test_yaml_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "r.yml").write_text("a: 1")
     monkeypatch.setitem(sys.modules, "yaml", None)
@@ -173,9 +192,27 @@ def test_parse_sweep() -> None:
     }
 
 
+def test_a_sweep_of_durations() -> None:
+    """With units, also in ranges, or as plain milliseconds under the whole name."""
+    assert parse_sweep("window=500ms,1m30s,cooldown_ms=10s,30000") == {
+        "window_ms": [500, 90_000],
+        "cooldown_ms": [10_000, 30_000],
+    }
+    assert parse_sweep("window=30s:2m:30s") == {"window_ms": [30_000, 60_000, 90_000, 120_000]}
+    assert checked_sweep({"window": ["1m"], "cooldown_ms": ["5s", 7]}) == {
+        "window_ms": [60_000],
+        "cooldown_ms": [5_000, 7],
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("window=60", "the sweep of window: 60 is no duration, such as 500ms, 30s, 5m, 1h30m"),
+        ("window=30s:120:30s", "a range is first:last:step"),
+        ("window=2m:30s:30s", "a range goes up"),
+        ("window=1m,window_ms=60000", "the sweep names window_ms twice"),
+        ("threshold=1s", "'1s' is no number"),
         ("100:500", "expected field=first:last:step"),
         ("threshold=1:2", "a range is first:last:step"),
         ("threshold=2..6", "'2..6' is no number; a range is first:last:step"),

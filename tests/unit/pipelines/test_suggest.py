@@ -307,6 +307,41 @@ def test_a_suggestion_for_one_service_of_several(tmp_path: Path) -> None:
     assert (unnamed.exit_code, "--router: the samples have no column router_id" in unnamed.stderr) == (2, True)
 
 
+def test_of_one_router_only_its_own_metrics_are_told(tmp_path: Path) -> None:
+    """What other routers have needs no --metric, and is not offered for one that there is not."""
+    path, ts_ms = tmp_path / "s.parquet", [START_MS + 1_000 * n for n in range(400)]
+    named = {"router_id": ["ec2", "rds"] * 200, "metric": ["cpu", "cpu", "latency", "cpu"] * 100}
+    pl.DataFrame({"ts_ms": ts_ms, "value": 5.0} | named).write_parquet(path)
+
+    def asked(*given: str) -> str:
+        return CliRunner().invoke(app, ["suggest", str(path), *given]).stderr
+
+    assert "say which: cpu, latency" in asked("--router", "ec2")
+    assert "say which" not in asked("--router", "rds")
+    told = asked("--router", "rds", "--metric", "latency")
+    assert (
+        "no sample has metric 'latency' and router_id 'rds'; there are metric: 'cpu'; router_id: 'ec2', 'rds'" in told
+    )
+
+
+def test_what_is_left_out_may_be_in_any_order(tmp_path: Path) -> None:
+    """A folder of series, each of which begins anew: only the one that is asked for has to be in order."""
+    found = suggest(str(folder_of_series(tmp_path)), metric="cpu", routers=["rds"])
+    assert found.frame["metric"].unique().to_list() in ([], ["cpu"])
+    with pytest.raises(Invalid, match=r"comes after \d+; all that is given is one series"):
+        suggest(str(folder_of_series(tmp_path)), metric="cpu")
+
+
+def folder_of_series(tmp_path: Path) -> Path:
+    """Two routers with two metrics each, by folders, all of the same span of time."""
+    frame = pl.DataFrame({"ts_ms": [START_MS + 1_000 * n for n in range(200)], "value": 5.0})
+    for router, metric in ((r, m) for r in ("ec2", "rds") for m in ("cpu", "latency")):
+        folder = tmp_path / "hive" / f"router_id={router}" / f"metric={metric}"
+        folder.mkdir(parents=True, exist_ok=True)
+        frame.write_parquet(folder / "part.parquet")
+    return tmp_path / "hive"
+
+
 def test_the_function_warns_of_what_is_pooled(tmp_path: Path) -> None:
     frame, columns = pl.read_parquet(of_services(tmp_path)), {"router_id": "service"}
     with pytest.warns(BacktestWarning, match=r"count as one series; give routers=\[\.\.\.\]"):

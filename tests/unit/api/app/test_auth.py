@@ -92,6 +92,22 @@ def test_every_kind_has_exactly_its_rights(kind: Any, rights: set[str]) -> None:
                 auth.permit(key(kind), right)
 
 
+@pytest.mark.parametrize(
+    ("kind", "right", "kinds"),
+    [
+        ("project", "manage", "user, admin"),
+        ("user", "edit_metadata", "admin"),
+        ("ingest", "read_runtime", "user, admin, project, reader"),
+        ("admin", "ingest", "ingest"),
+    ],
+)
+def test_a_key_without_the_right_is_told_which_kinds_have_it(kind: Any, right: Any, kinds: str) -> None:
+    with pytest.raises(Forbidden) as refused:
+        auth.permit(key(kind), right)
+    assert str(refused.value).startswith("The key is valid but lacks the right for this operation.")
+    assert str(refused.value).endswith(f" Its kind is {kind}; keys that may: {kinds}.")
+
+
 def test_an_unknown_key_is_refused_before_its_rights_are_looked_at() -> None:
     with pytest.raises(Unauthorized):
         auth.permit(None, "manage")

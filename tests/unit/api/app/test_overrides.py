@@ -72,6 +72,21 @@ async def test_the_same_again_changes_nothing(world: World) -> None:
     assert (await put(world, breaker.id, FORCE))["override"]["version"] == first["override"]["version"] + 1
 
 
+@pytest.mark.parametrize("fields", [("until",), ("until", "until_ms"), ("until_ms",)])
+async def test_the_end_that_an_answer_shows_is_taken_back(world: World, fields: tuple[str, ...]) -> None:
+    one, other = await world.breaker(), await world.breaker()
+    shown = (await put(world, one.id, FORCE | {"for_ms": 61_001}))["override"]
+    world.clock.ms += 1_000
+    again = await put(world, other.id, FORCE | {name: shown[name] for name in fields})
+    assert again["override"]["until_ms"] == shown["until_ms"]
+    assert "warnings" not in again
+    matching = FORCE | {name: shown[name] for name in fields} | {"all": True}
+    response = await world.call("POST", "overrides?allow_destructive=true", json=matching)
+    assert "warnings" not in await response.get_json()
+    found = await (await world.call("GET", "overrides")).get_json()
+    assert {item["until_ms"] for item in found["overrides"]} == {shown["until_ms"]}
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -86,6 +101,10 @@ async def test_the_same_again_changes_nothing(world: World) -> None:
         ({"kind": "force_open", "reason": "x", "for_ms": 10}, "for_ms"),
         ({"kind": "force_open", "reason": "x", "for_ms": 24 * HOUR_MS + 1}, "for_ms"),
         ({"kind": "force_open", "reason": "x", "until_ms": 1}, "until_ms"),
+        ({"kind": "force_open", "reason": "x", "until": "2020-01-01T00:00:00Z"}, "until"),
+        ({"kind": "force_open", "reason": "x", "until": "tomorrow"}, "until"),
+        ({"kind": "force_open", "reason": "x", "until": "2020-01-01T00:00:00Z", "until_ms": 1}, "until"),
+        ({"kind": "force_open", "reason": "x", "until": "2020-01-01T00:00:00Z", "for_ms": 5_000}, "until"),
         ({"kind": "force_open", "reason": "x", "then": "open"}, "then"),
     ],
 )

@@ -94,13 +94,16 @@ async def test_edits_by_hand_are_told_and_undone(world: World) -> None:
         assert fields(found)[1:] == [("threshold", 9.0, 1.5)]
         assert found["changes"][0]["fields"][0]["secret"]
         assert "other.example" not in repr(found)
-    await apply(world, ALL)
+    undone = await apply(world, ALL)
+    assert [change["by_hand"] for change in undone["changes"]] == [change["by_hand"] for change in found["changes"]]
     assert (await find(world, "breakers", "a"))["threshold"] == 1.5
     assert (await plan(world, ALL))["changes"] == []
     world.clock.ms += 1
     await ask(world, "DELETE", f"notification-channels/{hook['id']}", status=204)
     (change,) = (await plan(world, ALL))["changes"]
     assert (change["act"], change["by_hand"]["action"]) == ("create", "channel.delete")
+    (made,) = (await apply(world, ALL))["changes"]
+    assert made["by_hand"] == change["by_hand"]
 
 
 async def test_files_delete_what_they_own_and_nothing_else(world: World) -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 from typer.testing import CliRunner
@@ -230,6 +231,20 @@ def test_a_run_without_a_usable_row_fails(shop: dict[str, Any], samples: pl.Data
     finish(place, plan, Counts(rows=4, reasons={"invalid_router_id": 4}), 0)
     result = run(shop, "backfill", str(path), "--rejects", str(tmp_path / "r.csv"))
     assert (result.exit_code, result.stderr) == (1, "breakers: no row could be used\n")
+
+
+def test_what_was_told_of_a_run_is_told_when_it_goes_on(shop: dict[str, Any], tmp_path: Path) -> None:
+    """Its rows are not looked at once more; their hints are kept with it."""
+    path = tmp_path / "s.parquet"
+    pl.DataFrame({"ts_ms": [START_MS], "value": [1.0], "metric": ["m"], "router_id": ["r"]}).write_parquet(path)
+    asked = Request(project_id=shop["project"], inputs=(fingerprint(path),))
+    plan = recorded.manifest([path], [], [], request=asked, run_id=asked.run_id())
+    place = open_place(str(shop["data"] / "history"))
+    begin(place, msgspec.structs.replace(plan, hints=("not read: zone",)))
+    finish(place, plan, Counts(rows=1), 0)
+    result = run(shop, "backfill", str(path), "--rejects", str(tmp_path / "r.csv"), "--json")
+    assert result.stderr.splitlines()[0] == "breakers: not read: zone"
+    assert json.loads(result.stdout)["warnings"] == ["not read: zone"]
 
 
 def test_other_clusters_are_not_the_service(

@@ -76,7 +76,10 @@ def test_what_is_planned_is_applied_and_what_was_moved_by_hand_is_told(town: Tow
     exported = tmp_path / "exported.yaml"
     exported.write_text("\n".join(words(town, "rules", "export", "--owner", "shop")))
     assert words(town, "plan", str(exported), "--detailed-exitcode") == ["no changes"], "as it is there: by hand"
-    words(town, "apply", path, "--yes")
+    undone = words(town, "apply", path, "--yes")
+    (line,) = [line for line in undone if "changed by hand" in line]
+    assert line in back, "who and when, as the plan said"
+    assert "by u at 2" in line
     assert words(town, "drift", "--owner", "shop") == ["no changes"]
 
 

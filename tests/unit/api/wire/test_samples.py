@@ -50,7 +50,6 @@ def test_a_bare_list_and_an_envelope_are_the_same() -> None:
         ("router_id", "null", "invalid_router_id"),
         ("router_id", "5", "invalid_router_id"),
         ("router_id", json.dumps(R3), "invalid_router_id"),
-        ("router_id", '"x"', "invalid_router_id"),
         ("metric", "null", "invalid_metric"),
         ("metric", '""', "invalid_metric"),
         ("metric", "7", "invalid_metric"),
@@ -143,6 +142,14 @@ def test_a_missing_time_is_taken_from_the_header() -> None:
             sort([sample], samples.ValidationContext.at(NOW, 1000, 1000, {R1: False}, 5)).errors[0].code
             == "ts_ms_too_old"
         )
+
+
+@pytest.mark.parametrize("name", ["pay", R3[:-1], R3 + "0", "x" * 200])
+def test_a_name_in_the_place_of_an_id_is_told_where_names_count(name: str) -> None:
+    wrong = [samples.SampleError(0, "router_id", "invalid_router_id", samples.NO_ID)]
+    assert sort([GOOD | {"router_id": name}]).errors == wrong
+    assert sort(raw(router_id=json.dumps(name), trace_id="5")).errors == wrong  # one that is decoded loosely
+    assert "OTLP, Prometheus and StatsD" in samples.NO_ID
 
 
 def test_what_is_not_an_object_has_no_router() -> None:
