@@ -316,11 +316,16 @@ def _by_what_is_shown(door: Door) -> str:
 def _ends() -> str:
     """The connection ends with an answer to who proved nothing: else one probe of health, or one request that is
     refused, would buy a place for `idle_s`. Who has a key connects anew after an error."""
-    pages = " ".join((*OPEN_PAGES, *CONSOLE_PAGES))
-    return f"""    http-request set-var(txn.open) bool(true) if {{ path -i {pages} }} || METH_OPTIONS
-    http-request set-var(txn.open) bool(true) if {{ path_beg -i {CONSOLE_FILES} }}
+    pages = " ".join(f"^{_slashes(page)}$" for page in (*OPEN_PAGES, *CONSOLE_PAGES))
+    return f"""    http-request set-var(txn.open) bool(true) if {{ path_reg -i {pages} }} || METH_OPTIONS
+    http-request set-var(txn.open) bool(true) if {{ path_reg -i ^{_slashes(CONSOLE_FILES)} }}
     http-after-response set-header connection close if {{ status ge 400 }} || {{ var(txn.open) -m bool }}
 """
+
+
+def _slashes(path: str) -> str:
+    """A pattern of the ways to write a path that lead to one page: behind HAProxy many slashes are as good as one."""
+    return path.replace(".", "[.]").replace("/", "/+")
 
 
 def _named() -> str:

@@ -232,6 +232,7 @@ def asked(connection: socket.socket, path: str, method: str = "GET") -> Answer:
     [
         *(("GET", path) for path in (*ingress.OPEN_PAGES, *ingress.CONSOLE_PAGES, "/console/static/console.css")),
         *(("GET", path) for path in ("/API/Healthz", "/v1/%2e", "/v1/../x")),
+        *(("GET", path) for path in ("//docs", "/api//health", "//docs///rapidoc.js", "//console//static/console.css")),
         *(("GET", f"/says/{status}") for status in (400, 401, 403, 404, 408, 413, 422, 429, 500, 503)),
         *(("OPTIONS", "/v1/x"), ("BREW", "/v1/x")),
     ],
