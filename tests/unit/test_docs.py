@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -364,3 +365,15 @@ def test_the_guide_to_sdks_ends_on_a_busy_machine() -> None:
     assert cooldown is not None
     assert int(cooldown.group(1)) >= 60_000
     assert all("deadline" in line for line in code.splitlines() if line.strip().startswith("while "))
+
+
+def test_the_statsd_walk_ends_on_a_busy_machine() -> None:
+    """The breaker is open for its cooldown of five seconds, then half_open without samples: a look that came later than
+    that never saw it open, and the loop went on without end. Its history keeps the trip."""
+    (wait,) = re.findall(r"^until .*\n(?=until )", (ROOT / "docs/guides/from-statsd.md").read_text(), re.MULTILINE)
+    late = (
+        "breakers() { case $1 in get) printf 'status.state\\thalf_open\\n';; "
+        "events) printf 'time\\tpay\\thalf_open\\topen\\ntime\\tpay\\tclosed\\topen\\n';; esac; }\n"
+    )
+    done = subprocess.run(["bash", "-c", late + wait], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (0, "time\tpay\tclosed\topen\n")
