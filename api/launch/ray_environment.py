@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -164,6 +165,7 @@ def prepare_ray(folder: Path, settings: Settings, ports: HeldPorts) -> None:
     private.keep_private()
     os.environ.update(ray_environment(folder, processes.raise_file_limit(), settings.metrics))
     os.environ.update(ports.hold_own(settings.host, settings.port))
+    os.environ["no_grpc_proxy"] = past_proxies(os.environ)
     let_workers_keep_bytecode()
     if ingress_of(settings) == "serve":
         os.environ.update(_SERVE_INGRESS)
@@ -174,6 +176,13 @@ def prepare_ray(folder: Path, settings: Settings, ports: HeldPorts) -> None:
     os.environ[ingress.VARIABLE] = json.dumps(said | door(settings) | own)
     os.environ.update(ports.hold_behind(settings.replicas))
     os.environ["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(_write_launcher(folder))
+
+
+def past_proxies(environ: Mapping[str, str]) -> str:
+    """What gRPC reaches without the proxy of the environment: this machine, too. By itself it asks the proxy for Ray's
+    agent on loopback, to which workers send their metrics: it learns of them, and they never arrive."""
+    given = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
+    return ",".join(dict.fromkeys(filter(None, (*given.split(","), "127.0.0.1", "localhost"))))
 
 
 def ingress_of(settings: Settings) -> Literal["haproxy", "serve"]:

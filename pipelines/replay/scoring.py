@@ -241,7 +241,9 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise Invalid(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise Invalid(f"{path}: lists and objects are nested too deeply in it") from None
+    except (OSError, ValueError) as error:  # ValueError: no text, or a number of thousands of digits
         raise Invalid(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
 
 

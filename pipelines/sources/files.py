@@ -460,7 +460,7 @@ def bad_row(path: Path) -> str:
 def _is_json(line: bytes) -> bool:
     try:
         return not line.strip() or isinstance(msgspec.json.decode(line), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 

@@ -254,6 +254,12 @@ def test_windows_outside_of_the_samples_are_told(rule: str, tmp_path: Path) -> N
     assert told["summary"]["rules"][0]["caught_all"] is None
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, "[[" + "1" * 5_000 + ", 1]]"])
+def test_windows_that_nobody_can_read_are_told(rule: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text(content)
+    refused(run("--rule", rule, LATENCY, "--windows", str(tmp_path / "w.json")), "w.json")
+
+
 def test_no_setting_catches_all(rule: str, tmp_path: Path) -> None:
     """Then those that catch most are named."""
     windows = [[1394163660000, 1394163660001], [1395182160000, 1395182160000]]

@@ -285,6 +285,11 @@ def test_a_column_that_appears_later(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "row 300001: metric 'm' is given here but not in the rows before" in told
 
 
+def test_a_row_that_is_deeper_than_anybody_reads(tmp_path: Path) -> None:
+    deep = '{"ts_ms":1,"value":1,"x":' + "[" * 100_000 + "]" * 100_000 + "}"
+    assert "deep.ndjson, row 1 can't be read" in complaint(written(tmp_path, "deep.ndjson", deep))
+
+
 def test_truncated_parquet(tmp_path: Path) -> None:
     """Cut off, or damaged in the middle: the file is named."""
     whole = written(tmp_path, "a.parquet", {"ts_ms": range(100_000), "value": range(100_000)}).read_bytes()

@@ -52,6 +52,25 @@ def test_without_haproxy_nothing_of_it_is_prepared(tmp_path: Path, environ: dict
     assert "haproxy" not in (tmp_path / "prometheus.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("given", "past"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"no_proxy": "a.example,127.0.0.1"}, "a.example,127.0.0.1,localhost"),
+        ({"no_proxy": "a.example", "no_grpc_proxy": "b.example"}, "b.example,127.0.0.1,localhost"),
+    ],
+)
+def test_no_proxy_is_asked_for_this_machine(
+    given: dict[str, str], past: str, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """gRPC, by which Ray's workers send their metrics, asked that of the environment for loopback, too."""
+    environ |= given
+    ports = HeldPorts()
+    ray_environment.prepare_ray(tmp_path, Settings(ingress="serve", port=free_port()), ports)
+    ports.close()
+    assert environ["no_grpc_proxy"] == past
+
+
 def test_a_cluster_needs_haproxy(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="BREAKERS_INGRESS=serve is for `breakers serve`"):
         ray_environment.node_environment(tmp_path, Settings(ingress="serve"))
