@@ -28,8 +28,6 @@ HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "Co
 @blueprint.get("/state:stream")
 async def stream_states(project_id: str) -> Response:
     project, parts = await _reach_slowly(project_id), replica()
-    if await parts.feed.openings.turn(project.org_id):
-        project = await _reach_slowly(project_id)  # its key may have been revoked meanwhile
     parts.feed.admit(project.id)
     parts.feed.follow(project.shard)
     pause_s = first_pause_s(parts.timing, request.headers.get("User-Agent"))

@@ -18,7 +18,6 @@ import structlog
 from api.admission.outgoing import Direct
 from api.lookup.caches import Caches
 from api.stream.backlog import Backlog
-from api.stream.openings import Openings
 from api.stream.sse import StreamTiming
 from api.stream.state_board import Board, BreakerEntry
 from api.stream.subscriber import Subscriber
@@ -129,7 +128,6 @@ class Feed:
         self._access_changed = asyncio.Event()
         self._unchecked: set[str] = set()
         self._changed_s = -PROVEN_S
-        self.openings = Openings()
         self.ended = 0
         """Streams so far that are over."""
         self.caches = Caches(gateway.store, self.fresh, clock.monotonic)

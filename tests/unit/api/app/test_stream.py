@@ -15,9 +15,8 @@ from api.app import create_app
 from api.context.replica import EXTENSION, Replica
 from api.routes import stream
 from api.stream.feed import Feed
-from api.stream.openings import Openings
 from api.stream.sse import HEARTBEAT, StreamTiming
-from breaker_actors.errors import Unauthorized, Unavailable
+from breaker_actors.errors import Unavailable
 from breaker_actors.messages import Commit, EventDraft, FeedEntry
 from breaker_actors.store.rows import BreakerRow
 from tests.support.fake_gateway import moved
@@ -105,33 +104,6 @@ async def test_only_clients_without_a_start_up_race_are_told_at_once(
     world.app = create_app(world.gateway, world.settings, world.clock, StreamTiming(), owns_gateway=False)
     await world.call("GET", "breakers/state:stream", "project", headers={"User-Agent": agent})
     assert pauses == [pause_s]
-
-
-async def test_beyond_a_burst_the_streams_of_an_organisation_are_opened_at_a_rate(world: World) -> None:
-    """By the thousand at once they took the loop for seconds. Who waits is proven again when its turn has come."""
-    await world.breaker("a")
-    feed = parts(world).feed
-    feed.openings = Openings(per_s=0.01, at_once=2)
-    clients = [Client(world) for _ in range(3)]
-    await soon(lambda: clients[1].body)
-    assert (feed.stream_count(), clients[2].start) == (2, {})
-    for client in clients:
-        await client.leave()
-
-    class Revoking(Openings):
-        async def turn(self, org_id: str) -> bool:
-            monkey.setattr(stream, "authorized_project", refuse)
-            return True
-
-    async def refuse(*_: object) -> None:
-        raise Unauthorized("The key was revoked.")
-
-    with pytest.MonkeyPatch.context() as monkey:
-        feed.openings = Revoking()
-        late = Client(world)
-        await soon(lambda: late.start)
-        assert (late.start["status"], feed.stream_count()) == (401, 0)
-        await late.leave()
 
 
 async def test_what_happens_before_the_snapshot_is_in_it_and_not_told_twice(world: World) -> None:
