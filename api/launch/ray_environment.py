@@ -179,8 +179,8 @@ def prepare_ray(folder: Path, settings: Settings, ports: HeldPorts) -> None:
 
 
 def past_proxies(environ: Mapping[str, str]) -> str:
-    """What gRPC reaches without the proxy of the environment: this machine, too. By itself it asks the proxy for Ray's
-    agent on loopback, to which workers send their metrics: it learns of them, and they never arrive."""
+    """What gRPC reaches without the proxy of the environment: this machine, too. By itself it asks the proxy for what
+    Ray's workers connect to on loopback, too."""
     given = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
     return ",".join(dict.fromkeys(filter(None, (*given.split(","), "127.0.0.1", "localhost"))))
 

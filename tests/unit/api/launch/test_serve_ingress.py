@@ -63,7 +63,7 @@ def test_without_haproxy_nothing_of_it_is_prepared(tmp_path: Path, environ: dict
 def test_no_proxy_is_asked_for_this_machine(
     given: dict[str, str], past: str, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """gRPC, by which Ray's workers send their metrics, asked that of the environment for loopback, too."""
+    """gRPC in Ray's workers asked that of the environment for loopback, too."""
     environ |= given
     ports = HeldPorts()
     ray_environment.prepare_ray(tmp_path, Settings(ingress="serve", port=free_port()), ports)
