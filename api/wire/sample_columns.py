@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from api.arrow.frames import Frame
-from api.arrow.texts import Coded
+from api.arrow.texts import TOO_LONG, Coded
 from api.wire.decoding import METRIC_LENGTH_MAX, TRACE_LENGTH_MAX
 from api.wire.responses import SampleError
-from api.wire.samples import ERRORS_MAX, NAME_SHOWN_MAX, UNKNOWN_FIELD, ValidationContext, sample_error
+from api.wire.samples import ERRORS_MAX, NAME_SHOWN_MAX, UNKNOWN_FIELD, ValidationContext, names_router, sample_error
 from breaker_actors.core.log_entries import encode_samples, share_of_trace
 from breaker_actors.core.model import COUNT_MAX, Flags, Int64
 from breaker_actors.errors import PayloadTooLarge
@@ -131,7 +131,9 @@ def judge_frame(frame: Frame, bounds: ValidationContext) -> Judged:
 
 def _error(row: int, check: Check, frame: Frame, bounds: ValidationContext) -> SampleError:
     field, code, _ = check
-    return sample_error(row, field, code, _told(frame.router_id, row), bounds)
+    column = frame.router_id
+    is_named = bool(column.codes[row] == TOO_LONG) or names_router(_told(column, row))
+    return sample_error(row, field, code, is_named, bounds)
 
 
 def _routers(frame: Frame, bounds: ValidationContext) -> tuple[list[str], Codes]:

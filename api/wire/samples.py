@@ -234,7 +234,8 @@ def _judging(texts: Texts, bounds: ValidationContext) -> Iterator[Validated | No
         field, code = wrong
         reasons[code] += 1
         if len(errors) < ERRORS_MAX:
-            errors.append(sample_error(index, field, code, _router_told(sample or texts.loose(index)), bounds))
+            is_named = names_router(_router_told(sample or texts.loose(index)))
+            errors.append(sample_error(index, field, code, is_named, bounds))
     yield Validated(good, reasons, errors)
 
 
@@ -245,10 +246,15 @@ def _router_told(sample: MetricSample | Loose | None) -> str:
     return text_of(sample.router_id) or ""
 
 
-def sample_error(index: int, field: str, code: str, router_id: str, bounds: ValidationContext) -> SampleError:
-    """What is wrong with a sample, in a sentence. `router_id`: as it says it, "" for none."""
-    is_name = code == "invalid_router_id" and router_id and uuid_or_none(router_id) is None
-    return SampleError(index, field, code, NO_ID if is_name else SENTENCES[code].format(bounds))
+def names_router(router_id: str) -> bool:
+    """Whether a sample says of its router what can't be an id; "" is nothing."""
+    return bool(router_id) and uuid_or_none(router_id) is None
+
+
+def sample_error(index: int, field: str, code: str, is_named: bool, bounds: ValidationContext) -> SampleError:
+    """What is wrong with a sample, in a sentence. `is_named`: see `names_router`."""
+    words = NO_ID if is_named and code == "invalid_router_id" else SENTENCES[code].format(bounds)
+    return SampleError(index, field, code, words)
 
 
 def _judge_typed(sample: MetricSample, bounds: ValidationContext, good: Columns) -> tuple[str, str] | None:

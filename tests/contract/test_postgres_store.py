@@ -207,7 +207,7 @@ async def test_a_commit_whose_answer_is_lost_is_no_success(postgres_url: str, op
             await store.commit(world.journal, [commit])
         assert way.lost == 1
         world.journal = await store.open_journal(0)
-        assert await world.write(commit) == ["ok"]
+        assert await world.write(commit) == ["repeated"]
         with psycopg.connect(postgres_url) as connection:
             assert connection.execute("SELECT count(*) FROM events").fetchone() == (1,)
         way.losing = 1
