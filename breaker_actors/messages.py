@@ -17,9 +17,10 @@ from breaker_actors.core.model import HiddenBy, Rule, StateWord, Transition, Vie
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """The samples of one ingest request that go to one router, already encoded as the log keeps them.
 
-    `keys` are 16-byte values under which the router recognises a repetition: the append id first, then the
-    request's duplicate key when it has one, then its caller's Idempotency-Key alone, which must not come with another
-    body. `counters`: points of cumulative series beside the samples (`core.counters`), b"" where there are none.
+    `keys` are 16-byte values under which the router recognises a repetition: the append id first, then the request's
+    duplicate keys where it has any: its signature's, its caller's Idempotency-Key with the body, and in the end that
+    key alone, which must not come with another body. `counters`: points of cumulative series beside the samples
+    (`core.counters`), b"" where there are none.
     """
 
     router_id: str

@@ -399,15 +399,17 @@ def duplicate_keys(
 ) -> tuple[bytes, ...]:
     """What makes a repeated request recognisable; nothing when nothing does.
 
-    The signature of a signed project; else the caller's Idempotency-Key with the body after gzip, then the key alone,
-    by which another body under it is found out; else the timestamp header with the body as sent, which a client sends
-    alike on every retry.
+    The signature of a signed project, and the caller's Idempotency-Key with the body after gzip, then the key alone,
+    by which another body under it is found out; without both the timestamp header with the body as sent, which a
+    client sends alike on every retry. A retry that is signed anew is known by its key, one that was caught on its way
+    and comes without the key by its signature.
     """
-    if signature:
-        return (_blake(b"signature", signature.encode()),)
+    named = (_blake(b"signature", signature.encode()),) if signature else ()
     if idempotency_key:
         key = idempotency_key.encode()
-        return _blake(b"idempotency", key + b"\0" + body), _blake(b"key", key)
+        return *named, _blake(b"idempotency", key + b"\0" + body), _blake(b"key", key)
+    if named:
+        return named
     return (_blake(b"timestamp", timestamp.encode() + b"\0" + raw),) if timestamp else ()
 
 

@@ -28,7 +28,8 @@ from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.wal.base import Append, RouterHead
 
 REUSABLE = 2
-"""Keys of a part before this place say that it is a repetition; one from here on, that another body had its key."""
+"""Of a part with more keys than so many the last one says that another body had its caller's key; all others say that
+it is a repetition."""
 
 
 class OwnedRouter:
@@ -164,13 +165,14 @@ class Group:
             self.outcomes[index] = AppendResult("not_configured")
             return
         keys = item.keys if isinstance(item, Part) else (item.key,)
-        if (known := self._known(router, keys[:REUSABLE])) is not None:
+        its_own, reusable = (keys[:-1], keys[-1:]) if len(keys) > REUSABLE else (keys, ())
+        if (known := self._known(router, its_own)) is not None:
             if isinstance(item, Part):
                 self.duplicate_parts += 1
                 self.duplicate_samples += item.count
             self._repeat(index, *known)
             return
-        if isinstance(item, Part) and self._known(router, keys[REUSABLE:]) is not None:
+        if isinstance(item, Part) and self._known(router, reusable) is not None:
             self.outcomes[index] = AppendResult("reused")
             return
         if isinstance(item, Part) and router.ahead_ms(self._now_ms) > self._ahead_max_ms:

@@ -212,6 +212,24 @@ async def test_another_body_under_a_known_key_is_refused_also_across_a_restart(t
         assert await logged(s, row) == 2
 
 
+async def test_a_signed_part_is_known_by_its_signature_and_by_its_key(tmp_path: Path) -> None:
+    """Signed anew it is the same request, without its key, too; another body under the key is none."""
+    async with service(tmp_path) as s:
+        row = await s.breaker()
+        router_id, key, body = row.router_ids[0], b"key-alone-000001", b"key-and-body-001"
+
+        async def sent(n: int, *keys: bytes) -> str:
+            return (await s.send(router_id, [10.0], keys=(b"append-id-%06d" % n, *keys))).status
+
+        assert await sent(1, b"signature-000001", body, key) == "ok"
+        assert await sent(2, b"signature-000001", body, key) == "duplicate"
+        assert await sent(3, b"signature-000002", body, key) == "duplicate"
+        assert await sent(4, b"signature-000001") == "duplicate"
+        assert await sent(5, b"signature-000003", b"key-and-body-002", key) == "reused"
+        assert await sent(6, b"signature-000003") == "ok", "nothing of what was refused is kept"
+        assert await logged(s, row) == 2
+
+
 async def test_an_outage_of_a_router_is_a_gap_in_its_log(tmp_path: Path) -> None:
     """A pessimistic breaker in half_open does not trip again over silence in which nobody could be heard."""
     async with service(tmp_path, heartbeat_interval_ms=100) as s:

@@ -121,6 +121,20 @@ async def test_signed(world: World) -> None:
     await error_of(await post(world, body + b" ", **signed), 401, "unauthorized")
 
 
+async def test_what_is_signed_anew_has_the_key_of_its_first_try(world: World) -> None:
+    router = await world.router()
+    await world.store.update_project(world.project.id, {"enable_signed_ingest": True}, 0)
+    body, now_ms = of_polars(rows(world, router.id)), world.clock.now_ms()
+    for stamp in (str(now_ms), str(now_ms - 1)):
+        signature = sign(world.project.ingest_secret, stamp, body)
+        headers = {"X_EB_Timestamp": stamp, "X_EB_Signature": signature, "Idempotency_Key": "frame-1"}
+        assert (await post(world, body, **headers)).status_code == 202
+    first, again = (part.keys for part in world.gateway.parts)
+    assert len(first) == len(again) == 4
+    assert first[2:] == again[2:], "the key with the body, and the key"
+    assert not set(first[:2]) & set(again[:2])
+
+
 # -- pieces
 
 
