@@ -84,13 +84,19 @@ async def started(store: SlowStore) -> JournalHost:
     return journal
 
 
-async def test_a_flood_of_one_organisation_delays_anothers_commit_by_a_group_at_most() -> None:
-    """However many projects it has, and however much each of its breakers brings."""
-    store = SlowStore()
+async def greeted(store: SlowStore) -> JournalHost:
+    """One that knows 300 projects of the organisation `greedy`."""
     journal = await started(store)
     for number in range(300):
         await journal.commit([commit(f"greedy {number}", f"b{number}")])
     await asyncio.sleep(2 * ACCESS_S)
+    return journal
+
+
+async def test_a_flood_of_one_organisation_delays_anothers_commit_by_a_group_at_most() -> None:
+    """However many projects it has, and however much each of its breakers brings."""
+    store = SlowStore()
+    journal = await greeted(store)
     flood = [commit(f"greedy {number}", f"b{number}", EACH) for number in range(300)]
     rest = asyncio.create_task(stored(journal, flood))
     await asyncio.sleep(0.01)
@@ -110,10 +116,7 @@ async def test_a_commit_waits_for_no_longer_than_groups_may_last_however_slow_th
     """What a row takes is not known before; once it is, groups have as many as a tenth of a second has room for."""
     store = SlowStore()
     store.each_s = 0.0004
-    journal = await started(store)
-    for number in range(300):
-        await journal.commit([commit(f"greedy {number}", f"b{number}")])
-    await asyncio.sleep(2 * ACCESS_S)
+    journal = await greeted(store)
     flood = [commit(f"greedy {number}", f"b{number}", EACH) for number in range(100)]
     rest = asyncio.create_task(stored(journal, flood))
     clock = asyncio.get_running_loop().time
