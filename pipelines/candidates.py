@@ -220,9 +220,11 @@ def _json(path: Path, text: str) -> Any:
 def _yaml(path: Path, text: str) -> Any:
     try:
         yaml = importlib.import_module("yaml")
+        from pipelines.yaml_depth import check_depth
     except ModuleNotFoundError:
         raise Invalid(f"{path}: YAML needs the package pyyaml; JSON needs nothing") from None
     try:
+        check_depth(text)
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -9,19 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.rules.model import Place, Problem, refused
+from pipelines.yaml_depth import LOADER, check_depth
 
 NODES_MAX = 1_000_000
 """Values of one file, an alias counted as often as it is used."""
-DEPTH_MAX = 100
-"""Lists and objects within each other. libyaml composes them by recursion in C, which has no end of its own but that of
-the stack, and its time grows with the square of the depth."""
 Keys = tuple[str | int, ...]
 yaml: Any = importlib.import_module("yaml")
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """With libyaml where it is there."""
-
+class _Loader(LOADER):  # type: ignore[misc]
     yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
@@ -52,7 +48,7 @@ def parse(file: str, text: str) -> Text:
     """The only document of a file; None for an empty one. Raises Invalid."""
     loader = _Loader(text)
     try:
-        _check_depth(text)
+        check_depth(text)
         node = loader.get_single_node()
         walk = _Walk(file, loader)
         content = None if node is None else walk.value(node, ())
@@ -69,22 +65,6 @@ def parse(file: str, text: str) -> Text:
     if walk.problems:
         raise refused(walk.problems)
     return Text(content, walk.lines)
-
-
-def _check_depth(text: str) -> None:
-    """Raises ValueError as soon as too much is within each other."""
-    loader, depth = _Loader(text), 0
-    try:
-        while loader.check_event():
-            event = loader.get_event()
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-            if depth > DEPTH_MAX:
-                raise ValueError(f"line {event.start_mark.line + 1} is more than {DEPTH_MAX} levels deep")
-    finally:
-        loader.dispose()
 
 
 def shown(path: Keys) -> str:

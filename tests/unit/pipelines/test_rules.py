@@ -158,6 +158,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
         ("rule.json", '{"a":' * 100_000, "nested too deeply"),
         ("rule.json", '{"threshold": ' + "1" * 5_000 + "}", "digits"),
         ("rule.yaml", "[" * 5_000, "nested too deeply"),
+        ("rule.yaml", "[" * 200_000, "nested too deeply"),
         ("rule.yaml", "day: 2026-99-99", "month"),
     ],
 )
