@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 from quart import Blueprint, Response, request
 
-from api.admission.inflate import STEP_BYTES
 from api.auth import path_uuid
 from api.context.current import (
     authorized_project,
-    callers,
     configured,
     current_actor,
     current_key_id,
-    departure,
     expect_list,
-    raw_body,
     remark,
     spend_reads,
     tell_tagged,
     telling,
 )
-from api.context.fields import heed, sent_fields
+from api.context.fields import sent_fields, sent_set
 from api.context.replica import replica
 from api.middleware.idempotency import noted, once
 from api.wire import requests as wire
@@ -33,8 +28,7 @@ from api.wire import responses as bodies
 from api.wire.http import json_pieces, json_response, matches, no_content, tagged
 from api.wire.query import flag
 from api.wire.remarks import name_remarks, now_enforced, rule_remarks
-from api.wire.requests_bulk import Guard, bulk_items
-from api.wire.unknown import FieldWarning
+from api.wire.requests_bulk import Guard
 from breaker_actors.core.model import BreakerMode
 from breaker_actors.errors import ConfirmationNeeded, NotFound, PreconditionFailed
 from breaker_actors.store.rows import BreakerRow
@@ -75,12 +69,7 @@ async def _remark(row: BreakerRow) -> None:
 async def replace_breakers(project_id: str) -> Response:
     project, parts = await authorized_project(project_id, "manage"), replica()
     begun = parts.clock.monotonic()
-    body = await raw_body(parts.settings.max_body_bytes)
-    async with parts.intake.turns.turn(callers()) if len(body) > STEP_BYTES else nullcontext():
-        unknown = list[FieldWarning]()
-        items = await bulk_items(body, parts.settings.breakers_per_project_max, unknown)
-    heed(unknown)
-    await departure().expect(callers(), len(body))
+    items = await sent_set()
     destructive = flag("allow_destructive", request.args)
     percent_max = parts.settings.bulk_removal_percent_max
     guard = Guard(request.headers.get("If-Match"), destructive, percent_max, len(items))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -85,9 +84,12 @@ def bulk_texts(body: bytes, breakers_max: int) -> list[bytes]:
     return [bytes(text) for text in (taken(given, ABSENT) if given else ())]
 
 
-async def bulk_items(body: bytes, breakers_max: int, unknown: list[FieldWarning] | None = None) -> list[BreakerItem]:
-    """The breakers of the body; fields that are none of theirs go to `unknown`. Read in slices between which other
-    requests have their turn. Raises PayloadTooLarge for more slow numbers than one for each breaker and SLOW_MAX."""
+async def bulk_items(
+    body: bytes, breakers_max: int, next_turn: Callable[[], Awaitable[None]], unknown: list[FieldWarning] | None = None
+) -> list[BreakerItem]:
+    """The breakers of the body; fields that are none of theirs go to `unknown`. Read in slices, each but the first in a
+    turn: several bodies that are read at once hold up others for one slice, not for one of each. Raises PayloadTooLarge
+    for more slow numbers than one for each breaker and SLOW_MAX, and what `next_turn` does."""
     items, sliced, slow = [], 0, 0
     for i, text in enumerate(bulk_texts(body, breakers_max)):
         found = weigh(text)
@@ -98,7 +100,7 @@ async def bulk_items(body: bytes, breakers_max: int, unknown: list[FieldWarning]
         sliced += max(len(text), SLICE_BYTES // SLICE, SLICE_BYTES if found else 0)
         if sliced >= SLICE_BYTES:
             sliced = 0
-            await asyncio.sleep(0)
+            await next_turn()
     return items
 
 

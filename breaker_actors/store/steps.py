@@ -39,9 +39,9 @@ _whole: set[asyncio.Task[Any]] = set()
 LARGE_AT_ONCE = 4
 """Large changes of one organisation under way at once, whoever waits for them; the next one waits before its first
 write."""
-LONG_S, SLOW_S = 0.05, 10.0
-"""An organisation whose small change took LONG_S of a core rests with the large ones for SLOW_S: its size was not known
-before. A usual one takes a fifth of that."""
+LONG_S, LONG_PART, SLOW_S = 0.1, 0.1, 10.0
+"""An organisation whose small changes took LONG_PART of a core, and LONG_S beyond it, rests with the large ones for
+SLOW_S: one change may turn out long, or there are many. A usual one takes a hundredth of a second."""
 WAITING_MAX, TURN_S = 256, 10.0
 """Changes of one organisation that wait for their turn in a process, and how long each does; then they are refused."""
 ORGS_KNOWN_MAX = 100_000
@@ -138,6 +138,7 @@ class Steps:
         self._turns = Turns()
         self._large_turns = Turns()
         self._rested = 0.0
+        self._spent: dict[str, tuple[float, float]] = {}  # by organisation: seconds of a core beyond its part, and when
         self._slow: dict[str, float] = {}  # organisations whose last writes were long, and until when they are slow
         self._orgs: dict[str, str] = {}
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -216,8 +217,19 @@ class Steps:
             return await self._db.write(timed)
         finally:
             self._turns.give_back()
-            if spent_s > LONG_S and not who.is_large:
-                self._slow[who.org_id] = asyncio.get_running_loop().time() + SLOW_S
+            if not who.is_large:
+                self._count(who.org_id, spent_s)
+
+    def _count(self, org_id: str, spent_s: float) -> None:
+        """A small change of an organisation took so much of a core."""
+        now = asyncio.get_running_loop().time()
+        before, at = self._spent.get(org_id, (0.0, now))
+        left = max(0.0, before - LONG_PART * (now - at)) + spent_s
+        if len(self._spent) >= ORGS_KNOWN_MAX:
+            self._spent.clear()
+        self._spent[org_id] = (min(left, LONG_S), now)
+        if left > LONG_S:
+            self._slow[org_id] = now + SLOW_S
 
     def _is_slow(self, org_id: str) -> bool:
         until = self._slow.get(org_id)

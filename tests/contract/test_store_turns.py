@@ -144,6 +144,28 @@ async def test_a_long_write_that_fails_counts_too(world: World) -> None:
     assert world.org_id in steps_of(world)._slow
 
 
+async def test_many_short_writes_count_as_a_long_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 40 ms of a core by itself; two or three in a second are no burden, one behind the other they are."""
+    monkeypatch.setattr(steps, "LONG_S", 0.1)
+    held, loop = steps_of(world), asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    for _ in range(20):
+        held._count("patient", 0.04)
+        now += 0.4
+    assert not held._is_slow("patient")
+    for _ in range(3):
+        assert not held._is_slow("busy")
+        held._count("busy", 0.04)
+        now += 0.01
+    assert held._is_slow("busy")
+    assert not held._is_slow("patient")
+    now += steps.SLOW_S
+    assert not held._is_slow("busy")
+    held._count("busy", 0.04)
+    assert not held._is_slow("busy"), "what it took is forgotten by then"
+
+
 @pytest.mark.usefixtures("long")
 async def test_steps_of_a_large_change_keep_nothing_else_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """They rest by themselves; small changes of the same organisation are none of it."""

@@ -12,6 +12,7 @@ import pytest
 
 from api.admission import weight as weighing
 from api.admission.inflate import INFLATED_FREE, INFLATED_RATIO, STEP_BYTES, STRUCTURE_MAX, Inflation
+from api.admission.intake import Turn, Turns
 from api.wire import decoding, samples
 from api.wire.requests import decode_object
 from api.wire.requests_bulk import bulk_items
@@ -77,10 +78,41 @@ def test_too_much_that_is_no_json_is_a_bad_request() -> None:
     assert len(samples.Request(json.dumps([GOOD | {"value": float("nan")}] * 1000).encode())) == 1000
 
 
+async def between() -> None:
+    """Others are served."""
+    await asyncio.sleep(0)
+
+
+async def test_sets_that_are_read_at_once_take_turns() -> None:
+    """Eight together hold up the loop for one slice in each of its rounds."""
+    body = json.dumps({"breakers": [{**RULE, "name": f"b{n}"} for n in range(500)]}).encode()
+    turns, slices, most = Turns(), 0, 0
+
+    async def read(name: str) -> None:
+        async with Turn(turns, (("key", name),)) as turn:
+
+            async def counted() -> None:
+                nonlocal slices
+                await turn.next()
+                slices += 1
+
+            assert len(await bulk_items(body, 500, counted)) == 500
+
+    reading = asyncio.gather(*map(read, "abcdefgh"))
+    await asyncio.sleep(0)  # the first slice of each takes no turn
+    while not reading.done():
+        before = slices
+        await asyncio.sleep(0)
+        most = max(most, slices - before)
+    await reading
+    assert slices >= 8 * 5
+    assert most == 1
+
+
 async def test_the_set_of_breakers_is_read_in_slices() -> None:
     """Ten thousand are, with others served between the slices; more values than they can have are refused unread."""
     body = json.dumps({"breakers": [{**RULE, "name": f"b{n}"} for n in range(10_000)]}).encode()
-    reading = asyncio.create_task(bulk_items(body, 10_000))
+    reading = asyncio.create_task(bulk_items(body, 10_000, between))
     turns = 0
     while not reading.done():
         await asyncio.sleep(0)
@@ -88,7 +120,7 @@ async def test_the_set_of_breakers_is_read_in_slices() -> None:
     assert len(await reading) == 10_000
     assert turns >= 200
     with pytest.raises(PayloadTooLarge):
-        await bulk_items(b'{"breakers":[' + b"[]," * 500_001 + b"0]}", 1_000)
+        await bulk_items(b'{"breakers":[' + b"[]," * 500_001 + b"0]}", 1_000, between)
 
 
 @pytest.mark.parametrize("again", [b'"value":2,', b'"v\\u0061lue":2,', b'"va\\u006cue":2,'])
@@ -170,7 +202,7 @@ async def test_a_set_of_breakers_is_bounded_as_a_whole(name: str) -> None:
     """Others are served between breakers that cost; those beyond what a project may have are not even split off."""
     tracemalloc.start()
     try:
-        reading = asyncio.create_task(bulk_items(sets()[name], 10_000))
+        reading = asyncio.create_task(bulk_items(sets()[name], 10_000, between))
         turns = 0
         while not reading.done():
             await asyncio.sleep(0)
@@ -185,7 +217,7 @@ async def test_a_set_of_breakers_is_bounded_as_a_whole(name: str) -> None:
 async def test_large_breakers_end_a_slice_each() -> None:
     """Twenty of 60 KiB are read in twenty slices, though fifty small ones are read in one."""
     items = [{**RULE, "name": f"b{n}", "actions": {"a": "x" * 60_000}} for n in range(20)]
-    reading = asyncio.create_task(bulk_items(json.dumps({"breakers": items}).encode(), 10_000))
+    reading = asyncio.create_task(bulk_items(json.dumps({"breakers": items}).encode(), 10_000, between))
     turns = 0
     while not reading.done():
         await asyncio.sleep(0)
