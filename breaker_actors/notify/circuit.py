@@ -18,6 +18,8 @@ from breaker_actors.store.rows import CircuitRow
 AHEAD_MAX_MS = 1_000
 """A circuit whose time is further ahead was moved by a clock that was wrong."""
 
+NEVER_MS = 1 << 62
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(Record).decode
 _TIMES = tuple(name for name in Record.__struct_fields__ if name.endswith("_ms"))
@@ -34,7 +36,7 @@ class Circuit:
         self._not_before_ms = 0
         self._width = self._width_max = pace.channel_max
         self._proven_seq = -1
-        self._shut_ms = (0, 0)  # from when until when it was found to have no room
+        self._found = (0, 0, 0)  # from when until when it was found to have how much room
         if stored is not None and stored.version == version:
             self._breaker = Breaker.restore(pace.rule(), _decode_record(stored.record))
             self._not_before_ms = stored.not_before_ms
@@ -59,15 +61,18 @@ class Circuit:
 
     def capacity(self, now_ms: int) -> int:
         """Returns how many deliveries may be under way at `now_ms`; 0: no delivery is attempted. There are as many
-        circuits to be asked, again and again, as channels that don't answer."""
-        if self._shut_ms[0] <= now_ms < self._shut_ms[1]:
-            return 0
+        circuits to be asked, again and again, as channels with something that waits."""
+        since_ms, until_ms, room = self._found
+        if since_ms <= now_ms < until_ms:
+            return room
         self._set_back(now_ms)
         self._breaker.advance(now_ms)
         if now_ms < self._not_before_ms or self.state == "open":
-            self._shut_ms = now_ms, self.wake_ms()
-            return 0
-        return 1 if self.state == "half_open" else self._width
+            room, until_ms = 0, self.wake_ms()
+        else:
+            room, until_ms = 1 if self.state == "half_open" else self._width, self._breaker.next_wake() or NEVER_MS
+        self._found = now_ms, until_ms, room
+        return room
 
     def wake_ms(self) -> int:
         """When there may be room again; to be asked when there is none."""
@@ -79,7 +84,7 @@ class Circuit:
         A final refusal is an answer: whoever gives it is alive. Of a half-open circuit the first failure counts as
         many, so that one probe decides; once a probe got through, failures count as in a closed one.
         """
-        self._shut_ms = (0, 0)
+        self._found = (0, 0, 0)
         self._set_back(now_ms)
         self._breaker.advance(now_ms - 1)
         failed = attempt.result == "retry"

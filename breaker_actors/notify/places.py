@@ -8,9 +8,9 @@ alert of another organisation finds a place at once.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, repeat, takewhile
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from breaker_actors.notify.limits import Pace
@@ -28,64 +28,95 @@ class Claim(NamedTuple):
     served: int
 
 
-class _Part(NamedTuple):
-    """Channels together: their places, when they were served last, and their next places (channel, how many it has
-    before) in order."""
-
-    taken: int
-    served: int
-    following: Iterator[tuple[Claim, int]]
+_TAKEN, _SERVED = attrgetter("taken"), attrgetter("served")
 
 
-class _Taken:
-    """Places by organisation."""
+class _Channels:
+    """The channels of a project. Nobody looks at which comes next before the project has its turn."""
 
-    def __init__(self, orgs: Mapping[str, _Part], pace: Pace) -> None:
-        self._by_org = {org_id: org.taken for org_id, org in orgs.items()}
-        self._total = sum(self._by_org.values())
-        self._pace = pace
+    def __init__(self, claims: Sequence[Claim]) -> None:
+        self.taken = sum(map(_TAKEN, claims))
+        self.served = max(map(_SERVED, claims))
+        self._claims = claims
+        self._next: list[tuple[int, int, int]] | None = None
 
-    def is_free(self, org_id: str, before: int = 0) -> bool:
-        """Whether an organisation may have one more, for a channel that has `before` of them. One beside another is
-        only for channels of an organisation with less than half as many as are free, and while less than
-        `second_slot_max` are taken."""
-        mine, free = self._by_org[org_id], self._pace.total_max - self._total
-        return mine < free and (not before or (2 * mine < free and self._total < self._pace.second_slot_max))
+    def peek(self) -> tuple[Claim, int] | None:
+        """Who gets the next place, and how many it has before; None: nobody has room."""
+        if self._next is None:
+            self._next = [(one.taken, one.served, n) for n, one in enumerate(self._claims) if one.room]
+            heapq.heapify(self._next)
+        return (self._claims[self._next[0][2]], self._next[0][0]) if self._next else None
 
-    def take(self, org_id: str) -> None:
-        self._by_org[org_id] += 1
-        self._total += 1
+    def take(self) -> None:
+        """Whoever `peek` names has it."""
+        assert self._next is not None
+        before, served, n = self._next[0]
+        self.taken += 1
+        if before + 1 < self._claims[n].taken + self._claims[n].room:
+            heapq.heapreplace(self._next, (before + 1, served, n))
+        else:
+            heapq.heappop(self._next)
+
+
+class _Projects:
+    """The projects of an organisation."""
+
+    def __init__(self, projects: Iterable[Sequence[Claim]]) -> None:
+        self._channels = [_Channels(claims) for claims in projects]
+        self.taken = sum(channels.taken for channels in self._channels)
+        self.served = max(channels.served for channels in self._channels)
+        self._next = [(channels.taken, channels.served, n) for n, channels in enumerate(self._channels)]
+        heapq.heapify(self._next)
+
+    def take(self, may: Callable[[int], bool]) -> Claim | None:
+        """Gives the next place to a channel: that of the project whose turn it is. `may`: whether one may have it that
+        has so many before; a project whose first one may not has none that may."""
+        while self._next:
+            _, served, n = self._next[0]
+            channels = self._channels[n]
+            following = channels.peek()
+            if following is None or not may(following[1]):
+                heapq.heappop(self._next)
+                continue
+            channels.take()
+            self.taken += 1
+            heapq.heapreplace(self._next, (channels.taken, served, n))
+            return following[0]
+        return None
 
 
 def shared_out(claims: Iterable[Claim], pace: Pace) -> dict[str, int]:
-    """How many more places each channel gets now."""
+    """How many more places each channel gets now. Who has fewest comes first, of several who was served longest ago:
+    among organisations, among the projects of one, and among the channels of one. What it costs goes by the places that
+    are given; each claim is only put beside the others of its project."""
     orgs = _by_org(claims)
-    taken = _Taken(orgs, pace)
-    some = [
-        org._replace(following=takewhile(lambda place: taken.is_free(place[0].org_id), org.following))
-        for org in orgs.values()
-    ]
+    total = sum(org.taken for org in orgs.values())
+    waiting = [(org.taken, org.served, n, org) for n, org in enumerate(orgs.values())]
+    heapq.heapify(waiting)
     more: dict[str, int] = {}
-    for claim, before in _together(some).following:
-        if taken.is_free(claim.org_id, before):
-            taken.take(claim.org_id)
-            more[claim.channel_id] = more.get(claim.channel_id, 0) + 1
+    while waiting:
+        mine, served, n, org = waiting[0]
+        may = partial(_is_free, mine, total, pace)
+        claim = org.take(may) if may(0) else None
+        if claim is None:
+            heapq.heappop(waiting)
+            continue
+        total += 1
+        more[claim.channel_id] = more.get(claim.channel_id, 0) + 1
+        heapq.heapreplace(waiting, (org.taken, served, n, org))
     return more
 
 
-def _by_org(claims: Iterable[Claim]) -> dict[str, _Part]:
+def _is_free(mine: int, total: int, pace: Pace, before: int) -> bool:
+    """Whether an organisation with so many of all places that are taken may have one more, for a channel that has
+    `before` of them. One beside another is only for channels of an organisation with less than half as many as are
+    free, and while less than `second_slot_max` are taken."""
+    free = pace.total_max - total
+    return mine < free and (not before or (2 * mine < free and total < pace.second_slot_max))
+
+
+def _by_org(claims: Iterable[Claim]) -> dict[str, _Projects]:
     found: dict[str, dict[str, list[Claim]]] = {}
     for claim in claims:
         found.setdefault(claim.org_id, {}).setdefault(claim.project_id, []).append(claim)
-    return {org_id: _together([_of_project(some) for some in projects.values()]) for org_id, projects in found.items()}
-
-
-def _of_project(claims: Sequence[Claim]) -> _Part:
-    return _together([_Part(one.taken, one.served, zip(repeat(one, one.room), count(one.taken))) for one in claims])
-
-
-def _together(parts: Sequence[_Part]) -> _Part:
-    """Parts in turn: who has fewest places comes first, of several who was served longest ago."""
-    ranked = (zip(count(part.taken), repeat(part.served), part.following) for part in parts)
-    following = (place for *_, place in heapq.merge(*ranked, key=itemgetter(0, 1)))
-    return _Part(sum(part.taken for part in parts), max((part.served for part in parts), default=0), following)
+    return {org_id: _Projects(projects.values()) for org_id, projects in found.items()}

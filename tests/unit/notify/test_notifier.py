@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -782,3 +783,31 @@ async def test_figures(shop: Shop) -> None:
     await shop.notifier.run_for(2 * MINUTE)
     assert value("breakers_notifications_total", channel="webhook", result="delivered") == 2
     assert value("breakers_outbox_depth") == value("breakers_channels_silent") == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_circuit_that_remembers_its_room_says_what_one_that_looks_says(seed: int) -> None:
+    """Whether it is asked at each step or not, and whatever comes of attempts, of moves before as well."""
+    chance, now = random.Random(seed), 1_000_000
+    known, looking = (Circuit("c", "v", None, Pace(), now) for _ in range(2))
+    for _ in range(2_000):
+        now += chance.choice((0, 1, 7, 50, 99, 100, 101, 400, 2_000, 5_000, 60_000))
+        looking._found = (0, 0, 0)
+        room = known.capacity(now)
+        assert room == looking.capacity(now)
+        if room and chance.random() < 0.5:
+            assert known.seq == looking.seq
+            now += 1  # a tick of the same instant goes before or behind, as it was looked at or not
+            attempt = chance.choice((SENT, DOWN, DOWN, Attempt(result="retry", retry_after_ms=3_000)))
+            seq = known.seq - chance.randrange(2)
+            assert known.note(attempt, seq, now) == looking.note(attempt, seq, now)
+
+
+def test_a_circuit_with_room_is_asked_again_at_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    circuit = Circuit("c", "v", None, Pace(), 1_000)
+    assert circuit.capacity(1_000) == Pace().channel_max
+    monkeypatch.delattr(Breaker, "advance")
+    assert {circuit.capacity(1_000 + ms) for ms in range(0, 3_600_000, 10_000)} == {Pace().channel_max}
+    monkeypatch.undo()
+    circuit.note(DOWN, circuit.seq, 5_000)
+    assert circuit.capacity(5_000) == 1

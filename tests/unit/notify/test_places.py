@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from breaker_actors.notify.limits import Pace
-from breaker_actors.notify.places import Claim, shared_out
+from breaker_actors.notify.places import Claim, _Channels, shared_out
 
 PACE = Pace()
 
@@ -75,3 +75,13 @@ def test_whatever_is_asked_for_the_bounds_hold() -> None:
         assert total <= max(PACE.total_max, taken.total())
         for org, count in by(found, 1).items():
             assert taken[org] + count - 1 <= PACE.total_max - total + 1
+
+
+def test_only_channels_of_projects_that_have_a_turn_are_put_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One place is free: of a hundred projects one is looked into."""
+    looked: list[_Channels] = []
+    peek = _Channels.peek
+    monkeypatch.setattr(_Channels, "peek", lambda channels: looked.append(channels) or peek(channels))
+    claims = [claim("o", f"p{n % 100}", n, taken=int(n < 255)) for n in range(10_000)]
+    assert sum(shared_out(claims, PACE).values()) == 1
+    assert len(set(looked)) == 1
