@@ -297,6 +297,14 @@ class Settings(BaseSettings):
         """Actors have working directories of their own."""
         return path and path.absolute()
 
+    @field_validator("health_token", "metrics_token")
+    @classmethod
+    def _sendable(cls, token: str | None) -> str | None:
+        """What no header can have would be shown by the client that fails to send it."""
+        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+            raise ValueError("no token has such characters: look for a line end, or a blank before or behind it")
+        return token
+
     @model_validator(mode="after")
     def _one_durability(self) -> Settings:
         if self.log_synchronous is not None and "durability" in self.model_fields_set:

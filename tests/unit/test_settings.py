@@ -156,6 +156,16 @@ def test_a_token_of_metrics_that_can_be_guessed(value: str, tmp_path: Path, monk
     assert load_settings().metrics_token == "x" * 16
 
 
+@pytest.mark.parametrize("name", ["BREAKERS_HEALTH_TOKEN", "BREAKERS_METRICS_TOKEN"])
+@pytest.mark.parametrize("value", ["a-token-of-some-length\n", " a-token-of-some-length", "a-token-of-l\u00e4ngth"])
+def test_a_token_that_no_header_can_have(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client that fails to send it would show it whole."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Invalid, match=f"{name}: .*line end") as caught:
+        load_settings()
+    assert "a-token" not in str(caught.value)
+
+
 def test_a_time_says_in_which_unit_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BREAKERS_LOG_RETENTION_MS", "24h")
     monkeypatch.setenv("BREAKERS_HISTORY_RETENTION_DAYS", "x")
