@@ -18,6 +18,7 @@ from breaker_actors.settings import Settings, secret_of_file
 TIMEOUT_S = 60.0
 STATUS = "/v1/admin/status"
 REBALANCE = "/v1/admin/rebalance"
+NO_KEY = "the key or token has characters that none has: look for a line end or a blank before or behind it"
 
 
 def key_given() -> str | None:
@@ -46,7 +47,10 @@ class ServiceClient:
     """Speaks to one service with a key. A context manager."""
 
     def __init__(self, base_url: str, key: str, insecure: bool = False) -> None:
-        """`insecure`: the key may go over plain HTTP to another machine. Raises Invalid for what is no URL."""
+        """`insecure`: the key may go over plain HTTP to another machine. Raises Invalid for what is no URL, and for
+        what can't be a key, which the HTTP client would show in its own words."""
+        if not (key.isascii() and key.isprintable()) or key != key.strip():
+            raise Invalid(NO_KEY)
         self._insecure = insecure
         if not base_url.lower().startswith(("http://", "https://")):
             plain = "" if "://" in base_url else f": did you mean http://{base_url}?"

@@ -38,9 +38,12 @@ def open_unix(path: Path, receive_bytes: int = RECEIVE_BYTES) -> socket.socket:
     """A socket at a path. One that nobody reads from is replaced. Raises Invalid."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     _remove_unread(path)
-    bound = _bound(made, str(path), f"--unix {path}", receive_bytes)
-    path.chmod(UNIX_MODE)
-    return bound
+    # Made with its mode: by its name another file might get it, in a folder where somebody else may replace it.
+    before = os.umask(0o777 & ~UNIX_MODE)
+    try:
+        return _bound(made, str(path), f"--unix {path}", receive_bytes)
+    finally:
+        os.umask(before)
 
 
 def _remove_unread(path: Path) -> None:

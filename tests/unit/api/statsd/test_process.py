@@ -148,6 +148,31 @@ def test_an_address_in_use_is_told_and_a_socket_that_nobody_reads_is_replaced(tm
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_socket_whose_name_somebody_takes_at_once_opens_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder of somebody else's: he puts a link in its place as soon as it is there."""
+    path, secret = tmp_path / "s", tmp_path / "secret"
+    secret.touch(mode=0o600)
+    made = list[int]()
+
+    class Replaced(socket.socket):
+        def bind(self, address: Any) -> None:
+            super().bind(address)
+            made.append(path.stat().st_mode & 0o777)
+            path.unlink()
+            path.symlink_to(secret)
+
+    monkeypatch.setattr(socket, "socket", Replaced)
+    before = os.umask(0o077)
+    try:
+        open_unix(path).close()
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(before)
+    assert (secret.stat().st_mode & 0o777, made) == (0o600, [UNIX_MODE])
+
+
 def test_the_bench_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """At toy size; its figures are not judged here."""
     assert main(["statsd", "--smoke"]) == 0
