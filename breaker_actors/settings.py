@@ -186,8 +186,8 @@ class Settings(BaseSettings):
     counter_series_all_max: int = Field(
         1_000_000,
         ge=1,
-        description="the same for all routers of a RouterActor, a quarter of it for a project; at most what an eighth"
-        " of a log's bound holds",
+        description="the same for all routers of a RouterActor that one organisation alone has, a quarter of it for a"
+        " project; of all organisations twice as many; at most what a sixteenth of a log's bound holds",
     )
     lane_samples_max: int = Field(
         200_000,
