@@ -199,6 +199,12 @@ class Settings(BaseSettings):
         1_000, ge=1, description="messages a stream client may be behind and still gets each one; then latest states"
     )
     streams_per_project_max: int = Field(2_000, ge=1, description="open state streams of one project per replica")
+    streams_per_org_max: int | None = Field(
+        None,
+        ge=0,
+        description="open state streams of one organisation alone per replica, of all less than twice as many; unset:"
+        " half of HAProxy's connections, shared by the replicas, 0: no limit of its own",
+    )
     rate_requests_per_s: int = Field(
         2_000, ge=0, description="requests of one key a second, other than ingest and events; 0 is no limit"
     )
