@@ -186,8 +186,8 @@ class Settings(BaseSettings):
     counter_series_all_max: int = Field(
         1_000_000,
         ge=1,
-        description="the same for all routers of a RouterActor, a quarter of it for a project; at most what an eighth"
-        " of a log's bound holds",
+        description="the same for all routers of a RouterActor that one organisation alone has, a quarter of it for a"
+        " project; of all organisations twice as many; at most what a sixteenth of a log's bound holds",
     )
     lane_samples_max: int = Field(
         200_000,
@@ -199,6 +199,12 @@ class Settings(BaseSettings):
         1_000, ge=1, description="messages a stream client may be behind and still gets each one; then latest states"
     )
     streams_per_project_max: int = Field(2_000, ge=1, description="open state streams of one project per replica")
+    streams_per_org_max: int | None = Field(
+        None,
+        ge=0,
+        description="open state streams of one organisation alone per replica, of all less than twice as many; unset:"
+        " half of HAProxy's connections, shared by the replicas, 0: no limit of its own",
+    )
     rate_requests_per_s: int = Field(
         2_000, ge=0, description="requests of one key a second, other than ingest and events; 0 is no limit"
     )

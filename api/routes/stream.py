@@ -28,7 +28,7 @@ HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "Co
 @blueprint.get("/state:stream")
 async def stream_states(project_id: str) -> Response:
     project, parts = await _reach_slowly(project_id), replica()
-    parts.feed.admit(project.id)
+    parts.feed.admit(project.id, project.org_id)
     parts.feed.follow(project.shard)
     pause_s = first_pause_s(parts.timing, request.headers.get("User-Agent"))
     direct: Direct | None = cast(dict[str, Any], request.scope).get(DIRECT)

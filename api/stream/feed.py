@@ -8,6 +8,7 @@ that takes nothing is cut; it comes back and gets a snapshot. The same entries t
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import traceback
 from collections.abc import Callable, Collection, Iterable
@@ -18,6 +19,7 @@ import structlog
 from api.admission.outgoing import Direct
 from api.lookup.caches import Caches
 from api.stream.backlog import Backlog
+from api.stream.org_streams import OrgStreams
 from api.stream.sse import StreamTiming
 from api.stream.state_board import Board, BreakerEntry
 from api.stream.subscriber import Subscriber
@@ -122,6 +124,7 @@ class Feed:
         self._timing = timing or StreamTiming()
         self._heard: dict[int, float | None] = {}
         self._watches: dict[str, Watch] = {}
+        self._orgs = OrgStreams.of(settings, os.environ)
         self._left: dict[str, float] = {}
         """When the last client of a kept board left, the longest ago first."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -177,12 +180,16 @@ class Feed:
         chosen = [watch for name, watch in self._watches.items() if project_id in (None, name)]
         return sum(len(watch.subscribers) for watch in chosen)
 
-    def admit(self, project_id: str) -> None:
-        """Refuses a client while the project has as many streams as it may have here."""
-        if self.stream_count(project_id) >= self._settings.streams_per_project_max:
+    def admit(self, project_id: str, org_id: str) -> None:
+        """Refuses a client while the project, or its organisation, has as many streams as it may have here."""
+        try:
+            self._orgs.admit(org_id)
+            if self.stream_count(project_id) >= self._settings.streams_per_project_max:
+                limit = {"limit": "BREAKERS_STREAMS_PER_PROJECT_MAX", "retry_after_s": 5}
+                raise Overloaded("Too many open streams of this project.", limit)
+        except Overloaded:
             self._meters.count("breakers_streams_refused_total")
-            limit = {"limit": "BREAKERS_STREAMS_PER_PROJECT_MAX", "retry_after_s": 5}
-            raise Overloaded("Too many open streams of this project.", limit)
+            raise
 
     def subscribe(
         self, project_id: str, key: tuple[str, str] | None = None, direct: Direct | None = None
@@ -194,6 +201,7 @@ class Feed:
             watch = self._watches[project_id] = Watch(self._settings, self._meters)
         self._left.pop(project_id, None)
         subscriber = watch.subscribe(key, direct)
+        self._orgs.opened(_org_of(subscriber))
         if key is not None and self._clock.monotonic() - self._changed_s < PROVEN_S:
             self._check_keys(project_id)  # it may have been revoked since it was proven
         self._meters.count("breakers_streams_opened_total")
@@ -210,6 +218,7 @@ class Feed:
     def unsubscribe(self, project_id: str, subscriber: Subscriber) -> None:
         """Forgets a client. The board of a project that now has none is kept for a moment."""
         self.ended += 1
+        self._orgs.closed(_org_of(subscriber))
         self._meters.count("breakers_streams_closed_total", reason=subscriber.ended)
         watch = self._watches.get(project_id)
         if watch is None:
@@ -389,6 +398,11 @@ class Feed:
                 self.follow(shard)
             for watch in [watch for watch in self._watches.values() if watch.turn == turn]:
                 watch.beat()
+
+
+def _org_of(subscriber: Subscriber) -> str:
+    """ "": it came without a key."""
+    return subscriber.key[0] if subscriber.key is not None else ""
 
 
 def _tell(ears: Iterable[Callable[[FeedEntry], None]], entry: FeedEntry) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +17,8 @@ import numpy as np
 from breaker_actors.core.definitions import FLOAT_MAX, clamp
 from breaker_actors.core.log_entries import counted, encode_samples, shares_of
 from breaker_actors.core.model import COUNT_MAX, Int64
+
+K = TypeVar("K")
 
 FIRST_MS = 300_000
 """The first point of a series counts whole where it began no longer ago: what is older is no news."""
@@ -32,7 +34,8 @@ BUCKETS_EACH = 16
 STATE_BYTES = 256
 """What the last point of one without buckets takes, in memory and in the log, about; 16 buckets take as much."""
 PROJECT_SHARE = 4
-"""A project may have one such part of the room of all routers of an owner."""
+"""A project may have one such part of the room that an organisation alone may have of an owner, and so much more there
+is for what its projects always have."""
 ALWAYS = 2_000
 """Series that a project has room for, however many the others have."""
 SINCE = b""
@@ -213,29 +216,40 @@ def _read_by_number(state: bytes) -> Held | None:
 
 
 class Room:
-    """What all routers of an owner may keep, and how much of it each project has; in series.
+    """What all routers of an owner may keep, and how much of it each project and organisation has; in series.
 
-    A project has a PROJECT_SHARE of it at most; ALWAYS it has, also where the others have the rest."""
+    An organisation alone has `most`, of several each as much as it leaves free of twice that: nothing that is kept goes
+    for another's, so whoever comes has to find room. A project has a PROJECT_SHARE of `most`. ALWAYS it has, also where
+    the others have the rest, while its organisation has not a PROJECT_SHARE more than one alone may have."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._taken: dict[str, int] = {}
+        self._taken: dict[tuple[str, str], int] = {}
+        self._orgs: dict[str, int] = {}
         self._all = 0
 
     @property
     def taken(self) -> int:
         return self._all
 
-    def has(self, project_id: str, more: int) -> bool:
-        mine = self._taken.get(project_id, 0) + more
-        return mine <= ALWAYS or (mine <= self._most // PROJECT_SHARE and self._all + more <= self._most)
+    def has(self, org_id: str, project_id: str, more: int) -> bool:
+        mine = self._taken.get((org_id, project_id), 0) + more
+        ours, share = self._orgs.get(org_id, 0) + more, self._most // PROJECT_SHARE
+        if mine <= ALWAYS and ours <= self._most + share:
+            return True
+        return mine <= share and ours + self._all + more <= 2 * self._most
 
-    def grow(self, project_id: str, more: int) -> None:
+    def grow(self, org_id: str, project_id: str, more: int) -> None:
         self._all += more
-        if left := self._taken.get(project_id, 0) + more:
-            self._taken[project_id] = left
-        else:
-            self._taken.pop(project_id, None)
+        _grow(self._taken, (org_id, project_id), more)
+        _grow(self._orgs, org_id, more)
+
+
+def _grow(held: dict[K, int], key: K, more: int) -> None:
+    if left := held.get(key, 0) + more:
+        held[key] = left
+    else:
+        held.pop(key, None)
 
 
 class Counters:
@@ -245,7 +259,7 @@ class Counters:
 
     `unread`: how many stored states can't be read; as if their series had been forgotten at `upto_ms`."""
 
-    __slots__ = ("_held", "_most", "_project_id", "_room", "_weight", "since_ms", "unread")
+    __slots__ = ("_held", "_most", "_room", "_weight", "_whose", "since_ms", "unread")
 
     def __init__(self, stored: Iterable[tuple[bytes, bytes]] = (), upto_ms: int = 0, most: int = 10_000) -> None:
         states = dict(stored)
@@ -256,7 +270,7 @@ class Counters:
         self._weight = sum(held.weight for held in self._held.values())
         self._most = most
         self._room: Room | None = None
-        self._project_id = ""
+        self._whose = ("", "")
         self.unread = len(states) - len(found)
         if self.unread:
             self.since_ms = max(self.since_ms, upto_ms)
@@ -264,15 +278,15 @@ class Counters:
     def __len__(self) -> int:
         return len(self._held)
 
-    def enter(self, room: Room, project_id: str) -> None:
-        """From now on it takes of this room, as a router of a project."""
-        self._room, self._project_id = room, project_id
-        room.grow(project_id, self._weight)
+    def enter(self, room: Room, org_id: str, project_id: str) -> None:
+        """From now on it takes of this room, as a router of an organisation's project."""
+        self._room, self._whose = room, (org_id, project_id)
+        room.grow(*self._whose, self._weight)
 
     def leave(self) -> None:
         """It takes of no room any more."""
         if self._room is not None:
-            self._room.grow(self._project_id, -self._weight)
+            self._room.grow(*self._whose, -self._weight)
             self._room = None
 
     def begin(self, before: Taken | None = None) -> Taken:
@@ -328,7 +342,7 @@ class Counters:
     def _fits(self, more: int) -> bool:
         if self._weight + more > self._most:
             return False
-        return more <= 0 or self._room is None or self._room.has(self._project_id, more)
+        return more <= 0 or self._room is None or self._room.has(*self._whose, more)
 
     def keep(self, taken: Taken) -> None:
         """The log has it."""
@@ -340,7 +354,7 @@ class Counters:
             self._held[series] = held
         self._weight += taken.weight
         if self._room is not None:
-            self._room.grow(self._project_id, taken.weight)
+            self._room.grow(*self._whose, taken.weight)
 
 
 class Taken:

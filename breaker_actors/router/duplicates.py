@@ -1,5 +1,6 @@
-"""Which duplicate keys a RouterActor holds and which go: those whose time is over, and at the bound the oldest of the
-project that holds most. So a project with few keys keeps them for their whole time, whatever others send. Pure.
+"""Which duplicate keys a RouterActor holds and which go: those whose time is over, and at the bound those of the
+organisation that holds most, of it the oldest of the project that does. So an organisation with few keys keeps them for
+their whole time, whatever others send and in however many projects. Pure.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ class DuplicateKeys:
         since_ms = max(now_ms, router.last_ms)
         for key in router.keys:
             if key not in noted:
-                self._ages.add(router.project_id, since_ms, router.id, key)
+                self._ages.add(router.org_id, router.project_id, since_ms, router.id, key)
 
     def note(self, router: OwnedRouter, append: Append) -> None:
         """A record is in the log."""
         for key in append.keys:
             router.keys[key] = append.offset
-            self._ages.add(router.project_id, append.received_ms, router.id, key)
+            self._ages.add(router.org_id, router.project_id, append.received_ms, router.id, key)
 
     def forget(self, routers: Mapping[str, OwnedRouter], now_ms: int) -> int:
-        """Drops the keys whose time is over, and beyond the bound the oldest of the project that holds most; answers
-        how many of those went early."""
+        """Drops the keys whose time is over, and beyond the bound the oldest of who holds most; answers how many of
+        those went early."""
         for router_id, key in self._ages.expired(self.horizon_ms(now_ms)):
             _forget_key(routers, router_id, key)
         early = 0
@@ -62,63 +63,93 @@ def _forget_key(routers: Mapping[str, OwnedRouter], router_id: str, key: bytes) 
         router.keys.pop(key, None)
 
 
+class _Holders:
+    """How much each of some owners holds, and which of them most."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, int] = {}
+        self._by_count: dict[int, dict[str, None]] = {}
+        """Who holds so much; the one that has done so for longest is first."""
+        self._most = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def grow(self, owner: str, more: int) -> None:
+        """By a few steps for each key more or less, however many owners there are."""
+        before = self._held.pop(owner, 0)
+        now = before + more
+        if before:
+            peers = self._by_count[before]
+            del peers[owner]
+            if not peers:
+                del self._by_count[before]
+        if now:
+            self._held[owner] = now
+            self._by_count.setdefault(now, {})[owner] = None
+        self._most = max(self._most, now)
+        while self._most and self._most not in self._by_count:
+            self._most -= 1
+
+    def largest(self) -> str:
+        return next(iter(self._by_count[self._most]))
+
+
 class KeyAges:
     """Keys with their times, oldest first in each project. A few steps for each key that comes or goes, however many
     there are; `keys_max`: so many are held in all once `beyond` was read to its end."""
 
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
-        self._held: dict[str, deque[tuple[int, str, bytes]]] = {}
-        self._oldest: list[tuple[int, str]] = []
+        self._held: dict[tuple[str, str], deque[tuple[int, str, bytes]]] = {}
+        """By organisation and project."""
+        self._oldest: list[tuple[int, tuple[str, str]]] = []
         """A heap with one entry for each project that holds keys: not later than its oldest key."""
-        self._by_count: dict[int, dict[str, None]] = {}
-        """Which projects hold so many keys; the one that has done so for longest is first."""
-        self._most = 0
+        self._orgs = _Holders()
+        self._projects: dict[str, _Holders] = {}
+        """Of each organisation that holds keys."""
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def add(self, project_id: str, now_ms: int, router_id: str, key: bytes) -> None:
-        keys = self._held.get(project_id)
+    def add(self, org_id: str, project_id: str, now_ms: int, router_id: str, key: bytes) -> None:
+        whose = org_id, project_id
+        keys = self._held.get(whose)
         if keys is None:
-            keys = self._held[project_id] = deque()
-            heappush(self._oldest, (now_ms, project_id))
+            keys = self._held[whose] = deque()
+            heappush(self._oldest, (now_ms, whose))
         keys.append((now_ms, router_id, key))
-        self._recount(project_id, len(keys) - 1, len(keys))
+        self._grow(whose, 1)
 
     def expired(self, horizon_ms: int) -> Iterator[tuple[str, bytes]]:
         """Takes out the keys from before a time: [(router_id, key)]."""
         while self._oldest and self._oldest[0][0] < horizon_ms:
-            _, project_id = heappop(self._oldest)
-            keys = self._held[project_id]
+            _, whose = heappop(self._oldest)
+            keys = self._held[whose]
             before = len(keys)
             while keys and keys[0][0] < horizon_ms:
                 yield keys.popleft()[1:]
-            self._recount(project_id, before, len(keys))
+            self._grow(whose, len(keys) - before)
             if keys:
-                heappush(self._oldest, (keys[0][0], project_id))
+                heappush(self._oldest, (keys[0][0], whose))
             else:
-                del self._held[project_id]
+                del self._held[whose]
 
     def beyond(self) -> Iterator[tuple[str, bytes]]:
-        """Takes out what is held beyond the bound, of the project that holds most: [(router_id, key)]."""
+        """Takes out what is held beyond the bound, of who holds most: [(router_id, key)]."""
         while self._size > self._keys_max:
-            project_id = next(iter(self._by_count[self._most]))
-            keys = self._held[project_id]
-            found = keys.popleft()
-            self._recount(project_id, len(keys) + 1, len(keys))
+            org_id = self._orgs.largest()
+            whose = org_id, self._projects[org_id].largest()
+            found = self._held[whose].popleft()
+            self._grow(whose, -1)
             yield found[1:]
 
-    def _recount(self, project_id: str, before: int, now: int) -> None:
-        self._size += now - before
-        if before and before != now:
-            peers = self._by_count[before]
-            del peers[project_id]
-            if not peers:
-                del self._by_count[before]
-        if now:
-            self._by_count.setdefault(now, {})[project_id] = None
-        self._most = max(self._most, now)
-        while self._most and self._most not in self._by_count:
-            self._most -= 1
+    def _grow(self, whose: tuple[str, str], more: int) -> None:
+        org_id, project_id = whose
+        self._size += more
+        self._orgs.grow(org_id, more)
+        projects = self._projects.setdefault(org_id, _Holders())
+        projects.grow(project_id, more)
+        if not projects:
+            del self._projects[org_id]

@@ -34,8 +34,10 @@ class OwnedRouters:
         self._meters = meters
         self._asides = asides
         self.series_max = settings.counter_series_max
-        # Their states lie in the log beside the records, and nothing trims them.
-        self.series = Room(min(settings.counter_series_all_max, settings.log_bytes_max // LOG_SHARE // STATE_BYTES))
+        # Their states lie in the log beside the records, and nothing trims them; organisations together may have twice
+        # what one alone may.
+        most = settings.log_bytes_max // LOG_SHARE // STATE_BYTES // 2
+        self.series = Room(min(settings.counter_series_all_max, most))
         self.keys = DuplicateKeys(settings.duplicate_keys_max, settings.duplicate_window_ms)
         self.fanout = FanOut(net, settings.lane_samples_max)
         self.outages = Outages(settings.heartbeat_interval_ms)
@@ -59,7 +61,7 @@ class OwnedRouters:
         self._routers[router.id] = router
         if old is not None:
             old.counters.leave()
-        router.counters.enter(self.series, router.project_id)
+        router.counters.enter(self.series, router.org_id, router.project_id)
         if old is not None:
             self.fanout.resume(router)
         if router.counters.unread:

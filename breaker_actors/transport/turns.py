@@ -162,20 +162,26 @@ class Shares:
 
     def take(self, owner: str, weight: int) -> bool:
         """Whether there is room; then it is held."""
-        held = self._held.get(owner, 0) + weight
-        total = self.total + weight
-        if held > self._room - total and self.total:
+        if self.total and not self.has_room(owner, weight):
             return False
-        self._held[owner], self.total = held, total
+        self.add(owner, weight)
         return True
+
+    def has_room(self, owner: str, weight: int) -> bool:
+        """Whether an owner may have so much more."""
+        return self._held.get(owner, 0) + weight <= self._room - self.total - weight
+
+    def add(self, owner: str, weight: int) -> None:
+        """It is held, whether there is room or not."""
+        self._held[owner] = self._held.get(owner, 0) + weight
+        self.total += weight
 
     def take_all(self, owner: str, weight: int) -> bool:
         """Whether there is room for many at once, so that each of them would find it whatever the others; then it is
         held."""
-        held, total = self._held.get(owner, 0) + weight, self.total + weight
-        if held > self._room - total:
+        if not self.has_room(owner, weight):
             return False
-        self._held[owner], self.total = held, total
+        self.add(owner, weight)
         return True
 
     def give_back(self, owner: str, weight: int) -> None:

@@ -131,7 +131,7 @@ def test_all_routers_of_an_owner_share_a_room() -> None:
     room = Room(4 * ALWAYS * PROJECT_SHARE)
     routers = [Counters(most=100_000) for _ in range(6)]
     for router, project in zip(routers, "aabcde", strict=True):
-        router.enter(room, project)
+        router.enter(room, "o", project)
 
     def more(router: Counters, n: int, seen_ms: int = NOW) -> int:
         taken = router.begin()
@@ -153,6 +153,23 @@ def test_all_routers_of_an_owner_share_a_room() -> None:
     before = room.taken
     assert more(routers[2], 5, NOW + KEPT_MS) == 0  # in the place of what was not heard of
     assert room.taken == before
+
+
+def test_organisations_find_room_however_many_projects_another_one_fills() -> None:
+    """Series are not pushed out by others': what one organisation had taken, none had again."""
+    most = 4 * ALWAYS * PROJECT_SHARE
+    room = Room(most)
+    share, taken = most // PROJECT_SHARE, 0
+    for n in range(10):
+        while room.has("loud", f"p{n}", 100):
+            room.grow("loud", f"p{n}", 100)
+            taken += 100
+    assert taken == most + share, "one alone has all of it, and of that its projects some in any case"
+    assert not room.has("loud", "new", 1)
+    assert room.has("quiet", "q", 3 * ALWAYS // 2)
+    room.grow("quiet", "q", 3 * ALWAYS // 2)
+    assert room.has("quiet", "q", ALWAYS)
+    assert room.has("third", "t", ALWAYS)
 
 
 def test_a_series_that_was_forgotten_is_not_taken_for_a_new_one() -> None:

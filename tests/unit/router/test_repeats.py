@@ -1,4 +1,4 @@
-"""Whose duplicate keys go first: a flood of one project pushes out its own."""
+"""Whose duplicate keys go first: a flood of one organisation pushes out its own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_keys_go_when_their_time_is_over_and_of_the_largest_at_the_bound() -> No
     for n in range(5_000):
         now += rng.randrange(3)
         project, key = rng.choices("abcde", (20, 5, 2, 1, 1))[0], b"%d" % n
-        ages.add(project, now, project, key)
+        ages.add("o", project, now, project, key)
         naive.append((now, project, key))
         horizon = now - 40 if n % 200 < 100 else now - 400
         old = {(project, key) for at, project, key in naive if at < horizon}
@@ -70,7 +70,24 @@ def test_keys_go_when_their_time_is_over_and_of_the_largest_at_the_bound() -> No
             naive = [entry for entry in naive if entry[1:] != gone]
         assert len(ages) == len(naive) <= KEYS_MAX
     assert set(ages.expired(now + 1)) == {entry[1:] for entry in naive}
-    assert (len(ages), ages._held, ages._by_count, ages._oldest) == (0, {}, {}, [])
+    assert (len(ages), ages._held, ages._projects, ages._oldest) == (0, {}, {}, [])
+
+
+def test_an_organisation_of_many_projects_pushes_out_its_own() -> None:
+    """Each of its projects holds less than the neighbour's one, all together far more."""
+    ages, gone = KeyAges(KEYS_MAX), Counter[str]()
+    for n in range(20):
+        ages.add("quiet", "q", n, "quiet", b"%d" % n)
+    for n in range(40 * KEYS_MAX):
+        project = f"p{n % 100}"
+        ages.add("loud", project, 20 + n, project, b"loud-%d" % n)
+        gone.update(router for router, _ in ages.beyond())
+    assert gone["quiet"] == 0
+    assert len(ages) == KEYS_MAX
+    for n in range(KEYS_MAX):
+        ages.add("third", "t", 10_000, "third", b"third-%d" % n)
+        gone.update(router for router, _ in ages.beyond())
+    assert gone["quiet"] == 20 - KEYS_MAX // 3, "three hold as much each"
 
 
 def test_a_repetition_looks_at_no_other_item_of_its_group() -> None:

@@ -15,9 +15,11 @@ from api.app import create_app
 from api.context.replica import EXTENSION, Replica
 from api.routes import stream
 from api.stream.feed import Feed
+from api.stream.org_streams import OrgStreams
 from api.stream.sse import HEARTBEAT, StreamTiming
-from breaker_actors.errors import Unavailable
+from breaker_actors.errors import Overloaded, Unavailable
 from breaker_actors.messages import Commit, EventDraft, FeedEntry
+from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerRow
 from tests.support.fake_gateway import moved
 from tests.support.stream_client import Client
@@ -401,6 +403,44 @@ async def test_a_project_has_a_bound_of_streams(world: World) -> None:
         assert body["details"]["limit"] == "BREAKERS_STREAMS_PER_PROJECT_MAX"
         assert int(refused.headers["Retry-After"]) >= 1
         await first.leave()
+
+
+async def test_an_organisation_has_a_bound_of_streams_in_all_its_projects(world: World) -> None:
+    """Each keeps one of HAProxy's connections: of one organisation they took all, and nobody else could connect."""
+    bound = world.settings.model_copy(update={"streams_per_org_max": 2})
+    world.app = create_app(world.gateway, bound, world.clock, TIMING, owns_gateway=False)
+    org = world.project.org_id
+    other = await world.store.create_project(org, world.project.workspace_id, "other", 1)
+    async with world.app.test_app():
+        feed = parts(world).feed
+        first = Client(world)
+        await soon(lambda: feed.stream_count() == 1)
+        feed.admit(other.id, org)
+        second = Client(world)
+        await soon(lambda: feed.stream_count() == 2)
+        with pytest.raises(Overloaded) as refused:
+            feed.admit(other.id, org)
+        assert refused.value.details["limit"] == "BREAKERS_STREAMS_PER_ORG_MAX"
+        feed.admit(world.other.id, world.other.org_id)
+        body = await error_of(await world.call("GET", "breakers/state:stream", "project"), 429, "rate_limited")
+        assert body["details"]["limit"] == "BREAKERS_STREAMS_PER_ORG_MAX"
+        await first.leave()
+        await soon(lambda: feed.stream_count() == 1)
+        feed.admit(other.id, org)
+        await second.leave()
+
+
+def test_an_organisation_has_half_of_the_connections_at_most() -> None:
+    settings = Settings(replicas=2)
+    for environ, most in (({"RAY_SERVE_HAPROXY_MAXCONN": "400"}, 100), ({}, 10_000)):
+        streams = OrgStreams.of(settings, environ)
+        for _ in range(most):
+            streams.admit("one")
+            streams.opened("one")
+        with pytest.raises(Overloaded):
+            streams.admit("one")
+        streams.admit("two")
+    OrgStreams(0).admit("one")
 
 
 @pytest.mark.parametrize(("key", "status", "code"), [("null", 401, "unauthorized"), ("stranger", 404, "not_found")])
