@@ -59,7 +59,7 @@ class _Taken:
 
 def shared_out(claims: Iterable[Claim], pace: Pace) -> dict[str, int]:
     """How many more places each channel gets now."""
-    orgs = _by_org(claims)
+    orgs = _by_org(claims, pace)
     taken = _Taken(orgs, pace)
     some = [
         org._replace(following=takewhile(lambda place: taken.is_free(place[0].org_id), org.following))
@@ -73,15 +73,34 @@ def shared_out(claims: Iterable[Claim], pace: Pace) -> dict[str, int]:
     return more
 
 
-def _by_org(claims: Iterable[Claim]) -> dict[str, _Part]:
+def _by_org(claims: Iterable[Claim], pace: Pace) -> dict[str, _Part]:
+    """The channels of an organisation in turn, as far as there may be places for it: it may have many thousands, and
+    most often there is one place free, or none."""
     found: dict[str, dict[str, list[Claim]]] = {}
     for claim in claims:
         found.setdefault(claim.org_id, {}).setdefault(claim.project_id, []).append(claim)
-    return {org_id: _together([_of_project(some) for some in projects.values()]) for org_id, projects in found.items()}
+    taken = {org_id: sum([one.taken for some in of.values() for one in some]) for org_id, of in found.items()}
+    free = pace.total_max - sum(taken.values())
+    return {
+        org_id: _together([_of_project(some, max(0, free - taken[org_id])) for some in projects.values()])
+        for org_id, projects in found.items()
+    }
 
 
-def _of_project(claims: Sequence[Claim]) -> _Part:
-    return _together([_Part(one.taken, one.served, zip(repeat(one, one.room), count(one.taken))) for one in claims])
+def _of_project(claims: Sequence[Claim], most: int) -> _Part:
+    """`most`: places that there may be for it."""
+    wanting = _first([one for one in claims if one.room], most)
+    parts = [_Part(one.taken, one.served, zip(repeat(one, one.room), count(one.taken))) for one in wanting]
+    taken, served = sum([one.taken for one in claims]), max([one.served for one in claims], default=0)
+    return _Part(taken, served, _together(parts).following)
+
+
+def _first(claims: Sequence[Claim], most: int) -> Sequence[Claim]:
+    """Those among which the next `most` places go, in the order they came in."""
+    if len(claims) <= most:
+        return claims
+    turns = [(one.taken, one.served, n) for n, one in enumerate(claims)]
+    return [claims[n] for n in sorted([n for *_, n in heapq.nsmallest(most, turns)])]
 
 
 def _together(parts: Sequence[_Part]) -> _Part:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
+from types import FrameType
 
 import pytest
 
+from breaker_actors.notify import places
 from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.places import Claim, shared_out
 
@@ -75,3 +78,38 @@ def test_whatever_is_asked_for_the_bounds_hold() -> None:
         assert total <= max(PACE.total_max, taken.total())
         for org, count in by(found, 1).items():
             assert taken[org] + count - 1 <= PACE.total_max - total + 1
+
+
+def _work(claims: list[Claim]) -> int:
+    """Steps of Python functions that sharing out takes."""
+    calls = 0
+
+    def note(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    try:
+        shared_out(claims, PACE)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("taken", [253, 256])
+def test_thousands_of_channels_cost_little_where_few_places_are_left_to_them(taken: int) -> None:
+    claims = [claim("o", f"p{n % 100}", n, taken=1 if n < taken else 0) for n in range(10_000)]
+    assert _work([*claims, claim("late", "p", 0, room=1)]) < 6_000
+
+
+def test_who_is_left_out_would_have_got_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(11)
+    for _ in range(200):
+        claims = [
+            Claim(str(n), f"p{chance.randrange(4)}", f"o{chance.randrange(3)}", *chance.choices(range(4), k=3))
+            for n in range(chance.randrange(400))
+        ]
+        found = shared_out(claims, PACE)
+        with monkeypatch.context() as patched:
+            patched.setattr(places, "_first", lambda claims, most: claims)
+            assert shared_out(claims, PACE) == found
