@@ -77,14 +77,14 @@ class Poster:
         body_max: int = BODY_MAX,
     ) -> Answer | Attempt:
         """The answer, or the attempt's outcome when there was none. The time limit is over all of it. `org_id`: whose
-        look-up of a name it is.
+        look-up of a name, and whose connection it is.
 
         A status that came in time counts, even when the rest of its answer did not, for which there are BODY_S.
         """
         answer = Answer(body_max=body_max)
         try:
             with time_limit(self._timeout_s), asked_by(org_id):
-                await self._exchange(method, url, dict(headers), body, answer)
+                await self._exchange(method, url, dict(headers), body, answer, org_id)
         except DestinationRefused:  # by a setting of this service: the next start may have another
             return Attempt(result="retry", error=REFUSED)
         except NameRefused:
@@ -103,13 +103,14 @@ class Poster:
         return answer
 
     async def _exchange(
-        self, method: str, url: httpx.URL, headers: dict[str, str], body: bytes, answer: Answer
+        self, method: str, url: httpx.URL, headers: dict[str, str], body: bytes, answer: Answer, org_id: str
     ) -> None:
         # httpcore would leave the brackets of an IPv6 address out
         headers = {"Host": url.netloc.decode("ascii")} | headers
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         # no limit on the wait for a place: there are as many as deliveries
-        async with self._pool.stream(method, target, headers=_encoded(headers), content=body) as response:
+        sent = self._pool.stream(method, target, headers=_encoded(headers), content=body, org_id=org_id)
+        async with sent as response:
             answer.status = response.status
             answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
             answer.retry_after = _header(response.headers, b"retry-after")

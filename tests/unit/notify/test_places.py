@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
+from types import FrameType
 
 import pytest
 
@@ -85,3 +87,25 @@ def test_only_channels_of_projects_that_have_a_turn_are_put_in_order(monkeypatch
     claims = [claim("o", f"p{n % 100}", n, taken=int(n < 255)) for n in range(10_000)]
     assert sum(shared_out(claims, PACE).values()) == 1
     assert len(set(looked)) == 1
+
+
+def _work(claims: list[Claim]) -> int:
+    """Steps of Python functions that sharing out takes."""
+    calls = 0
+
+    def note(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    try:
+        shared_out(claims, PACE)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("taken", [253, 256])
+def test_thousands_of_channels_cost_little_where_few_places_are_left_to_them(taken: int) -> None:
+    claims = [claim("o", f"p{n % 100}", n, taken=1 if n < taken else 0) for n in range(10_000)]
+    assert _work([*claims, claim("late", "p", 0, room=1)]) < 6_000

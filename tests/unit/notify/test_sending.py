@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import pickle
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
+from msgspec.structs import replace
 
 from breaker_actors.clock import rfc3339
 from breaker_actors.notify.egress import http
@@ -307,6 +309,36 @@ async def test_a_connection_is_used_again() -> None:
         for _ in range(5):
             await send(out, to("webhook", url=hook.url()))
         assert hook.connections == 1
+
+
+async def test_what_a_receiver_says_beyond_its_answer_answers_no_other_organisation() -> None:
+    """The rest of an answer is read as the next one: an alert would be told as sent that nobody took."""
+    targets, talks = list[str](), list[Any]()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(asyncio.current_task())
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                targets.append(head.split(b" ")[1].decode())
+                good = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+                bad = good.replace(b"200 OK", b"500 Error")
+                writer.write(good * 3 if targets[-1] == "/theirs" else bad)
+                await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server, sender() as out:
+        port = server.sockets[0].getsockname()[1]
+        theirs = replace(to("webhook", url=f"http://127.0.0.1:{port}/theirs"), org_id="o-1")
+        ours = replace(to("webhook", url=f"http://127.0.0.1:{port}/ours"), org_id="o-2")
+        assert (await send(out, theirs)).result == "sent"
+        assert (await send(out, ours)).status == 500
+    await asyncio.gather(*talks)
+    assert targets == ["/theirs", "/ours"]
 
 
 async def test_connections_of_many_at_once_are_used_again() -> None:
