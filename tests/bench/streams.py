@@ -36,8 +36,8 @@ from tests.support.usage import connections_max, cpu_s, cpu_used, memory_kb, pri
 P99_MS_MAX, BEYOND_BARE_KB_MAX = 250, 40
 SLOW_EVERY, REPLACED_PER_MINUTE = 20, 0.1
 BARE_SHARE = 4
-ONE_SOURCE = {"BREAKERS_CONNECTIONS_PER_SOURCE_MAX": "0"}
-"""All clients come from this machine's address."""
+ONE_SOURCE = {"BREAKERS_CONNECTIONS_PER_SOURCE_MAX": "0", "BREAKERS_STREAMS_PER_ORG_MAX": "0"}
+"""All clients come from this machine's address, and are one organisation's."""
 TRIP_EVERY_S = 1.5
 """In each project; a trip is three changes: open, half_open, closed."""
 FLICKERING = 4
