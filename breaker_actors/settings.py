@@ -306,8 +306,7 @@ class Settings(BaseSettings):
     @field_validator("health_token", "metrics_token")
     @classmethod
     def _sendable(cls, token: str | None) -> str | None:
-        """What no header can have would be shown by the client that fails to send it."""
-        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        if token is not None and not fits_header(token):
             raise ValueError("no token has such characters: look for a line end, or a blank before or behind it")
         return token
 
@@ -342,6 +341,11 @@ class Settings(BaseSettings):
             says = f"{field.description} (secret)" if name in secrets else field.description
             lines.append(f"| `{PREFIX}{name.upper()}` | {default} | {says} |")
         return "\n".join(lines)
+
+
+def fits_header(secret: str) -> bool:
+    """Whether a header can say it: what can't be sent would be shown whole by the client that fails to."""
+    return secret.isascii() and secret.isprintable() and secret == secret.strip()
 
 
 def from_here(host: str) -> str:

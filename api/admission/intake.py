@@ -150,6 +150,12 @@ class Turn:
         await self._turns.take(self._holders, was_held)
         self.is_held = True
 
+    async def go_on(self) -> None:
+        """Begins the next slice, also after a first one that took no turn: others are served before it."""
+        if not self.is_held:
+            await asyncio.sleep(0)
+        await self.next()
+
     async def __aexit__(self, *_: object) -> None:
         if self.is_held:
             self._turns.pass_on()

@@ -13,7 +13,7 @@ import httpx
 from api.launch.bootstrap import FILE_NAME, Credentials, read
 from api.launch.listening import check_listener
 from breaker_actors.errors import BreakersError, Invalid, Unavailable
-from breaker_actors.settings import Settings, secret_of_file
+from breaker_actors.settings import Settings, fits_header, secret_of_file
 
 TIMEOUT_S = 60.0
 STATUS = "/v1/admin/status"
@@ -49,7 +49,7 @@ class ServiceClient:
     def __init__(self, base_url: str, key: str, insecure: bool = False) -> None:
         """`insecure`: the key may go over plain HTTP to another machine. Raises Invalid for what is no URL, and for
         what can't be a key, which the HTTP client would show in its own words."""
-        if not (key.isascii() and key.isprintable()) or key != key.strip():
+        if not fits_header(key):
             raise Invalid(NO_KEY)
         self._insecure = insecure
         if not base_url.lower().startswith(("http://", "https://")):

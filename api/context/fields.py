@@ -39,7 +39,7 @@ async def sent_set() -> list[BreakerItem]:
     async with Turn(replica().intake.turns, callers()) as turn:
         if len(body) > STEP_BYTES:
             await turn.next()
-        items = await bulk_items(body, settings.breakers_per_project_max, turn.next, unknown)
+        items = await bulk_items(body, settings.breakers_per_project_max, turn.go_on, unknown)
     heed(unknown)
     await departure().expect(callers(), len(body))
     return items

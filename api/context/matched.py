@@ -8,7 +8,6 @@ before it is done: it counts in the project's budget of reads, and what one requ
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -123,9 +122,7 @@ class Search:
         self._sliced += units
         if self._sliced >= SLICE_WORK:
             self._sliced = 0
-            if not self._turn.is_held:
-                await asyncio.sleep(0)
-            await self._turn.next()
+            await self._turn.go_on()
 
 
 def _pairs(field: str, breakers: Sequence[BreakerFacts]) -> Iterator[tuple[int, str | None]]:

@@ -7,7 +7,6 @@ items do not wait for anybody.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -89,9 +88,7 @@ class Telling:
 
     async def _next(self) -> None:
         self._items = self._bytes = 0
-        if not self._turn.is_held:
-            await asyncio.sleep(0)
-        await self._turn.next()
+        await self._turn.go_on()
 
 
 def _parts(value: Any) -> Iterator[bytes]:

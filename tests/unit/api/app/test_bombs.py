@@ -93,7 +93,7 @@ async def test_sets_that_are_read_at_once_take_turns() -> None:
 
             async def counted() -> None:
                 nonlocal slices
-                await turn.next()
+                await turn.go_on()
                 slices += 1
 
             assert len(await bulk_items(body, 500, counted)) == 500
@@ -107,6 +107,22 @@ async def test_sets_that_are_read_at_once_take_turns() -> None:
     await reading
     assert slices >= 8 * 5
     assert most == 1
+
+
+async def test_a_set_that_is_read_alone_lets_others_in_after_its_first_slice() -> None:
+    """That one takes no turn, and the first turn is free."""
+    body, others = json.dumps({"breakers": [{**RULE, "name": f"b{n}"} for n in range(100)]}).encode(), 0
+    async with Turn(Turns(), (("key", "a"),)) as turn:
+
+        async def counted() -> None:
+            served = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(served.set_result, None)
+            await turn.go_on()
+            nonlocal others
+            others += served.done()
+
+        assert len(await bulk_items(body, 100, counted)) == 100
+    assert others == 2
 
 
 async def test_the_set_of_breakers_is_read_in_slices() -> None:
