@@ -2,7 +2,8 @@
 
 An organisation may have as many places as are left free: one alone half of all, of two a third each, of k that take all
 they may the (k+1)th part each. The same part is left for whoever comes, so however slow the receivers of some are, the
-alert of another organisation finds a place at once.
+alert of another organisation finds a place at once. In one turn it gets `begun_max` at most: so however fast its
+receivers are, others' come in between.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Channels:
     """The channels of a project. Nobody looks at which comes next before the project has its turn."""
 
     def __init__(self, claims: Sequence[Claim]) -> None:
-        self.taken = sum(map(_TAKEN, claims))
+        self.taken: int = sum(map(_TAKEN, claims))
         self.served = max(map(_SERVED, claims))
         self._claims = claims
         self._next: list[tuple[int, int, int]] | None = None
@@ -63,10 +64,16 @@ class _Projects:
 
     def __init__(self, projects: Iterable[Sequence[Claim]]) -> None:
         self._channels = [_Channels(claims) for claims in projects]
-        self.taken = sum(channels.taken for channels in self._channels)
+        self.taken: int = sum(channels.taken for channels in self._channels)
+        self._before = self.taken
         self.served = max(channels.served for channels in self._channels)
         self._next = [(channels.taken, channels.served, n) for n, channels in enumerate(self._channels)]
         heapq.heapify(self._next)
+
+    @property
+    def given(self) -> int:
+        """Places it got in this turn."""
+        return self.taken - self._before
 
     def take(self, may: Callable[[int], bool]) -> Claim | None:
         """Gives the next place to a channel: that of the project whose turn it is. `may`: whether one may have it that
@@ -97,7 +104,7 @@ def shared_out(claims: Iterable[Claim], pace: Pace) -> dict[str, int]:
     while waiting:
         mine, served, n, org = waiting[0]
         may = partial(_is_free, mine, total, pace)
-        claim = org.take(may) if may(0) else None
+        claim = org.take(may) if may(0) and org.given < pace.begun_max else None
         if claim is None:
             heapq.heappop(waiting)
             continue

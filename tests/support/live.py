@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 READY_S = 180.0
+SDK_PAUSES_S = (0.1, 0.4, 1.0, 2.0, 4.0)
 
 
 def wait_for(check: Callable[[], Any], timeout_s: float = 20.0, every_s: float = 0.02) -> Any:
@@ -149,12 +150,20 @@ class LiveService:
         made: dict[str, Any] = answer.json()
         return made
 
-    def send(self, router_id: str, values: list[float], *, key: str | None = None, **sample: Any) -> httpx.Response:
-        """One ingest request; repeated like an SDK does when the answer is 429 or 503 or does not come."""
+    def send(
+        self,
+        router_id: str,
+        values: list[float],
+        *,
+        key: str | None = None,
+        pauses: Iterable[float] = SDK_PAUSES_S,
+        **sample: Any,
+    ) -> httpx.Response:
+        """One ingest request; repeated after each of the pauses when the answer is 429 or 503 or does not come."""
         now = int(time.time() * 1000)
         samples = [{"router_id": router_id, "metric": "latency", "ts_ms": now, "value": v, **sample} for v in values]
         headers = {"Idempotency-Key": key or os.urandom(12).hex()}
-        for pause in (0.1, 0.4, 1.0, 2.0, 4.0, None):
+        for pause in (*pauses, None):
             try:
                 answer = self.user.post(f"{self.project_path}/ingest", json={"samples": samples}, headers=headers)
                 if answer.status_code not in (429, 500, 503) or pause is None:
