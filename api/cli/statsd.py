@@ -29,13 +29,12 @@ from api.statsd.process import Process
 from api.statsd.sockets import open_udp, open_unix, receive_bytes_of
 from breaker_actors.clock import SystemClock
 from breaker_actors.errors import Invalid
+from breaker_actors.interpreter import share_finely
 from breaker_actors.settings import read_secret, secret_of_file
 from breaker_actors.telemetry import logs
 
 TOKEN = "BREAKERS_INGEST_TOKEN"  # nosec B105 # the name of a variable
 OFF = "off"
-SWITCH_S = 0.0005
-"""How long the sender's thread may keep the one that reads datagrams waiting."""
 WARNINGS = ("unsent", "rejected", "refused", "unmatched")
 
 _log = structlog.get_logger()
@@ -79,7 +78,7 @@ def statsd(
         if not sockets:
             raise Invalid("--listen off needs --unix")
         logs.configure("statsd", level=logging.INFO)
-        sys.setswitchinterval(SWITCH_S)
+        share_finely()
         draw = secrets.SystemRandom().random
         outbox = Outbox(client.post, clock, draw, _tell_trouble)
         told = _tell_json if json else _tell_status

@@ -17,6 +17,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.schema import LoggingConfig
 
+from breaker_actors.interpreter import share_finely
 from breaker_actors.settings import Settings
 
 Build = Callable[[Settings], Any]
@@ -27,9 +28,6 @@ ONGOING_MAX = 20_000
 # killed and their sockets are cut, which is what makes clients reconnect (wire-contract.md
 # section 7.2: never end a stream cleanly).
 GRACE_S = 5.0
-# The loop asks for the interpreter anew after each system call, several times a request. While a thread of the store
-# computes rows it waits this long each time; Python's 5 ms made 30 to 80 of a request beside large sets.
-SWITCH_S = 0.0005
 NODE_LABEL = "ray.io/node-id"
 LOGGING = LoggingConfig(enable_access_log=False, log_level="WARNING")
 
@@ -80,7 +78,7 @@ class Api:
     def __serve_build_asgi_app__(self) -> Any:
         _close_internal_port()
         _receive_on_demand()
-        sys.setswitchinterval(SWITCH_S)
+        share_finely()
         self._app = self._build(self._settings)
         return self._app
 

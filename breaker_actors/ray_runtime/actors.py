@@ -29,6 +29,7 @@ from breaker_actors.clock import SteadyClock, SystemClock, real_time
 from breaker_actors.directory.host import DirectoryHost
 from breaker_actors.directory.retention import Retention
 from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch, Unavailable
+from breaker_actors.interpreter import share_finely
 from breaker_actors.journal.host import JournalHost
 from breaker_actors.messages import Address, ClusterTopology, Counted, Node, Process
 from breaker_actors.notify.nudge import Nudge
@@ -203,7 +204,9 @@ class _Wrapped:
         return self._address
 
     async def _open(self, settings: Settings) -> None:
-        """From here on this process logs, exports what the part counts, knows what it is, and listens for calls."""
+        """From here on this process logs, exports what the part counts, knows what it is, and listens for calls. Its
+        loop comes before what threads of the store and the log compute."""
+        share_finely()
         self._process = Process(
             node=ray.get_runtime_context().get_node_id(),
             pid=os.getpid(),
