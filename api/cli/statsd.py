@@ -27,9 +27,8 @@ from api.statsd.aggregation import Aggregate
 from api.statsd.outbox import Answer, Outbox
 from api.statsd.process import Process
 from api.statsd.sockets import open_udp, open_unix, receive_bytes_of
-from breaker_actors.clock import SystemClock
+from breaker_actors.clock import SystemClock, share_finely
 from breaker_actors.errors import Invalid
-from breaker_actors.interpreter import share_finely
 from breaker_actors.settings import read_secret, secret_of_file
 from breaker_actors.telemetry import logs
 

@@ -17,7 +17,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.schema import LoggingConfig
 
-from breaker_actors.interpreter import share_finely
+from breaker_actors.clock import SystemClock, share_finely
 from breaker_actors.settings import Settings
 
 Build = Callable[[Settings], Any]
@@ -38,7 +38,6 @@ def build_app(settings: Settings) -> Any:
     from api.context.replica import EXTENSION
     from api.launch import replica_port
     from api.launch.gc_policy import collect_rarely
-    from breaker_actors.clock import SystemClock
     from breaker_actors.ray_runtime.rollout import connect
     from breaker_actors.telemetry import logs
     from breaker_actors.telemetry import ray_export as metrics

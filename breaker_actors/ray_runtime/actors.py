@@ -25,11 +25,10 @@ from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from breaker_actors.breaker.host import BreakerHost
-from breaker_actors.clock import SteadyClock, SystemClock, real_time
+from breaker_actors.clock import SteadyClock, SystemClock, real_time, share_finely
 from breaker_actors.directory.host import DirectoryHost
 from breaker_actors.directory.retention import Retention
 from breaker_actors.errors import BreakersError, Invalid, SchemaMismatch, Unavailable
-from breaker_actors.interpreter import share_finely
 from breaker_actors.journal.host import JournalHost
 from breaker_actors.messages import Address, ClusterTopology, Counted, Node, Process
 from breaker_actors.notify.nudge import Nudge

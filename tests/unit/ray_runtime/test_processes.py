@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from breaker_actors.interpreter import SWITCH_S
+from breaker_actors.clock import SWITCH_S
 from breaker_actors.ray_runtime import actors
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry.meters import Meters
