@@ -23,6 +23,9 @@ from breaker_actors.transport.peers import BreakerPeer, Net, RouterPeer
 
 CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
+ROUND_REST, ROUND_REST_MAX_S = 1, 0.2
+"""So many times as long as a full round took the next one is put off, at most so long: what a large set keeps busy
+(owners of routers and of breakers, the Journal) is free for others half of the time."""
 
 SETTLE_AFTER_S = 0.004
 """A small round settles so long after its appends. On SQLite one writes at a time, and what a breaker makes of a
@@ -31,6 +34,10 @@ ROUTERS_NAMED_MAX = 500
 LATELY_MAX, SERVED_MAX = 50_000, 10_000
 
 log = structlog.get_logger()
+
+
+async def pause(time_s: float) -> None:
+    await asyncio.sleep(time_s)
 
 
 class _Waiter:
@@ -146,7 +153,9 @@ class ConfigDispatch:
         is left that can be done. The last look at the store is no answer to who came after it."""
         await self._check_doubtful()
         stuck: set[str] = set()
+        clock = asyncio.get_running_loop().time
         while True:
+            begun = clock()
             present = list(self._waiters)
             able = [name for name in self._placer.membership.up("router") if name not in stuck]
             changes = await self._store.pending_changes(CHANGES_MAX, able, self._served)
@@ -162,6 +171,8 @@ class ConfigDispatch:
                     waiter.give_up()
                 return
             stuck |= owners
+            if len(changes) >= CHANGES_MAX:
+                await pause(min(ROUND_REST_MAX_S, ROUND_REST * (clock() - begun)))
 
     def _note_served(self, changes: Sequence[ChangeRow]) -> None:
         self._rounds += 1

@@ -95,6 +95,31 @@ async def test_a_change_that_a_round_settled_before_anybody_asked(
         await all_told
 
 
+async def test_full_rounds_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as they took, up to a bound; others are followed by none."""
+    monkeypatch.setattr(config_dispatch, "CHANGES_MAX", 10)
+    rests, full = list[float](), list[int]()
+
+    async def rest(time_s: float) -> None:
+        rests.append(time_s)
+
+    monkeypatch.setattr(config_dispatch, "pause", rest)
+    apply = config_dispatch.ConfigDispatch._apply_batch
+
+    async def slow(dispatch: config_dispatch.ConfigDispatch, changes: list[ChangeRow]) -> list[ChangeRow]:
+        if len(changes) == 10:
+            await asyncio.sleep(0.02 if full else 0.3)
+            full.append(1)
+        return await apply(dispatch, changes)
+
+    async with service(tmp_path) as s:
+        monkeypatch.setattr(config_dispatch.ConfigDispatch, "_apply_batch", slow)
+        await s.gateway.configured(s.project.id, await write(s, s.project.id, 35))
+    assert len(rests) == len(full) >= 2
+    assert rests[0] == config_dispatch.ROUND_REST_MAX_S
+    assert rests[1] >= 0.02
+
+
 async def test_a_breaker_that_is_brought_to_life_again_keeps_its_owner(tmp_path: Path) -> None:
     """It has left the router that it was made with, whose log was recovered: another one tells of its creation."""
     async with service(tmp_path) as s:
