@@ -48,11 +48,11 @@ OUTCOMES: tuple[Outcome, ...] = ("first", "rise", "reset", "old", "rebased", "hu
 class CounterPoint(msgspec.Struct, frozen=True, array_like=True):
     """One point of a cumulative series, as a replica gives it to the owner of its router.
 
-    `series`: 16 bytes that tell it from all others of the router. `start_ms`: since when it counts, 0 where nobody said
-    so. A counter has a `value`; a rise of n is n observations of 1 x `scale` where it `counts`, else one of n x
-    `scale`. A histogram has `totals` per bucket that is not empty: `values` (x `scale`) stand for the observations in
-    `buckets`, which ascend and are numbered alike in all points of one `layout`. All three are packed, 8 bytes each:
-    whole numbers, floats, whole numbers."""
+    `series`: 16 bytes that tell it from all others of the router. `start_ms`: since when it counts,
+    0 where nobody said so. A counter has a `value`; a rise of n is n observations of 1 x `scale` where it `counts`,
+    else one of n x `scale`. A histogram has `totals` per bucket that is not empty: `values` (x `scale`) stand for the
+    observations in `buckets`, which ascend and are numbered alike in all points of one `layout`. All three are packed,
+    8 bytes each: whole numbers, floats, whole numbers."""
 
     series: bytes
     metric: str
@@ -220,7 +220,8 @@ class Room:
 
     An organisation alone has `most`, of several each as much as it leaves free of twice that: nothing that is kept goes
     for another's, so whoever comes has to find room. A project has a PROJECT_SHARE of `most`. ALWAYS it has, also where
-    the others have the rest, while its organisation has not a PROJECT_SHARE more than one alone may have."""
+    the others have the rest, while its organisation has not a PROJECT_SHARE more than one alone may have. Routers of
+    one group are each asked without the others, so the points of one group may come to lie beyond it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -278,6 +279,11 @@ class Counters:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def weight(self) -> int:
+        """The room that all of it takes, in series."""
+        return self._weight
+
     def enter(self, room: Room, org_id: str, project_id: str) -> None:
         """From now on it takes of this room, as a router of an organisation's project."""
         self._room, self._whose = room, (org_id, project_id)
@@ -303,9 +309,7 @@ class Counters:
         rows: list[tuple[CounterPoint, Rise]] = []
         full = extra = 0
         for point in points:
-            held = taken.changed.get(point.series) or (
-                None if point.series in taken.gone else self._held.get(point.series)
-            )
+            held = self._last(taken, point.series)
             now = Held(point.ts_ms, point.start_ms, now_ms, point.value, point.layout, point.totals, point.buckets)
             more = now.weight - (held.weight if held is not None else 0)
             if more > 0 and not self._has_room(taken, more, now_ms, point.series):
@@ -325,6 +329,9 @@ class Counters:
                 taken.weight += more
         return _payload(rows), full
 
+    def _last(self, taken: Taken, series: bytes) -> Held | None:
+        return taken.changed.get(series) or (None if series in taken.gone else self._held.get(series))
+
     def _has_room(self, taken: Taken, more: int, now_ms: int, mine: bytes) -> bool:
         """Whether so much more fits, once those make room that were not heard of; `mine` does not."""
         while not self._fits(taken.weight + more):
@@ -334,9 +341,7 @@ class Counters:
             series, held = oldest
             taken.oldest = None
             if series not in taken.gone and series not in taken.changed and series != mine:
-                taken.gone[series] = None
-                taken.weight -= held.weight
-                taken.since_ms = max(taken.since_ms, held.ts_ms)
+                taken.forget(series, held)
         return True
 
     def _fits(self, more: int) -> bool:
@@ -345,16 +350,16 @@ class Counters:
         return more <= 0 or self._room is None or self._room.has(*self._whose, more)
 
     def keep(self, taken: Taken) -> None:
-        """The log has it."""
+        """The log has it. What it adds is told by what is held now: the records of a group say what those before them
+        said once more, and their `weight` is of all of them."""
         self.since_ms = taken.since_ms
-        for series in taken.gone:
-            self._held.pop(series, None)
-        for series, held in taken.changed.items():
-            self._held.pop(series, None)
-            self._held[series] = held
-        self._weight += taken.weight
+        replaced = [self._held.pop(series, None) for series in chain(taken.gone, taken.changed)]
+        self._held |= taken.changed
+        more = sum(held.weight for held in taken.changed.values())
+        more -= sum(held.weight for held in replaced if held is not None)
+        self._weight += more
         if self._room is not None:
-            self._room.grow(*self._whose, taken.weight)
+            self._room.grow(*self._whose, more)
 
 
 class Taken:
@@ -371,11 +376,16 @@ class Taken:
         self.changed: dict[bytes, Held] = {}
         self.gone: dict[bytes, None] = {}
         self.weight = 0
-        """What all of it adds."""
+        """What all of it adds, with the records before it in its group, to what was held when the group began."""
         self.outcomes: dict[Outcome, int] = {}
 
     def note(self, outcome: Outcome) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+    def forget(self, series: bytes, held: Held) -> None:
+        self.gone[series] = None
+        self.weight -= held.weight
+        self.since_ms = max(self.since_ms, held.ts_ms)
 
     def stored(self) -> Iterator[tuple[bytes, bytes]]:
         """Series and states as the log keeps them; a state of no bytes is dropped."""
