@@ -122,15 +122,23 @@ class Origin:
 
 
 class Metric:
-    """One metric of an origin: what all its series have in common. `prefix` stands for it in keys, in 8 bytes."""
+    """One metric of an origin: what all its series have in common. `stream` ends their identities; `prefix` stands for
+    it in keys, in 8 bytes."""
 
-    __slots__ = ("kind", "monotonic", "name", "origin", "prefix", "temporality", "unit")
+    __slots__ = ("kind", "monotonic", "name", "origin", "prefix", "stream", "temporality", "unit")
 
     def __init__(
-        self, origin: Origin, name: str, unit: str, kind: SeriesType, temporality: Temporality | None, monotonic: bool
+        self,
+        origin: Origin,
+        name: str,
+        unit: str,
+        kind: SeriesType,
+        temporality: Temporality | None,
+        monotonic: bool,
+        stream: bytes,
     ) -> None:
         self.origin, self.name, self.unit, self.kind = origin, name, unit, kind
-        self.temporality, self.monotonic = temporality, monotonic
+        self.temporality, self.monotonic, self.stream = temporality, monotonic, stream
         self.prefix = next_number().to_bytes(8, "little")
 
 

@@ -25,6 +25,7 @@ from api.protocols.series import (
     labels_of,
     make_series,
     name_of,
+    stream_of,
     unit_of,
 )
 
@@ -115,7 +116,7 @@ def metric_of(
         return origin
     if kind == "summary":
         return SUMMARY
-    words = origin.number, TYPES[kind], TEMPORALITIES.get(temporality), monotonic, len(name)
+    words = origin.number, kind, TEMPORALITIES.get(temporality), monotonic, len(name)
     key = b"%d %b %b %d %d " % (words[0], words[1].encode(), str(words[2]).encode(), words[3], words[4]) + name + unit
     known = memory.metrics.get(key)
     if known is None:
@@ -124,7 +125,8 @@ def metric_of(
             return named
         if isinstance(measured, Flaw):
             return measured
-        known = Metric(origin, named, measured, TYPES[kind], TEMPORALITIES.get(temporality), monotonic)
+        stream = stream_of(measured, kind if kind == "exponentialHistogram" else "")
+        known = Metric(origin, named, measured, TYPES[kind], TEMPORALITIES.get(temporality), monotonic, stream)
         memory.metrics.put(key, known)
     return known
 
@@ -137,7 +139,7 @@ def series_of(metric: Metric, attributes: Attributes, text: Text) -> Series | Fl
     origin = metric.origin
     return make_series(
         metric.name, labels, metric.kind, metric.temporality, metric.monotonic, metric.unit,
-        origin.resource, origin.encoded,
+        origin.resource, origin.encoded, metric.stream,
     )  # fmt: skip
 
 

@@ -24,7 +24,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     sent it (OTLP resource attributes; empty for others). All values are text, as Prometheus would print them (true,
     false, decimal numbers). `temporality`: None where it has none, or nobody said. `monotonic`: a sum that only rises.
     `identity`: 16 bytes, the same for the same project-independent series in every request, replica and process
-    (xxh3_128 over a canonical encoding of name, sorted labels, sorted resource, type).
+    (xxh3_128 over a canonical encoding of name, sorted labels, sorted resource, type); of OTLP 8 more where there is a
+    unit or the histogram is exponential (xxh3_64 over both).
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_digest, xxh3_128_digest
 
 from api.protocols.bounds import LABELS_BYTES_MAX, LABELS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX, VALUE_BYTES_MAX
 from api.protocols.points import Series, SeriesType, Temporality
@@ -116,6 +116,13 @@ def encode_labels(labels: dict[str, str]) -> bytes:
 NO_RESOURCE = encode_labels({})
 
 
+def stream_of(unit: str, kind: str) -> bytes:
+    """What tells OTLP streams apart beside name, labels, resource and type, to end their identities: 8 bytes made of
+    the unit and a `kind` of histogram that is not the explicit one; b"" where there is neither. Metadata of
+    remote-write come and go, and are no part of an identity."""
+    return xxh3_64_digest(encode_labels({unit: kind})) if unit or kind else b""
+
+
 def make_series(
     name: str,
     labels: dict[str, str],
@@ -125,8 +132,9 @@ def make_series(
     unit: str = "",
     resource: dict[str, str] | None = None,
     encoded_resource: bytes = NO_RESOURCE,
+    stream: bytes = b"",
 ) -> Series:
-    """A series with its identity. `encoded_resource`: `encode_labels` of the resource."""
+    """A series with its identity. `encoded_resource`: `encode_labels` of the resource; `stream`: see `stream_of`."""
     head = encode_labels({name: kind})
     return Series(
         name=name,
@@ -136,7 +144,7 @@ def make_series(
         temporality=temporality,
         monotonic=monotonic,
         unit=unit,
-        identity=xxh3_128_digest(head + encode_labels(labels) + encoded_resource),
+        identity=xxh3_128_digest(head + encode_labels(labels) + encoded_resource) + stream,
     )
 
 

@@ -31,6 +31,9 @@ EXTRA_MAX = 1_000
 its routers: so few bytes ask for no more work."""
 BUCKETS_EACH = 16
 """Buckets for which a series has the room of another one."""
+FORMER = 16
+"""Of identities that are longer, so many bytes are the one that their series had once, when streams that differ by unit
+or by the kind of histogram shared it."""
 STATE_BYTES = 256
 """What the last point of one without buckets takes, in memory and in the log, about; 16 buckets take as much."""
 PROJECT_SHARE = 4
@@ -48,7 +51,7 @@ OUTCOMES: tuple[Outcome, ...] = ("first", "rise", "reset", "old", "rebased", "hu
 class CounterPoint(msgspec.Struct, frozen=True, array_like=True):
     """One point of a cumulative series, as a replica gives it to the owner of its router.
 
-    `series`: 16 bytes that tell it from all others of the router. `start_ms`: since when it counts,
+    `series`: 16 or 24 bytes that tell it from all others of the router (see FORMER). `start_ms`: since when it counts,
     0 where nobody said so. A counter has a `value`; a rise of n is n observations of 1 x `scale` where it `counts`,
     else one of n x `scale`. A histogram has `totals` per bucket that is not empty: `values` (x `scale`) stand for the
     observations in `buckets`, which ascend and are numbered alike in all points of one `layout`. All three are packed,
@@ -310,6 +313,8 @@ class Counters:
         full = extra = 0
         for point in points:
             held = self._last(taken, point.series)
+            if held is None and len(point.series) > FORMER:
+                self._forget_former(taken, point.series[:FORMER])
             now = Held(point.ts_ms, point.start_ms, now_ms, point.value, point.layout, point.totals, point.buckets)
             more = now.weight - (held.weight if held is not None else 0)
             if more > 0 and not self._has_room(taken, more, now_ms, point.series):
@@ -331,6 +336,17 @@ class Counters:
 
     def _last(self, taken: Taken, series: bytes) -> Held | None:
         return taken.changed.get(series) or (None if series in taken.gone else self._held.get(series))
+
+    def _forget_former(self, taken: Taken, series: bytes) -> None:
+        """What was held of a series under its former identity may be several streams' and is no point of one: as if it
+        had been forgotten. Where the group has a point of it, it is a series of its own, too, and stays."""
+        held = self._last(taken, series)
+        if held is None:
+            return
+        if series in taken.changed:
+            taken.since_ms = max(taken.since_ms, held.ts_ms)
+        else:
+            taken.forget(series, held)
 
     def _has_room(self, taken: Taken, more: int, now_ms: int, mine: bytes) -> bool:
         """Whether so much more fits, once those make room that were not heard of; `mine` does not."""

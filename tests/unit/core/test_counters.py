@@ -283,6 +283,47 @@ def test_records_of_one_group_follow_each_other() -> None:
     assert [None if count is None else count.tolist() for count in found] == [[2], [3]]
 
 
+def rises(counters: Counters, points: list[CounterPoint], log: dict[bytes, bytes] | None = None) -> int:
+    """Observations that the points of one record come to."""
+    taken = counters.begin()
+    batch = decode_samples(counters.take(taken, points, NOW)[0]).batch
+    counters.keep(taken)
+    if log is not None:
+        log |= dict(taken.stored())
+    return len(batch) if batch.count is None else int(batch.count.sum())
+
+
+@pytest.mark.parametrize("age_ms", [1_000, FIRST_MS - 10, FIRST_MS * 2])
+def test_what_was_kept_under_a_former_identity_counts_as_forgotten(age_ms: int) -> None:
+    """A series began a moment ago, and part of it is counted: its first point under its longer identity is no rise of
+    all of it, nor is that of another one that shared the former identity. The next ones rise as ever."""
+    log, start_ms = dict[bytes, bytes](), NOW - age_ms
+    before = Counters()
+    rises(before, [point(1_000, ts_ms=NOW, start_ms=start_ms, series=A), point(7, ts_ms=NOW, series=B)], log)
+    counters = Counters(log.items())
+    one, other = A + b"of bytes", A + b"of units"
+    assert rises(counters, [point(1_005, ts_ms=NOW + 1, start_ms=start_ms, series=one)], log) == 0
+    assert rises(counters, [point(10, ts_ms=NOW + 1, start_ms=start_ms, series=other)], log) == 0
+    assert (len(counters), counters.weight, log[A]) == (3, 3, b"")
+    again = Counters([(series, state) for series, state in log.items() if state])
+    for kept in (counters, again):
+        later = [point(value, ts_ms=NOW + 2, start_ms=start_ms, series=s) for s, value in ((one, 1_007), (other, 11))]
+        assert rises(kept, [*later, point(9, ts_ms=NOW + 2, series=B)]) == 2 + 1 + 2
+    fresh = point(4, ts_ms=NOW + 3, start_ms=NOW + 1, series=C + b"of bytes")
+    assert rises(again, [fresh]) == 4, "what began afterwards is new"
+
+
+def test_a_series_without_a_unit_stays_beside_one_that_has_one() -> None:
+    """In one record, whichever is first; from its second point on nothing touches it."""
+    counters = Counters()
+    both = [point(5, series=A), point(50, series=A + b"of bytes")]
+    rises(counters, both)
+    assert len(counters) == 2
+    later = [replace(one, ts_ms=NOW + 1, value=one.value + 1) for one in both if one.value is not None]
+    assert rises(counters, later[::-1]) == 2
+    assert len(counters) == 2
+
+
 def test_the_trace_of_a_point_is_told_once() -> None:
     """With its first sample, also where it becomes a thousand."""
     counters = Counters()

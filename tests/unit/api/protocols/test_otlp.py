@@ -130,6 +130,26 @@ def test_json_and_protobuf_give_the_same_points(part: int) -> None:
             assert rows(otlp_json.decode(as_json(request), memory)) == expected
 
 
+def test_unit_and_kind_of_histogram_tell_series_apart() -> None:
+    """By OpenTelemetry's data model they are part of what a stream is; what has neither keeps its identity."""
+    total = {"aggregationTemporality": 2, "isMonotonic": True, "dataPoints": [point(asInt=1)]}
+    explicit = {"aggregationTemporality": 2, "dataPoints": [point(count=1, bucketCounts=[1, 0], explicitBounds=[1])]}
+    exponential = {"aggregationTemporality": 2, "dataPoints": [point(count=1, scale=0, zeroCount=1)]}
+    metrics: list[dict[str, Any]] = [
+        *({"name": "m", "unit": unit, "sum": total} for unit in ("", "By", "1")),
+        *({"name": "m", "unit": unit, "histogram": explicit} for unit in ("", "s", "exponentialHistogram")),
+        *({"name": "m", "unit": unit, "exponentialHistogram": exponential} for unit in ("", "s")),
+    ]
+    memory, request = Memory(), json.dumps(request_of(*metrics)).encode()
+    first, again = (otlp_json.decode(request, memory) for _ in range(2))
+    identities = [one.identity for one in first.series]
+    assert identities == [one.identity for one in again.series]
+    assert len(set(identities)) == len(metrics)
+    assert [len(identity) for identity in identities] == [16, 24, 24, 16, 24, 24, 24, 24]
+    assert {identity[:16] for identity in identities[:3]} == {identities[0]}
+    assert {identity[:16] for identity in identities[3:]} == {identities[3]}
+
+
 def test_numbers_are_text_or_numbers() -> None:
     for spelled, value in (("7", 7), (7, 7), (7.0, 7), ("-9223372036854775808", -(1 << 63))):
         points = decode(request_of({"name": "m", "gauge": {"dataPoints": [point(asInt=spelled)]}}))
