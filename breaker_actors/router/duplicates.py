@@ -6,7 +6,7 @@ their whole time, whatever others send and in however many projects. Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from breaker_actors.router.group import OwnedRouter
@@ -23,6 +23,9 @@ class DuplicateKeys:
         """`keys_max`: in all; `window_ms`: how long a key lives, RETRIES_MS at least."""
         self._ages = KeyAges(keys_max)
         self._lives_ms = max(window_ms, RETRIES_MS)
+        self._of: dict[str, dict[bytes, int]] = {}
+        """By router, also of those that are not owned any more, while they have any: what `OwnedRouter.keys` is. A key
+        in here has an age already."""
 
     def __len__(self) -> int:
         return len(self._ages)
@@ -31,36 +34,45 @@ class DuplicateKeys:
         """Keys from before this time are over."""
         return now_ms - self._lives_ms
 
-    def adopt(self, router: OwnedRouter, old: OwnedRouter | None, now_ms: int) -> None:
-        """A router came with the keys in its log; those that `old` had are known with their times. The others count as
-        of its last stamp at least: a clock that was behind just then must not end them once it is right again."""
-        noted = old.keys if old is not None else {}
+    def adopt(self, router: OwnedRouter, now_ms: int) -> None:
+        """A router came with the keys in its log; those that this process knew already are known with their times,
+        also where it had lost the router. The others count as of its last stamp at least: a clock that was behind just
+        then must not end them once it is right again."""
+        known = self._of.get(router.id, {})
         since_ms = max(now_ms, router.last_ms)
         for key in router.keys:
-            if key not in noted:
+            if key not in known:
                 self._ages.add(router.org_id, router.project_id, since_ms, router.id, key)
+        if router.keys:
+            self._of[router.id] = router.keys
+        else:
+            self._of.pop(router.id, None)
 
     def note(self, router: OwnedRouter, append: Append) -> None:
         """A record is in the log."""
+        if append.keys:
+            router.keys = self._of.setdefault(router.id, router.keys)
         for key in append.keys:
+            if key not in router.keys:
+                self._ages.add(router.org_id, router.project_id, append.received_ms, router.id, key)
             router.keys[key] = append.offset
-            self._ages.add(router.org_id, router.project_id, append.received_ms, router.id, key)
 
-    def forget(self, routers: Mapping[str, OwnedRouter], now_ms: int) -> int:
+    def forget(self, now_ms: int) -> int:
         """Drops the keys whose time is over, and beyond the bound the oldest of who holds most; answers how many of
         those went early."""
-        for router_id, key in self._ages.expired(self.horizon_ms(now_ms)):
-            _forget_key(routers, router_id, key)
+        for gone in self._ages.expired(self.horizon_ms(now_ms)):
+            self._drop(*gone)
         early = 0
-        for router_id, key in self._ages.beyond():
-            _forget_key(routers, router_id, key)
+        for gone in self._ages.beyond():
+            self._drop(*gone)
             early += 1
         return early
 
-
-def _forget_key(routers: Mapping[str, OwnedRouter], router_id: str, key: bytes) -> None:
-    if (router := routers.get(router_id)) is not None:
-        router.keys.pop(key, None)
+    def _drop(self, router_id: str, key: bytes) -> None:
+        keys = self._of.get(router_id, {})
+        keys.pop(key, None)
+        if not keys:
+            self._of.pop(router_id, None)
 
 
 class _Holders:

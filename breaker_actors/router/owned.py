@@ -69,7 +69,7 @@ class OwnedRouters:
                 f"{router.counters.unread} states of cumulative series can't be read; their next points count nothing"
             )
             self._asides.note("log", router.id, Invalid(words), b"", router.offset, router.project_id)
-        self.keys.adopt(router, old, now_ms)
+        self.keys.adopt(router, now_ms)
         self.retention.adopt(router.slot, router.id, router.project_id, log_bytes)
 
     def note_damage(self, router_id: str, words: str, offset: int) -> None:

@@ -8,14 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from breaker_actors.core.log_entries import RouterView, encode_samples
+from breaker_actors.core.log_entries import SAMPLES, RouterView, encode_samples
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.messages import Part, RouterAssignment
 from breaker_actors.router.duplicates import DuplicateKeys, KeyAges
 from breaker_actors.router.group import Group, OwnedRouter
 from breaker_actors.store.rows import BreakerDraft
-from breaker_actors.wal.base import RouterHead
+from breaker_actors.wal.base import Append, RouterHead
 from tests.support.cluster import FAST_RULE, service, until
 from tests.support.owned import owned_router
 
@@ -110,9 +111,47 @@ def test_a_repetition_looks_at_no_other_item_of_its_group() -> None:
 def test_keys_that_came_with_a_log_outlive_a_clock_that_was_behind() -> None:
     """The log's last stamp says more of their age than the clock at that moment."""
     keys, last_ms = DuplicateKeys(KEYS_MAX, window_ms=60_000), 10_000_000
-    assignment = RouterAssignment(router_id="r", project_id="p", epoch=2, log_slot="s")
+    owned = with_keys(last_ms, {b"known": 1})
+    keys.adopt(owned, last_ms - 3_600_000)
+    assert keys.forget(last_ms + 59_999) == 0
+    assert set(owned.keys) == {b"known"}
+    assert keys.forget(last_ms + 60_001) == 0
+    assert owned.keys == {}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_key_counts_once_however_often_its_router_comes_back(seed: int) -> None:
+    """Routers come with what their logs have, are lost, come back, are taken anew: what is held is what a recount
+    says, and none goes before its time."""
+    rng, now, lives_ms = random.Random(seed), 1_000_000, 60_000
+    keys = DuplicateKeys(1_000_000, window_ms=lives_ms)
+    logs: list[dict[bytes, tuple[int, int]]] = [{} for _ in range(4)]  # by key: offset and time
+    owned: dict[int, OwnedRouter] = {}
+    for n in range(600):
+        now += rng.randrange(400)
+        i = rng.randrange(4)
+        stored = {key: found for key, found in logs[i].items() if found[1] >= keys.horizon_ms(now)}
+        if i not in owned or rng.random() < 0.1:
+            owned[i] = with_keys(now, {key: offset for key, (offset, _) in stored.items()}, f"r{i}")
+            keys.adopt(owned[i], now)
+        elif rng.random() < 0.2:
+            del owned[i]
+        else:
+            key = b"%d" % n
+            logs[i][key] = (n, now)
+            keys.note(owned[i], Append(f"r{i}", 1, n, now, SAMPLES, 1, b"", (key,), 1))
+        assert keys.forget(now) == 0
+        alive = [{key for key, (_, at) in log.items() if at >= keys.horizon_ms(now)} for log in logs]
+        assert len(keys) == sum(map(len, alive))
+        assert all(set(router.keys) == alive[i] for i, router in owned.items())
+    keys.forget(now + lives_ms + 1)
+    assert (len(keys), keys._of) == (0, {})
+
+
+def with_keys(last_ms: int, keys: dict[bytes, int], router_id: str = "r") -> OwnedRouter:
+    """A router whose log has these keys, by offset."""
     head = RouterHead(
-        router_id="r",
+        router_id=router_id,
         epoch=2,
         offset=2,
         last_received_ms=last_ms,
@@ -120,12 +159,7 @@ def test_keys_that_came_with_a_log_outlive_a_clock_that_was_behind() -> None:
         view_offset=0,
         view=None,
         generation=1,
-        keys=((b"known", 1),),
+        keys=tuple(keys.items()),
     )
-    owned = OwnedRouter(assignment, head, RouterView(version=0))
-    keys.adopt(owned, None, last_ms - 3_600_000)
-    routers = {"r": owned}
-    assert keys.forget(routers, last_ms + 59_999) == 0
-    assert set(owned.keys) == {b"known"}
-    assert keys.forget(routers, last_ms + 60_001) == 0
-    assert owned.keys == {}
+    assignment = RouterAssignment(router_id=router_id, project_id="p", epoch=2, log_slot="s")
+    return OwnedRouter(assignment, head, RouterView(version=0))
