@@ -44,7 +44,7 @@ class SeriesOutcomes:
             outcome = known.outcomes.get(key)
             if outcome is None:
                 outcome = known.judge(one, effort)
-                if effort.left > 0:
+                if effort.left > 0 or isinstance(outcome, Target):  # what is counted as taken is remembered, too
                     known.outcomes[key] = outcome
                 yield None
             found.append(outcome)

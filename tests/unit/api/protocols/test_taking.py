@@ -390,6 +390,20 @@ def test_what_a_request_had_no_effort_left_for_is_judged_the_next_time(monkeypat
     assert left[-1] == 0
 
 
+def test_each_series_counts_once_for_its_mapping_also_beyond_the_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes no effort is judged after it is spent, too: a series that came with ten requests is one of three."""
+    monkeypatch.setattr(series_outcomes, "REQUEST_EFFORT", 1_000)
+    to = MappingTo(router=ROUTER, series_max=3)
+    costly = plan_of(to, name="*1*2*3*4*", field="label.n").rows[0]
+    cheap = replace(costly, id="cheap", name="cheap", matchers=(SeriesMatcher(field="name", op="=", value="cheap"),))
+    rows = [costly, cheap]
+    outcomes, plan = SeriesOutcomes(Monotonic()), MappingPlan(Mappings(rows), Routers({ROUTER: ROUTER}), rows)
+    one = make_series("cheap", {}, "gauge")
+    for n in range(10):
+        found, _ = judged(outcomes, plan, [*many(500 * n, 500), one])
+        assert isinstance(found[-1], Target), n
+
+
 def test_requests_at_once_share_what_their_project_knows() -> None:
     """However their steps alternate, the first request of a project included."""
     outcomes, plan = SeriesOutcomes(Monotonic()), plan_of(MappingTo(router=ROUTER, series_max=4))
