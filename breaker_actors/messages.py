@@ -535,6 +535,9 @@ class StateReading(msgspec.Struct, frozen=True, kw_only=True):
     stale: bool = False
     aside: bool = False
     """Its owner could not read it: `view` says nothing, the store is asked."""
+    project_id: str = ""
+    """Whose it is, by its owner's word; "" from an owner of the release before, and from the store, which was asked for
+    one project's."""
 
 
 class Readings(list[StateReading]):

@@ -1,7 +1,7 @@
 """The stream of one open page: small words of what changed, for which the page fetches its live part anew.
 
-It is the console's own; clients' SDKs read another one (api/routes/stream.py). It ends with its session, within a
-second, and says so; a page that is hidden closes it.
+It is the console's own; clients' SDKs read another one (api/routes/stream.py). It ends with its session or project,
+within a second, and says so; a page that is hidden closes it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ async def _words(
 ) -> AsyncGenerator[bytes, None]:
     with parts.listeners.listening(project_id, token, holders, watched) as listener:
         yield b"event: on\ndata: {}\n\n"
-        while not listener.over and (left_s := (ends_ms - parts.clock.now_ms()) / 1_000) > 0:
+        while not listener.end and (left_s := (ends_ms - parts.clock.now_ms()) / 1_000) > 0:
             if not await listener.waited(min(BEAT_S, left_s)):
                 yield b": still here\n\n"
-            elif not listener.over:
+            elif not listener.end:
                 await asyncio.sleep(GATHER_S)
                 yield b"event: news\ndata: " + msgspec.json.encode(listener.news()) + b"\n\n"
-        yield b"event: over\ndata: {}\n\n"
+        yield f"event: {listener.end or 'over'}\ndata: {{}}\n\n".encode()

@@ -129,7 +129,7 @@ def assemble(
     intake = Intake(clock, settings.bodies_in_flight_bytes, settings.max_body_bytes, settings.body_timeout_ms)
     meters.watch(lambda: _tell_refusals(intake, meters))
     states = States(gateway, feed.caches, clock, project_status)
-    listeners = Listeners(gateway.store, states.read, clock.now_ms, meters)
+    listeners = Listeners(gateway.store, states.find, clock.now_ms, meters)
     indexes = project_index.ProjectIndexes(gateway.store, clock.monotonic, clock.now_ms)
     plans = mapping_plans.MappingPlans(gateway.store, feed.fresh, clock.monotonic)
     feed.caches.watch(plans.forget)

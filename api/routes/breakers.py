@@ -123,7 +123,7 @@ async def _confirm_mode(project_id: str, breaker_id: str, mode: BreakerMode | No
     Raises ConfirmationNeeded."""
     if mode != "enforce":
         return
-    reading = (await replica().gateway.states(project_id, [breaker_id])).get(breaker_id)
+    reading = (await replica().states.find(project_id, [breaker_id])).get(breaker_id)
     if reading is None or reading.view.mode == "enforce" or reading.view.machine_state == "closed":
         return
     state = reading.view.machine_state

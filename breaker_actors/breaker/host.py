@@ -161,7 +161,7 @@ class BreakerHost:
             if not each.dropped:
                 self._step(each, partial(_read_state, each, now, readings))
             if each.aside:
-                readings.append(StateReading(breaker_id=each.id, view=NO_VIEW, aside=True))
+                readings.append(StateReading(breaker_id=each.id, project_id=each.project_id, view=NO_VIEW, aside=True))
         return readings
 
     async def deliver(self, delivery: Delivery) -> list[BreakerEpoch]:
@@ -341,4 +341,5 @@ class BreakerHost:
 
 
 def _read_state(hosted: HostedBreaker, now_ms: int, readings: list[StateReading]) -> None:
-    readings.append(StateReading(breaker_id=hosted.id, view=hosted.view(now_ms)))
+    view = hosted.view(now_ms)
+    readings.append(StateReading(breaker_id=hosted.id, project_id=hosted.project_id, view=view))

@@ -75,7 +75,8 @@ class Gateway(Protocol):
 
     async def states(self, project_id: str, breaker_ids: Sequence[str]) -> dict[str, StateReading]:
         """Committed states of existing breakers; an owner that does not answer within owner_timeout_ms is replaced by
-        the stored record, marked stale. Unknown ids are left out."""
+        the stored record, marked stale. Unknown ids, which are waited for as long, and breakers of other projects are
+        left out."""
 
     def journals(self) -> int:
         """How many Journals there are; may be some seconds old. Their shards are the numbers below."""
@@ -167,6 +168,8 @@ class ActorGateway:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.owner_timeout_ms / 1000):
                 await self._read_owners(list(breaker_ids), readings)
+        ours = ("", project_id)  # owners know a breaker by its id, whoever asks
+        readings = {i: reading for i, reading in readings.items() if reading.project_id in ours}
         missing = [i for i in breaker_ids if i not in readings]
         return readings | await self._stored.read(project_id, missing) if missing else readings
 

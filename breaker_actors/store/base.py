@@ -201,6 +201,9 @@ class AccountStore(AccessWatch, Protocol):
         """How many projects there are, and how many of them take unsigned samples."""
 
     async def get_project(self, project_id: str) -> ProjectRow | None: ...
+    async def live_projects(self, project_ids: Sequence[str]) -> set[str]:
+        """Those of the projects that are not deleted."""
+
     async def update_project(
         self, project_id: str, fields: Mapping[str, Any], now_ms: int, by: str = SYSTEM
     ) -> ProjectRow: ...

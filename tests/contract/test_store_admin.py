@@ -174,8 +174,10 @@ async def test_a_deleted_project_ends_through_its_logs(world: World) -> None:
     await world.write(world.commit(row.id, epoch, event(1)))
     await store.create_channel(project, SLACK, 5)
     _, key = await store.create_key(world.org_id, "project", "ci", 7, project)
+    assert await store.live_projects([project, "nothing"]) == {project}
     ids = await store.delete_project(project, 50)
     assert await store.get_project(project) is None
+    assert await store.live_projects([project]) == set()
     assert await store.list_projects(world.org_id) == []
     assert (await store.list_breakers(project))[0] == []
     assert await store.list_routers(project) == []

@@ -24,7 +24,7 @@ READS = {
         " outbox_depth standing_alerts standing_channels waiting_channels"
         " breaker_assignments breaker_briefs breaker_metadata directory_epoch"
         " events find_key get_breaker get_channel get_project get_router get_workspace has_org history_ms"
-        " journal_head journals latest_event_ms link_refs list_breakers live_keys"
+        " journal_head journals latest_event_ms link_refs list_breakers live_keys live_projects"
         " list_channels list_keys list_orgs list_projects list_routers list_workspaces operator_org pending_changes"
         " ping placements router_assignments router_links router_modes scraped_breakers stored_states"
         " stream_snapshot".split()

@@ -98,7 +98,7 @@
   const live = () => $("#live");
   const told = $("#live-state");
   const pause = $("#pause");
-  let source = null, listened = "", paused = false, wanted = false, busy = false, last = 0, relisten = 0, stale = false, retry = 0;
+  let source = null, listened = "", paused = false, gone = false, wanted = false, busy = false, last = 0, relisten = 0, stale = false, retry = 0;
 
   function tell(text, kind) {
     if (told) { told.textContent = text; told.dataset.kind = kind; }
@@ -151,11 +151,12 @@
   function listen() {
     hush();
     listened = address();
-    if (!listened || paused || document.hidden) return;
+    if (!listened || paused || gone || document.hidden) return;
     source = new EventSource(listened);
     // What changed since the page was made, or while another stream was begun, is no news of this one.
     source.addEventListener("on", () => { if (!stale) tell("Live", "on"); refresh(); });
     source.addEventListener("over", () => location.assign(`/console/sign-in?why=ended&to=${encodeURIComponent(location.pathname + location.search)}`));
+    source.addEventListener("gone", () => { gone = true; hush(); failed(404); });
     source.addEventListener("news", (event) => {
       document.dispatchEvent(new CustomEvent("console:news", { detail: JSON.parse(event.data) }));
       refresh();

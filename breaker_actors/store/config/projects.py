@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from breaker_actors.store.config.sessions import end_sessions
 from breaker_actors.store.quotas import add, add_one, refuse_churn
 from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
 from breaker_actors.store.secrets import new_ingest_secret
-from breaker_actors.store.section import ACCESS, bump, lock_project, must_exist, new_id
+from breaker_actors.store.section import ACCESS, IDS, bump, by_ids, lock_project, must_exist, new_id
 from breaker_actors.store.steps import Who
 from breaker_actors.text.escaping import link_template
 
@@ -120,6 +120,10 @@ class Projects(Onces):
             "previous_until_ms": now_ms + overlap_ms if overlap_ms else None,
         }
         return await self._change_project(project_id, values, "project.rotate_secret", now_ms, by, once)
+
+    async def live_projects(self, project_ids: Sequence[str]) -> set[str]:
+        query = select(t.projects.c.id).where(t.projects.c.id.in_(IDS), t.projects.c.deleted_ms.is_(None))
+        return {row.id for row in await self._db.look_up(lambda c: by_ids(c, query, project_ids))}
 
     async def delete_project(self, project_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         def work(c: Connection) -> tuple[Place, list[int], bool]:

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -36,11 +37,23 @@ def test_readings_cross_processes_as_one_text() -> None:
     assert text.count(b"StateReading") == 0
 
 
+def test_owners_and_replicas_of_two_releases_read_each_other() -> None:
+    """The one before knows no project of a reading."""
+    known = msgspec.structs.fields(StateReading)
+    before = msgspec.defstruct("Before", [(f.name, f.type) for f in known if f.name in ("breaker_id", "view")])
+    new = StateReading(breaker_id="a", project_id="p", view=view())
+    old = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=before)
+    assert (old.breaker_id, old.view) == (new.breaker_id, new.view)  # type: ignore[attr-defined]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=StateReading) == replace(new, project_id="")
+
+
 class Owners:
-    """A net whose Directory knows every breaker, and whose one owner answers, or not."""
+    """A net whose Directory knows every breaker, and whose one owner answers, or not. `projects`: what it says whose a
+    breaker is; of others it says nothing, as the release before."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
+        self.projects: dict[str, str] = {}
         self.calls: list[tuple[int, float]] = []
         self.away = False
 
@@ -52,11 +65,12 @@ class Owners:
             await asyncio.Event().wait()
         self.calls.append((len(args[0]), args[1]))
         self.clock.seconds += 0.15
-        return Readings(StateReading(breaker_id=name, view=view()) for name in args[0])
+        whose = self.projects
+        return Readings(StateReading(breaker_id=i, project_id=whose.get(i, ""), view=view()) for i in args[0])
 
 
 class Stored:
-    """A store that has every state."""
+    """A store that has every state, of any project."""
 
     def __init__(self) -> None:
         self.asides = cast(Asides, None)
@@ -88,6 +102,25 @@ async def test_owners_are_asked_for_a_part_at_a_time() -> None:
     waits = [round(wait_s, 2) for _, wait_s in net.calls]
     assert waits == [0.4, 0.25, 0.1, 0.0]
     assert store.asked == []
+
+
+async def test_what_is_another_projects_is_dropped() -> None:
+    """Whoever asks with which ids. The store, which knows breakers by project, has the last word: an id that another
+    project had is told as stale until its owner knows."""
+    net, store = Owners(FakeClock()), Stored()
+    net.projects = {"ours": "p", "theirs": "q"}
+    gateway = ActorGateway(cast(Store, store), cast(Net, net), net.clock, Settings())
+    readings = await gateway.states("p", ["ours", "theirs", "old"])
+    assert {name: reading.stale for name, reading in readings.items()} == {"ours": False, "theirs": True, "old": False}
+    assert store.asked == [1]
+
+
+async def test_an_owner_says_whose_a_breaker_is(tmp_path: Path) -> None:
+    async with service(tmp_path, breaker_actors=1) as s:
+        row = await s.breaker()
+        assert (await s.fresh(row.id)).project_id == s.project.id
+        other = await s.store.create_project(s.project.org_id, s.project.workspace_id, "other", s.clock.now_ms())
+        assert await s.gateway.states(other.id, [row.id]) == {}
 
 
 async def test_the_store_is_read_once_where_owners_are_silent() -> None:

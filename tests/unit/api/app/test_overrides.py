@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from breaker_actors.core.log_entries import BREAKER, BreakerSet, decode_breaker
 from breaker_actors.core.model import Control
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.messages import StateReading
+from breaker_actors.store.rows import BreakerDraft
 from tests.support.fake_gateway import view
 from tests.support.web_world import RULE, World, error_of
 from tests.unit.api.app.test_app import history
@@ -218,6 +222,25 @@ async def test_enforcing_an_open_machine_asks_for_a_word(world: World) -> None:
     ).get_json()
     assert done["mode"] == "enforce"
     assert [one["code"] for one in done["warnings"]] == ["now_enforced"]
+
+
+async def test_enforcing_what_is_another_projects_tells_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner is not even asked."""
+    draft = BreakerDraft(rule=parse_rule({**RULE}))
+    theirs = (await world.store.create_breaker(world.other.id, draft, world.clock.now_ms()))[0]
+    observing(world, theirs.id, "open")
+    asked: list[str] = []
+
+    async def states(project_id: str, ids: Sequence[str]) -> dict[str, StateReading]:
+        asked.extend(ids)
+        return {id_: StateReading(breaker_id=id_, view=world.gateway.views[id_]) for id_ in ids}
+
+    monkeypatch.setattr(world.gateway, "states", states)
+    refused = await world.call("PATCH", f"breakers/{theirs.id}", json={"mode": "enforce"})
+    await error_of(refused, 404, "not_found")
+    assert asked == []
 
 
 async def test_a_shadow_hears_what_another_hears(world: World) -> None:

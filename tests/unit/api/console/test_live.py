@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
+from uuid import uuid4
 
 import pytest
 
-from api.stream.listeners import OF_SESSION_MAX, PAGES_MAX, TOLD_MAX, Listener, Listeners, News
+from api.stream.listeners import LOOKS_MAX, OF_SESSION_MAX, PAGES_MAX, TOLD_MAX, Listener, Listeners, News
+from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Overloaded
 from breaker_actors.messages import EVERY_PROJECT, FeedEntry, StateReading
+from breaker_actors.store.rows import BreakerDraft
 from breaker_actors.telemetry.meters import Meters
 from tests.support.fake_gateway import view
-from tests.support.web_world import World, soon
+from tests.support.web_world import RULE, World, soon
 from tests.unit.api.console.conftest import Visitor
 
 KEY = ("key", "k"), ("organisation", "o")
@@ -24,19 +27,33 @@ class Sessions:
 
     def __init__(self) -> None:
         self.live = {"token"}
+        self.deleted: set[str] = set()
 
     async def live_sessions(self, tokens: Sequence[str], now_ms: int) -> set[str]:
         return self.live & set(tokens)
 
+    async def live_projects(self, project_ids: Sequence[str]) -> set[str]:
+        return set(project_ids) - self.deleted
+
 
 class States:
+    """`absent`: ids of no breaker; `slow`: projects that wait until `go`."""
+
     def __init__(self) -> None:
         self.reads: list[list[str]] = []
+        self.of: list[str] = []
         self.value = 1.0
+        self.absent: set[str] = set()
+        self.slow: set[str] = set()
+        self.go = asyncio.Event()
 
-    async def read(self, project_id: str, ids: Sequence[str]) -> dict[str, StateReading]:
+    async def find(self, project_id: str, ids: Sequence[str]) -> dict[str, StateReading]:
         self.reads.append(list(ids))
-        return {id_: StateReading(breaker_id=id_, view=view(value=self.value)) for id_ in ids}
+        self.of.append(project_id)
+        absent = frozenset(self.absent)
+        if project_id in self.slow:
+            await self.go.wait()
+        return {id_: StateReading(breaker_id=id_, view=view(value=self.value)) for id_ in ids if id_ not in absent}
 
 
 @pytest.fixture
@@ -52,7 +69,7 @@ async def states() -> States:
 @pytest.fixture
 async def listeners(sessions: Sessions, states: States, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listeners]:
     monkeypatch.setattr("api.stream.listeners.TICK_S", 0.01)
-    found = Listeners(sessions, states.read, lambda: 1, Meters("api", "api"))  # type: ignore[arg-type]
+    found = Listeners(sessions, states.find, lambda: 1, Meters("api", "api"))  # type: ignore[arg-type]
     found.start()
     yield found
     await found.stop()
@@ -103,6 +120,109 @@ async def test_figures_are_read_once_for_all_pages_and_told_when_they_change(
         assert await heard(second) == News(figures=("b",))
 
 
+async def test_what_is_no_breaker_is_asked_for_once_until_something_is_set_otherwise(
+    listeners: Listeners, states: States
+) -> None:
+    """Also what a page watched while it was deleted."""
+    states.absent = {"b"}
+    with listeners.listening("p", "token", KEY, ["a", "b"]) as page:
+        await soon(lambda: len(states.reads) > 3)
+        assert states.reads[0] == ["a", "b"]
+        assert all(ids == ["a"] for ids in states.reads[1:])
+        states.absent = {"a"}
+        listeners.hear(FeedEntry(1, "config", "p"))
+        await soon(lambda: states.reads[-1] == ["b"])
+        n = len(states.reads)
+        await soon(lambda: len(states.reads) > n + 3)
+        assert all(ids == ["b"] for ids in states.reads[n:])
+        states.value = 2.0
+        await soon(lambda: page.news() == News(figures=("b",)))
+        listeners.hear(FeedEntry(2, "config", EVERY_PROJECT))
+        await soon(lambda: ["a", "b"] in states.reads[n:])
+    assert not listeners._absent
+
+
+async def test_a_change_that_is_heard_during_a_look_voids_what_it_did_not_find(
+    listeners: Listeners, states: States
+) -> None:
+    states.absent, states.slow = {"a"}, {"p"}
+    with listeners.listening("p", "token", KEY, ["a"]):
+        await soon(lambda: states.reads)
+        states.absent = set()
+        listeners.hear(FeedEntry(1, "config", "p"))
+        states.go.set()
+        await soon(lambda: len(states.reads) > 2)
+
+
+async def test_a_project_that_waits_holds_up_no_other(listeners: Listeners, states: States) -> None:
+    """However many of one organisation wait: LOOKS_MAX at a time, then it is another one's turn."""
+    waiting = [f"w{n}" for n in range(3 * LOOKS_MAX)]
+    states.slow = set(waiting[1:])
+    with ExitStack() as pages:
+        pages.enter_context(listeners.listening("w0", "token", KEY, ["a"]))
+        for project_id in waiting[1:LOOKS_MAX]:
+            pages.enter_context(listeners.listening(project_id, "token", KEY, ["a"]))
+        await soon(lambda: states.of.count("w0") > 3)
+        assert max(map(states.of.count, waiting[1:LOOKS_MAX])) == 1, "one look at a time"
+        for project_id in waiting[LOOKS_MAX:]:
+            pages.enter_context(listeners.listening(project_id, f"token {project_id}", KEY, ["a"]))
+        await soon(lambda: len(listeners._due) == len(waiting))
+        other = ("key", "x"), ("organisation", "other")
+        pages.enter_context(listeners.listening("other", "token 2", other, ["a"]))
+        await soon(lambda: "other" in listeners._due)
+        n = len(states.of)
+        states.go.set()
+        await soon(lambda: "other" in states.of)
+        assert states.of[n:].index("other") <= 1
+
+
+async def test_a_page_ends_with_its_project(listeners: Listeners, sessions: Sessions) -> None:
+    """Also one that was let in just before."""
+    with listeners.listening("p", "token", KEY, []) as page, listeners.listening("q", "token", KEY, []) as other:
+        sessions.deleted.add("p")
+        listeners.hear(FeedEntry(1, "keys", "p"))
+        assert await page.waited(5.0)
+        assert page.end == "gone"
+        assert not await other.waited(0.05)
+    with listeners.listening("p", "token", KEY, []) as late:
+        assert await late.waited(5.0)
+        assert late.end == "gone"
+
+
+async def test_owners_are_asked_for_the_projects_own_breakers_alone(
+    world: World, ann: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ids a page names."""
+    row, draft = await world.breaker("a"), BreakerDraft(rule=parse_rule(RULE))
+    theirs = (await world.store.create_breaker(world.other.id, draft, world.clock.now_ms()))[0]
+    asked: list[str] = []
+
+    async def read(project_id: str, ids: Sequence[str]) -> dict[str, StateReading]:
+        asked.extend(ids)
+        return {id_: StateReading(breaker_id=id_, view=view()) for id_ in ids}
+
+    monkeypatch.setattr(world.gateway, "states", read)
+    await ann.page()
+    listeners, asked[:] = world.app.extensions["breakers"].listeners, []
+    with listeners.listening(world.project.id, "token", KEY, [row.id, theirs.id, str(uuid4())]):
+        await listeners._look(world.project.id)
+    assert asked == [row.id]
+
+
+async def test_the_stream_says_that_its_project_is_gone(world: World, ann: Visitor) -> None:
+    await ann.page()
+    headers = {"Cookie": f"breakers_session={ann.token}"}
+    async with world.app.test_client().request(ann.path("live"), headers=headers) as stream:
+        assert await stream.receive() == b"event: on\ndata: {}\n\n"
+        await soon(lambda: len(world.app.extensions["breakers"].listeners) == 1)
+        deleted = await world.call("DELETE", world.path)
+        assert deleted.status_code == 204, await deleted.get_data()
+        async with asyncio.timeout(5):
+            while (word := await stream.receive()).startswith(b"event: news"):
+                pass
+            assert word == b"event: gone\ndata: {}\n\n"
+
+
 async def test_a_page_that_was_let_in_before_its_session_was_over_is_over_too(
     listeners: Listeners, sessions: Sessions
 ) -> None:
@@ -111,7 +231,7 @@ async def test_a_page_that_was_let_in_before_its_session_was_over_is_over_too(
     await soon(lambda: not listeners._access_changed.is_set())
     with listeners.listening("p", "token", KEY, []) as page:
         assert await page.waited(5.0)
-        assert page.over
+        assert page.end == "over"
 
 
 async def test_a_page_is_over_with_its_session(listeners: Listeners, sessions: Sessions) -> None:
@@ -121,7 +241,7 @@ async def test_a_page_is_over_with_its_session(listeners: Listeners, sessions: S
         sessions.live.clear()
         listeners.hear(FeedEntry(2, "keys", "p"))
         assert await page.waited(5.0)
-        assert page.over
+        assert page.end == "over"
 
 
 async def test_one_session_has_so_many_pages(listeners: Listeners) -> None:
