@@ -8,6 +8,7 @@ TICK_S for all pages of a project together; organisations take turns. Where noth
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -240,6 +241,8 @@ class Listeners:
                 await self._look(project_id)
             except BreakersError as error:
                 log.warning("figures_not_read", project_id=project_id, error=str(error))
+            except Exception:  # a bug: the next look at it may go well, and others' do
+                log.error("figures_failed", project_id=project_id, traceback=traceback.format_exc(limit=8))
             self._due.discard(project_id)
 
     async def _look(self, project_id: str) -> None:

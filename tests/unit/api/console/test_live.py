@@ -45,6 +45,7 @@ class States:
         self.value = 1.0
         self.absent: set[str] = set()
         self.slow: set[str] = set()
+        self.broken = 0
         self.go = asyncio.Event()
 
     async def find(self, project_id: str, ids: Sequence[str]) -> dict[str, StateReading]:
@@ -53,6 +54,9 @@ class States:
         absent = frozenset(self.absent)
         if project_id in self.slow:
             await self.go.wait()
+        if self.broken:
+            self.broken -= 1
+            raise ZeroDivisionError
         return {id_: StateReading(breaker_id=id_, view=view(value=self.value)) for id_ in ids if id_ not in absent}
 
 
@@ -174,6 +178,12 @@ async def test_a_project_that_waits_holds_up_no_other(listeners: Listeners, stat
         states.go.set()
         await soon(lambda: "other" in states.of)
         assert states.of[n:].index("other") <= 1
+
+
+async def test_looks_go_on_behind_a_bug(listeners: Listeners, states: States) -> None:
+    states.broken = 2 * LOOKS_MAX
+    with listeners.listening("p", "token", KEY, ["a"]):
+        await soon(lambda: len(states.reads) > 2 * LOOKS_MAX + 2)
 
 
 async def test_a_page_ends_with_its_project(listeners: Listeners, sessions: Sessions) -> None:
