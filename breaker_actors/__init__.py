@@ -2,5 +2,5 @@
 configuration changes and questions from `api`, and recorded samples from `pipelines`. Out: committed states and
 transitions, notifications and metrics.
 
-Public: `clock`, `errors`, `messages`, `persistence`, `settings`.
+Public: `clock`, `errors`, `messages`, `own_path`, `persistence`, `settings`.
 """

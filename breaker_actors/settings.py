@@ -13,6 +13,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from breaker_actors.errors import Invalid
+from breaker_actors.own_path import without_links
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -38,7 +39,11 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    data_dir: Path = Field(Path(".breakers"), description="where databases, logs, keys and credentials.json live")
+    data_dir: Path = Field(
+        Path(".breakers"),
+        validate_default=True,
+        description="where databases, logs, keys and credentials.json live",
+    )
     database_url: SecretStr | None = Field(
         None, description="`postgresql://user:password@host/name`; unset: SQLite in the data dir, for one node"
     )
@@ -297,7 +302,13 @@ class Settings(BaseSettings):
         None, description="earlier name of `BREAKERS_DURABILITY`: true is `power`, false `process`"
     )
 
-    @field_validator("data_dir", "tls_cert", "tls_key")
+    @field_validator("data_dir")
+    @classmethod
+    def _without_links(cls, path: Path) -> Path:
+        """All processes use the path that was judged once. Raises Invalid."""
+        return without_links(path)
+
+    @field_validator("tls_cert", "tls_key")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         """Actors have working directories of their own."""

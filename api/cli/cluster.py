@@ -85,7 +85,7 @@ def deploy(
 
         settings = settings_of(data_dir, host=host, port=port)
         if remove:
-            take_down(address, settings.data_dir.expanduser().absolute(), put)
+            take_down(address, settings.data_dir, put)
             return
         least = replicas_min or settings.replicas
         scale = Scale(least, replicas_max or least)
@@ -164,7 +164,7 @@ def node_env(
 
             settings = settings_of(data_dir)
             check_settings(settings, SystemClock().now_ms(), note)
-            token = of_node(settings.data_dir.expanduser().absolute(), head)
+            token = of_node(settings.data_dir, head)
             exports = node_environment(folder_of_shell() or make_folder(), settings) | token
     except typer.Exit:
         put_script("false")  # so that `eval "$(breakers node-env)" && ray start` goes no further

@@ -75,6 +75,9 @@ def _faults(status: dict[str, Any]) -> list[Text]:
     """A line for each actor whose samples can't be stored or don't count, all or those of some routers."""
     lines = []
     for actor in status["actors"]:
+        if actor["kind"] == "router" and actor["state"] == "away" and actor["holds"]:
+            refused = f"samples of its {counted(actor['holds'], 'router')} are refused"
+            lines.append(f"{actor['name']} does not answer: {refused}")
         if fault := actor.get("fault"):
             lines.append(f"{actor['name']}: samples can't be stored: {fault}")
         if damaged := actor.get("damaged"):

@@ -42,7 +42,6 @@ def settings_of(data_dir: Path | None, whole: bool = False, **given: Any) -> Set
     from breaker_actors.settings import load_settings
 
     settings = load_settings(data_dir=data_dir, **given)
-    settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser()})
     check_data_dir(settings.data_dir, whole)
     return settings
 

@@ -133,11 +133,14 @@ class _Logs:
         self._upto = upto
         self._report = report
         self._passed_over: dict[str, str] = {}
+        self._heard: set[str] = set()
+        self._born: set[str] = set()
+        """Breakers whose life begins in one of the logs."""
         self._different: list[Fault] = []
 
     async def look(self, reads: Sequence[LogRead], replay: bool, now_ms: int, tell: Tell) -> None:
         from breaker_actors.errors import BreakersError
-        from breaker_actors.store.faults import incomparable
+        from breaker_actors.store.faults import SEVERAL, incomparable, on_several_routers
 
         for number, read in enumerate(reads):
             tell("logs", number, len(reads))
@@ -152,8 +155,10 @@ class _Logs:
         tell("logs", len(reads), len(reads))
         with self._c.begin():
             excused = incomparable(self._c, [fault.of for fault in self._different])
+            several = on_several_routers(self._c)
         self._report.faults += (fault for fault in self._different if fault.of not in excused)
-        self._passed_over |= excused
+        unborn = self._heard - self._born
+        self._passed_over |= excused | {id_: SEVERAL if id_ in several else TRIMMED for id_ in unborn}
         self._report.passed_over = dict(Counter(self._passed_over.values()))
 
     async def _replay(self, read: LogRead) -> None:
@@ -166,7 +171,8 @@ class _Logs:
         async for life, ended in replay.lives():
             lives.setdefault(life.breaker_id, []).append((life, ended))
         self._report.records += replay.count
-        self._passed_over |= dict.fromkeys(replay.heard - lives.keys(), TRIMMED)
+        self._heard |= replay.heard
+        self._born |= lives.keys()
         for breaker_id, mine in lives.items():
             self._compare(read.project_id, breaker_id, mine)
 

@@ -172,7 +172,7 @@ def whereabouts(folder: Path) -> str:
 def read(path: Path) -> Credentials | None:
     """The file's content, None if there is no file. Raises Invalid when it is not what we wrote."""
     try:
-        content = private.read_own(path.parent.resolve() / path.name)
+        content = private.read_own(path)
         return msgspec.json.decode(content, type=Credentials)
     except FileNotFoundError:
         return None

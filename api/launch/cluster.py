@@ -96,8 +96,7 @@ class Deployment:
         replaces: str | None = None,
         take_over: bool = False,
     ) -> None:
-        data_dir = settings.data_dir.expanduser().absolute()
-        self._settings = settings.model_copy(update={"data_dir": data_dir, "replicas": scale.least})
+        self._settings = settings.model_copy(update={"replicas": scale.least})
         self._scale = scale
         self._tell = tell
         self._warn = warn

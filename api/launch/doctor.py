@@ -49,7 +49,7 @@ def examine(settings: Settings, clock: Clock) -> list[Finding]:
     noted them, and not those of this shell."""
     from api.launch.doctor_database import database, place
 
-    data_dir = settings.data_dir.absolute()
+    data_dir = settings.data_dir
     service = served_settings(data_dir) if running(data_dir) else None
     if service is not None:
         settings = settings.model_copy(update=_update(service))
@@ -61,7 +61,7 @@ def examine(settings: Settings, clock: Clock) -> list[Finding]:
         lambda: files(data_dir),
         lambda: room(data_dir, temporary()),
         lambda: ray_folder(temporary()),
-        lambda: token(data_dir.resolve()),
+        lambda: token(data_dir),
         lambda: keys(settings),
         lambda: wall_clock(clock),
         lambda: names(settings.smtp_host),

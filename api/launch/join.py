@@ -71,7 +71,7 @@ def served_settings(data_dir: Path) -> Served | None:
     """Some settings of the service that the lock of a data directory names, running or not; None where none is noted,
     or somebody else may have written them."""
     try:
-        _, noted = _read_noted(data_dir.expanduser().resolve())
+        _, noted = _read_noted(data_dir)
         return msgspec.convert(noted["settings"], Served)
     except (OSError, LookupError, TypeError, ValueError, Invalid):
         return None
@@ -81,7 +81,6 @@ def prepare_join(data_dir: Path) -> str:
     """The address of the Ray cluster that serves from the data directory; "auto" (this machine's) when none was noted.
     Sets what this process needs to speak to it: to be called before Ray is imported. Raises Invalid when somebody else
     may have written what is noted."""
-    data_dir = data_dir.expanduser().resolve()
     noted = _noted(data_dir)
     if noted is None:
         return "auto"

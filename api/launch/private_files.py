@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from breaker_actors.errors import Invalid
+from breaker_actors.own_path import check_parents
 from breaker_actors.sql.sqlite import sync_folder
 from breaker_actors.store.own_file import (
     OTHERS,
@@ -25,7 +26,7 @@ from breaker_actors.store.own_file import (
     read_own,
 )
 
-__all__ = ["OTHERS", "read_own"]
+__all__ = ["OTHERS", "check_parents", "read_own"]
 
 # By one of these a data directory is known as ours; from such a one, or an empty one, others can be shut out.
 _KNOWN = frozenset({"lock", "ray.token", "credentials.json", "secret.key", "breakers.sqlite"})
@@ -37,9 +38,9 @@ def keep_private() -> None:
 
 
 def make_data_dir(path: Path) -> None:
-    """Makes the data directory if needed, and sees that nobody else may enter it. Raises Invalid if that can't be."""
+    """Makes the data directory if needed, and sees that nobody else may enter it. Raises Invalid if that can't be, and
+    for a path with a symbolic link: settings have none."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = path.resolve()
     with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         check_owner(descriptor, path, OTHERS_WRITE)
         if os.fstat(descriptor).st_mode & OTHERS:
@@ -55,16 +56,13 @@ def check_data_dir(path: Path, names: Iterable[str], whole: bool) -> None:
     to what of these names is in it; to all in its folders, too, if `whole`. Raises Invalid. One that is not there
     passes."""
     try:
-        if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
-            raise Invalid(f"{path} is a symbolic link of another user")
-        path = path.resolve()
         with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             check_owner(descriptor, path, OTHERS_WRITE)
         check_parents(path)
     except FileNotFoundError:
         return
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise Invalid(f"data directory {path} can't be used: {getattr(error, 'strerror', error)}") from None
+    except OSError as error:
+        raise Invalid(f"data directory {path} can't be used: {error.strerror}") from None
     check_entries(path, names, close=False, whole=whole)
 
 
@@ -110,15 +108,6 @@ def check_link(path: Path) -> None:
         found = path.lstat()
         if not stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
             raise Invalid(f"{path} is not the link that the service makes: move it away")
-
-
-def check_parents(path: Path) -> None:
-    """Raises Invalid when another user could put something else in the place of the folder, or of one above it."""
-    for parent in path.parents:
-        found = parent.stat()
-        others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid not in (0, os.getegid()) else 0)
-        if found.st_uid not in (0, os.geteuid()) or (found.st_mode & others and not found.st_mode & stat.S_ISVTX):
-            raise Invalid(f"{path} can be replaced by others: {parent} belongs to them, or they may write to it")
 
 
 def check_folder(path: Path) -> None:

@@ -80,7 +80,7 @@ class Service:
         take_over: bool = False,
     ) -> None:
         """`take_over`: another service may be alive on the database."""
-        self._settings = settings.model_copy(update={"data_dir": settings.data_dir.expanduser().absolute()})
+        self._settings = settings
         self._tell = tell
         self._warn = warn
         self._clock = clock or SystemClock()

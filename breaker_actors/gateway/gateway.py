@@ -85,7 +85,8 @@ class Gateway(Protocol):
         """Long poll of one Journal shard: everything after a position, at once if there is something."""
 
     async def ready(self) -> None:
-        """Returns when store, directory and every journal answer, and the routers' logs take writes."""
+        """Returns when store, directory and every journal answer, the routers' logs take writes, and some owner of
+        routers answers if there is one."""
 
     async def notice(self) -> str:
         """What an operator should know though samples are taken, or most are; "" when there is nothing."""

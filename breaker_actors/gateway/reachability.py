@@ -2,14 +2,15 @@
 clients is told apart from a router that nobody can reach.
 
 Silence of a router that could not be reached is no evidence (semantics.md section 2), and the router can't tell the two
-apart by itself. The answer to a ping says whether the log takes writes: that makes a replica ready or not.
+apart by itself. The answer to a ping says whether the log takes writes: that makes a replica ready or not. So does it
+that no owner of routers answers any more; that some don't is told in words, as all others are served.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import REACHABILITY_INTERVAL_MS
@@ -18,6 +19,10 @@ from breaker_actors.transport.peers import DirectoryPeer, Net, RouterPeer
 
 FIRST_S = 0.1
 """Between two questions for the RouterActors until the first one is known."""
+
+MISSED_MAX = 10
+"""Pings in a row without an answer after which a RouterActor is told of: 10 to 20 s. A successor is up before that,
+after a kill or while a release is rolled out. Pings are counted and not time: who stood still learned nothing."""
 
 
 class ReachabilityHeartbeat:
@@ -28,8 +33,11 @@ class ReachabilityHeartbeat:
         self._net = net
         self._is_open = is_open
         self._names: list[str] = []
+        self._owners: list[str] = []
+        """Those of them that have routers."""
         self._pings: dict[str, asyncio.Task[None]] = {}
         self._faults: dict[str, str] = {}
+        self._missed: dict[str, int] = {}
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,17 +50,26 @@ class ReachabilityHeartbeat:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def fault(self) -> str:
-        """Returns why the log of some RouterActor does not take writes, as of its last answer; "" when all do."""
-        return next((self._faults[name] for name in self._names if self._faults.get(name)), "")
+        """Returns why samples can't be stored: why the log of some RouterActor does not take writes, as of its last
+        answer, or that none which has routers answers; "" when neither is so."""
+        unwritable = next((self._faults[name] for name in self._names if self._faults.get(name)), "")
+        silent = self._silent()
+        return unwritable or (_told(silent) if silent and len(silent) == len(self._owners) else "")
 
     def fault_of(self, name: str) -> str:
         """Returns why the log of one RouterActor does not take writes, as of its last answer; "" when it does."""
         return self._faults.get(name, "")
 
     async def notice(self) -> str:
-        """Returns what RouterActors have to say of their clocks, the first of it; "" when they have nothing. Takes
-        REACHABILITY_INTERVAL_MS at most."""
-        return next((words for words in await asyncio.gather(*map(self._notice, self._names)) if words), "")
+        """Returns which RouterActors with routers don't answer, and what the others have to say of their clocks, the
+        first of it; "" when there is nothing. Takes REACHABILITY_INTERVAL_MS at most."""
+        clocks = next((words for words in await asyncio.gather(*map(self._notice, self._names)) if words), "")
+        silent = self._silent()
+        refused = f"{_told(silent)}, samples of their routers are refused: `breakers status`" if silent else ""
+        return "; ".join(filter(None, (refused, clocks)))
+
+    def _silent(self) -> list[str]:
+        return [name for name in self._owners if self._missed.get(name, 0) >= MISSED_MAX]
 
     async def _notice(self, name: str) -> str:
         words = []
@@ -70,6 +87,8 @@ class ReachabilityHeartbeat:
         while True:
             if self._is_open is None or await self._is_open():
                 await run_supervised("reachability heartbeat", self._ping_all())
+            else:
+                self._missed.clear()
             await asyncio.sleep(REACHABILITY_INTERVAL_MS / 1000 if self._names else FIRST_S)
 
     async def _ping_all(self) -> None:
@@ -77,17 +96,26 @@ class ReachabilityHeartbeat:
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(REACHABILITY_INTERVAL_MS / 1000):
                 actors = (await DirectoryPeer(self._net).overview()).actors
-                self._names = [actor.name for actor in actors if actor.kind == "router"]
+                routers = [actor for actor in actors if actor.kind == "router"]
+                self._names = [actor.name for actor in routers]
+                self._owners = [actor.name for actor in routers if actor.holds]
         for name in self._names:
             if name not in self._pings or self._pings[name].done():
                 self._pings[name] = asyncio.create_task(self._note_fault(name))
 
     async def _note_fault(self, name: str) -> None:
-        """A RouterActor that does not answer has no fault of its log: whether it runs is the Directory's to say."""
-        self._faults[name] = await self._ping(name)
+        """A RouterActor that does not answer has no fault of its log; it missed a ping."""
+        answer = await self._ping(name)
+        self._faults[name] = answer or ""
+        self._missed[name] = self._missed.get(name, 0) + 1 if answer is None else 0
 
-    async def _ping(self, name: str) -> str:
+    async def _ping(self, name: str) -> str | None:
         with contextlib.suppress(BreakersError, TimeoutError):
             async with asyncio.timeout(REACHABILITY_INTERVAL_MS / 1000):
                 return await RouterPeer(self._net, name).ping()
-        return ""
+        return None
+
+
+def _told(silent: Sequence[str]) -> str:
+    more = f" and {len(silent) - 1} more RouterActors" if len(silent) > 1 else ""
+    return f"{silent[0]}{more} did not answer {MISSED_MAX} pings or more"

@@ -130,12 +130,15 @@ async def _placed(net: Net, placement: ActorPlacement) -> ActorStatus:
     if placement.state != "up":
         return status
     process = await soon(net.process(placement.name))
+    figures: RouterFigures | BreakerFigures | None
     if placement.kind == "router":
-        figures = await soon(RouterPeer(net, placement.name).status())
-        return msgspec.structs.replace(status, process=process, router=figures)
-    return msgspec.structs.replace(
-        status, process=process, breaker=await soon(BreakerPeer(net, placement.name).status())
-    )
+        figures = router = await soon(RouterPeer(net, placement.name).status())
+        status = msgspec.structs.replace(status, process=process, router=router)
+    else:
+        figures = breaker = await soon(BreakerPeer(net, placement.name).status())
+        status = msgspec.structs.replace(status, process=process, breaker=breaker)
+    # the Directory believes that it is up until it has something to tell it
+    return status if figures is not None else msgspec.structs.replace(status, state="away", since_ms=None)
 
 
 async def soon(answer: Awaitable[T]) -> T | None:

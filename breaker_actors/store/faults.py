@@ -12,7 +12,21 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, String, exists, false, func, literal, or_, select, text, type_coerce
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    String,
+    exists,
+    false,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    type_coerce,
+    union_all,
+)
 
 from breaker_actors.core.model import BY_HAND, Record
 from breaker_actors.core.moves import TRANSITIONS
@@ -384,6 +398,16 @@ def incomparable(c: Connection, breaker_ids: Sequence[str]) -> dict[str, str]:
         elif _was_cut(c, id_):
             found[id_] = CUT
     return found
+
+
+def on_several_routers(c: Connection) -> set[str]:
+    """The breakers that hang on several routers, or did of late."""
+    of_links, ended = t.links.c, t.ended_links.c
+    linked = union_all(
+        select(of_links.breaker_id, of_links.router_id), select(ended.breaker_id, ended.router_id)
+    ).subquery()
+    routers = func.count(linked.c.router_id.distinct())
+    return set(c.execute(select(linked.c.breaker_id).group_by(linked.c.breaker_id).having(routers > 1)).scalars())
 
 
 def _several_routers(c: Connection, breaker_id: str) -> bool:

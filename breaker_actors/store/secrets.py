@@ -92,7 +92,7 @@ def read_key_file(path: Path) -> bytes:
     if not os.path.lexists(path):
         _make_key_file(path)
     try:
-        key = read_own(path.parent.resolve() / path.name)
+        key = read_own(path)
     except OSError as error:
         raise Invalid(f"{path} can't be read: {error.strerror}") from None
     if len(key) != _KEY_BYTES:

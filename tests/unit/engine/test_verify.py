@@ -24,6 +24,7 @@ from breaker_actors.messages import Fault, MoreFaults
 from breaker_actors.persistence import DATABASE
 from breaker_actors.settings import Settings
 from breaker_actors.store.checksums import event_checksum
+from breaker_actors.store.faults import SEVERAL
 from breaker_actors.store.rows import BreakerRow, EventQuery
 from breaker_actors.wal.chain import Row, checksum
 from tests.support.cluster import until
@@ -521,6 +522,26 @@ async def test_nothing_is_found_where_nothing_was_done(data: Data) -> None:
     assert (report.logs, report.breakers, report.passed_over) == (2, 2, {})
     assert report.moves >= 2 * 3 * OUTAGES
     assert report.records > report.moves
+
+
+async def test_a_breaker_with_a_second_router_is_said_to_have_one(tmp_path: Path) -> None:
+    """Its life begins in the log of the first: that is compared, and is no log that begins later than it did. Where
+    that log is gone, what the second tells alone is not enough."""
+    async with running(tmp_path / "data") as run:
+        who = await bystander(run, "shared")
+        first, _ = await run.make_breaker(who, "of the first")
+        _, router_id = await run.make_breaker(who, "of the second")
+        link = {"breaker_ids": [who.breaker_id, first]}
+        assert (await run.call(who, "POST", f"routers/{router_id}/breakers", link))[0] == 200
+        for at in (who.router_id, router_id):
+            await run.send(who, at, 1.0)
+        settings = Settings(data_dir=tmp_path / "data")
+        report = await verified(settings, clock=clock_of_loop())
+        assert (report.faults, report.breakers, report.passed_over) == ([], 3, {})
+        with closing(sqlite3.connect(next((tmp_path / "data" / "log").glob("*.sqlite")), isolation_level=None)) as log:
+            log.execute("DELETE FROM records WHERE router_id = ?", (who.router_id,))
+        report = await verified(settings, clock=clock_of_loop())
+        assert report.passed_over == {SEVERAL: 1}
 
 
 async def test_the_command_says_what_it_found(data: Data) -> None:

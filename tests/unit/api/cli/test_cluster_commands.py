@@ -58,7 +58,7 @@ STATUS: dict[str, Any] = {
     "log_bytes": 3 << 20,
     "actors": [
         ACTOR,
-        {**ACTOR, "name": "router-0", "state": "away", "behind": None, "waiting": 9, "pid": None},
+        {**ACTOR, "name": "router-0", "kind": "router", "state": "away", "behind": None, "waiting": 9, "pid": None},
         {**ACTOR, "name": "router-1", "fault": "disk is full\x1b[2J", "damaged": ["r-1", "r-2"]},
     ],
     "limits": [
@@ -87,6 +87,7 @@ def test_the_status_fits_on_a_screen() -> None:
     assert "9" in router
     assert "journal does not answer" in out.getvalue()
     assert "replicas 2" in out.getvalue()
+    assert "router-0 does not answer: samples of its 5 routers are refused" in out.getvalue()
     assert "router-1: samples can't be stored: disk is full" in out.getvalue()
     assert "router-1: logs are damaged, of routers r-1, r-2: breakers recover" in out.getvalue()
     assert "\x1b" not in out.getvalue()

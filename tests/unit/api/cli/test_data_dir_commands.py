@@ -92,6 +92,22 @@ def foreign_link(data_dir: Path, victim: Path) -> str:
     return "symbolic link of another user"
 
 
+def foreign_link_above(data_dir: Path, victim: Path) -> str:
+    place = data_dir.parent
+    place.symlink_to(place.rename(place.with_name("moved")))
+    os.chown(place, NOBODY, NOBODY, follow_symlinks=False)
+    return "symbolic link of another user"
+
+
+def link_in_a_foreign_folder(data_dir: Path, victim: Path) -> str:
+    place = data_dir.parent
+    moved = place.rename(place.with_name("moved"))
+    place.mkdir()
+    data_dir.symlink_to(moved / "data")
+    os.chown(place, NOBODY, NOBODY)
+    return "can be replaced by others"
+
+
 def planted(name: str, how: Callable[[Path, Path], object]) -> Callable[[Path, Path], str]:
     def plant(data_dir: Path, victim: Path) -> str:
         (data_dir / name).unlink(missing_ok=True)
@@ -118,7 +134,11 @@ def pipe(path: Path, victim: Path) -> None:
 
 
 CASES = [
-    *(pytest.param(case, id=case.__name__, marks=ROOT_ONLY) for case in (foreign, foreign_file, foreign_link)),
+    *(pytest.param(case, id=case.__name__, marks=ROOT_ONLY) for case in (foreign, foreign_file)),
+    *(
+        pytest.param(case, id=case.__name__, marks=ROOT_ONLY)
+        for case in (foreign_link, foreign_link_above, link_in_a_foreign_folder)
+    ),
     *(pytest.param(case, id=case.__name__) for case in (writable, replaceable, no_folder)),
     *(
         pytest.param(planted(name, how), id=f"{name}: {how.__name__}")

@@ -18,6 +18,7 @@ from api.launch import ray_environment as environment
 from api.launch import ray_token as raytoken
 from api.launch.ray_environment import make_folder, take_data_dir
 from breaker_actors.errors import Invalid
+from breaker_actors.settings import Settings
 
 NOBODY = 65534
 
@@ -82,6 +83,16 @@ def test_one_that_others_may_replace_is_refused(tmp_path: Path) -> None:
     refused(place / "data", "can be replaced by others")
     place.chmod(0o1777)  # as /tmp
     take_data_dir(place / "data").close()
+
+
+def test_one_behind_a_link_that_was_made_since_is_refused(tmp_path: Path) -> None:
+    """Whose link it is does not count: settings have none."""
+    data_dir = Settings(data_dir=tmp_path / "place" / "data").data_dir
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "place").symlink_to(tmp_path / "moved")
+    refused(data_dir, "leads through a symbolic link")
+    with pytest.raises(Invalid, match="leads through a symbolic link"):
+        environment.check_data_dir(data_dir)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of other users")
