@@ -118,6 +118,7 @@ async def test_an_operator_sets_logs_back(tmp_path: Path) -> None:
         assert (await s.send(calm.router_ids[0], [1.0])).status == "ok"
         await s.in_state(trips.id, "open")
         await s.net.call("breaker-0", "checkpoint")
+        project = s.project
     async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
         assert (await s.send(calm.router_ids[0], [1.0])).status == "clock_behind"
         now_ms = s.clock.now_ms()
@@ -128,6 +129,7 @@ async def test_an_operator_sets_logs_back(tmp_path: Path) -> None:
     await log.close()
     await store.close()
     async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
+        s.project = project
         await s.fresh(trips.id)
         assert (await s.state(trips.id)).view.state == "open"
         assert (await s.send(calm.router_ids[0], [1e9] * 9)).status == "ok"
