@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from time import perf_counter, thread_time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -23,6 +23,13 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.pending import is_half_full, org_of
 
 T = TypeVar("T")
+
+
+class Transact(Protocol):
+    """A way to the database."""
+
+    async def __call__(self, work: Callable[[Connection], T]) -> T: ...
+
 
 STEP, STEP_BYTES = 500, 1 << 20
 """What one transaction changes at most: breakers or routers, and bytes of breakers' texts, though one of them at least.
@@ -156,9 +163,10 @@ class Steps:
         return await (self._in_turn(who, write) if who.is_large or self._is_slow(who.org_id) else write())
 
     async def read(self, who: Who, work: Callable[[Connection], T]) -> T:
-        """In its turn; at once for a small change."""
-        read = partial(self._db.read, work)
-        return await (self._in_turn(who, read) if who.is_large else read())
+        """What a change is to be, decided by what there is: thousands of rows may be read for it, and nothing written.
+        Raises Overloaded as `write_small` does."""
+        read = partial(self._counted, who, self._db.read, work)
+        return await (self._in_turn(who, read) if who.is_large or self._is_slow(who.org_id) else read())
 
     async def whose(self, project_id: str) -> Who:
         """Who a small change of a project belongs to. Raises NotFound."""
@@ -202,6 +210,14 @@ class Steps:
             self._large_turns.give_back()
 
     async def _write(self, who: Who, work: Callable[[Connection], T]) -> T:
+        await self._turns.take(who)
+        try:
+            return await self._counted(who, self._db.write, work)
+        finally:
+            self._turns.give_back()
+
+    async def _counted(self, who: Who, transact: Transact, work: Callable[[Connection], T]) -> T:
+        """A transaction, whose part of a core counts where it is of a small change."""
         spent_s = 0.0
 
         def timed(c: Connection) -> T:
@@ -212,16 +228,14 @@ class Steps:
             finally:
                 spent_s += thread_time() - begun
 
-        await self._turns.take(who)
         try:
-            return await self._db.write(timed)
+            return await transact(timed)
         finally:
-            self._turns.give_back()
             if not who.is_large:
                 self._count(who.org_id, spent_s)
 
     def _count(self, org_id: str, spent_s: float) -> None:
-        """A small change of an organisation took so much of a core."""
+        """A small change of an organisation took so much of a core, or the look before it."""
         now = asyncio.get_running_loop().time()
         before, at = self._spent.get(org_id, (0.0, now))
         left = max(0.0, before - LONG_PART * (now - at)) + spent_s

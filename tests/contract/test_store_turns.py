@@ -166,6 +166,26 @@ async def test_many_short_writes_count_as_a_long_one(world: World, monkeypatch: 
     assert not held._is_slow("busy"), "what it took is forgotten by then"
 
 
+async def test_looks_that_change_nothing_count_as_well(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same set again and again is read, decoded and compared each time, and rests with the large ones then."""
+    monkeypatch.setattr(steps, "LONG_S", 0.0)
+    await replace(world, *map(item, "abc"))
+    held = steps_of(world)
+    held._slow.clear()
+    held._spent.clear()
+    await replace(world, *map(item, "abc"))
+    assert held._is_slow(world.org_id)
+    rests: list[float] = []
+
+    async def rest(time_s: float) -> None:
+        rests.append(time_s)
+
+    monkeypatch.setattr(steps, "pause", rest)
+    held._rested = asyncio.get_running_loop().time() + 60.0
+    await replace(world, *map(item, "abc"))
+    assert len(rests) == 1
+
+
 @pytest.mark.usefixtures("long")
 async def test_steps_of_a_large_change_keep_nothing_else_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """They rest by themselves; small changes of the same organisation are none of it."""
