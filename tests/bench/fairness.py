@@ -198,6 +198,7 @@ def floods(live: LiveService, noisy: Noisy) -> Mapping[str, list[bytes]]:
         "without a key": [head("GET", f"{noisy.path}/breakers", b"")],
         "with other keys": [head("GET", f"{noisy.path}/breakers", b"", Authorization=one) for one in strange],
         "bulk PUTs": [head("PUT", f"{noisy.path}/breakers", body, Authorization=key) for body in sets],
+        "bulk PUTs of no change": [head("PUT", f"{noisy.path}/breakers", sets[0], Authorization=key)],
     }
 
 
