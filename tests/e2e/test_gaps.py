@@ -35,11 +35,8 @@ def now_ms() -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def actors(live: LiveService) -> None:
-    """All BreakerActors are up: one that is started for a patient would keep it from its samples for seconds."""
-    rule = {"cooldown_ms": 3_600_000, "window_ms": 1_000}
-    made = [live.breaker(name=f"early {n}", **rule) for n in range(2 * (os.cpu_count() or 1) + 1)]
-    for one in made:
-        live.trip(one)
+    """One that is started for a patient would keep it from its samples for seconds."""
+    live.use_all_actors()
 
 
 class Patient:

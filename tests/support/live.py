@@ -205,6 +205,14 @@ class LiveService:
         wait_for(left, timeout_s)
         self.in_state(breaker["id"], word, timeout_s)
 
+    def use_all_actors(self) -> None:
+        """All BreakerActors are up: the first breaker of each has tripped. A process that starts takes a core for
+        seconds."""
+        rule = {"cooldown_ms": 3_600_000, "window_ms": 1_000}
+        made = [self.breaker(name=f"early {n}", **rule) for n in range(2 * (os.cpu_count() or 1) + 1)]
+        for one in made:
+            self.trip(one)
+
     def events(self, breaker_id: str) -> list[dict[str, Any]]:
         """All of them, oldest first. The list is rate limited, and says for how long."""
         found: list[dict[str, Any]] = []
