@@ -28,6 +28,7 @@ from breaker_actors.errors import BreakersError, NotFound, Overloaded, Unavailab
 from breaker_actors.gateway.gateway import Gateway
 from breaker_actors.messages import EVERY_PROJECT, FeedEntry, FeedPage
 from breaker_actors.settings import Settings
+from breaker_actors.sql.readers import read_for
 from breaker_actors.telemetry.meters import Meters
 
 log = structlog.get_logger(__name__)
@@ -51,9 +52,11 @@ BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Watch:
-    """One project with clients: its board, and what arrived while the board was being (re)loaded."""
+    """One project with clients: its board, and what arrived while the board was being (re)loaded. `org_id`: whose the
+    project is; "": its clients came without a key."""
 
-    def __init__(self, settings: Settings, meters: Meters) -> None:
+    def __init__(self, settings: Settings, meters: Meters, org_id: str) -> None:
+        self.org_id = org_id
         keep, most = settings.subscriber_queue_max, 2 * settings.breakers_per_project_max
         self.backlog = Backlog(keep, keep + most, self._taken_by_all)
         self.subscribers: set[Subscriber] = set()
@@ -198,7 +201,7 @@ class Feed:
         it can be written to while it waits."""
         watch = self._watches.get(project_id)
         if watch is None:
-            watch = self._watches[project_id] = Watch(self._settings, self._meters)
+            watch = self._watches[project_id] = Watch(self._settings, self._meters, "" if key is None else key[0])
         self._left.pop(project_id, None)
         subscriber = watch.subscribe(key, direct)
         self._orgs.opened(_org_of(subscriber))
@@ -352,6 +355,8 @@ class Feed:
             watch.loading = asyncio.create_task(self._load(project_id, watch))
 
     async def _load(self, project_id: str, watch: Watch) -> None:
+        """Reads the board in its organisation's turns, also where the feed began it."""
+        read_for(watch.org_id)
         failures = 0
         while watch.stale:
             watch.stale = watch.overrun = False

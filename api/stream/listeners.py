@@ -19,6 +19,7 @@ import structlog
 from api.admission.shares import Holders, Shares, owner
 from breaker_actors.errors import BreakersError, Overloaded
 from breaker_actors.messages import EVERY_PROJECT, FeedEntry, StateReading
+from breaker_actors.sql.readers import read_for
 from breaker_actors.store.base import ReplicaStore
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.turns import Turns
@@ -246,11 +247,14 @@ class Listeners:
             self._due.discard(project_id)
 
     async def _look(self, project_id: str) -> None:
-        """Reads the figures of breakers that pages show, and tells the pages of those that are other ones. What is no
-        breaker of the project is looked up once, until something of it was set otherwise."""
-        watched = {id_ for listener in self._of.get(project_id, ()) for id_ in listener.watched}
+        """Reads the figures of breakers that pages show, in their organisation's turns, and tells the pages of those
+        that are other ones. What is no breaker of the project is looked up once, until something of it was set
+        otherwise."""
+        pages = self._of.get(project_id, set())
+        watched = {id_ for page in pages for id_ in page.watched}
         if not watched:
             return
+        read_for(next(iter(pages)).whose)
         # a change that is heard of meanwhile drops this set, and with it what is noted below
         absent = self._absent.setdefault(project_id, set())
         absent &= watched

@@ -204,7 +204,7 @@ async def read(client: tuple[Subscriber, list[bytes]], story: Story) -> None:
 
 async def test_a_client_is_cut_when_the_backlog_passes_it_while_it_reads_its_snapshot() -> None:
     settings = Settings.model_validate({"subscriber_queue_max": 10, "breakers_per_project_max": 5})
-    watch = Watch(settings, Meters("api", "api"))
+    watch = Watch(settings, Meters("api", "api"), "")
     watch.board = Board(StreamSnapshot(position=0, states=tuple(stored(f"n{n}", 0.5) for n in range(3)), gone=()))
     subscriber = Subscriber(watch.backlog, None, None, Meters("api", "api"))
     watch.subscribers.add(subscriber)

@@ -20,6 +20,7 @@ from api.stream.sse import HEARTBEAT, StreamTiming
 from breaker_actors.errors import Overloaded, Unavailable
 from breaker_actors.messages import Commit, EventDraft, FeedEntry
 from breaker_actors.settings import Settings
+from breaker_actors.sql.readers import _OWNER
 from breaker_actors.store.rows import BreakerRow
 from tests.support.fake_gateway import moved
 from tests.support.stream_client import Client
@@ -207,6 +208,26 @@ async def test_a_client_that_leaves_before_the_board_is_there_has_it_loaded_for_
     await soon(lambda: client.body)
     assert client.told() == [("a", "closed", None)]
     assert loads.of == [world.project.id]
+    await client.leave()
+
+
+async def test_a_board_is_read_in_its_organisations_turns_whoever_begins_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client, and the feed for a change of configuration."""
+    await world.breaker("a")
+    whose, load = list[str](), world.store.stream_snapshot
+
+    async def noted(project_id: str, now_ms: int) -> Any:
+        whose.append(_OWNER.get())
+        return await load(project_id, now_ms)
+
+    monkeypatch.setattr(world.store, "stream_snapshot", noted)
+    client = Client(world)
+    await soon(lambda: client.body)
+    world.gateway.say(config(world))
+    await soon(lambda: len(whose) == 2)
+    assert whose == [world.project.org_id] * 2
     await client.leave()
 
 

@@ -13,6 +13,7 @@ from api.stream.listeners import LOOKS_MAX, OF_SESSION_MAX, PAGES_MAX, TOLD_MAX,
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.errors import Overloaded
 from breaker_actors.messages import EVERY_PROJECT, FeedEntry, StateReading
+from breaker_actors.sql.readers import _OWNER
 from breaker_actors.store.rows import BreakerDraft
 from breaker_actors.telemetry.meters import Meters
 from tests.support.fake_gateway import view
@@ -37,11 +38,13 @@ class Sessions:
 
 
 class States:
-    """`absent`: ids of no breaker; `slow`: projects that wait until `go`."""
+    """`absent`: ids of no breaker; `slow`: projects that wait until `go`; `whose`: for which organisation each project
+    is read."""
 
     def __init__(self) -> None:
         self.reads: list[list[str]] = []
         self.of: list[str] = []
+        self.whose: set[tuple[str, str]] = set()
         self.value = 1.0
         self.absent: set[str] = set()
         self.slow: set[str] = set()
@@ -51,6 +54,7 @@ class States:
     async def find(self, project_id: str, ids: Sequence[str]) -> dict[str, StateReading]:
         self.reads.append(list(ids))
         self.of.append(project_id)
+        self.whose.add((project_id, _OWNER.get()))
         absent = frozenset(self.absent)
         if project_id in self.slow:
             await self.go.wait()
@@ -178,6 +182,13 @@ async def test_a_project_that_waits_holds_up_no_other(listeners: Listeners, stat
         states.go.set()
         await soon(lambda: "other" in states.of)
         assert states.of[n:].index("other") <= 1
+
+
+async def test_figures_are_read_in_their_organisations_turns(listeners: Listeners, states: States) -> None:
+    other = ("key", "x"), ("organisation", "other")
+    with listeners.listening("p", "token", KEY, ["a"]), listeners.listening("q", "token", other, ["b"]):
+        await soon(lambda: min(map(states.of.count, "pq")) > LOOKS_MAX)
+    assert states.whose == {("p", "o"), ("q", "other")}
 
 
 async def test_looks_go_on_behind_a_bug(listeners: Listeners, states: States) -> None:
