@@ -18,7 +18,7 @@ from werkzeug.exceptions import RequestTimeout
 
 from api.admission.outgoing import Outlet
 from api.admission.pace import GRACE_S, credited
-from api.admission.room import PATIENCE_S, Need, Room
+from api.admission.room import PATIENCE_S, Need, Room, end_at_once
 from api.admission.shares import Holder, Holders, Shares, owner
 from breaker_actors.clock import Clock
 from breaker_actors.errors import PayloadTooLarge
@@ -247,8 +247,7 @@ class Arrival:
         self._evicted = True
         self._intake.room.arriving.remove(self, self._holders or ())
         self._free()
-        if self._timeout is not None:
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+        end_at_once(self._timeout)
 
     async def read(self, declared: int | None, bytes_max: int) -> bytes:
         """The whole body, also when asked for again. Its bytes count for the request's holders until `close`. Raises

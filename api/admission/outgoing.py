@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from api.admission.pace import credited
-from api.admission.room import PATIENCE_S, Need, Room
+from api.admission.room import PATIENCE_S, Need, Room, end_at_once
 from api.admission.shares import Holder, Holders, Shares
 
 LARGE_BYTES = 64 << 10
@@ -136,8 +136,7 @@ class Departure:
         self._given_up = True
         self._outlet.room.arriving.remove(self, self._holders)
         self._free()
-        if self._timeout is not None:
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+        end_at_once(self._timeout)
 
     def close(self) -> None:
         """The answer is written, or its client is gone."""

@@ -40,6 +40,12 @@ class Need(NamedTuple):
         return self.holders, self.of_bytes
 
 
+def end_at_once(timeout: asyncio.Timeout | None) -> None:
+    """Has what a timeout is around end now, unless it has fired already: then that ends by itself."""
+    if timeout is not None and not timeout.expired():
+        timeout.reschedule(asyncio.get_running_loop().time())
+
+
 class Room:
     """Takes from shares, evicts from them, and lets callers wait for them. `evicted` counts bodies."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from werkzeug.exceptions import RequestTimeout
 
 from api.admission.intake import PACE_BYTES, Arrival, Intake, Turns
+from api.admission.pace import GRACE_S
 from api.admission.shares import Shares, asking, keyed, keyless, signed
 from api.context.replica import EXTENSION
 from breaker_actors.errors import Overloaded, PayloadTooLarge
@@ -257,6 +259,31 @@ async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     pipe.put(b"1")
     pipe.put(b"", more=False)
     assert len(await arrival.read(None, MIB)) == PACE_BYTES + 1
+
+
+async def test_a_body_whose_time_is_over_in_the_same_moment_makes_place() -> None:
+    """Its timeout has fired, but it has not ended yet."""
+    clock, loop = FakeClock(), asyncio.get_running_loop()
+    held = Intake(clock, 4 * MIB, MIB, 50)
+    held.requests = Shares("requests", 1)
+    slow, newcomer = (Arrival(held, Pipe().receive, True) for _ in range(2))
+    await slow.enter(keyless("x", "p"))
+    reader = asyncio.create_task(slow.read(None, MIB))
+    await asyncio.sleep(0)
+    clock.seconds += GRACE_S + 1
+    entered: asyncio.Future[Any] = loop.create_future()
+
+    def enter() -> None:
+        held.room.claim(newcomer._place(keyless("y", "q")))
+        entered.set_result(None)
+
+    loop.call_later(0.06, enter)
+    time.sleep(0.1)
+    with pytest.raises(RequestTimeout):
+        await asyncio.wait_for(reader, 5)
+    assert entered.done()
+    slow.close()
+    assert (held.requests.total, held.given_up, held.room.evicted) == (1, 0, 1)
 
 
 async def test_a_client_that_leaves_amid_its_body_ends_the_request() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,27 @@ async def test_who_does_not_read_makes_place_for_who_asks(lags: bool) -> None:
         with pytest.raises(Overloaded):
             await second.expect(caller("a"), SHARE)
         task.cancel()
+
+
+async def test_an_answer_whose_time_is_over_in_the_same_moment_makes_place() -> None:
+    """Its timeout has fired, but it has not ended yet."""
+    clock, loop = FakeClock(), asyncio.get_running_loop()
+    outlet, stuck = Outlet(clock.monotonic, 16 * SHARE), asyncio.Event()
+    outlet.still_s = 0.01
+    first, second = (
+        Departure(outlet, lambda message: _never(stuck)),
+        Departure(outlet, lambda message: sent([], message)),
+    )
+    first.hold(caller("a"), 3 * SHARE, done=False)
+    task = asyncio.create_task(first.send({"type": "http.response.body", "body": bytes(3 * SHARE), "more_body": True}))
+    await asyncio.wait_for(stuck.wait(), 5)
+    clock.seconds += GRACE_S + 1
+    loop.call_later(0.02, second.hold, caller("a"), SHARE, False)
+    time.sleep(0.05)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    first.close()
+    assert (outlet.bytes.total, second.held_bytes, outlet.still, outlet.room.evicted) == (SHARE, SHARE, 0, 1)
 
 
 async def test_a_piece_that_nobody_takes_ends_its_answer() -> None:
