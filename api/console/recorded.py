@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 BACK_MS = 7 * 86_400_000
 """Samples that were received so long before the last one are not looked at."""
-READ_S = 8.0
-"""Where it takes longer to read all, so much is read of the newest as was read in this time; three times as long at
-most."""
-WORK_S = 10.0
-"""So long a replay may take; it ends sooner where nobody waits for it any more."""
+READ_S, READ_MOST_S = 4.0, 8.0
+"""Where it takes longer to read all, so much is read of the newest as was read in this time; so long in all at most."""
+WORK_S = 5.0
+"""So long a replay may take. Reading and replay together take less than a half of WAIT_S, so that who comes next is
+served whatever was asked for before; both end sooner where nobody waits for them any more."""
 WAITING_MAX, WAIT_S = 16, 30.0
 """Requests that may wait for the thread or be worked on, of which keys and organisations have their shares, and for how
 long each. Callers have their turns one after the other."""
@@ -88,7 +88,7 @@ class Desk:
         left = asyncio.Event()
 
         def work() -> T:
-            kept, begun = self._samples(wanted, rule, oldest_s), self._monotonic()
+            kept, begun = self._samples(wanted, rule, oldest_s, left), self._monotonic()
             return todo(kept, lambda: left.is_set() or self._monotonic() - begun > WORK_S)
 
         return await self._run(work, left, holders or callers())
@@ -143,13 +143,13 @@ class Desk:
 
     # in the thread
 
-    def _samples(self, wanted: Wanted, rule: Rule | None, oldest_s: float) -> Kept:
+    def _samples(self, wanted: Wanted, rule: Rule | None, oldest_s: float, left: asyncio.Event) -> Kept:
         known = self._entries.get(wanted)
         if known is not None and self._monotonic() - known.read_s <= min(oldest_s, KEPT_S):
             self._entries.move_to_end(wanted)
             return known.kept
         self._entries.pop(wanted, None)
-        kept = self._read(wanted, rule)
+        kept = self._read(wanted, rule, left)
         self._entries[wanted] = _Entry(kept, self._monotonic())
         while len(self._entries) > KEPT_MAX or (len(self._entries) > 1 and self._bytes() > KEPT_BYTES_MAX):
             self._entries.popitem(last=False)
@@ -158,16 +158,24 @@ class Desk:
     def _bytes(self) -> int:
         return sum(entry.kept.bytes for entry in self._entries.values())
 
-    def _read(self, wanted: Wanted, rule: Rule | None) -> Kept:
+    def _read(self, wanted: Wanted, rule: Rule | None, left: asyncio.Event) -> Kept:
+        """Raises Overloaded once who asked has left, or where even the newest samples take too long."""
         from api.console.replays import TooSlow, keep
 
         begun = self._monotonic()
+
+        def read(within_ms: int, most_s: float) -> Kept:
+            source = self._source(wanted, rule, within_ms)
+            return keep(source, lambda: left.is_set() or self._monotonic() - begun > most_s)
+
         try:
-            return keep(self._source(wanted, rule, BACK_MS), lambda: self._monotonic() - begun > READ_S)
+            return read(BACK_MS, READ_S)
         except TooSlow as slow:
             newest_ms = max(1, slow.covered_ms * 4 // 5)
+        if left.is_set():
+            raise Overloaded(BUSY)
         try:
-            kept = keep(self._source(wanted, rule, newest_ms), lambda: self._monotonic() - begun > 3 * READ_S)
+            kept = read(newest_ms, READ_MOST_S)
             kept.remarks = ["to read all takes too long for a screen, so only the newest samples are looked at"]
             return kept
         except TooSlow:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -23,10 +25,11 @@ from api.console.chart import told_of
 from api.console.guard import csrf_of
 from api.console.recorded import Desk, Wanted
 from breaker_actors.errors import Overloaded
+from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerRow, RouterDraft
 from tests.support.asgi import Reply, ask
 from tests.support.cluster import Service, printed, service, until
-from tests.support.web_world import TIMING
+from tests.support.web_world import TIMING, soon
 
 assert replays.POINTS  # imported here: it takes a second where the machine is busy
 RULE: dict[str, Any] = {"cooldown_ms": 100, "window_ms": 150, "eval_interval_ms": 20}
@@ -332,9 +335,40 @@ async def test_where_reading_takes_too_long_the_newest_are_read(
         assert kept.first_ms > whole.first_ms
         assert "only the newest" in kept.remarks[0]
         found._entries.clear()
-        asked, later = 0, 3 * recorded.READ_S + 1
+        asked, later = 0, recorded.READ_MOST_S + 1
         with pytest.raises(Overloaded, match="too large"):
             await looked(lambda kept: kept, desk)
+
+
+async def test_a_read_ends_when_who_asked_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for the thread."""
+    (tmp_path / "log").mkdir()
+    found, reads = Desk(Settings(data_dir=tmp_path), time.monotonic), 0
+
+    class Endless:
+        watch: Callable[[int], None]
+
+        def items(self) -> Iterator[Any]:
+            for at in count(1):
+                time.sleep(0.001)
+                self.watch(at)
+            yield
+
+    def source(*_: Any) -> Endless:
+        nonlocal reads
+        reads += 1
+        return Endless()
+
+    monkeypatch.setattr(found, "_source", source)
+    monkeypatch.setattr(recorded, "WAIT_S", 0.05)
+    with pytest.raises(Overloaded):
+        await found.work(Wanted("p", "b"), None, 0.0, lambda kept, late: kept, (("key", "k"),))
+    await soon(lambda: not found._working, 2)
+    assert reads == 1
+
+
+def test_who_comes_behind_another_one_is_served() -> None:
+    assert 2 * (recorded.READ_MOST_S + recorded.WORK_S) < recorded.WAIT_S
 
 
 async def test_a_new_rule_is_tried_on_what_a_router_gets(tmp_path: Path) -> None:
