@@ -115,7 +115,7 @@ async def _store(project: ProjectRow, found: Taking, keys: tuple[bytes, ...]) ->
     if not sent:
         return
     outcomes = await parts.gateway.ingest(project.id, sent, project.org_id)
-    parts.ingested.took(project.id, sent, outcomes)
+    parts.ingested.took(project.org_id, project.id, sent, outcomes)
     check_outcomes(outcomes)
     for part, outcome in zip(sent, outcomes, strict=True):
         if outcome.beyond:

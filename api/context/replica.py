@@ -154,7 +154,7 @@ def assemble(
         examined=ReadBudget.of_examined(settings),
         listeners=listeners,
         indexes=indexes,
-        ingested=ingest_memory.IngestMemory(clock.now_ms),
+        ingested=ingest_memory.IngestMemory(clock.now_ms, clock.monotonic),
         moves=remembered.Remembered(MOVES_S, clock.monotonic, MOVES_MAX),
         plans=plans,
         outcomes=outcomes,

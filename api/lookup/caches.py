@@ -182,9 +182,13 @@ class Caches:
         """Whether the key is remembered."""
         return self.remembered_key(key) is not None
 
+    def remembered_project(self, project_id: str) -> ProjectRow | None:
+        """The row of a project that was found before."""
+        return self._projects.get(project_id.lower())
+
     def knows_project(self, project_id: str) -> bool:
-        """Whether the project was found before."""
-        return self._projects.get(project_id.lower()) is not None
+        """Whether the project is remembered."""
+        return self.remembered_project(project_id) is not None
 
     async def project(self, project_id: str) -> ProjectRow | None:
         found = self._recall(self._projects, project_id)

@@ -2,7 +2,8 @@
 which were refused and why, with the newest example, and which metrics no breaker hears.
 
 Each replica knows what came to it, since it began to look. Its work is by request and router, never by sample. All of
-it is bounded: of too many projects, routers and unheard metrics the one noted longest ago is forgotten.
+it is bounded: of too many routers and unheard metrics the one noted longest ago is forgotten, of too many projects that
+of the organisation which has most.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from api.lookup.project_memories import ProjectMemories
 from breaker_actors.messages import AppendResult, Part
 
 T = TypeVar("T")
@@ -112,32 +114,37 @@ class Seen:
 
 
 class IngestMemory:
-    """The projects of one replica. `now_ms`: the wall clock."""
+    """The projects of one replica. `now_ms`: the wall clock; `monotonic`: by what projects are idle."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], monotonic: Callable[[], float]) -> None:
         self._now_ms = now_ms
-        self._of: OrderedDict[str, Seen] = OrderedDict()
+        self._of: ProjectMemories[Seen] = ProjectMemories(PROJECTS_MAX, monotonic, LATELY_MS / 1_000)
 
     def of(self, project_id: str) -> Seen | None:
         """None: nothing came of this project, or it was forgotten."""
         return self._of.get(project_id)
 
-    def took(self, project_id: str, parts: Sequence[Part], outcomes: Sequence[AppendResult]) -> None:
-        seen, now_ms = self._seen(project_id)
+    def took(self, org_id: str, project_id: str, parts: Sequence[Part], outcomes: Sequence[AppendResult]) -> None:
+        seen, now_ms = self._seen(org_id, project_id)
         for part, outcome in zip(parts, outcomes, strict=True):
             seen.took(part, outcome, now_ms)
 
-    def refused(self, project_id: str, reasons: Mapping[str, int], examples: Mapping[str, Example]) -> None:
-        seen, now_ms = self._seen(project_id)
+    def refused(
+        self, org_id: str, project_id: str, reasons: Mapping[str, int], examples: Mapping[str, Example]
+    ) -> None:
+        seen, now_ms = self._seen(org_id, project_id)
         seen.refused(reasons, examples, now_ms)
 
-    def turned_away(self, project_id: str, code: str, words: str) -> None:
-        seen, now_ms = self._seen(project_id)
+    def turned_away(self, org_id: str, project_id: str, code: str, words: str) -> None:
+        seen, now_ms = self._seen(org_id, project_id)
         seen.turned_away(code, words, now_ms)
 
-    def _seen(self, project_id: str) -> tuple[Seen, int]:
+    def _seen(self, org_id: str, project_id: str) -> tuple[Seen, int]:
         now_ms = self._now_ms()
-        return _kept(self._of, project_id, PROJECTS_MAX, Seen, now_ms), now_ms
+        seen = self._of.get(project_id)
+        if seen is None:
+            self._of.put(org_id, project_id, seen := Seen(now_ms), 1)
+        return seen, now_ms
 
 
 K = TypeVar("K")

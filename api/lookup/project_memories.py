@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -27,14 +27,15 @@ class _Entry(Generic[T]):
 
 class ProjectMemories(Generic[T]):
     """A value for each project, bounded in the weight of all. Beyond it those go that were not asked for long; then the
-    heaviest project of the organisation whose projects are heaviest together, however many it has. `cut`: how many went
-    that were in use."""
+    heaviest project of the organisation whose projects are heaviest together, however many it has; of several the one
+    used longest ago. `idle_s`: so long is long; `cut`: how many went that were in use."""
 
-    def __init__(self, weight_max: int, monotonic: Callable[[], float]) -> None:
-        self._weight_max, self._monotonic = weight_max, monotonic
-        self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()  # used last at the end
-        self._orgs: dict[str, Counter[str]] = {}
-        self._weights: Counter[str] = Counter()  # of organisations
+    def __init__(self, weight_max: int, monotonic: Callable[[], float], idle_s: float = IDLE_S) -> None:
+        self._weight_max, self._monotonic, self._idle_s = weight_max, monotonic, idle_s
+        # all three: used last at the end
+        self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
+        self._orgs: dict[str, OrderedDict[str, int]] = {}
+        self._weights: OrderedDict[str, int] = OrderedDict()  # of organisations
         self._weight = self.cut = 0
 
     def __len__(self) -> int:
@@ -48,8 +49,7 @@ class ProjectMemories(Generic[T]):
         entry = self._entries.get(project_id)
         if entry is None:
             return None
-        self._entries.move_to_end(project_id)
-        entry.used_s = self._monotonic()
+        self._use(project_id, entry)
         return entry.value
 
     def put(self, org_id: str, project_id: str, value: T, weight: int) -> None:
@@ -62,10 +62,9 @@ class ProjectMemories(Generic[T]):
             self.drop(project_id)
             self._entries[project_id] = entry = _Entry(value, org_id, 0, 0.0)
             self._weigh(project_id, entry, weight)
-        entry.used_s = now_s = self._monotonic()
-        self._entries.move_to_end(project_id)
+        self._use(project_id, entry)
         while self._weight > self._weight_max:
-            self._make_room(now_s)
+            self._make_room(entry.used_s)
 
     def drop(self, project_id: str) -> None:
         if (entry := self._entries.get(project_id)) is None:
@@ -75,15 +74,21 @@ class ProjectMemories(Generic[T]):
         if not self._orgs[entry.org_id]:
             del self._orgs[entry.org_id], self._weights[entry.org_id]
 
+    def _use(self, project_id: str, entry: _Entry[T]) -> None:
+        entry.used_s = self._monotonic()
+        self._entries.move_to_end(project_id)
+        self._orgs[entry.org_id].move_to_end(project_id)
+        self._weights.move_to_end(entry.org_id)
+
     def _weigh(self, project_id: str, entry: _Entry[T], weight: int) -> None:
         more, entry.weight = weight - entry.weight, weight
         self._weight += more
-        self._weights[entry.org_id] += more
-        self._orgs.setdefault(entry.org_id, Counter())[project_id] = weight
+        self._weights[entry.org_id] = self._weights.get(entry.org_id, 0) + more
+        self._orgs.setdefault(entry.org_id, OrderedDict())[project_id] = weight
 
     def _make_room(self, now_s: float) -> None:
         oldest = next(iter(self._entries))
-        if self._entries[oldest].used_s < now_s - IDLE_S:
+        if self._entries[oldest].used_s < now_s - self._idle_s:
             self.drop(oldest)
             return
         projects = self._orgs[max(self._weights, key=self._weights.__getitem__)]

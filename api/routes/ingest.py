@@ -13,7 +13,6 @@ from api.context.current import (
     arrival,
     callers,
     open_project,
-    path_project,
     raw_body,
     remark,
     sender_project,
@@ -42,8 +41,8 @@ async def ingest(project_id: str) -> Response:
         take = take_columns if is_stream() else _take
         result = await take(project, project.enable_signed_ingest and not by_token)
     except BreakersError as error:
-        if parts.caches.knows_project(project_id):
-            parts.ingested.turned_away(path_project(), error.code, error.message)
+        if known := parts.caches.remembered_project(project_id):
+            parts.ingested.turned_away(known.org_id, known.id, error.code, error.message)
         raise
     return json_response(answer(result), 202)
 
@@ -62,7 +61,7 @@ async def _take(project: ProjectRow, asks_signature: bool) -> samples.Validated:
     routers = await parts.caches.routers(project.id, router_ids)
     result = await _validate(request_samples, routers, is_strict)
     last = {error.code: error.index for error in result.errors}  # of the named ones, for each reason
-    steps.note_refused(project.id, result.reasons, {code: request_samples.told(n) for code, n in last.items()})
+    steps.note_refused(project, result.reasons, {code: request_samples.told(n) for code, n in last.items()})
     if good := result.good:
         splitting = {router_id for router_id in router_ids if routers.get(router_id)}
         keys = steps.key_maker(signature)(raw, body)

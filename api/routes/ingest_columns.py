@@ -101,7 +101,7 @@ async def _worked_on(
 
     judged, pieces, sent = await asyncio.to_thread(encode)
     last = {error.code: error.index for error in judged.errors}
-    steps.note_refused(project.id, judged.reasons, {code: judged.told(row) for code, row in last.items()})
+    steps.note_refused(project, judged.reasons, {code: judged.told(row) for code, row in last.items()})
     return Taken(judged.accepted, judged.rejected, judged.errors), pieces.pairs, sent
 
 

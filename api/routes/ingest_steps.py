@@ -71,14 +71,14 @@ def key_maker(signature: str | None) -> Callable[[bytes, bytes | bytearray], tup
     return keys
 
 
-def note_refused(project_id: str, reasons: Mapping[str, int], examples: Mapping[str, tuple[str, str, str]]) -> None:
+def note_refused(project: ProjectRow, reasons: Mapping[str, int], examples: Mapping[str, tuple[str, str, str]]) -> None:
     """Counts samples that were refused, and remembers an example for each reason."""
     parts = replica()
     for reason, n in reasons.items():
         parts.meters.count("breakers_samples_rejected_total", n, reason=reason)
     if reasons:
         told = {code: Example(*words) for code, words in examples.items()}
-        parts.ingested.refused(project_id, reasons, told)
+        parts.ingested.refused(project.org_id, project.id, reasons, told)
 
 
 async def store(
@@ -96,7 +96,7 @@ async def store(
         if outcome_word(outcomes) not in ("accepted", "duplicate"):
             break
     count_samples(outcomes, n)
-    parts.ingested.took(project.id, sent, outcomes)
+    parts.ingested.took(project.org_id, project.id, sent, outcomes)
     remark(heard_remarks(pairs, sent, outcomes))
     if not is_named and any(outcome.status == "duplicate" for outcome in outcomes):
         remark([REPEATED])  # a repeat that nobody named as one may be none to its sender

@@ -66,6 +66,17 @@ def test_who_holds_most_goes_first_and_idle_ones_before() -> None:
     assert (memories.get("vast"), memories.weight) == (None, 60)
 
 
+def test_of_equals_the_one_used_longest_ago_goes() -> None:
+    memories: ProjectMemories[str] = ProjectMemories(4, Now())
+    for org, project in (("a", "a1"), ("b", "b1"), ("c", "c1"), ("d", "d1")):
+        memories.put(org, project, project, 1)
+    assert memories.get("a1") == "a1"
+    memories.put("e", "e1", "e1", 1)
+    assert (memories.get("b1"), memories.get("a1")) == (None, "a1")
+    memories.put("e", "e2", "e2", 1)
+    assert [memories.get(name) for name in ("a1", "c1", "d1", "e1", "e2")] == ["a1", "c1", "d1", None, "e2"]
+
+
 def test_a_memory_knows_what_it_weighs() -> None:
     """Within a half of what is measured, for series of both kinds of protocols, and also once generations have gone."""
     for decode, bodies in (
