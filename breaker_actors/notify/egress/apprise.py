@@ -18,12 +18,13 @@ from breaker_actors.errors import Overloaded
 from breaker_actors.notify.channels.apprise import NOT_INSTALLED, Notice, installed
 from breaker_actors.notify.channels.config import parse_address
 from breaker_actors.notify.channels.webhook import HOP_BY_HOP
-from breaker_actors.notify.egress.apprise_process import EXAMINING_MAX, PROCESSES_MAX, AppriseProcess, Places
+from breaker_actors.notify.egress.apprise_process import EXAMINING_MAX, PROCESSES_MAX, AppriseProcess
 from breaker_actors.notify.egress.excerpt import shown_of
 from breaker_actors.notify.egress.guarded_backend import time_limit
 from breaker_actors.notify.egress.http import Poster
 from breaker_actors.notify.egress.http_outcome import Answer, disliked, judge
 from breaker_actors.notify.model import Attempt, Destination
+from breaker_actors.notify.org_places import Places
 
 REQUESTS_MAX = 10
 """Of one notification: a login, a look-up and a message are three."""
