@@ -1,12 +1,20 @@
-"""The sender of a replica, for /test and a look at addresses: opened when first needed, as most never need one."""
+"""The sender of a replica, for /test and a look at addresses: opened when first needed, as most never need one.
+Organisations share what it sends at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from breaker_actors.clock import Clock
+from breaker_actors.errors import Overloaded
+from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt, Destination, ExaminingSender, Message
+from breaker_actors.notify.org_places import Places
 from breaker_actors.settings import Settings
+
+TESTS_MAX = Pace().total_max
+"""Test notifications under way at once in a replica: as many as it has connections for."""
+TESTING = "test notifications under way"
 
 
 class LateSender:
@@ -15,9 +23,15 @@ class LateSender:
     def __init__(self, open_one: Callable[[], ExaminingSender]) -> None:
         self._open = open_one
         self._sender: ExaminingSender | None = None
+        self._places = Places(TESTS_MAX)
 
     async def send(self, to: Destination, message: Message) -> Attempt:
-        return await self._opened().send(to, message)
+        """Raises Overloaded, at once, where the organisation has as many under way as are left free."""
+        if not self._places.has_one(to.org_id):
+            words = f"This organisation has too many test notifications under way, of {TESTS_MAX} of all at a time."
+            raise Overloaded(words, {"limit": TESTING, "retry_after_s": 1})
+        async with self._places.place(to.org_id):
+            return await self._opened().send(to, message)
 
     async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]:
         """Nothing is opened for kinds that need no library to tell."""

@@ -123,7 +123,8 @@ class Sender(Protocol):
 class ExaminingSender(Sender, Protocol):
     """Looks at destinations of an organisation without sending, too: `examine` says what is wrong with their addresses,
     as far as only the library that their kind goes through can tell; "": nothing; None: that could not be found out.
-    Raises Overloaded where the organisation has too many looked at."""
+    Raises Overloaded where the organisation has too many looked at. A replica's `send` raises it, too, where the
+    organisation has too many under way."""
 
     async def examine(self, org_id: str, many: Sequence[Destination]) -> list[str | None]: ...
 

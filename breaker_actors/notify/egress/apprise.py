@@ -18,12 +18,13 @@ from breaker_actors.errors import Overloaded
 from breaker_actors.notify.channels.apprise import NOT_INSTALLED, Notice, installed
 from breaker_actors.notify.channels.config import parse_address
 from breaker_actors.notify.channels.webhook import HOP_BY_HOP
-from breaker_actors.notify.egress.apprise_process import EXAMINING_MAX, PROCESSES_MAX, AppriseProcess, Places
-from breaker_actors.notify.egress.excerpt import excerpt, secrets_of
+from breaker_actors.notify.egress.apprise_process import EXAMINING_MAX, PROCESSES_MAX, AppriseProcess
+from breaker_actors.notify.egress.excerpt import shown_of
 from breaker_actors.notify.egress.guarded_backend import time_limit
 from breaker_actors.notify.egress.http import Poster
 from breaker_actors.notify.egress.http_outcome import Answer, disliked, judge
 from breaker_actors.notify.model import Attempt, Destination
+from breaker_actors.notify.org_places import Places
 
 REQUESTS_MAX = 10
 """Of one notification: a login, a look-up and a message are three."""
@@ -190,5 +191,5 @@ def _judged(to: Destination, told: _Asked, seen: _Seen, now_ms: int) -> Attempt:
         return judge(to, seen.failed, now_ms)
     if isinstance(seen.last, Answer):
         return disliked(to, seen.last)
-    words = excerpt(told.problem, secrets_of(to.config))
+    words = shown_of(told.problem, to.config)
     return Attempt(result="refused", error="apprise can't send to it" + (f": {words}" if words else ""))

@@ -11,7 +11,6 @@ import os
 import socket
 import subprocess  # nosec B404 # our own program, no shell
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -26,34 +25,6 @@ EXAMINING_MAX = 8
 IDLE_S = 300.0
 STOP_S = 2.0
 LINE_BYTES_MAX = 1 << 20
-
-
-class Places:
-    """Who may have a process: an organisation as many as are left free, so that whoever comes finds one."""
-
-    def __init__(self, total: int) -> None:
-        self._free = total
-        self._taken: Counter[str] = Counter()
-        self._changed = asyncio.Event()
-
-    @asynccontextmanager
-    async def place(self, org_id: str) -> AsyncIterator[None]:
-        """Waits for a place; for how long is the caller's to say."""
-        while self._taken[org_id] >= self._free:
-            self._changed.clear()
-            await self._changed.wait()
-        self._move(org_id, 1)
-        try:
-            yield
-        finally:
-            self._move(org_id, -1)
-
-    def _move(self, org_id: str, taken: int) -> None:
-        self._free -= taken
-        self._taken[org_id] += taken
-        if not self._taken[org_id]:
-            del self._taken[org_id]
-        self._changed.set()
 
 
 class AppriseProcess:

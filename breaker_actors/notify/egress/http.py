@@ -31,7 +31,8 @@ from breaker_actors.notify.limits import Pace
 from breaker_actors.notify.model import Attempt
 
 CONNECTIONS = Pace().total_max
-"""As many as there may be deliveries: a pool with fewer would make those to healthy receivers wait for hanging ones."""
+"""As many as there may be deliveries, or tests in a replica: a pool with fewer would make those to healthy receivers
+wait for hanging ones."""
 BODY_S = 1.0
 """What an answer says beside its status has to come within this time after it; the status counts in any case. Whoever
 holds a body back for longer would keep a place that other deliveries wait for."""
@@ -108,7 +109,7 @@ class Poster:
         # httpcore would leave the brackets of an IPv6 address out
         headers = {"Host": url.netloc.decode("ascii")} | headers
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        # no limit on the wait for a place: there are as many as deliveries
+        # no limit on the wait for a place: there are as many as deliveries or tests, which organisations share
         sent = self._pool.stream(method, target, headers=_encoded(headers), content=body, org_id=org_id)
         async with sent as response:
             answer.status = response.status

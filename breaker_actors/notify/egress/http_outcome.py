@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from breaker_actors.clock import unix_ms
-from breaker_actors.notify.egress.excerpt import excerpt, secrets_of
+from breaker_actors.notify.egress.excerpt import shown_of
 from breaker_actors.notify.model import Attempt, Destination
 
 BODY_MAX = 4096
@@ -78,7 +78,7 @@ def _named(status: int) -> str:
 
 
 def _said(to: Destination, answer: Answer, what: str) -> str:
-    words = excerpt(_words(to, answer.body), secrets_of(to.config))
+    words = shown_of(_words(to, answer.body), to.config)
     return f"{what}: {words}" if words else what
 
 

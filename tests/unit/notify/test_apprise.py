@@ -26,9 +26,10 @@ from breaker_actors.notify.channels.apprise import NOT_INSTALLED
 from breaker_actors.notify.channels.apprise_services import LEFT_OUT, OTHERS, WITH_HOST
 from breaker_actors.notify.egress import apprise as egress
 from breaker_actors.notify.egress.apprise import ENDED, REQUESTS_MAX
-from breaker_actors.notify.egress.apprise_process import PROGRAM, AppriseProcess, Places
+from breaker_actors.notify.egress.apprise_process import PROGRAM, AppriseProcess
 from breaker_actors.notify.egress.policy import NAME_REFUSED, REFUSED
 from breaker_actors.notify.model import Attempt, Destination
+from breaker_actors.notify.org_places import Places
 from breaker_actors.notify.sender import ChannelSender
 from tests.support.apprise_services import MODULE
 from tests.support.receivers import Reply, Request, WebReceiver
