@@ -14,6 +14,7 @@ import random
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -40,6 +41,8 @@ SWEPT_MAX, SWEEP_S = 10, 1.0
 SWEEP_REST, SWEEP_REST_MAX_MS = 10, 60_000
 """So many channels that don't answer are looked through at a time, or as many as that lasts, and no others for so many
 times as long as it took, a minute at most: what waits for them may be any number of rows."""
+GONE_MAX = 500
+"""Of so many channels that are gone rows are ended at a time, with rests like those after a sweep."""
 POLL_REST, POLL_REST_MAX_MS = 10, 30_000
 """So many times as long as it took to look through all channels with pending rows they are not looked through again,
 half a minute at most: an organisation may have a hundred thousand of them, and others' deliveries wait meanwhile."""
@@ -98,6 +101,8 @@ class NotifierHost:
         self._sweep_ms = 0
         self._silent: list[str] = []
         self._rested_ms = 0
+        self._gone: dict[str, None] = {}  # channels that are not there and have pending rows
+        self._cancel_ms = 0
         self._turns = 0
         self._turning = asyncio.Lock()
         self._draining = False
@@ -164,12 +169,14 @@ class NotifierHost:
             self._poll_ms = min(self._poll_ms, now + self._poll_rest_ms)
             self._sweep_ms = min(self._sweep_ms, now + self._pace.sweep_ms)
             self._rested_ms = min(self._rested_ms, now + SWEEP_REST_MAX_MS)
+            self._cancel_ms = min(self._cancel_ms, now + SWEEP_REST_MAX_MS)
             if self._news or now >= min(self._poll_ms, self._mutes.due_ms(now)):
                 await self._survey(now)
             for one in await self._renewals.survey(now):
                 if one.version is not None and one.kind is not None:
                     self._renewals.begin(self._queue(one, one.version, one.kind, now), now)
             await self._send_some(now)
+            await self._cancel(now)
             if now >= self._sweep_ms:
                 await self._begin_sweep(now)
             await self._sweep(now)
@@ -186,6 +193,7 @@ class NotifierHost:
         rows that are due and found no place."""
         sweep_ms = self._rested_ms if self._silent else self._sweep_ms
         times = [self._poll_ms, self._mutes.due_ms(now), self._renewals.due_ms, sweep_ms]
+        times += [self._cancel_ms] if self._gone else []
         for queue in self._queues.values():
             if queue.circuit.capacity(now) == 0:
                 times.append(queue.circuit.wake_ms())
@@ -207,7 +215,7 @@ class NotifierHost:
         waiting = await self._store.waiting_channels(None if unasked else self._newest - LOOKED_BACK, released)
         for one in waiting:
             if one.version is None or one.kind is None:
-                await self._cancel(one.channel_id, now)
+                self._gone[one.channel_id] = None
                 continue
             queue = self._queue(one, one.version, one.kind, now)
             if unasked or one.newest > queue.seen or one.channel_id in released:
@@ -236,11 +244,24 @@ class NotifierHost:
                 queue.circuit, queue.noted, queue.look = circuit, circuit.revision, True
         return queue
 
-    async def _cancel(self, channel_id: str, now: int) -> None:
-        count = await self._store.cancel_deliveries(self._epoch, channel_id, now)
-        if count:
+    async def _cancel(self, now: int) -> None:
+        """Ends what waits for channels that are gone or disabled, a bounded part of it, others are sent to in
+        between."""
+        if not self._gone or now < self._cancel_ms:
+            return
+        some = list(islice(self._gone, GONE_MAX))
+        begun = self._clock.monotonic()
+        try:
+            counts, is_all = await self._store.cancel_deliveries(self._epoch, some, now)
+        finally:
+            took_ms = round(1000 * (self._clock.monotonic() - begun))
+            self._cancel_ms = now + min(SWEEP_REST_MAX_MS, SWEEP_REST * took_ms)
+        for channel_id, count in counts.items():
             self.meters.count("breakers_notifications_unsent_total", count, state="cancelled")
             log.info("notifications_cancelled", channel_id=channel_id, count=count)
+        if is_all:
+            for channel_id in some:
+                del self._gone[channel_id]
 
     async def _begin_sweep(self, now: int) -> None:
         """Sets the gauges, and notes which channels don't answer."""

@@ -16,12 +16,13 @@ from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.store import tables as t
 from breaker_actors.store.outages import begins_outage
 from breaker_actors.store.outbox.judges import hold_back
-from breaker_actors.store.outbox.muting import is_quiet, suppress_ended, suppress_held, told_outages
+from breaker_actors.store.outbox.muting import is_quiet, suppress_ended, suppress_held
 from breaker_actors.store.outbox.payloads import point_to_payloads, store_payloads
 from breaker_actors.store.outbox.subjects import is_labelled, name_subjects
+from breaker_actors.store.outbox.trips import first_told, outages_of, told_outages
 from breaker_actors.store.quotas import UNSENT, add, shares, used
 from breaker_actors.store.rows import Alert, AlertKind, AlertPayload, BreakerRow, alert_of
-from breaker_actors.store.section import IDS, bump, by_ids, chunks, new_id
+from breaker_actors.store.section import IDS, bump, by_ids, new_id
 from breaker_actors.text.escaping import link_of
 
 BOTH: tuple[Alert, ...] = ("trip", "recover")
@@ -155,7 +156,7 @@ def _within_share(c: Connection, rows: Sequence[dict[str, Any]], room: int) -> l
     """Of rows beyond a project's share the first, and the end of every outage whose trip is written: who was told of
     the beginning is told of the end, and nobody else."""
     kept: list[dict[str, Any]] = []
-    told = told_outages(c, rows)
+    told = told_outages(c, outages_of(rows))
     for row in rows:
         outage = (row["channel_id"], row["incident"])
         ends = row["kind"] != "trip" and row["incident"] is not None
@@ -298,12 +299,8 @@ def _states(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Any]:
 
 def _listeners(c: Connection, outages: Mapping[str, Outage]) -> dict[str, list[str]]:
     """Per breaker the channels that were told of its outage, or will be."""
-    o = t.outbox.c
-    query = select(o.breaker_id, o.channel_id, o.incident).where(o.kind == "trip", o.state.in_(("pending", "sent")))
-    found: dict[str, dict[str, None]] = {}
-    for some in chunks(list(outages)):
-        mine = o.breaker_id.in_(some) & o.incident.in_([outages[id_].sequence for id_ in some])
-        for row in c.execute(query.where(mine).order_by(o.number)):
-            if row.incident == outages[row.breaker_id].sequence:
-                found.setdefault(row.breaker_id, {})[row.channel_id] = None
-    return {breaker_id: list(channels) for breaker_id, channels in found.items()}
+    found: dict[str, list[str]] = {}
+    for breaker_id, channel_id, incident in first_told(c, {outage.sequence for outage in outages.values()}):
+        if breaker_id in outages and incident == outages[breaker_id].sequence:
+            found.setdefault(breaker_id, []).append(channel_id)
+    return found

@@ -516,8 +516,11 @@ class OutboxStore(AsideNotes, Protocol):
         how many became "dead" and "cancelled". `error`: for those never tried. A bounded part of them. Raises Fenced.
         """
 
-    async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
-        """Ends the pending deliveries of a channel that is gone or disabled; how many. Raises Fenced."""
+    async def cancel_deliveries(
+        self, epoch: int, channel_ids: Sequence[str], now_ms: int
+    ) -> tuple[dict[str, int], bool]:
+        """Ends pending deliveries of channels that are gone or disabled, a bounded part of them: how many of each, and
+        whether these were all. Raises Fenced."""
 
     async def held_news(self) -> tuple[int, int]:
         """Whether there is a reason to look at held deliveries: how often mutes were changed, and the number of the

@@ -80,7 +80,7 @@ async def test_what_an_older_notifier_leased_is_taken_when_the_lease_is_over(tol
     for call in (
         told.store.lease_deliveries(old, {channel.id: 1}, (), 50_000, 60_000),
         told.store.give_up_deliveries(old, channel.id, 50_000, 50_000, "x"),
-        told.store.cancel_deliveries(old, channel.id, 50_000),
+        told.store.cancel_deliveries(old, [channel.id], 50_000),
     ):
         with pytest.raises(Fenced):
             await call
@@ -201,13 +201,13 @@ async def test_cancelled_rows_of_a_channel_that_is_off_or_gone(told: OutboxWorld
     """One that came back meanwhile is left alone; what was sent all the same is told."""
     channel, row = await told.channel(), await told.breaker()
     await told.outage(row.id)
-    assert await told.store.cancel_deliveries(told.epoch, channel.id, 9_000) == 0
+    assert await told.store.cancel_deliveries(told.epoch, [channel.id], 9_000) == ({}, True)
     (taken,) = await told.take(channel.id)
     await told.store.update_channel(
         channel.project_id, channel.id, lambda r: msgspec.structs.replace(r, enabled=False), 2
     )
     assert await told.lease(channel.id) == []
-    assert await told.store.cancel_deliveries(told.epoch, channel.id, 9_000) == 2
+    assert await told.store.cancel_deliveries(told.epoch, [channel.id], 9_000) == ({channel.id: 2}, True)
     assert await told.words(channel.id) == ["trip cancelled", "recover cancelled"]
     await told.settle(taken, "sent")
     assert await told.words(channel.id) == ["trip sent", "recover cancelled"]
@@ -217,7 +217,7 @@ async def test_cancelled_rows_of_a_channel_that_is_off_or_gone(told: OutboxWorld
     await told.moves(row.id, "open")
     await told.store.delete_channel(channel.project_id, channel.id, 4)
     assert (await told.store.waiting_channels())[0].version is None
-    assert await told.store.cancel_deliveries(told.epoch, channel.id, 9_000) == 1
+    assert await told.store.cancel_deliveries(told.epoch, [channel.id], 9_000) == ({channel.id: 1}, True)
 
 
 async def test_a_failed_attempt_at_a_cancelled_row_leaves_it_so(told: OutboxWorld) -> None:
@@ -225,7 +225,7 @@ async def test_a_failed_attempt_at_a_cancelled_row_leaves_it_so(told: OutboxWorl
     await told.moves(row.id, "open")
     (taken,) = await told.take(channel.id)
     await told.store.delete_channel(channel.project_id, channel.id, 4)
-    await told.store.cancel_deliveries(told.epoch, channel.id, 9_000)
+    await told.store.cancel_deliveries(told.epoch, [channel.id], 9_000)
     assert await told.settle(taken, "retry", next_ms=20_000)
     assert await told.words(channel.id) == ["trip cancelled"]
 

@@ -204,8 +204,9 @@ async def test_the_rows_of_a_deleted_project_end_as_cancelled(told: OutboxWorld)
     await told.store.delete_project(told.world.project_id, 9_000)
     waiting = {one.channel_id: (one.kind, one.version) for one in await told.store.waiting_channels()}
     assert waiting == {channel.id: (None, None), told.world.project_id: (None, None)}
-    for channel_id in waiting:
-        assert await told.store.cancel_deliveries(told.epoch, channel_id, 9_500) == 2
+    gone = list(waiting)
+    assert await told.store.cancel_deliveries(told.epoch, gone, 9_500) == (dict.fromkeys(gone, 2), True)
+    for channel_id in gone:
         assert set(await told.words(channel_id)) == {"trip cancelled", "resolve cancelled"}
     assert await told.store.waiting_channels() == []
 

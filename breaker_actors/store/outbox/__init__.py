@@ -2,5 +2,5 @@
 epoch, results of attempts, and requests to send again. Out: claimed deliveries in order, their settled state, and
 pages of deliveries.
 
-Public: `held`, `judges`, `muting`, `outbox.Outbox`, `payloads`, `subjects`.
+Public: `held`, `judges`, `muting`, `outbox.Outbox`, `payloads`, `subjects`, `trips`.
 """

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, Update, bindparam, delete, func, literal, select, update
@@ -20,6 +19,7 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.fencing import NOTIFIER
 from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, store_circuit
 from breaker_actors.store.outbox.payloads import TOLD
+from breaker_actors.store.outbox.trips import TOLD_IN, Outage, first_trips, followers
 from breaker_actors.store.rows import CircuitRow, DeliveryResult, DeliveryRow
 from breaker_actors.store.section import IDS, chunks
 
@@ -28,6 +28,8 @@ PAGE, HEADS_MAX = 64, 400
 to be tried again, the others wait with them."""
 GIVE_UP_MAX, BEGUN_MAX = 500, 2_000
 """Rows of a channel that does not answer: so many are given up at once, and of so many their time begins."""
+CANCEL_MAX = 1_000
+"""Rows of channels that are gone, cancelled at once."""
 PAUSE_MAX_MS = 3_600_000
 """No row waits longer to be tried again: an hour is what a receiver may ask for."""
 LEASE_APART_MS = 5_000
@@ -90,6 +92,19 @@ _HEADS_BEYOND = _HEADS.where(t.outbox.c.breaker_id.not_in(bindparam("seen", expa
 _CLAIM = _claim_statement()
 _CLAIMED_OF_EPOCH = _claimed_statement()
 _SETTLE = _settle_statement()
+_END = (
+    update(t.outbox)
+    .where(t.outbox.c.number.in_(IDS) & PENDING)
+    .values(state=bindparam("to"), last_error=bindparam("error"), ended_ms=bindparam("ended"))
+)
+_FORGET_CIRCUITS = delete(t.circuits).where(t.circuits.c.channel_id.in_(IDS))
+_PENDING_OF = (
+    select(t.outbox.c.number, t.outbox.c.channel_id)
+    .where(PENDING, t.outbox.c.channel_id.in_(IDS))
+    .order_by(t.outbox.c.channel_id, t.outbox.c.number)
+    .limit(bindparam("most"))
+    .with_for_update()
+)
 
 
 class Term(NamedTuple):
@@ -108,6 +123,13 @@ class Ready(NamedTuple):
     numbers: list[int]
     later_ms: int | None
     dropped: dict[str, int]
+
+
+class Cancelled(NamedTuple):
+    """How many rows of each channel were ended, and whether these were all."""
+
+    counts: dict[str, int]
+    all: bool
 
 
 class Overdue(NamedTuple):
@@ -219,22 +241,18 @@ def _write_tried(c: Connection, tried: Sequence[DeliveryResult]) -> None:
 
 def drop_followers(c: Connection, outages: Iterable[tuple[str, int | None]], now_ms: int) -> Counter[str]:
     """Recoveries of outages (channel, incident) none of whose trips was sent or will be: they end as the trips did."""
-    o = t.outbox.c
     wanted = {(channel_id, incident) for channel_id, incident in outages if incident is not None}
-    trips: dict[tuple[str, int], set[str]] = {pair: set() for pair in wanted}
-    for of_channel, pairs in groupby(sorted(wanted), key=itemgetter(0)):
-        # of this channel alone: an outage may have thousands of trips on others
-        query = select(o.incident, o.state).where(o.channel_id == of_channel, o.kind == "trip").distinct()
-        for some in chunks([incident for _, incident in pairs]):
-            for incident, state in c.execute(query.where(o.incident.in_(some))):
-                trips[of_channel, incident].add(state)
+    trips = first_trips(c, wanted)
+    untold: dict[str, list[Outage]] = {}
+    for outage in wanted:
+        states = trips.get(outage, {}).keys()
+        if not states & TOLD_IN:
+            untold.setdefault("dead" if "dead" in states else "cancelled", []).append(outage)
     dropped: Counter[str] = Counter()
-    for (channel_id, incident), states in trips.items():
-        if not states & {"sent", "pending"}:
-            word = "dead" if "dead" in states else "cancelled"
-            mine = (o.incident == incident) & (o.channel_id == channel_id) & (o.kind != "trip") & PENDING
-            ended = {"state": word, "last_error": NOT_TOLD[word], "ended_ms": now_ms}
-            dropped[word] += c.execute(update(t.outbox).where(mine).values(ended)).rowcount
+    for word, these in untold.items():
+        for some in chunks(followers(c, these)):
+            ended = {"to": word, "error": NOT_TOLD[word], "ended": now_ms}
+            dropped[word] += c.execute(_END, ended | {"ids": some}).rowcount
     return dropped
 
 
@@ -275,12 +293,18 @@ def give_up(c: Connection, epoch: int, channel_id: str, now_ms: int, error: str,
     return dict(dropped + Counter(dead=dead))
 
 
-def cancel(c: Connection, epoch: int, channel_id: str, now_ms: int) -> int:
-    """Nothing is sent on a channel that is not there; one that came back meanwhile is left alone."""
+def cancel(c: Connection, epoch: int, channel_ids: Sequence[str], now_ms: int) -> Cancelled:
+    """Nothing is sent on channels that are not there; those that came back meanwhile are left alone. At most CANCEL_MAX
+    of their rows, in order within each."""
     NOTIFIER.check(c, epoch)
-    if channels_of(c, [channel_id]):
-        return 0
-    c.execute(delete(t.circuits).where(t.circuits.c.channel_id == channel_id))
-    mine = (t.outbox.c.channel_id == channel_id) & PENDING
-    ended = {"state": "cancelled", "ended_ms": now_ms, "last_error": GONE}
-    return c.execute(update(t.outbox).where(mine).values(ended)).rowcount
+    there = channels_of(c, channel_ids)
+    gone = [id_ for id_ in channel_ids if id_ not in there]
+    found: list[Any] = []
+    for some in chunks(gone):
+        c.execute(_FORGET_CIRCUITS, {"ids": some})
+        found += c.execute(_PENDING_OF, {"ids": some, "most": CANCEL_MAX - len(found)})
+    ended = {"to": "cancelled", "error": GONE, "ended": now_ms}
+    for some in chunks([row.number for row in found]):
+        c.execute(_END, ended | {"ids": some})
+    counts = Counter(row.channel_id for row in found)
+    return Cancelled(dict(counts), len(found) < CANCEL_MAX)

@@ -19,6 +19,7 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.mutes.matching import ROUTERS_MAX, BreakerFacts, ChannelFacts, Spent
 from breaker_actors.store.outages import begins_outage
 from breaker_actors.store.outbox.judging import Judge
+from breaker_actors.store.outbox.trips import outages_of, told_outages
 from breaker_actors.store.rows import AlertPayload, MutedBy, MuteRow
 from breaker_actors.store.section import IDS, by_ids, chunks
 
@@ -161,7 +162,9 @@ class Births:
         self._breakers = breaker_facts(c, sorted({row["breaker_id"] for row in rows}))
         self._channels = channel_facts(c, sorted({row["channel_id"] for row in rows}))
         self._held = _held_of(c, rows)
-        self._told = told_outages(c, rows)  # after the held ones are locked: what is released meanwhile counts as told
+        self._told = told_outages(
+            c, outages_of(rows)
+        )  # after the held ones are locked: what is released meanwhile counts as told
         self.ended: list[Superseded] = []
         self.unmuted = 0
 
@@ -281,15 +284,3 @@ def _held_of(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, s
             held = _Held(row.mute_id, row.incident, None, row.number, row.created_ms)
             found[row.channel_id, row.breaker_id] = held
     return found
-
-
-def told_outages(c: Connection, rows: Sequence[dict[str, Any]]) -> set[tuple[str, int | None]]:
-    """The (channel, outage) of new rows that have a trip which was sent, or will be."""
-    o = t.outbox.c
-    incidents = sorted({row["incident"] for row in rows if row["incident"] is not None})
-    query = select(o.channel_id, o.incident).where(o.kind == "trip", o.state.in_(("pending", "sent")))
-    return {
-        (channel_id, incident)
-        for some in chunks(incidents)
-        for channel_id, incident in c.execute(query.where(o.incident.in_(some)))
-    }

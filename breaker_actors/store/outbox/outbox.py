@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Select, delete, exists, func, literal, select, update
@@ -42,9 +43,13 @@ from breaker_actors.store.rows import (
     Waiting,
 )
 from breaker_actors.store.section import IDS, StorePart, belongs, bump, by_ids, chunks, lock_project
+from breaker_actors.store.steps import Who
 
 PRUNE_MAX = 5_000
 SHED_PAGES, SHED_AT_ONCE = 20, 10
+"""A round sheds so many times PRUNE_MAX rows at most, in steps of PARAMETERS_MAX with rests between, and looks at so
+many projects for each."""
+_SERVICE = Who("", is_large=True)
 _GOING = (t.outbox.c.number, t.outbox.c.project_id, t.outbox.c.payload_id)
 TOO_MANY = "too many deliveries of this project wait (BREAKERS_DELIVERIES_MAX)"
 
@@ -93,8 +98,10 @@ class Outbox(StorePart):
             return {}
         return await self._db.write(lambda c: leases.give_up(c, epoch, channel_id, now_ms, error, found))
 
-    async def cancel_deliveries(self, epoch: int, channel_id: str, now_ms: int) -> int:
-        return await self._db.write(lambda c: leases.cancel(c, epoch, channel_id, now_ms))
+    async def cancel_deliveries(
+        self, epoch: int, channel_ids: Sequence[str], now_ms: int
+    ) -> tuple[dict[str, int], bool]:
+        return await self._db.write(lambda c: leases.cancel(c, epoch, channel_ids, now_ms))
 
     async def held_news(self) -> tuple[int, int]:
         return await self._db.read(held_back.news)
@@ -180,7 +187,11 @@ class Outbox(StorePart):
     async def shed_deliveries(self, now_ms: int) -> int:
         done = 0
         for _ in range(SHED_PAGES):
-            changed = await self._db.write(lambda c: _shed(c, now_ms))
+            what = await self._db.read(partial(_to_shed, now_ms=now_ms))
+            changed = 0
+            for some in chunks(what.numbers):
+                shed = partial(_shed, what=what, some=some, now_ms=now_ms)
+                changed += await self._steps.write_small(_SERVICE, shed)
             done += changed
             if changed == 0:
                 break
@@ -293,19 +304,34 @@ def _prune(c: Connection, before_ms: int) -> int:
     return _remove(c, select(*_GOING).where(o.created_ms < before_ms, _ENDED).order_by(o.created_ms))
 
 
-def _shed(c: Connection, now_ms: int) -> int:
-    """Of the project that is farthest beyond its share: removes the oldest ended rows; where there are none, ends the
-    oldest that wait. At most PRUNE_MAX; how many."""
+class Shedding(NamedTuple):
+    """What is shed next of a project: rows that ended and are removed, or such as wait and end; oldest first."""
+
+    numbers: list[int]
+    ended: bool
+
+
+def _to_shed(c: Connection, now_ms: int) -> Shedding:
+    """Of the project that is farthest beyond its share: the oldest ended rows; where there are none, the oldest that
+    wait. At most PRUNE_MAX. It may walk through all rows of a project, so nobody's writes may wait for it."""
     o = t.outbox.c
     for project_id, much in beyond(c, "deliveries", SHED_AT_ONCE):
-        ended = select(*_GOING).where(o.project_id == project_id, _ENDED).order_by(o.number)
-        removed = _remove(c, ended, min(much, PRUNE_MAX))
-        if removed:
-            bump(c, DELIVERIES_DROPPED, removed)
-        changed = removed or _end_oldest(c, project_id, now_ms, min((much + 1) // 2, PRUNE_MAX))
-        if changed:
-            return changed
-    return 0
+        mine = select(o.number).where(o.project_id == project_id).order_by(o.number)
+        if ended := list(c.execute(mine.where(_ENDED).limit(min(much, PRUNE_MAX))).scalars()):
+            return Shedding(ended, True)
+        if waiting := list(c.execute(mine.where(_waits(now_ms)).limit(min((much + 1) // 2, PRUNE_MAX))).scalars()):
+            return Shedding(waiting, False)
+    return Shedding([], True)
+
+
+def _shed(c: Connection, what: Shedding, some: Sequence[int], now_ms: int) -> int:
+    """Removes or ends some of those rows, as far as they are still what they were; how many."""
+    if not what.ended:
+        return _end(c, some, now_ms)
+    removed = _remove(c, select(*_GOING).where(t.outbox.c.number.in_(some), _ENDED))
+    if removed:
+        bump(c, DELIVERIES_DROPPED, removed)
+    return removed
 
 
 def _remove(c: Connection, query: Select[Any], most: int = PRUNE_MAX) -> int:
@@ -318,18 +344,21 @@ def _remove(c: Connection, query: Select[Any], most: int = PRUNE_MAX) -> int:
     return len(rows)
 
 
-def _end_oldest(c: Connection, project_id: str, now_ms: int, most: int) -> int:
-    """Makes so many of the longest waiting alerts dead, held ones among them, and with a trip the end of its outage:
-    whoever takes them too slowly loses whole outages. The end of an outage whose trip was sent is kept. What is being
-    sent is left alone."""
+def _waits(now_ms: int) -> ColumnElement[bool]:
+    """What waits and may end by itself: not what is being sent, nor an end of an outage, which goes with its trips."""
     o = t.outbox.c
     free = o.lease_until_ms.is_(None) | (o.lease_until_ms <= now_ms)
-    waits = PENDING | HELD
-    waiting = select(o.number, o.channel_id, o.kind, o.incident).where(o.project_id == project_id, waits, free)
-    rows = c.execute(waiting.where((o.kind == "trip") | o.incident.is_(None)).order_by(o.number).limit(most)).all()
+    return (PENDING | HELD) & free & ((o.kind == "trip") | o.incident.is_(None))
+
+
+def _end(c: Connection, numbers: Sequence[int], now_ms: int) -> int:
+    """Makes alerts that wait dead, held ones among them, and with a trip the end of its outage: whoever takes them too
+    slowly loses whole outages. The end of an outage whose trip was sent is kept. How many."""
+    o = t.outbox.c
+    query = select(o.number, o.channel_id, o.kind, o.incident)
+    rows = c.execute(query.where(o.number.in_(numbers), _waits(now_ms)).order_by(o.number).with_for_update()).all()
     ended = {"state": "dead", "ended_ms": now_ms, "last_error": TOO_MANY}
-    for some in chunks([row.number for row in rows]):
-        c.execute(update(t.outbox).where(o.number.in_(some)).values(ended))
+    c.execute(update(t.outbox).where(o.number.in_([row.number for row in rows])).values(ended))
     trips = [(row.channel_id, row.incident) for row in rows if row.kind == "trip"]
     count = len(rows) + leases.drop_followers(c, trips, now_ms).total()
     if count:

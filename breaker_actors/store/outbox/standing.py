@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, bindparam, exists, literal, select
+from sqlalchemy import Connection, Row, Select, bindparam, exists, func, literal, select
 
 from breaker_actors.store import tables as t
 from breaker_actors.store.fencing import NOTIFIER
@@ -49,9 +49,12 @@ def _breakers_statement() -> Select[Any]:
 
 
 def _trips_statement() -> Select[Any]:
-    o = t.outbox.c
-    mine = o.incident.in_(IDS) & (o.channel_id == bindparam("channel"))
-    return select(*COLUMNS).where(mine, o.kind == "trip", o.state == "sent").order_by(o.number)
+    """The last trip that a channel was sent of each outage: it may have had any number of them."""
+    o, e = t.outbox.c, t.events.c
+    last = select(func.max(o.number)).where(o.incident == e.sequence, o.channel_id == bindparam("channel"))
+    last = last.where(o.kind == "trip", o.state == "sent").correlate(t.events)
+    begun = select(last.scalar_subquery()).where(e.project_id == bindparam("project"), e.sequence.in_(IDS))
+    return select(*COLUMNS).where(o.number.in_(begun))
 
 
 _CHANNELS, _BREAKERS, _TRIPS = _channels_statement(), _breakers_statement(), _trips_statement()
@@ -99,6 +102,7 @@ def page(c: Connection, epoch: int, channel_id: str, after: int) -> Page:
     last = breakers[-1].number if len(breakers) == BATCH_MAX else None
     outages = {row.id: row.incident for row in breakers if row.incident is not None}
     moving = {id_ for (id_,) in by_ids(c, _MOVING, list(outages), channel=channel_id)}
-    trips = {row.breaker_id: row for row in by_ids(c, _TRIPS, list(outages.values()), channel=channel_id)}
+    mine = {"channel": channel_id, "project": channel.project_id}
+    trips = {row.breaker_id: row for row in by_ids(c, _TRIPS, list(outages.values()), **mine)}
     rows = [trips[id_] for id_ in outages if id_ in trips and id_ not in moving]
     return Page(channel, tuple(map(delivery_of, rows)), last)

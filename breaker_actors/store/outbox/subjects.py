@@ -15,6 +15,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, exists, select
 
 from breaker_actors.store import tables as t
 from breaker_actors.store.outbox.payloads import TOLD
+from breaker_actors.store.outbox.trips import first_trips, outages_of
 from breaker_actors.store.rows import AlertPayload, Subject
 from breaker_actors.store.section import IDS, by_ids
 
@@ -39,7 +40,7 @@ _LABELLED = select(t.channels.c.id).where(t.channels.c.id.in_(IDS), LABELLED)
 _FACTS = _facts_statement()
 _TRIPS = (
     select(t.outbox.c.channel_id, t.outbox.c.incident, TOLD)
-    .where(t.outbox.c.incident.in_(IDS), t.outbox.c.kind == "trip")
+    .where(t.outbox.c.number.in_(IDS))
     .order_by(t.outbox.c.number)
 )
 
@@ -62,10 +63,12 @@ def name_subjects(c: Connection, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _known(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int | None], Subject]:
-    """The subjects of the outages (channel, incident) that have a trip already: of each the first one's."""
-    incidents = sorted({row["incident"] for row in rows if row["incident"] is not None})
+    """The subjects of the outages (channel, incident) that have a trip already: of each the first one's. All its trips
+    have the same one, so the first in each state are enough where the very first has none."""
+    there = first_trips(c, outages_of(rows)).values()
+    numbers = sorted(number for states in there for number in states.values())
     found: dict[tuple[str, int | None], Subject] = {}
-    for channel_id, incident, told in by_ids(c, _TRIPS, incidents):
+    for channel_id, incident, told in by_ids(c, _TRIPS, numbers):
         if told.subject is not None:
             found.setdefault((channel_id, incident), told.subject)
     return found

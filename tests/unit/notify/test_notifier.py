@@ -528,6 +528,36 @@ async def test_rows_of_a_disabled_channel_are_cancelled_and_counted(shop: Shop) 
     assert shop.notifier.host.meters.value("breakers_notifications_unsent_total", state="cancelled") == 2
 
 
+async def test_channels_that_are_gone_keep_nobody_waiting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows end after what can be sent was begun, some channels at a time, with rests."""
+    gone, row = [await shop.channel() for _ in range(5)], await shop.breaker()
+    other = await shop.neighbour("other")
+    channel, theirs = await other.channel(), await other.breaker()
+    real, asked = shop.store.cancel_deliveries, list[int]()
+
+    async def slow(epoch: int, ids: Any, now_ms: int) -> Any:
+        asked.append(len(ids))
+        shop.clock.seconds += 2
+        return await real(epoch, ids, now_ms)
+
+    monkeypatch.setattr(shop.store, "cancel_deliveries", slow)
+    monkeypatch.setattr(notifier, "GONE_MAX", 2)
+    await shop.world.take_journal()
+    await shop.move(row.id, "open")
+    for one in gone:
+        await shop.store.delete_channel(row.project_id, one.id, 2)
+    await other.world.take_journal()
+    await other.moves(theirs.id, "open")
+    await shop.notifier.run_for(19_000)
+    assert asked == [2]
+    assert shop.sender.attempts(channel.id) == 1
+    await shop.notifier.run_for(2 * MINUTE)
+    assert asked == [2, 2, 1]
+    assert [await shop.words_of(one.id) for one in gone] == [["cancelled"]] * 5
+    assert shop.notifier.host is not None
+    assert shop.notifier.host.meters.value("breakers_notifications_unsent_total", state="cancelled") == 5
+
+
 async def test_redrive(shop: Shop) -> None:
     """A dead pair is sent again, in order, under the same ids."""
     channel, row = await shop.channel(), await shop.breaker()

@@ -1,0 +1,153 @@
+"""Store: what is asked about an outage's trips costs as much for one that has thousands of them as for one that has a
+few."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert, select
+from sqlalchemy.event import listen, remove
+
+from breaker_actors.store.mutes.matching import Matcher
+from breaker_actors.store.outbox import claims
+from breaker_actors.store.quotas import Shares, add
+from breaker_actors.store.rows import ChannelDraft, ChannelRow
+from breaker_actors.store.section import new_id
+from breaker_actors.store.sql_store import SqlStore
+from breaker_actors.store.tables import outbox
+from tests.contract.backends import Backend
+from tests.contract.mute_world import MuteWorld
+from tests.contract.outbox_world import OutboxWorld
+from tests.contract.store_world import World
+
+STEPS = 10
+"""Instructions of SQLite between two counts."""
+FEW, MANY = 10, 4_000
+
+
+class Counted:
+    """Statements, and instructions of SQLite by STEPS (PostgreSQL counts none)."""
+
+    statements = steps = 0
+    is_over = False
+
+
+@contextmanager
+def counting(world: World) -> Iterator[Counted]:
+    engines = world.store._db._engines  # type: ignore[attr-defined]
+    counted = Counted()
+
+    def asked(*_: Any) -> None:
+        counted.statements += 1
+
+    def stepped() -> None:
+        counted.steps += not counted.is_over
+
+    def begun(connection: Any) -> None:
+        driver = connection.connection.driver_connection
+        if isinstance(driver, sqlite3.Connection):
+            driver.set_progress_handler(stepped, STEPS)
+
+    for engine in engines:
+        listen(engine, "begin", begun)
+        listen(engine, "before_cursor_execute", asked)
+    try:
+        yield counted
+    finally:
+        counted.is_over = True  # a connection keeps its handler
+        for engine in engines:
+            remove(engine, "begin", begun)
+            remove(engine, "before_cursor_execute", asked)
+
+
+async def alertmanager(told: OutboxWorld) -> ChannelRow:
+    draft = ChannelDraft(channel="alertmanager", config={"url": "http://alerts.example:9093"})
+    return await told.store.create_channel(told.world.project_id, draft, 1)
+
+
+def repeat(c: Connection, channel_id: str, times: int, state: str, outages: bool = False) -> None:
+    """So many more trips like the first one of a channel; each with an outage of its own, or of the same."""
+    row = c.execute(select(outbox).where(outbox.c.channel_id == channel_id).order_by(outbox.c.number).limit(1)).one()
+    like = {name: value for name, value in row._mapping.items() if name != "number"} | {"state": state}
+    rows = [like | {"id": new_id(), "sequence": 1_000_000 + n} for n in range(times)]
+    c.execute(insert(outbox), [row | {"incident": row["sequence"]} for row in rows] if outages else rows)
+    add(c, like["project_id"], "deliveries", times)
+
+
+@pytest.mark.parametrize("state", ["sent", "dead", "suppressed"])
+@pytest.mark.parametrize("ask", ["trip", "recover", "delete", "standing", "settle"])
+async def test_it_does_not_grow_with_the_trips_of_the_outage(
+    backend: Backend, world: World, ask: str, state: str
+) -> None:
+    """Neither its next trip, nor its end, nor what an Alertmanager is told again: on channels with and without labels,
+    beside a live mute."""
+
+    async def cost(world: World, trips: int) -> Counted:
+        told = MuteWorld(world)
+        await told.open()
+        channels = [await alertmanager(told), await told.channel()]
+        await told.mute(Matcher(field="name", op="=", value="nobody"))
+        row = await told.breaker()
+        await told.world.take_journal()
+        await told.moves(row.id, "open", "half_open")
+        for channel in channels:
+            await world.store._db.write(lambda c, id_=channel.id: repeat(c, id_, trips, state))  # type: ignore[attr-defined]
+        (taken,) = await told.take(channels[0].id, want=1)
+        asking: dict[str, Callable[[], Awaitable[Any]]] = {
+            "trip": lambda: told.moves(row.id, "open"),
+            "recover": lambda: told.moves(row.id, "closed"),
+            "delete": lambda: told.store.delete_breaker(world.project_id, row.id, 9_000),
+            "standing": lambda: told.store.standing_alerts(told.epoch, channels[0].id),
+            "settle": lambda: told.settle(taken, "dead"),
+        }
+        with counting(world) as counted:
+            await asking[ask]()
+        return counted
+
+    few = await cost(world, FEW)
+    many = await cost(await world.neighbour("other"), MANY)
+    assert few.statements == many.statements
+    if not backend.database:
+        assert many.steps < 1.5 * few.steps, (few.steps, many.steps)
+
+
+async def test_outages_end_by_as_many_statements_as_one(backend: Backend) -> None:
+    """In a step of shedding, however many there are."""
+    store: SqlStore = backend.store(shares=Shares(deliveries=1))
+    await store.open()
+    world, counts = await World.make(store), list[int]()
+    for name, outages in (("few", 10), ("many", 900)):
+        told = OutboxWorld(await world.neighbour(name))
+        channel, row = await told.channel(), await told.breaker()
+        await told.world.take_journal()
+        await told.moves(row.id, "open")
+        await store._db.write(lambda c, id_=channel.id, n=outages: repeat(c, id_, n, "pending", outages=True))
+        with counting(world) as counted:
+            assert await store.shed_deliveries(10_000) >= outages
+        counts.append(counted.statements)
+    await store.close()
+    assert counts[1] < 4 * counts[0], counts
+
+
+async def test_rows_of_channels_that_are_gone_end_a_part_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By as many statements for many channels as for one; what is left is said."""
+    told = OutboxWorld(world)
+    await told.open()
+    channels, row = [await told.channel() for _ in range(30)], await told.breaker()
+    await told.outage(row.id)
+    for channel in channels:
+        await told.store.delete_channel(world.project_id, channel.id, 2)
+    ids, counts = [channel.id for channel in channels], list[int]()
+    monkeypatch.setattr(claims, "CANCEL_MAX", 40)
+    for some, is_all in ((ids[:1], True), (ids[1:], False), (ids[1:], True)):
+        with counting(world) as counted:
+            assert (await told.store.cancel_deliveries(told.epoch, some, 9_000))[1] is is_all
+        counts.append(counted.statements)
+    assert len(set(counts)) == 1, counts
+    assert [await told.words(id_) for id_ in ids] == [["trip cancelled", "recover cancelled"]] * 30
