@@ -129,7 +129,8 @@ class Turns:
 
 class Turn:
     """The turns of one request, which may need many: one for each slice of its work. `sure`: it is not refused, since
-    what it asked for is done."""
+    what it asked for is done. Who holds one never waits in the line of his own organisation: not for the store, but for
+    what it reads in such a turn (`Database.read_in_turn`)."""
 
     def __init__(self, turns: Turns, holders: Holders, sure: bool = False) -> None:
         self._turns = turns
@@ -158,6 +159,7 @@ class Turn:
 
     async def __aexit__(self, *_: object) -> None:
         if self.is_held:
+            self.is_held = False
             self._turns.pass_on()
         if self._has_place:
             self._turns.leave(self._holders)

@@ -200,15 +200,22 @@ class Caches:
 
     async def routers(self, project_id: str, wanted: Collection[str]) -> Mapping[str, bool]:
         """Those of the wanted routers that the project has, maybe with others, and whether each splits samples."""
+        rows, missing = self._routers_at_hand(project_id, wanted)
+        return _of(rows, wanted) | await self._router_loads.get(project_id, missing) if missing else rows
+
+    def remembered_routers(self, project_id: str, wanted: Collection[str]) -> dict[str, bool] | None:
+        """The wanted ones of these, and no others; None where the store has to be asked."""
+        rows, missing = self._routers_at_hand(project_id, wanted)
+        return None if missing else _of(rows, wanted)
+
+    def _routers_at_hand(self, project_id: str, wanted: Collection[str]) -> tuple[Mapping[str, bool], Collection[str]]:
+        """What is remembered of a project, and those of the wanted routers of which it is not known whether they are
+        there."""
         rows = _rows(self._recall(self._routers, project_id))
         if not (missing := set(wanted) - rows.keys()):
-            return rows
+            return rows, ()
         missing = {id_ for id_ in missing if uuid_or_none(id_) == id_}
-        if self._fresh():
-            missing = self._absent.without(project_id, missing)
-        if not missing:
-            return rows
-        return _of(rows, wanted) | await self._router_loads.get(project_id, missing)
+        return rows, self._absent.without(project_id, missing) if self._fresh() else missing
 
     async def breakers(self, project_id: str, wanted: Collection[str] | None = None) -> Mapping[str, BreakerBrief]:
         """Those of the wanted breakers that the project has, maybe with others; None: all of them, by id."""

@@ -1,13 +1,14 @@
 """Samples that come as columns: an Arrow stream in the place of JSON, everything else alike.
 
 A body is worked on in its caller's turn and on a thread, one body at a time: its signature, then its bytes to columns,
-those judged and encoded.
+those judged and encoded. Where the store has to be asked for its routers, that is done between two turns, and its bytes
+become columns a second time: a wait for the store is nobody else's, and who waits has his body alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -39,10 +40,9 @@ LOOKED_UP = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body that was read: its columns, the routers they name, and the keys of its request."""
+    """A body that was read: its columns, and the keys of its request."""
 
     frame: Frame
-    router_ids: set[str]
     keys: tuple[bytes, ...]
 
 
@@ -52,6 +52,14 @@ class Taken(NamedTuple):
     accepted: int
     rejected: int
     errors: list[SampleError]
+
+
+class Worked(NamedTuple):
+    """What comes of a body: the answer, routers with their metrics, and the parts for the logs."""
+
+    taken: Taken
+    pairs: set[tuple[str, str]]
+    sent: list[list[Part]]
 
 
 def is_stream() -> bool:
@@ -67,58 +75,85 @@ async def take_columns(project: ProjectRow, asks_signature: bool) -> Taken:
     raw = await raw_body(parts.settings.max_body_bytes)
     if asks_signature:
         await steps.prove(project, raw, on_thread=True)
-    # All in one turn: whoever waits has its body alone, which is counted, and not the columns of it.
+    make_keys = steps.key_maker(signature)
     async with parts.intake.decodes.turn(callers()):
-        taken, pairs, sent = await _worked_on(project, raw, steps.key_maker(signature))
+        content = await _content(raw, make_keys)
+        router_ids = await _named(content.frame)
+        remembered = await _remembered(project.id, router_ids)
+        found = None if remembered is None else await _worked_on(project, len(raw), content, remembered)
+    if found is None:
+        del content
+        routers = await _looked_up(project.id, router_ids)
+        async with parts.intake.decodes.turn(callers()):
+            found = await _worked_on(project, len(raw), await _content(raw, make_keys), routers)
+    taken, pairs, sent = found
     if taken.accepted:
         await steps.store(project, rounds(sent), pairs, taken.accepted, steps.is_named(signature))
     return taken
 
 
-async def _worked_on(
-    project: ProjectRow, raw: bytes, make_keys: Callable[[bytes, bytes | bytearray], tuple[bytes, ...]]
-) -> tuple[Taken, set[tuple[str, str]], list[list[Part]]]:
-    """What comes of a body: the answer, routers with their metrics, and the parts for the logs."""
+async def _content(raw: bytes, make_keys: Callable[[bytes, bytes | bytearray], tuple[bytes, ...]]) -> Content:
     bytes_max = BODIES * replica().settings.max_inflated_bytes
     body = Inflation(raw, request.headers.get("Content-Encoding"), bytes_max, structure_max=None)
     try:
-        content = await asyncio.to_thread(_read, body, bytes_max, partial(make_keys, raw))
+        return await asyncio.to_thread(_read, body, bytes_max, partial(make_keys, raw))
     finally:
         arrival().work += len(body.plain)
-    await spend_samples(content.frame.rows)
-    frame, is_strict = content.frame, strict()
-    if not is_strict:
+
+
+async def _named(frame: Frame) -> set[str]:
+    """The routers that rows name, known or not. The rows count before, also where too many are named; then it raises
+    PayloadTooLarge."""
+    await spend_samples(frame.rows)
+    if not strict():
         remark(column_remarks(frame.unknown, frame.says_ok))
-    routers = await _routers(project.id, content.router_ids)
-    bounds = steps.judging_bounds(routers, is_strict)
+    return await asyncio.to_thread(frame_routers, frame)
+
+
+async def _worked_on(project: ProjectRow, n_bytes: int, content: Content, routers: dict[str, bool]) -> Worked:
+    """What comes of a body of so many bytes, as it was sent."""
+    bounds = steps.judging_bounds(routers, strict())
     splitting = {router_id for router_id, splits in routers.items() if splits}
 
     def encode() -> tuple[Judged, Pieces, list[list[Part]]]:
-        judged = judge_frame(frame, bounds)
-        names_max = names_bytes(len(raw))
-        pieces = Pieces(judged, bounds, splitting, bool(project.trace_id_url_template), names_max)
+        judged = judge_frame(content.frame, bounds)
+        pieces = Pieces(judged, bounds, splitting, bool(project.trace_id_url_template), names_bytes(n_bytes))
         return judged, pieces, pieces.parts(content.keys)
 
     judged, pieces, sent = await asyncio.to_thread(encode)
     last = {error.code: error.index for error in judged.errors}
     steps.note_refused(project, judged.reasons, {code: judged.told(row) for code, row in last.items()})
-    return Taken(judged.accepted, judged.rejected, judged.errors), pieces.pairs, sent
+    return Worked(Taken(judged.accepted, judged.rejected, judged.errors), pieces.pairs, sent)
 
 
 def _read(body: Inflation, bytes_max: int, keys: Callable[[bytes | bytearray], tuple[bytes, ...]]) -> Content:
     while not body.done:
         body.step()
-    frame = read_frame(body.plain, bytes_max)
-    return Content(frame, frame_routers(frame), keys(body.plain))
+    return Content(read_frame(body.plain, bytes_max), keys(body.plain))
 
 
-async def _routers(project_id: str, wanted: set[str]) -> dict[str, bool]:
+async def _remembered(project_id: str, wanted: Set[str]) -> dict[str, bool] | None:
+    """As `_looked_up`; None where the store has to be asked."""
+    found: dict[str, bool] = {}
+    for some in _some(wanted):
+        rows = replica().caches.remembered_routers(project_id, some)
+        if rows is None:
+            return None
+        found |= rows
+        await asyncio.sleep(0)
+    return found
+
+
+async def _looked_up(project_id: str, wanted: Set[str]) -> dict[str, bool]:
     """Those of them that the project has, and whether each splits samples; a thousand are looked up at a time."""
     found: dict[str, bool] = {}
-    names, caches = list(wanted), replica().caches
-    for start in range(0, len(names), LOOKED_UP):
-        some = names[start : start + LOOKED_UP]
-        rows = await caches.routers(project_id, some)
+    for some in _some(wanted):
+        rows = await replica().caches.routers(project_id, some)
         found |= {name: rows[name] for name in some if name in rows}
         await asyncio.sleep(0)
     return found
+
+
+def _some(wanted: Set[str]) -> Iterator[list[str]]:
+    names = list(wanted)
+    return (names[start : start + LOOKED_UP] for start in range(0, len(names), LOOKED_UP))

@@ -127,7 +127,8 @@ async def adopt_rules(project_id: str) -> Response:
 @asynccontextmanager
 async def _rules(project: ProjectRow) -> AsyncIterator[ProjectRules]:
     """All that files may declare of a project, for a block. Thousands of things are a quarter of a second and some
-    hundred MB, so one request at a time has them, callers in turn. Raises Overloaded where too many wait."""
+    hundred MB, so one request at a time has them, callers in turn; they are read on a thread of such turns. Raises
+    Overloaded where too many wait."""
     async with replica().intake.comparisons.turn(callers()):
         rules = await replica().rules.project_rules(project.id)
         many = 20 * (len(rules.mappings) + len(rules.mutes)) + len(rules.declared)

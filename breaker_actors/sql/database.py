@@ -34,7 +34,7 @@ from breaker_actors.telemetry.set_aside import Asides, reading_for
 T = TypeVar("T")
 
 READER_THREADS = 3
-CONNECTIONS = READER_THREADS + 3
+CONNECTIONS = READER_THREADS + 4
 SERIAL_LOCK = 0x62726B72_0001
 """The advisory lock of PostgreSQL that makes configuration writes serial across the cluster."""
 _OUR_BUGS = (exc.IntegrityError, exc.ProgrammingError, exc.DataError)
@@ -169,9 +169,9 @@ def _text(cause: Exception) -> object:
 class Database:
     """Threads and connections, as many of each. One thread for serial writes: they take turns anyway, and waiting for
     the thread is fair and free, waiting in the database is neither. One for writes that lock nothing but their rows
-    (on SQLite, whose file takes one writer at a time, the same), a few for reads, of which no organisation has all, and
-    one for the reads of one row that every request begins with: they do not stand behind long ones. Closed means
-    closed: later calls are refused.
+    (on SQLite, whose file takes one writer at a time, the same), a few for reads, of which no organisation has all, one
+    for reads in a turn that organisations share, and one for the reads of one row that every request begins with: they
+    do not stand behind long ones. Closed means closed: later calls are refused.
     `asides` notes what could not be read in a transaction; `unread` is called after one while any waits.
     `options` are known to every transaction."""
 
@@ -206,6 +206,7 @@ class Database:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._rows = self._writer if is_sqlite(self._url) else ThreadPoolExecutor(1, thread_name_prefix="store-rows")
         self._readers = Readers(READER_THREADS)
+        self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="store-turn")
         self._lookups = ThreadPoolExecutor(1, thread_name_prefix="store-lookup")
 
     async def close(self) -> None:
@@ -215,7 +216,7 @@ class Database:
             await asyncio.to_thread(self._shut_down, engines.read)
 
     def _shut_down(self, engine: Engine) -> None:
-        for threads in (self._writer, self._rows, self._readers, self._lookups):
+        for threads in (self._writer, self._rows, self._readers, self._in_turn, self._lookups):
             threads.shutdown(wait=True)
         engine.dispose()
 
@@ -223,6 +224,11 @@ class Database:
         """Runs `work` in one read transaction: everything it sees is of one instant. Organisations take turns (see
         `readers`)."""
         return self._done(await self._readers.run(partial(self._transact, self._open().read, work)))
+
+    async def read_in_turn(self, work: Callable[[Connection], T]) -> T:
+        """The same for a caller who holds a turn that organisations share. There are few such turns, and one caller in
+        each: he waits for one read of each other turn at most, never in the line of his organisation."""
+        return await self._run(self._open().read, self._in_turn, work)
 
     async def look_up(self, work: Callable[[Connection], T]) -> T:
         """The same for a look-up by an index, of keys and projects: nothing long comes before it."""

@@ -432,7 +432,7 @@ class RuleStore(Protocol):
     """What files of rules declare of a project."""
 
     async def project_rules(self, project_id: str) -> ProjectRules:
-        """Everything at once, in one read."""
+        """Everything at once, in one read. Its caller has a turn, so that there is one such read at a time."""
 
     async def apply_rules(
         self, project_id: str, decide: Decide, now_ms: int, by: str = SYSTEM, by_name: str = SYSTEM

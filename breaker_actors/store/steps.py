@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import ExitStack, suppress
 from functools import partial
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -28,7 +29,7 @@ T = TypeVar("T")
 class Transact(Protocol):
     """A way to the database."""
 
-    async def __call__(self, work: Callable[[Connection], T]) -> T: ...
+    def __call__(self, work: Callable[[Connection], T]) -> Coroutine[Any, Any, T]: ...
 
 
 STEP, STEP_BYTES = 500, 1 << 20
@@ -82,14 +83,21 @@ class Turns:
         self._waiting: OrderedDict[str, OrderedDict[str, deque[asyncio.Future[None]]]] = OrderedDict()
         self._is_taken = False
 
-    async def take(self, who: Who) -> None:
+    async def take(self, who: Who, is_first: bool = False) -> None:
+        """Returns when it is its turn. `is_first`: before all others of its organisation, since it holds up the large
+        changes of everybody; it still waits for one of each other organisation."""
         if not self._is_taken:
             self._is_taken = True
             return
         self.refuse_crowd(who)
         projects = self._waiting.setdefault(who.org_id, OrderedDict())
         turn = asyncio.get_running_loop().create_future()
-        projects.setdefault(who.project_id, deque()).append(turn)
+        turns = projects.setdefault(who.project_id, deque())
+        if is_first:
+            turns.appendleft(turn)
+            projects.move_to_end(who.project_id, last=False)
+        else:
+            turns.append(turn)
         try:
             async with asyncio.timeout(None if who.is_large else TURN_S):
                 await self._given(who, turn)
@@ -158,15 +166,16 @@ class Steps:
         return await self.write_small(who, work)
 
     async def write_small(self, who: Who, work: Callable[[Connection], T]) -> T:
-        """A change of a few rows. Raises Overloaded where too many of its organisation wait, or it does for TURN_S."""
-        write = partial(self._write, who, work)
-        return await (self._in_turn(who, write) if who.is_large or self._is_slow(who.org_id) else write())
+        """A change of a few rows. Raises Overloaded where too many of its organisation wait, or it does for TURN_S. Who
+        is cancelled has asked for nothing until the transaction begins; then it goes on, and its turn with it."""
+        return await self._in_turn(who, self._db.write, work, writes=True)
 
     async def read(self, who: Who, work: Callable[[Connection], T]) -> T:
         """What a change is to be, decided by what there is: thousands of rows may be read for it, and nothing written.
         Raises Overloaded as `write_small` does."""
-        read = partial(self._counted, who, self._db.read, work)
-        return await (self._in_turn(who, read) if who.is_large or self._is_slow(who.org_id) else read())
+        if self._rests(who):
+            return await self._in_turn(who, self._db.read_in_turn, work, writes=False)
+        return await self._db.read(self._counted(who, work))
 
     async def whose(self, project_id: str) -> Who:
         """Who a small change of a project belongs to. Raises NotFound."""
@@ -194,45 +203,59 @@ class Steps:
         await room.acquire()
         return await _run_whole(work(), room.release)
 
-    async def _in_turn(self, who: Who, transact: Callable[[], Awaitable[T]]) -> T:
+    def _rests(self, who: Who) -> bool:
+        """Whether what it does waits with the large ones."""
+        return who.is_large or self._is_slow(who.org_id)
+
+    async def _in_turn(self, who: Who, transact: Transact, work: Callable[[Connection], T], writes: bool) -> T:
+        """A transaction in the turns that it needs, which are given back when it has ended, whoever left before."""
         clock = asyncio.get_running_loop().time
-        await self._large_turns.take(who)
-        try:
-            if (left := self._rested - clock()) > 0:
-                await pause(left)
-            begun = perf_counter()
-            try:
-                return await transact()
-            finally:
-                took = perf_counter() - begun
-                self._rested = clock() + max(REST * took, PAUSE_S if took > SHORT_S else 0.0)
-        finally:
-            self._large_turns.give_back()
+        with ExitStack() as held:
+            if rests := self._rests(who):
+                await self._large_turns.take(who)
+                held.callback(self._large_turns.give_back)
+                if (left := self._rested - clock()) > 0:
+                    await pause(left)
+            if writes:
+                await self._turns.take(who, is_first=rests)
+                held.callback(self._turns.give_back)
+            counted = self._counted(who, work)
+            done = self._then_rest(transact, counted) if rests else transact(counted)
+            return await _run_whole(done, held.pop_all().close)
 
-    async def _write(self, who: Who, work: Callable[[Connection], T]) -> T:
-        await self._turns.take(who)
-        try:
-            return await self._counted(who, self._db.write, work)
-        finally:
-            self._turns.give_back()
+    async def _then_rest(self, transact: Transact, work: Callable[[Connection], T]) -> T:
+        """A transaction, and when the large ones have rested from it: as it took from where its work began. What it
+        waited for a thread or a lock is no part of that."""
+        begun: list[float] = []
 
-    async def _counted(self, who: Who, transact: Transact, work: Callable[[Connection], T]) -> T:
-        """A transaction, whose part of a core counts where it is of a small change."""
-        spent_s = 0.0
+        def noted(c: Connection) -> T:
+            begun.append(perf_counter())
+            return work(c)
+
+        try:
+            return await transact(noted)
+        finally:
+            if begun:
+                took = perf_counter() - begun[0]
+                rest = max(REST * took, PAUSE_S if took > SHORT_S else 0.0)
+                self._rested = asyncio.get_running_loop().time() + rest
+
+    def _counted(self, who: Who, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        """The work of a transaction, whose part of a core counts where it is of a small change, also where its caller
+        has left: a thread goes on with what it began."""
+        if who.is_large:
+            return work
+        loop = asyncio.get_running_loop()
 
         def timed(c: Connection) -> T:
-            nonlocal spent_s
             begun = thread_time()
             try:
                 return work(c)
             finally:
-                spent_s += thread_time() - begun
+                with suppress(RuntimeError):  # the process ends
+                    loop.call_soon_threadsafe(self._count, who.org_id, thread_time() - begun)
 
-        try:
-            return await transact(timed)
-        finally:
-            if not who.is_large:
-                self._count(who.org_id, spent_s)
+        return timed
 
     def _count(self, org_id: str, spent_s: float) -> None:
         """A small change of an organisation took so much of a core, or the look before it."""

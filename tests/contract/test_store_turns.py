@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from time import thread_time
 from typing import Any, NamedTuple
 
 import pytest
 
 from breaker_actors.errors import NotFound, Overloaded, Unavailable
+from breaker_actors.sql.database import READER_THREADS
 from breaker_actors.store import pending, steps
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.steps import Steps, Who
@@ -193,6 +197,133 @@ async def test_steps_of_a_large_change_keep_nothing_else_waiting(world: World, m
     steps_of(world)._slow.clear()
     await replace(world, *map(item, "abc"))
     assert world.org_id not in steps_of(world)._slow
+
+
+# what a turn is held over
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+class Holdup:
+    """Work of a transaction that goes on for as long as it is told to."""
+
+    def __init__(self, spent_s: float = 0.0) -> None:
+        self._spent_s = spent_s
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def __call__(self, _: object) -> str:
+        self.begun.set()
+        assert self.goes_on.wait(30)
+        burn(self._spent_s)
+        return "done"
+
+
+def burn(time_s: float) -> None:
+    end = thread_time() + time_s
+    while thread_time() < end:
+        pass
+
+
+async def test_the_large_turn_is_not_held_in_the_line_of_its_organisations_reads(world: World) -> None:
+    """However many reads of its own wait: what a large change looks at is looked at at once."""
+    held, holdup = steps_of(world), Holdup()
+    reads = [asyncio.create_task(held._db.read(holdup)) for _ in range(3 * READER_THREADS)]
+    try:
+        await until(holdup.begun.is_set)
+        assert await asyncio.wait_for(held.read(Who(world.org_id, "p", True), lambda _: "seen"), 10) == "seen"
+    finally:
+        holdup.goes_on.set()
+        await asyncio.gather(*reads)
+
+
+async def test_a_large_step_comes_before_all_else_of_its_organisation(world: World) -> None:
+    """It holds up the large ones of everybody, and waits for one of each other organisation."""
+    held, order = steps_of(world), list[str]()
+    await held._turns.take(Who("somebody"))
+    small = [Who("a", "1")] * 3 + [Who("a", "2"), Who("b", "1"), Who("b", "1")]
+    asked = [
+        asyncio.create_task(held.write_small(who, lambda _, name=who.org_id: order.append(name)))  # type: ignore[misc]
+        for who in small
+    ]
+    await waiting_for(held._turns, 6)
+    asked.append(asyncio.create_task(held.write_small(Who("a", "2", True), lambda _: order.append("large"))))
+    await waiting_for(held._turns, 7)
+    held._turns.give_back()
+    await asyncio.gather(*asked)
+    assert order == ["large", "b", "a", "b", "a", "a", "a"]
+
+
+async def test_large_ones_rest_by_their_work_and_not_by_their_line(world: World) -> None:
+    """Its write waits for the thread for a third of a second, and takes no time by itself."""
+    held, holdup, loop = steps_of(world), Holdup(), asyncio.get_running_loop()
+    before = asyncio.create_task(held._db.write(holdup))
+    await until(holdup.begun.is_set)
+    asked = asyncio.create_task(held.write_small(Who(world.org_id, "p", True), lambda _: None))
+    await asyncio.sleep(0.3)
+    holdup.goes_on.set()
+    await asyncio.gather(before, asked)
+    assert held._rested - loop.time() < 0.3
+
+
+@pytest.mark.usefixtures("long")
+async def test_who_hangs_up_gives_nothing_away_before_the_end(world: World) -> None:
+    """Turns, account and rest are those of the transaction, which goes on."""
+    held, holdup, loop = steps_of(world), Holdup(spent_s=0.1), asyncio.get_running_loop()
+    held._slow["hasty"] = loop.time() + 60.0
+    held._spent.clear()
+    asked = asyncio.create_task(held.write_small(Who("hasty"), holdup))
+    await until(holdup.begun.is_set)
+    asked.cancel()
+    await asyncio.wait([asked])
+    order = list[str]()
+
+    async def other(name: str, is_large: bool) -> None:
+        await held.write_small(Who(name, "", is_large), lambda _: None)
+        order.append(name)
+
+    others = [asyncio.create_task(other("small", False)), asyncio.create_task(other("large", True))]
+    await waiting_for(held._turns, 1)
+    await waiting_for(held._large_turns, 1)
+    holdup.goes_on.set()
+    begun = loop.time()
+    await asyncio.gather(*others)
+    assert order == ["small", "large"]
+    assert loop.time() - begun > (1 + steps.REST) * 0.1, "it rests as long as if its caller had stayed"
+    assert "hasty" in held._spent
+
+
+@pytest.mark.parametrize("act", ["read", "write_small"])
+async def test_what_goes_on_without_its_caller_counts(world: World, monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+    held, holdup = steps_of(world), Holdup(spent_s=0.05)
+    counted: list[tuple[str, float]] = []
+    monkeypatch.setattr(held, "_count", lambda *given: counted.append(given))
+    asked = asyncio.create_task(getattr(held, act)(Who("hasty"), holdup))
+    await until(holdup.begun.is_set)
+    asked.cancel()
+    await asyncio.wait([asked])
+    holdup.goes_on.set()
+    await until(lambda: counted)
+    ((who, spent_s),) = counted
+    assert who == "hasty"
+    assert spent_s >= 0.05
+
+
+async def test_who_hangs_up_in_a_line_has_asked_for_nothing(world: World) -> None:
+    """His turns are others', and nothing of it is written."""
+    held, done = steps_of(world), list[str]()
+    held._slow["hasty"] = asyncio.get_running_loop().time() + 60.0
+    await held._turns.take(Who("somebody"))
+    asked = asyncio.create_task(held.write_small(Who("hasty"), lambda _: done.append("hasty")))
+    await waiting_for(held._turns, 1)
+    asked.cancel()
+    await asyncio.wait([asked])
+    held._turns.give_back()
+    await asyncio.wait_for(held.write_small(Who("b", "", True), lambda _: done.append("b")), 10)
+    assert done == ["b"]
 
 
 # what is on its way

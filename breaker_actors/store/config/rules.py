@@ -71,7 +71,7 @@ class _Seen(NamedTuple):
 
 class Rules(Channels):
     async def project_rules(self, project_id: str) -> ProjectRules:
-        return await self._db.read(lambda c: self._project_rules(c, project_id))
+        return await self._db.read_in_turn(lambda c: self._project_rules(c, project_id))
 
     async def apply_rules(
         self, project_id: str, decide: Decide, now_ms: int, by: str = SYSTEM, by_name: str = SYSTEM

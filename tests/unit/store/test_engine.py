@@ -68,6 +68,7 @@ async def test_look_ups_do_not_stand_behind_long_reads(store: SqlStore) -> None:
             assert await store.find_key(key) == row
             assert await store.get_project(project.id) == project
             assert await store.live_keys([row.id]) == {row.id}
+            assert (await store.project_rules(project.id)).breakers == [], "its caller has a turn that others wait for"
     finally:
         go_on.set()
         await asyncio.gather(*busy)

@@ -13,13 +13,15 @@ import numpy as np
 import polars as pl
 import pytest
 
+from api.arrow.frames import Frame
+from api.routes import ingest_columns
 from api.routes.ingest_columns import FILE
 from api.wire import sample_columns
 from api.wire.sample_columns import PIECE_ROWS, ROUND_ROWS, piece_keys
 from breaker_actors.core.log_entries import decode_samples
 from breaker_actors.messages import AppendResult, Part
 from tests.support.arrow_streams import STREAM, of_polars
-from tests.support.web_world import World, error_of, sign
+from tests.support.web_world import World, error_of, sign, soon
 
 TYPE = {"Content-Type": STREAM}
 
@@ -228,12 +230,54 @@ async def test_routers_without_end(world: World) -> None:
     assert (body["accepted"], body["rejected"]) == (3, 2_500)
 
 
+async def test_rows_count_also_where_they_name_too_many_routers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    async def spend(n: int) -> None:
+        counted.append(n)
+
+    monkeypatch.setattr(ingest_columns, "spend_samples", spend)
+    names = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(10_001)]
+    frame = pl.DataFrame({"router_id": names, "metric": "m", "value": 1.0})
+    await error_of(await post(world, of_polars(frame)), 413, "payload_too_large")
+    assert counted == [10_001]
+
+
 def test_parts_that_go_together() -> None:
     parts = [Part(str(n), (), b"", 1) for n in range(2_100)]
     assert [len(some) for some in sample_columns.rounds([parts, parts[:5]])] == [1_000, 1_000, 100, 5]
 
 
 # -- beside others
+
+
+async def test_who_waits_for_the_store_holds_no_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor columns: they are made again then, and but once where the routers are remembered."""
+    router, read, look, goes_on = await world.router(), 0, world.store.router_modes, asyncio.Event()
+    make = ingest_columns.read_frame
+
+    def counted(plain: bytes, bytes_max: int) -> Frame:
+        nonlocal read
+        read += 1
+        return make(plain, bytes_max)
+
+    async def gated(project_id: str, ids: list[str] | None) -> dict[str, str]:
+        if ids != [router.id]:
+            await goes_on.wait()
+        return await look(project_id, ids)
+
+    monkeypatch.setattr(ingest_columns, "read_frame", counted)
+    monkeypatch.setattr(world.store, "router_modes", gated)
+    assert (await post(world, of_polars(rows(world, router.id)))).status_code == 202
+    assert read == 2
+    unknown = of_polars(rows(world, "00000000-0000-4000-8000-00000000000a"))
+    waiting = [asyncio.create_task(post(world, unknown)) for _ in range(3)]
+    await soon(lambda: read == 5)
+    other = await asyncio.wait_for(post(world, of_polars(rows(world, router.id, 4))), 10)
+    assert (other.status_code, read) == (202, 6)
+    goes_on.set()
+    assert [(await task).status_code for task in waiting] == [422] * 3
+    assert read == 9
 
 
 @pytest.mark.alone
