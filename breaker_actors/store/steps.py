@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from time import perf_counter, thread_time
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -72,6 +72,39 @@ async def pause(time_s: float) -> None:
 def running() -> list[asyncio.Task[Any]]:
     """What goes on, whether its caller waits for it or not."""
     return list(_whole)
+
+
+class _AtWork(Generic[T]):
+    """The work of a transaction, whose thread goes on where the caller has left. `begun`: when it first did."""
+
+    def __init__(self, work: Callable[[Connection], T]) -> None:
+        self.begun: float | None = None
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._is_on = False
+        self._then: Callable[[], object] | None = None
+
+    def __call__(self, c: Connection) -> T:
+        self.begun = self.begun or perf_counter()
+        self._is_on = True
+        try:
+            return self._work(c)
+        finally:
+            self._is_on = False
+            with suppress(RuntimeError):  # the process ends
+                self._loop.call_soon_threadsafe(self._ended)
+
+    def then(self, act: Callable[[], object]) -> None:
+        """Has this done once no thread is at it."""
+        if self._is_on:
+            self._then = act
+        else:
+            act()
+
+    def _ended(self) -> None:
+        act, self._then = self._then, None
+        if act is not None:
+            act()
 
 
 class Turns:
@@ -219,26 +252,22 @@ class Steps:
             if writes:
                 await self._turns.take(who, is_first=rests)
                 held.callback(self._turns.give_back)
-            counted = self._counted(who, work)
-            done = self._then_rest(transact, counted) if rests else transact(counted)
-            return await _run_whole(done, held.pop_all().close)
+            at_work = _AtWork(self._counted(who, work))
+            if rests:
+                held.callback(self._rest_from, at_work)
+            try:
+                return await transact(at_work)
+            except asyncio.CancelledError:
+                at_work.then(held.pop_all().close)
+                raise
 
-    async def _then_rest(self, transact: Transact, work: Callable[[Connection], T]) -> T:
-        """A transaction, and when the large ones have rested from it: as it took from where its work began. What it
-        waited for a thread or a lock is no part of that."""
-        begun: list[float] = []
-
-        def noted(c: Connection) -> T:
-            begun.append(perf_counter())
-            return work(c)
-
-        try:
-            return await transact(noted)
-        finally:
-            if begun:
-                took = perf_counter() - begun[0]
-                rest = max(REST * took, PAUSE_S if took > SHORT_S else 0.0)
-                self._rested = asyncio.get_running_loop().time() + rest
+    def _rest_from(self, at_work: _AtWork[Any]) -> None:
+        """The large ones rest as it took from where its work began: what it waited for a thread or a lock is no part of
+        that."""
+        if at_work.begun is not None:
+            took = perf_counter() - at_work.begun
+            rest = max(REST * took, PAUSE_S if took > SHORT_S else 0.0)
+            self._rested = asyncio.get_running_loop().time() + rest
 
     def _counted(self, who: Who, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
         """The work of a transaction, whose part of a core counts where it is of a small change, also where its caller

@@ -239,7 +239,7 @@ class Play:
         await self.told.look(self.now)
         for channel in self.channels:
             if not self.naive.on[channel.id]:
-                await self.store.cancel_deliveries(self.told.epoch, channel.id, self.now)
+                await self.store.cancel_deliveries(self.told.epoch, [channel.id], self.now)
             for row in await self.told.send_all(channel.id):
                 told = (row.kind, row.transition_seq, row.told.muted_by is not None)
                 self.heard.setdefault((channel.id, row.breaker_id), []).append(told)
