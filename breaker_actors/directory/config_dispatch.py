@@ -23,7 +23,7 @@ from breaker_actors.transport.peers import BreakerPeer, Net, RouterPeer
 
 CHANGES_MAX = 50
 """Of one round. A round holds the database's readers up: few at a time let others in between."""
-ROUND_REST, ROUND_REST_MAX_S = 1, 0.2
+ROUND_REST, ROUND_REST_MAX_S = 1, 0.03
 """So many times as long as a full round took the next one is put off, at most so long: what a large set keeps busy
 (owners of routers and of breakers, the Journal) is free for others half of the time."""
 
