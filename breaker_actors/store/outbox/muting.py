@@ -162,9 +162,8 @@ class Births:
         self._breakers = breaker_facts(c, sorted({row["breaker_id"] for row in rows}))
         self._channels = channel_facts(c, sorted({row["channel_id"] for row in rows}))
         self._held = _held_of(c, rows)
-        self._told = told_outages(
-            c, outages_of(rows)
-        )  # after the held ones are locked: what is released meanwhile counts as told
+        # after the held ones are locked: what is released meanwhile counts as told
+        self._told = told_outages(c, outages_of(rows))
         self.ended: list[Superseded] = []
         self.unmuted = 0
 
