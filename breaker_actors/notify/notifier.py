@@ -254,7 +254,7 @@ class NotifierHost:
         try:
             counts, is_all = await self._store.cancel_deliveries(self._epoch, some, now)
         finally:
-            self._cancel_ms = now + self._rest_ms(begun)
+            self._cancel_ms = now + _rest_ms(self._clock.monotonic() - begun)
         for channel_id, count in counts.items():
             self.meters.count("breakers_notifications_unsent_total", count, state="cancelled")
             log.info("notifications_cancelled", channel_id=channel_id, count=count)
@@ -291,12 +291,7 @@ class NotifierHost:
                 if self._clock.monotonic() - begun > SWEEP_S:
                     break
         finally:  # what can't be looked through now is not tried again and again meanwhile
-            self._rested_ms = now + self._rest_ms(begun)
-
-    def _rest_ms(self, begun: float) -> int:
-        """For how long rows that can't be sent are left alone, after a look at them that began then."""
-        took_ms = round(1000 * (self._clock.monotonic() - begun))
-        return min(SWEEP_REST_MAX_MS, SWEEP_REST * took_ms)
+            self._rested_ms = now + _rest_ms(self._clock.monotonic() - begun)
 
     def _count_unsent(self, queue: Queue, counts: dict[str, int]) -> None:
         for state, count in counts.items():
@@ -443,3 +438,8 @@ class NotifierHost:
             touched[id_].hasten = False
             touched[id_].look = True
         return [None] * len(entries)
+
+
+def _rest_ms(took_s: float) -> int:
+    """For how long rows that can't be sent are left alone, after a look at them that took so long."""
+    return min(SWEEP_REST_MAX_MS, SWEEP_REST * round(1000 * took_s))

@@ -29,6 +29,7 @@ from breaker_actors.core.log_entries import (
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Control, Effect, Transition
 from breaker_actors.core.rules import parse_rule
+from breaker_actors.errors import Unavailable
 from breaker_actors.messages import AppendResult, Part, StateReading
 from breaker_actors.persistence import DATABASE, make_log, make_store
 from breaker_actors.settings import Settings
@@ -116,6 +117,14 @@ class Service:
         payload = encode_samples([metric], [n], ts, value, np.full(n, ok), traces=traces, count=count)
         part = Part(router_id, keys or (os.urandom(16),), payload, n)
         return (await self.gateway.ingest(self.project.id, [part], self.project.org_id))[0]
+
+    async def refusal(self) -> str:
+        """Why the service is not ready; "" where it is."""
+        try:
+            await self.gateway.ready()
+        except Unavailable as error:
+            return str(error)
+        return ""
 
     async def state(self, breaker_id: str) -> StateReading:
         return (await self.gateway.states(self.project.id, [breaker_id]))[breaker_id]

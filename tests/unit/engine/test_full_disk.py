@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from breaker_actors.errors import Unavailable
 from breaker_actors.gateway import gateway
 from tests.support.cluster import Service, service, until
 from tests.support.full_disk import full_disk
@@ -17,16 +16,8 @@ ROOM_BYTES = 1 << 18
 BACK_WITHIN_S = 5.0
 
 
-async def refusal(s: Service) -> str:
-    try:
-        await s.gateway.ready()
-    except Unavailable as error:
-        return str(error)
-    return ""
-
-
 async def is_ready(s: Service) -> bool:
-    return not await refusal(s)
+    return not await s.refusal()
 
 
 @pytest.mark.parametrize("traffic", [True, False])
@@ -54,7 +45,7 @@ async def _fill(tmp_path: Path, traffic: bool) -> None:
             if traffic:
                 outcome = await s.send(router_id, [1.0] * 1_000)
                 assert outcome.status == "failed"
-            said = await until(lambda: refusal(s), BACK_WITHIN_S)
+            said = await until(s.refusal, BACK_WITHIN_S)
             assert said.startswith("samples can't be stored: the sample log does not answer")
             assert [a.router.fault for a in (await s.gateway.status()).actors if a.router is not None] == [
                 said.partition(": ")[2]

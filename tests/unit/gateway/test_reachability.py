@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from breaker_actors.errors import BreakersError, Unavailable
+from breaker_actors.errors import Unavailable
 from breaker_actors.gateway import reachability
 from breaker_actors.gateway.reachability import MISSED_MAX, ReachabilityHeartbeat
 from breaker_actors.messages import ActorPlacement, Overview
-from tests.support.cluster import Service, service, until
+from tests.support.cluster import service, until
 
 ONE, TWO = "router-0 did not answer 10 pings or more", "router-0 and 1 more RouterActors did not answer 10 pings"
 
@@ -112,25 +112,17 @@ async def test_what_was_missed_before_the_door_was_shut_counts_no_more() -> None
             await asyncio.sleep(0.01)
 
 
-async def _refusal(s: Service) -> str:
-    try:
-        await s.gateway.ready()
-    except BreakersError as error:
-        return str(error)
-    return ""
-
-
 async def test_a_service_whose_only_router_actor_stays_away_is_not_ready(tmp_path: Path) -> None:
     """Though its Directory, which had nothing to tell it, believes that it is up."""
     async with service(tmp_path) as s:
         await s.breaker()
-        assert await _refusal(s) == ""
+        assert await s.refusal() == ""
         await s.net.kill("router-0")
-        assert (await until(lambda: _refusal(s), 10)).startswith(f"samples can't be stored: {ONE}")
+        assert (await until(s.refusal, 10)).startswith(f"samples can't be stored: {ONE}")
         assert {one.name: one.state for one in (await s.gateway.status()).actors}["router-0"] == "away"
         s.net.revive("router", "router-0")
 
         async def ready() -> bool:
-            return await _refusal(s) == ""
+            return await s.refusal() == ""
 
         await until(ready, 10)
