@@ -229,7 +229,7 @@ async def check_replays(campaign: Campaign, until_ms: int) -> None:
 async def check_notifications(campaign: Campaign) -> None:
     """Every delivery arrived, unless it was muted, and none that was. One that was taken came again only if the
     Notifier died before it could note that, or had waited for the answer as long as it ever does."""
-    ended_ms = await until(partial(all_ended, campaign.evidence), SETTLED_S)
+    ended = await until(partial(all_ended, campaign.evidence), SETTLED_S)
     deaths = [kill.at for kill in campaign.killer.kills if "Notifier" in kill.victims]
     unseen = []
     assert set(campaign.muter.done) >= {"make", "edit", "end"}
@@ -241,7 +241,7 @@ async def check_notifications(campaign: Campaign) -> None:
             assert taken, f"delivery {delivery_id} never arrived"
             unseen += [delivery_id] * unexplained(campaign.hook, delivery_id, taken, deaths)
         mutes = campaign.muter.mutes.values()
-        campaign.suppressed += assert_muted_rightly(campaign.evidence, project, mutes, arrived, ended_ms)
+        campaign.suppressed += assert_muted_rightly(campaign.evidence, project, mutes, arrived, ended)
     print(f"suppressed {campaign.suppressed}")
     assert campaign.suppressed
     assert len(unseen) <= UNSEEN_MAX, f"deliveries came again and nobody died or hung up: {unseen}"
@@ -260,9 +260,10 @@ def unexplained(hook: Witness, delivery_id: str, taken: Sequence[float], deaths:
 
 
 async def all_ended(evidence: Evidence) -> int:
-    """When no delivery was left to be sent, in Unix ms; 0 while one is. Breakers go on moving, and make new ones."""
-    asked_ms = time.time_ns() // 1_000_000
-    return 0 if evidence.rows("SELECT 1 FROM outbox WHERE state IN ('pending', 'held') LIMIT 1") else asked_ms
+    """The number of the newest delivery once none is left to be sent, 0 while one is. Breakers go on moving, and make
+    new ones."""
+    ((open_, newest),) = evidence.rows("SELECT sum(state IN ('pending', 'held')), max(number) FROM outbox")
+    return 0 if open_ else newest
 
 
 # -- what is told

@@ -120,10 +120,12 @@ class Muter:
 
 
 def assert_muted_rightly(
-    evidence: Evidence, project: Project, mutes: Iterable[Mute], arrived: Mapping[str, list[int]], ended_ms: int
+    evidence: Evidence, project: Project, mutes: Iterable[Mute], arrived: Mapping[str, list[int]], ended: int
 ) -> int:
     """What people heard of a project (delivery -> when it came, in ms) was not muted, and what they did not hear was;
-    answers how many deliveries were suppressed. `ended_ms`: what was made before that is no longer to be sent."""
+    answers how many deliveries were suppressed. `ended`: deliveries up to that number were no longer to be sent.
+
+    Not a time: a delivery has that of its move, and is stored a moment later."""
     rows = evidence.rows(
         "SELECT o.id, o.channel_id, o.breaker_id, o.kind, o.state, o.incident, o.created_ms, o.mute_id, m.id, o.number"
         " FROM outbox o LEFT JOIN mutes m ON m.id = o.mute_id AND m.project_id = o.project_id"
@@ -133,13 +135,13 @@ def assert_muted_rightly(
     mine = [mute for mute in mutes if mute.project_id == project.id]
     suppressed, states = 0, Counter[tuple[Any, ...]]()
     newest: dict[tuple[str, int], str] = {}
-    for id_, channel_id, breaker_id, kind, state, incident, at_ms, mute_id, known, _ in rows:
+    for id_, channel_id, breaker_id, kind, state, incident, at_ms, mute_id, known, number in rows:
         who = f"delivery {id_} ({kind}, {state})"
         assert state != "held", f"{who} is held, and nothing is muted"
-        assert (id_ in arrived) <= (state == "sent" or at_ms >= ended_ms), f"{who} came"
+        assert (id_ in arrived) <= (state == "sent" or number > ended), f"{who} came"
         states[channel_id, incident, kind, state] += 1
-        assert at_ms >= ended_ms or state not in ("pending", "held"), f"{who} was to be sent before, and still is"
-        if kind == "trip" and at_ms < ended_ms:
+        assert number > ended or state not in ("pending", "held"), f"{who} was to be sent before, and still is"
+        if kind == "trip" and number <= ended:
             newest[channel_id, incident] = state
         if state == "suppressed":
             suppressed += 1
