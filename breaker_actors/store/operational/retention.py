@@ -1,4 +1,4 @@
-"""What keeps the store and the logs bounded: which part of each log is still needed, and rows that are too old."""
+"""What keeps the store bounded: rows that are too old, or too many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -23,16 +22,13 @@ from sqlalchemy import (
     update,
 )
 
-from breaker_actors.core.log_entries import decode_breaker
-from breaker_actors.core.model import Record
-from breaker_actors.messages import LogFloor
 from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import OVERRIDES
+from breaker_actors.store.operational.log_needs import LogNeeds
 from breaker_actors.store.outages import begins_outage
 from breaker_actors.store.outbox.held import prune_mutes
 from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
-from breaker_actors.store.section import StorePart, bump, chunks
-from breaker_actors.telemetry.set_aside import Asides
+from breaker_actors.store.section import bump, chunks
 
 HISTORY = "history_ms"
 """The counter that says up to when time has gone on for what grows old."""
@@ -41,16 +37,8 @@ PAGES_MAX = 20
 PROJECTS_AT_ONCE = 10
 """A round removes at most PAGE x PAGES_MAX rows of a table; what is left goes in the next one."""
 
-SETTLED_WITHIN_MS = 3_600_000
-"""How long after it was written a change lies in the log at the latest, for what depends on its time there."""
 
-_decode_record = msgspec.msgpack.Decoder(Record).decode
-
-
-class Upkeeps(StorePart):
-    async def log_floors(self) -> list[LogFloor]:
-        return await self._db.read(lambda c: _log_floors(c, self.asides))
-
+class Upkeeps(LogNeeds):
     async def history_ms(self) -> int | None:
         return await self._db.read(_history_ms)
 
@@ -76,7 +64,7 @@ class Upkeeps(StorePart):
                     break
         await self._db.write(_forget_counted)
         removed["events"] += await self._prune_beyond()
-        removed["ended_links"] = await self._db.write(lambda c: _prune_ended_links(c, self.asides))
+        removed["ended_links"] = await self.prune_ended_links()
         removed["mutes"] = await self._db.write(lambda c: prune_mutes(c, before_ms))
         return removed
 
@@ -189,90 +177,3 @@ def _prune_largest(c: Connection) -> int:
             bump(c, DROPPED, len(found))
             return len(found)
     return 0
-
-
-def _log_floors(c: Connection, asides: Asides) -> list[LogFloor]:
-    """Per router with a log: the smallest cut of its breakers and the earliest time that a window of them reaches. A
-    change that waits may lie in the log already: nobody knows who needs it. Of a router that is gone, without an owner
-    and a project: what breakers that hung on it still need."""
-    r = t.routers.c
-    owners = t.routers.join(t.projects, t.projects.c.id == r.project_id)
-    owners = owners.join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
-    known = select(r.id, r.owner, r.log_slot, r.project_id, t.workspaces.c.org_id).select_from(owners)
-    routers = c.execute(known.where(r.log_slot.is_not(None))).all()
-    floors: dict[str, list[tuple[int, int | None]]] = {row.id: [] for row in routers}
-    gone: dict[str, str] = {}
-    columns = (t.links.c.router_id, t.links.c.since_offset, t.records.c.record, t.records.c.cut, t.records.c.settings)
-    query = (
-        select(*columns, t.breakers.c.rule, t.links.c.breaker_id)
-        .join(t.records, t.records.c.breaker_id == t.links.c.breaker_id)
-        .join(t.breakers, t.breakers.c.id == t.links.c.breaker_id)
-        .where(t.links.c.since_offset.is_not(None))
-    )
-    for row in c.execute(query):
-        if row.router_id in floors and row.cut is not None:  # else it was set aside and reads nothing
-            floors[row.router_id].append(_needs(row, asides))
-    for row in _ended(c):
-        if row.cut is None:
-            continue
-        if row.router_id not in floors and row.log_slot is not None:
-            gone[row.router_id] = row.log_slot
-        if row.router_id in floors or row.router_id in gone:
-            floors.setdefault(row.router_id, []).append(_needs(row, asides))
-    for router_id in c.execute(select(t.changes.c.router_id).distinct()).scalars():
-        if router_id in floors:
-            floors[router_id].append((0, None))
-    return [
-        *(LogFloor(r.id, r.owner or "", r.log_slot, *_lowest(floors[r.id]), r.project_id, r.org_id) for r in routers),
-        *(LogFloor(router_id, "", slot, *_lowest(floors[router_id])) for router_id, slot in gone.items()),
-    ]
-
-
-def _ended(c: Connection) -> Sequence[Any]:
-    e = t.ended_links.c
-    columns = (e.router_id, e.since_offset, t.records.c.record, t.records.c.cut, t.records.c.settings)
-    query = (
-        select(*columns, t.breakers.c.rule, e.breaker_id, e.until_offset, e.ended_ms, e.log_slot)
-        .join_from(t.ended_links, t.records, t.records.c.breaker_id == e.breaker_id)
-        .join(t.breakers, t.breakers.c.id == e.breaker_id)
-        .where(e.since_offset.is_not(None))
-    )
-    return c.execute(query).all()
-
-
-def _prune_ended_links(c: Connection, asides: Asides) -> int:
-    """Forgets ended links that were read to their end and that no window reaches any more."""
-    e, gone = t.ended_links.c, 0
-    for row in _ended(c):
-        if row.cut is None:
-            continue
-        offset, since_ms = _needs(row, asides)
-        if row.until_offset is None or offset < row.until_offset or since_ms is None:
-            continue
-        if since_ms > row.ended_ms + SETTLED_WITHIN_MS:
-            mine = (e.breaker_id == row.breaker_id) & (e.router_id == row.router_id)
-            gone += c.execute(delete(t.ended_links).where(mine, e.until_offset == row.until_offset)).rowcount
-    return gone
-
-
-def _needs(row: Any, asides: Asides) -> tuple[int, int | None]:
-    """The offset up to which a breaker has read, and the time its window reaches back to (None: it holds nothing, or
-    nobody can read what)."""
-    offset = row.cut.get(row.router_id, row.since_offset)
-    if row.record is None:
-        return offset, None
-    record = asides.attempt(lambda: _decode_record(row.record), "state", row.breaker_id, row.record)
-    settings = None
-    if row.settings is not None:
-        settings = asides.attempt(lambda: decode_breaker(row.settings), "state", row.breaker_id, row.settings)
-    if record is None:
-        return offset, None
-    told = None if settings is None else settings.rule
-    window_ms = max(row.rule.window_ms, 0 if told is None else told.window_ms)
-    return offset, record.now_ms - window_ms
-
-
-def _lowest(needs: Sequence[tuple[int, int | None]]) -> tuple[int | None, int | None]:
-    offsets = [offset for offset, _ in needs]
-    times = [since for _, since in needs if since is not None]
-    return min(offsets, default=None), min(times, default=None)

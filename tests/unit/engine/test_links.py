@@ -159,7 +159,7 @@ async def test_what_was_not_read_before_a_link_ended_is_read_later(tmp_path: Pat
 async def test_an_ended_link_is_forgotten_when_no_window_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breaker_actors.store.operational.retention.SETTLED_WITHIN_MS", 0)
+    monkeypatch.setattr("breaker_actors.store.operational.log_needs.SETTLED_WITHIN_MS", 0)
     monkeypatch.setattr("breaker_actors.breaker.hosted.IDLE_MS", 100)
     async with service(tmp_path, checkpoint_interval_ms=100) as s:
         row = await s.breaker(window_ms=100)
