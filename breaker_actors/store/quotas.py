@@ -30,6 +30,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    update,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -43,7 +44,7 @@ from breaker_actors.store.section import IDS, StorePart, by_ids, raise_sum
 
 Counted = Literal["projects", "workspaces", "keys"]
 OfProject = Literal["configuration", "audit", "events", "deliveries"]
-What = Literal[OfProject, "org_audit", "gone_audit", "answers", Counted]
+What = Literal[OfProject, "ended_links", "org_audit", "gone_audit", "answers", Counted]
 
 ROW_BYTES, LINK_BYTES = 200, 100
 """What a row counts beside its texts: its ids, times and places in indexes."""
@@ -67,7 +68,8 @@ _LIVE = exists().where(t.projects.c.id == _S.of_id, t.projects.c.deleted_ms.is_(
 
 class Shares(NamedTuple):
     """What one project may keep, and one organisation. Of `audit_bytes` and `deliveries` twice as much is the end.
-    `full_projects`: so many times what a project may an organisation keeps of configuration, events and deliveries."""
+    `links`: that count, and as many that have ended. `full_projects`: so many times what a project may an organisation
+    keeps of configuration, events, deliveries and links that have ended."""
 
     configuration_bytes: int = 64 << 20
     links: int = 20_000
@@ -168,8 +170,8 @@ def add_one(c: Connection, org_id: str, what: Counted) -> None:
 
 
 def forget(c: Connection, project_id: str) -> None:
-    """Drops the sum of a project whose configuration has gone."""
-    c.execute(delete(t.stored).where(_S.of_id == project_id, _S.what == "configuration"))
+    """Drops the sums of a project whose configuration has gone."""
+    c.execute(delete(t.stored).where(_S.of_id == project_id, _S.what.in_(("configuration", "ended_links"))))
 
 
 def hand_over(c: Connection, project_id: str, org_id: str) -> None:
@@ -267,9 +269,21 @@ def within_share(c: Connection, project_id: str) -> Iterator[None]:
         _refuse_beyond(c, after, sum_of_owner(c, project_id, "configuration"))
 
 
+def add_ended_links(c: Connection, project_id: str, count: int) -> None:
+    """Counts links that ended, or are forgotten. The sum is never below 0: what ended before there was one is not in
+    it."""
+    add(c, project_id, "ended_links", count)
+    if count < 0:
+        mine = (_S.of_id == project_id) & (_S.what == "ended_links")
+        c.execute(update(t.stored).where(mine, _S.used < 0).values(used=0))
+
+
 def refuse_many_links(c: Connection, project_id: str, more: int) -> None:
     """Refuses links beyond what a project may have: each change of a breaker goes to all routers it is linked to, and
-    each router's routing table names all of its own. Raises Invalid."""
+    each router's routing table names all of its own. Raises Invalid, also where as many have ended and are not
+    forgotten, or many times as many of its organisation: unlinking always goes through, so it is what is linked anew
+    that is bounded."""
+    _refuse_beside_ended(c, project_id)
     linked = t.links.join(t.breakers, t.breakers.c.id == t.links.c.breaker_id)
     count = c.execute(
         select(func.count()).select_from(linked).where(t.breakers.c.project_id == project_id)
@@ -280,6 +294,21 @@ def refuse_many_links(c: Connection, project_id: str, more: int) -> None:
             f"A project has at most {most} links between routers and breakers, and this one would have {count + more}.",
             {"limit": "BREAKERS_BREAKERS_PER_PROJECT_MAX"},
         )
+
+
+def _refuse_beside_ended(c: Connection, project_id: str) -> None:
+    own, together = own_and_owners(c, project_id, "ended_links")
+    most, full_projects = shares(c).links, shares(c).full_projects
+    for whose, ended, bound, limit in (
+        ("this project", own, most, "BREAKERS_BREAKERS_PER_PROJECT_MAX"),
+        ("this organisation's projects", together, most * full_projects, "BREAKERS_ORG_FULL_PROJECTS"),
+    ):
+        if ended >= bound:
+            raise Invalid(
+                f"{ended} links of {whose} have ended of late, and beside {bound} no new ones are made: wait until the"
+                " windows of their breakers reach back to them no more, and an hour longer.",
+                {"limit": limit},
+            )
 
 
 def refuse_many_mutes(c: Connection, project_id: str, now_ms: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,11 +11,16 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from breaker_actors.core.model import Record
+from breaker_actors.errors import Invalid
 from breaker_actors.store import section
+from breaker_actors.store.config import router_set
 from breaker_actors.store.operational import log_needs
+from breaker_actors.store.quotas import Shares, used
 from breaker_actors.store.rows import BreakerRow
+from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.store.tables import ended_links
+from tests.contract.backends import Backend
 from tests.contract.store_world import RULE, World
 
 HOUR = 3_600_000
@@ -23,6 +29,21 @@ ENDED_AT = 30
 
 def record(now_ms: int) -> bytes:
     return msgspec.msgpack.encode(Record(created_ms=0, now_ms=now_ms, grid_ms=0, state_since_ms=0))
+
+
+@pytest.fixture
+async def small(backend: Backend) -> AsyncIterator[Callable[..., Awaitable[World]]]:
+    """Makes a project on a store with small bounds."""
+    stores = []
+
+    async def make(**bounds: int) -> World:
+        stores.append(SqlStore(backend.url, SecretBox(b"k" * 32), shares=Shares(**bounds)))
+        await stores[-1].open()
+        return await World.make(stores[-1])
+
+    yield make
+    for store in stores:
+        await store.close()
 
 
 async def left(world: World, count: int, now_ms: int, cut: int = 9) -> tuple[BreakerRow, list[str]]:
@@ -123,3 +144,56 @@ async def test_an_ended_link_is_kept_while_a_window_reaches_it_or_it_is_not_read
     assert (await world.store.prune(0))["ended_links"] == 0
     (assigned,) = await world.store.breaker_assignments([row.id])
     assert [ref.router_id for ref in assigned.routers] == [*sorted(routers), *row.router_ids]
+
+
+async def test_beside_many_links_that_ended_no_new_ones_are_made(small: Callable[..., Awaitable[World]]) -> None:
+    """A project has as many as links. All goes through that makes none, and once they are forgotten links do, too."""
+    world = await small(links=3)
+    row, _ = await left(world, 2, 2 * HOUR)
+    store, project_id = world.store, world.project_id
+    other = await world.router(row.id)
+    await store.unlink_breaker(project_id, other.id, row.id, 60)
+    with pytest.raises(Invalid, match="3 links of this project have ended of late"):
+        await world.router(row.id)
+    with pytest.raises(Invalid, match="3 links of this project have ended of late"):
+        await store.link_breakers(project_id, other.id, [row.id], 61)
+    await world.breaker("b")
+    await store.unlink_breaker(project_id, row.router_ids[0], row.id, 62)
+    assert (await store.prune(0))["ended_links"] == 2
+    await store.link_breakers(project_id, other.id, [row.id], 63)
+    await store.unlink_breaker(project_id, other.id, row.id, 64)
+    await store.link_breakers(project_id, row.router_ids[0], [row.id], 65)
+    await store.delete_breaker(project_id, row.id, 66)
+    for _ in range(2):
+        await world.breaker("c")
+    assert await sql(world)._db.read(lambda c: used(c, project_id, "ended_links")) == 0
+
+
+async def test_nor_beside_those_of_all_projects_of_an_organisation(small: Callable[..., Awaitable[World]]) -> None:
+    world = await small(links=2, full_projects=1)
+    store = world.store
+    for name in "ab":
+        project = await store.create_project(world.org_id, world.workspace_id, name, 1)
+        one = replace(world, project_id=project.id)
+        row = await one.breaker("a")
+        await store.unlink_breaker(project.id, row.router_ids[0], row.id, 40)
+    row = await world.breaker("a")
+    with pytest.raises(Invalid, match="2 links of this organisation's projects"):
+        await world.router(row.id)
+    other = await world.neighbour("globex")
+    await other.router((await other.breaker("a")).id)
+
+
+async def test_a_breaker_gets_no_routers_beside_as_many_that_it_has_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names all of them each time it is stored."""
+    monkeypatch.setattr(router_set, "ROUTERS_MAX", 3)
+    row, _ = await left(world, 2, 2 * HOUR)
+    await world.store.unlink_breaker(world.project_id, row.router_ids[0], row.id, 60)
+    other = await world.breaker("b")
+    with pytest.raises(Invalid, match="'a' has left 3 routers"):
+        await world.router(other.id, row.id)
+    await world.router(other.id)
+    await world.store.prune(0)
+    await world.router(row.id)

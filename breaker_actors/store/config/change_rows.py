@@ -15,7 +15,7 @@ from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, RouterVie
 from breaker_actors.store import tables as t
 from breaker_actors.store.config.routing_tables import Linked, view_of
 from breaker_actors.store.pending import refuse_more
-from breaker_actors.store.quotas import add_link_count, reweighed
+from breaker_actors.store.quotas import add_ended_links, add_link_count, reweighed
 from breaker_actors.store.reached import note_reached
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import DAY_MS, IDS, by_ids, chunks
@@ -118,7 +118,11 @@ def _by_router(pairs: Iterable[tuple[str, str]]) -> dict[str, dict[str, None]]:
 
 
 def note_ended_links(
-    c: Connection, since: Mapping[tuple[str, str], int | None], change_ids: Mapping[str, int], now_ms: int
+    c: Connection,
+    project_id: str,
+    since: Mapping[tuple[str, str], int | None],
+    change_ids: Mapping[str, int],
+    now_ms: int,
 ) -> None:
     """Keeps in mind what is still to be read through links (router, breaker) that changes end, one for each router. One
     that ended before and was taken up again stays readable from its first beginning: the views in the log tell when it
@@ -135,6 +139,7 @@ def note_ended_links(
         rows.append(row | {"change_id": change_ids[router_id], "ended_ms": now_ms})
     if rows:
         c.execute(insert(t.ended_links), rows)
+    add_ended_links(c, project_id, len(rows) - len(earlier))
 
 
 def current_views(c: Connection, routers: Sequence[Row[Any]]) -> dict[str, RouterView]:

@@ -37,7 +37,7 @@ from breaker_actors.store.config.change_rows import (
     view_entry,
 )
 from breaker_actors.store.config.routing_tables import names_matter
-from breaker_actors.store.quotas import add_link_count, reweighed, within_share
+from breaker_actors.store.quotas import add_ended_links, add_link_count, reweighed, within_share
 from breaker_actors.store.reached import note_reached
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import IDS, by_ids, chunks, touch_breakers
@@ -256,7 +256,8 @@ def _remove(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> set[s
     r = t.records.c
     for some in chunks(breaker_ids):
         add_link_count(c, project_id, -c.execute(delete(t.links).where(t.links.c.breaker_id.in_(some))).rowcount)
-        c.execute(delete(t.ended_links).where(t.ended_links.c.breaker_id.in_(some)))
+        ended = c.execute(delete(t.ended_links).where(t.ended_links.c.breaker_id.in_(some)))
+        add_ended_links(c, project_id, -ended.rowcount)
         gone = delete(t.records).where(r.breaker_id.in_(some)).returning(r.breaker_id, r.transition_seq, r.cut)
         for breaker_id, seq, cut in c.execute(gone):
             harmless |= {breaker_id} if seq == 0 else set()

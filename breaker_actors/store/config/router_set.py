@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from breaker_actors.core.log_entries import MODES
 from breaker_actors.errors import Invalid, NotFound, RouterHasBreakers
@@ -45,7 +45,8 @@ LINKS_NOTED_MAX = 1_000
 SHADOWED_MAX = 500
 """Routers that a breaker hangs on when a shadow of it is made: all of them are linked in one transaction."""
 ROUTERS_MAX = 1_000
-"""Routers that one breaker hangs on: each change of it goes to the logs of all of them, in one transaction."""
+"""Routers that one breaker hangs on: each change of it goes to the logs of all of them, in one transaction. It gets no
+others while as many that it has left are not forgotten: its cut names all of them."""
 CHANGEABLE = ("name", "mode", "enabled", "metadata")
 """What of a router its owner can change, beside its links."""
 ROUTER_COLUMNS = [t.routers.c[f] for f in RouterRow.__struct_fields__ if f != "breaker_ids"]
@@ -59,6 +60,14 @@ _SHADOWS = (
 )
 _LIVE = select(*ROUTER_COLUMNS).where(
     t.routers.c.id.in_(IDS), t.routers.c.project_id == bindparam("project"), t.routers.c.deleted_ms.is_(None)
+)
+_E = t.ended_links.c
+_LEFT_MANY = (
+    select(_E.breaker_id)
+    .where(_E.breaker_id.in_(IDS))
+    .group_by(_E.breaker_id)
+    .having(func.count() >= bindparam("most"))
+    .order_by(_E.breaker_id)
 )
 _LINKED = select(_L.router_id, _L.breaker_id).where(_L.router_id.in_(IDS)).order_by(_L.number)
 
@@ -108,7 +117,7 @@ def create_routers(
     rows = [_new_row(place, project_id, router_id, draft) for router_id, draft in drafts]
     pairs = [(row.id, breaker_id) for row in rows for breaker_id in row.breaker_ids]
     refuse_many_links(c, project_id, len(pairs))
-    _refuse_spread(breakers, pairs)
+    _refuse_spread(c, breakers, pairs)
     ids = [row.id for row in rows]
     with within_share(c, project_id):
         with reweighed(c, project_id, t.routers, ids):
@@ -226,7 +235,7 @@ def link_routers(c: Connection, place: Place, wanted: Sequence[Linking]) -> tupl
         return [row for row, _ in wanted], []
     pairs = [(row.id, breaker_id) for row, ids in new for breaker_id in ids]
     refuse_many_links(c, project_id, len(pairs))
-    _refuse_spread(breakers, pairs)
+    _refuse_spread(c, breakers, pairs)
     for row, _ in new:
         refuse_unreadable(row.mode)
     with within_share(c, project_id):
@@ -268,7 +277,7 @@ def unlink_routers(c: Connection, place: Place, wanted: Sequence[Linking]) -> li
     _note_links(c, place, "router.unlink", pairs)
     ids = [row.id for row, _ in wanted]
     change_ids = _tell_views(c, ids)
-    note_ended_links(c, since, dict(zip(ids, change_ids, strict=True)), place.now_ms)
+    note_ended_links(c, project_id, since, dict(zip(ids, change_ids, strict=True)), place.now_ms)
     return change_ids
 
 
@@ -299,8 +308,16 @@ def refuse_unreadable(mode: str) -> None:
         raise Invalid("The mode of this router can't be read: set it anew.", {"mode": "Expected one of the modes"})
 
 
-def _refuse_spread(breakers: Mapping[str, BreakerRow], pairs: Iterable[tuple[str, str]]) -> None:
-    """Refuses links (router, breaker) of a breaker to more routers than one may hang on. Raises Invalid."""
+def _refuse_spread(c: Connection, breakers: Mapping[str, BreakerRow], pairs: Sequence[tuple[str, str]]) -> None:
+    """Refuses links (router, breaker) of a breaker to more routers than one may hang on, or of one that has left as
+    many of late. Raises Invalid."""
+    linked = list(dict.fromkeys(breaker_id for _, breaker_id in pairs))
+    for (breaker_id,) in by_ids(c, _LEFT_MANY, linked, most=ROUTERS_MAX):
+        raise Invalid(
+            f"{breakers[breaker_id].name!r} has left {ROUTERS_MAX} routers of late, and gets no others while its window"
+            " reaches back to them: wait for that, and an hour longer.",
+            {"breaker_id": breaker_id},
+        )
     for breaker_id, more in Counter(breaker_id for _, breaker_id in pairs).items():
         row = breakers[breaker_id]
         if len(row.router_ids) + more > ROUTERS_MAX:

@@ -35,7 +35,7 @@ from breaker_actors.store.config.router_set import (
     remove_routers,
     unlink_routers,
 )
-from breaker_actors.store.quotas import weigh
+from breaker_actors.store.quotas import add_ended_links, weigh
 from breaker_actors.store.rows import SYSTEM, BreakerRow, Once, RouterDraft, RouterRow
 from breaker_actors.store.section import IDS, by_ids, chunks, lock_project, new_id
 
@@ -207,7 +207,8 @@ def _bring_back(c: Connection, router: RouterRow) -> list[Entry]:
     lost = {id_: seq for id_, seq in c.execute(query)}
     homes = {id_: router_ids[0] for id_, router_ids in links_of(c, sorted(lost)).items() if router_ids}
     for some in chunks(sorted(homes)):
-        c.execute(delete(t.ended_links).where(e.breaker_id.in_(some)))
+        ended = c.execute(delete(t.ended_links).where(e.breaker_id.in_(some)))
+        add_ended_links(c, router.project_id, -ended.rowcount)
     routers = load_routers(c, sorted(set(homes.values())))
     rows = load_breakers(c, router.project_id, sorted(lost))
     at_home = [row for row in rows if row.id in homes]

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, select, tuple_
+from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.model import Record
 from breaker_actors.messages import LogFloor
 from breaker_actors.store import tables as t
+from breaker_actors.store.quotas import add_ended_links
 from breaker_actors.store.section import IDS, PARAMETERS_MAX, StorePart, by_ids, chunks
 from breaker_actors.store.steps import Who
 from breaker_actors.telemetry.set_aside import Asides
@@ -167,4 +168,9 @@ def _forgettable(c: Connection, breaker_ids: Sequence[str], asides: Asides) -> l
 
 
 def _forget(c: Connection, ended: Sequence[tuple[str, str, int]]) -> int:
-    return c.execute(delete(t.ended_links).where(_KEY.in_(ended))).rowcount
+    """Takes them from what their projects have, too; how many there were."""
+    mine = _KEY.in_(ended)
+    of = select(_B.project_id, func.count()).join_from(t.ended_links, t.breakers, _B.id == _E.breaker_id)
+    for project_id, count in c.execute(of.where(mine).group_by(_B.project_id).order_by(_B.project_id)).all():
+        add_ended_links(c, project_id, -count)
+    return c.execute(delete(t.ended_links).where(mine)).rowcount
