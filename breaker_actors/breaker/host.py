@@ -18,7 +18,7 @@ import structlog
 from breaker_actors.breaker.applying import Applying, DecodedEntries, ReadLog, Todo
 from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills, Slices
 from breaker_actors.breaker.commits import Commits
-from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, relink
+from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, forget_left, relink
 from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
 from breaker_actors.breaker.subscriptions import Subscriptions, Want
 from breaker_actors.breaker.watermarks import ROUND_S, Watermarks
@@ -129,12 +129,14 @@ class BreakerHost:
                 self._drop(hosted)
 
     async def link(self, links: Sequence[tuple[str, RouterRef]]) -> None:
-        """Links breakers to one more router each; a link that is known already is left as it is."""
+        """Links breakers to one more router each; a link that is known already is left as it is. One that has an end is
+        forgotten (see `forget_left`)."""
         wants = []
         for breaker_id, router in links:
             hosted = self._hosted.get(breaker_id)
-            current = router.until_offset is None
-            if hosted is not None and current and hosted.routers.get(router.router_id) != router:
+            if hosted is not None and router.until_offset is not None:
+                forget_left(hosted, router)
+            elif hosted is not None and hosted.routers.get(router.router_id) != router:
                 relink(hosted, router)
                 hosted.applied_offsets.setdefault(router.router_id, router.since_offset)
                 wants.append((hosted, router.router_id))

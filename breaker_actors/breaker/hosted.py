@@ -349,10 +349,11 @@ class HostedBreaker:
 
     def leave(self, router_id: str, offset: int) -> None:
         """The link to a router ended at an offset of its log; it may have begun anew behind that. The cut stays: what
-        lies before it is in the window for a while, and must not be read twice if the link begins again."""
+        lies before it is in the window for a while, and must not be read twice if the link begins again (until
+        `forget_left`)."""
         router = self.routers.get(router_id)
         if router is not None and router.since_offset < offset:
-            self.ended_links = {**self.ended_links, router_id: self.routers.pop(router_id)}
+            _keep_ended(self, router_id)
 
     def next_look(self) -> int:
         """When to look at the breaker again: its next timer, and once a minute anyway, for its cut to follow the logs.
@@ -461,7 +462,25 @@ def leave_ended(hosted: HostedBreaker) -> None:
     """A breaker leaves the links that have ended, as the store knows, and were read to their ends."""
     for router in list(hosted.routers.values()):
         if router.until_offset is not None and hosted.applied_offsets[router.router_id] >= router.until_offset:
-            hosted.ended_links = {**hosted.ended_links, router.router_id: hosted.routers.pop(router.router_id)}
+            _keep_ended(hosted, router.router_id)
+
+
+def _keep_ended(hosted: HostedBreaker, router_id: str) -> None:
+    ended = hosted.ended_links if isinstance(hosted.ended_links, dict) else {}
+    ended[router_id] = hosted.routers.pop(router_id)
+    hosted.ended_links = ended
+
+
+def forget_left(hosted: HostedBreaker, router: RouterRef) -> None:
+    """Takes a link out of the cut that ended, was read up to `until_offset`, and is forgotten by the store; unless it
+    has begun anew since, or was read further."""
+    router_id = router.router_id
+    if router_id in hosted.routers or hosted.applied_offsets.get(router_id) != router.until_offset:
+        return
+    del hosted.applied_offsets[router_id]
+    if isinstance(hosted.ended_links, dict):
+        hosted.ended_links.pop(router_id, None)
+    hosted.dirty = True
 
 
 def set_back(breaker: Breaker, at_ms: int, window_samples_max: int) -> Breaker:

@@ -17,7 +17,7 @@ from breaker_actors.settings import Settings
 from breaker_actors.store.base import RetentionStore
 from breaker_actors.store.rows import KEPT_MS
 from breaker_actors.telemetry.guard import run_supervised
-from breaker_actors.transport.peers import Net, RouterPeer
+from breaker_actors.transport.peers import BreakerPeer, Net, RouterPeer
 from breaker_actors.wal.base import LogStock, SampleLog
 
 GONE_MIN_MS = 600_000
@@ -74,6 +74,7 @@ class Retention:
                 before_ms = aged_ms - self._settings.history_retention_days * DAY_MS
                 await self._store.finish_deletions(now)
                 removed = await self._store.prune(before_ms)
+                removed["ended_links"] = await self._forget_links()
                 removed["answers"] = await self._store.prune_idempotency_keys(aged_ms - KEPT_MS)
                 removed["deliveries"] = await self._store.prune_deliveries(before_ms)
                 if max(removed.values()) < PRUNED_MANY:
@@ -82,6 +83,19 @@ class Retention:
                     log.info("history_pruned", **removed)
         except BreakersError as error:
             log.warning("upkeep_put_off", error=str(error))
+
+    async def _forget_links(self) -> int:
+        """How many ended links were forgotten. Owners take routers that a breaker has left for good out of its cut; who
+        can't be told now is when more of that breaker's links have ended, or gets no such cut when he starts."""
+        forgotten, after = 0, ""
+        while (some := await self._store.forget_ended_links(after)).after is not None:
+            forgotten, after = forgotten + some.count, some.after
+            for owner, left in some.left.items():
+                try:
+                    await BreakerPeer(self._net, owner).link(left)
+                except BreakersError as error:
+                    log.info("left_routers_not_told", actor=owner, error=str(error))
+        return forgotten
 
     async def _age(self, now: int, at_s: float) -> int:
         """The time by which history is old: never ahead of the clock, a day at most ahead of where it was when this

@@ -47,6 +47,7 @@ from breaker_actors.store.rows import (
     EventQuery,
     EventRow,
     Failing,
+    ForgottenLinks,
     HeldLook,
     JournalHead,
     KeyKind,
@@ -633,6 +634,10 @@ class RetentionStore(Placements, Protocol):
 
     async def log_floors(self) -> list[LogFloor]:
         """What is still needed of every router's log, by its linked breakers' stored records."""
+
+    async def forget_ended_links(self, after: str) -> ForgottenLinks:
+        """Forgets links that ended, were read to their end, and that no window reaches, of a bounded number of breakers
+        behind an id."""
 
     async def history_ms(self) -> int | None:
         """Up to when time has gone on for history that grows old: what was noted last, else the newest time in it; None

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from breaker_actors.core.model import BreakerMode, Control, Rule, StateWord
-from breaker_actors.messages import EventDraft, ProjectShare
+from breaker_actors.messages import EventDraft, ProjectShare, RouterRef
 from breaker_actors.store.mappings.model import MappingTo, SeriesMatcher
 from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import Schedule, Window, is_active
@@ -268,6 +268,15 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None
     epoch: int
     log_slot: str | None = None
+
+
+class ForgottenLinks(msgspec.Struct, frozen=True, kw_only=True):
+    """How many ended links of some breakers were forgotten; `left`: by owner of a breaker the routers that its stored
+    cut names for nothing, each with the offset there as the end; the last breaker looked at, None: there were none."""
+
+    count: int = 0
+    left: dict[str, list[tuple[str, RouterRef]]] = {}
+    after: str | None = None
 
 
 class JournalHead(msgspec.Struct, frozen=True):

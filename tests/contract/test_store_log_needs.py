@@ -12,11 +12,12 @@ from sqlalchemy import Connection, func, select
 
 from breaker_actors.core.model import Record
 from breaker_actors.errors import Invalid
+from breaker_actors.messages import RouterRef
 from breaker_actors.store import section
 from breaker_actors.store.config import router_set
 from breaker_actors.store.operational import log_needs
 from breaker_actors.store.quotas import Shares, used
-from breaker_actors.store.rows import BreakerRow
+from breaker_actors.store.rows import BreakerRow, ForgottenLinks
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.store.tables import ended_links
@@ -65,6 +66,10 @@ async def left(world: World, count: int, now_ms: int, cut: int = 9) -> tuple[Bre
 def sql(world: World) -> SqlStore:
     assert isinstance(world.store, SqlStore)
     return world.store
+
+
+async def forgotten(world: World) -> int:
+    return (await world.store.forget_ended_links("")).count
 
 
 def kept(c: Connection) -> int:
@@ -132,7 +137,7 @@ async def test_ended_links_are_forgotten_in_small_steps(world: World, monkeypatc
         return done
 
     monkeypatch.setattr(store._db, "write", counted)
-    assert (await store.prune(0))["ended_links"] == 5
+    assert await forgotten(world) == 5
     assert [count for count in steps if count] == [2, 2, 1]
 
 
@@ -141,7 +146,7 @@ async def test_an_ended_link_is_kept_while_a_window_reaches_it_or_it_is_not_read
     world: World, now_ms: int, cut: int
 ) -> None:
     row, routers = await left(world, 2, now_ms, cut)
-    assert (await world.store.prune(0))["ended_links"] == 0
+    assert await forgotten(world) == 0
     (assigned,) = await world.store.breaker_assignments([row.id])
     assert [ref.router_id for ref in assigned.routers] == [*sorted(routers), *row.router_ids]
 
@@ -159,7 +164,7 @@ async def test_beside_many_links_that_ended_no_new_ones_are_made(small: Callable
         await store.link_breakers(project_id, other.id, [row.id], 61)
     await world.breaker("b")
     await store.unlink_breaker(project_id, row.router_ids[0], row.id, 62)
-    assert (await store.prune(0))["ended_links"] == 2
+    assert await forgotten(world) == 2
     await store.link_breakers(project_id, other.id, [row.id], 63)
     await store.unlink_breaker(project_id, other.id, row.id, 64)
     await store.link_breakers(project_id, row.router_ids[0], [row.id], 65)
@@ -195,5 +200,18 @@ async def test_a_breaker_gets_no_routers_beside_as_many_that_it_has_left(
     with pytest.raises(Invalid, match="'a' has left 3 routers"):
         await world.router(other.id, row.id)
     await world.router(other.id)
-    await world.store.prune(0)
+    await forgotten(world)
     await world.router(row.id)
+
+
+async def test_owners_hear_what_a_cut_names_for_nothing(world: World) -> None:
+    """Routers that are linked, or whose ended links are kept, are none of that."""
+    row, routers = await left(world, 3, 2 * HOUR)
+    await world.store.unlink_breaker(world.project_id, row.router_ids[0], row.id, HOUR + 30)
+    found = await world.store.forget_ended_links("")
+    assert found.count == 3
+    assert found.left == {"b-0": [(row.id, RouterRef(router_id, "", "", 0, 9)) for router_id in routers]}
+    assert await world.store.forget_ended_links(found.after or "") == ForgottenLinks()
+    await world.router(row.id)
+    again = await world.store.forget_ended_links("")
+    assert (again.count, again.left) == (0, found.left)

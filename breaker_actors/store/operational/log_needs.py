@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
+from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_, union_all
 
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.model import Record
-from breaker_actors.messages import LogFloor
+from breaker_actors.messages import LogFloor, RouterRef
 from breaker_actors.store import tables as t
 from breaker_actors.store.quotas import add_ended_links
+from breaker_actors.store.rows import ForgottenLinks
 from breaker_actors.store.section import IDS, PARAMETERS_MAX, StorePart, by_ids, chunks
 from breaker_actors.store.steps import Who
 from breaker_actors.telemetry.set_aside import Asides
@@ -45,6 +46,10 @@ _LINKS = select(_L.breaker_id, _L.router_id, _L.since_offset).where(
 _ENDED = select(
     _E.breaker_id, _E.router_id, _E.since_offset, _E.until_offset, _E.ended_ms, _E.log_slot, _E.change_id
 ).where(_E.breaker_id.in_(IDS), _E.since_offset.is_not(None))
+_CUTS = select(_B.id, _B.owner, _R.cut).join(t.records, _R.breaker_id == _B.id).where(_B.id.in_(IDS))
+_HUNG_ON = union_all(
+    *(select(of.breaker_id, of.router_id).where(of.breaker_id.in_(IDS)) for of in (_L, _E)),
+)
 _KEY = tuple_(_E.breaker_id, _E.router_id, _E.change_id)
 """Of one end: a link that began and ended anew since has another change."""
 
@@ -57,14 +62,14 @@ class LogNeeds(StorePart):
             after = await self._db.read(partial(floors.look, after=after, asides=self.asides))
         return floors.told()
 
-    async def prune_ended_links(self) -> int:
-        after, gone = "", 0
-        while page := await self._db.read(partial(_page, query=_PAGE_OF_ENDED, after=after)):
-            found = await self._db.read(partial(_forgettable, breaker_ids=page, asides=self.asides))
-            for some in chunks(found):
-                gone += await self._steps.write_small(_SERVICE, partial(_forget, ended=some))
-            after = page[-1]
-        return gone
+    async def forget_ended_links(self, after: str) -> ForgottenLinks:
+        page = await self._db.read(partial(_page, query=_PAGE_OF_ENDED, after=after))
+        if not page:
+            return ForgottenLinks()
+        found = await self._db.read(partial(_forgettable, breaker_ids=page, asides=self.asides))
+        gone = [await self._steps.write_small(_SERVICE, partial(_forget, ended=some)) for some in chunks(found)]
+        left = await self._db.read(partial(_left, breaker_ids=page))
+        return ForgottenLinks(count=sum(gone), left=left, after=page[-1])
 
 
 class _Reader(NamedTuple):
@@ -174,3 +179,16 @@ def _forget(c: Connection, ended: Sequence[tuple[str, str, int]]) -> int:
     for project_id, count in c.execute(of.where(mine).group_by(_B.project_id).order_by(_B.project_id)).all():
         add_ended_links(c, project_id, -count)
     return c.execute(delete(t.ended_links).where(mine)).rowcount
+
+
+def _left(c: Connection, breaker_ids: Sequence[str]) -> dict[str, list[tuple[str, RouterRef]]]:
+    """See `ForgottenLinks`. Of breakers that nobody owns, or that were set aside, nothing."""
+    hung_on: dict[str, set[str]] = {}
+    for breaker_id, router_id in by_ids(c, _HUNG_ON, breaker_ids):
+        hung_on.setdefault(breaker_id, set()).add(router_id)
+    left: dict[str, list[tuple[str, RouterRef]]] = {}
+    for row in by_ids(c, _CUTS, breaker_ids):
+        for router_id, offset in (row.cut or {}).items() if row.owner else ():
+            if router_id not in hung_on.get(row.id, ()):
+                left.setdefault(row.owner, []).append((row.id, RouterRef(router_id, "", "", 0, offset)))
+    return left

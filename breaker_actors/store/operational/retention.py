@@ -24,11 +24,10 @@ from sqlalchemy import (
 
 from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import OVERRIDES
-from breaker_actors.store.operational.log_needs import LogNeeds
 from breaker_actors.store.outages import begins_outage
 from breaker_actors.store.outbox.held import prune_mutes
 from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
-from breaker_actors.store.section import bump, chunks
+from breaker_actors.store.section import StorePart, bump, chunks
 
 HISTORY = "history_ms"
 """The counter that says up to when time has gone on for what grows old."""
@@ -38,7 +37,7 @@ PROJECTS_AT_ONCE = 10
 """A round removes at most PAGE x PAGES_MAX rows of a table; what is left goes in the next one."""
 
 
-class Upkeeps(LogNeeds):
+class Upkeeps(StorePart):
     async def history_ms(self) -> int | None:
         return await self._db.read(_history_ms)
 
@@ -64,7 +63,6 @@ class Upkeeps(LogNeeds):
                     break
         await self._db.write(_forget_counted)
         removed["events"] += await self._prune_beyond()
-        removed["ended_links"] = await self.prune_ended_links()
         removed["mutes"] = await self._db.write(lambda c: prune_mutes(c, before_ms))
         return removed
 

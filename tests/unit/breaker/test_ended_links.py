@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.breaker.hosted import HostedBreaker, forget_left
 from breaker_actors.breaker.recovery import Recovery
 from breaker_actors.core.log_entries import (
     BREAKER,
@@ -71,3 +71,25 @@ async def test_a_breaker_lives_and_has_left_whichever_record_was_lost(tmp_path: 
     assert held.breaker is not None
     assert held.breaker.record().created_ms == AT_MS + (AGAIN if lost == CREATED else CREATED)
     assert (list(held.routers), list(held.ended_links)) == ([], ["r"])
+
+
+@pytest.mark.parametrize(
+    ("link", "is_kept"),
+    [(RouterRef("r", "", "", 0, AGAIN), False), (RouterRef("r", "", "", 0, WITHOUT), True)],
+    ids=["as stored", "read further since"],
+)
+async def test_a_router_goes_out_of_the_cut_unless_it_was_read_further(
+    tmp_path: Path, link: RouterRef, is_kept: bool
+) -> None:
+    held = await read(tmp_path, WITH)
+    held.applied_offsets["r"] = AGAIN
+    held.dirty = False
+    forget_left(held, link)
+    assert ("r" in held.applied_offsets, "r" in held.ended_links, held.dirty) == (is_kept, is_kept, not is_kept)
+
+
+async def test_nor_while_the_link_has_begun_anew(tmp_path: Path) -> None:
+    held = await read(tmp_path, WITH)
+    held.routers["r"] = RouterRef("r", "o", SLOT, AGAIN)
+    forget_left(held, RouterRef("r", "", "", 0, held.applied_offsets["r"]))
+    assert "r" in held.applied_offsets

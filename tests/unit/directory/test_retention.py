@@ -10,6 +10,7 @@ import structlog
 from breaker_actors.directory import retention
 from breaker_actors.directory.retention import DAY_MS, PRUNE_EVERY_S, Retention
 from breaker_actors.settings import Settings
+from breaker_actors.store.rows import ForgottenLinks
 from tests.support.fake_gateway import NOW_MS, FakeClock
 
 KEPT_DAYS = 90
@@ -34,6 +35,9 @@ class Books:
 
     async def placements(self, kind: str) -> list[Any]:
         return []
+
+    async def forget_ended_links(self, after: str) -> ForgottenLinks:
+        return ForgottenLinks()
 
     async def log_floors(self) -> list[Any]:
         return []

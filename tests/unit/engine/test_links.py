@@ -125,7 +125,7 @@ async def test_what_came_through_an_ended_link_stays_in_the_window_over_a_restar
         await s.gateway.configured(s.project.id, changes)
         await again(s, row)
         await until(lambda: has(s, row, 3))
-        assert (await s.store.prune(0))["ended_links"] == 0
+        assert (await s.store.forget_ended_links("")).count == 0
 
 
 async def test_what_was_not_read_before_a_link_ended_is_read_later(tmp_path: Path) -> None:
@@ -168,11 +168,42 @@ async def test_an_ended_link_is_forgotten_when_no_window_reaches_it(
         await unlink(s, extra.id, row)
 
         async def forgotten() -> bool:
-            return (await s.store.prune(0))["ended_links"] == 1
+            return (await s.store.forget_ended_links("")).count == 1
 
         await until(forgotten)
         (assignment,) = await s.store.breaker_assignments([row.id])
         assert [r.router_id for r in assignment.routers] == list(row.router_ids)
+
+
+async def test_a_breaker_names_no_routers_that_it_has_left_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its cut would grow with each router it ever hung on. A link to one of them begins anew, and what came before
+    is not counted again."""
+    monkeypatch.setattr("breaker_actors.store.operational.log_needs.SETTLED_WITHIN_MS", 0)
+    monkeypatch.setattr("breaker_actors.breaker.hosted.IDLE_MS", 100)
+    async with service(tmp_path, checkpoint_interval_ms=100, upkeep_interval_ms=3_600_000) as s:
+        row = await s.breaker(kind="count", threshold=1e9, window_ms=300)
+        extra = await router(s, row)
+        await s.send(extra.id, [1.0] * 3)
+        await unlink(s, extra.id, row)
+
+        async def left() -> bool:
+            s.cluster.retention._pruned_s = None
+            await s.cluster.retention.round()
+            (assignment,) = await s.store.breaker_assignments([row.id])
+            return list(assignment.applied_offsets) == list(row.router_ids)
+
+        await until(left)
+        held = next(a._hosted[row.id] for a in s.net.actors.values() if row.id in getattr(a, "_hosted", {}))
+        assert (list(held.applied_offsets), dict(held.ended_links)) == (list(row.router_ids), {})
+        await link(s, extra.id, row)
+        last = await s.send(extra.id, [1.0] * 2)
+        await until(lambda: has(s, row, 2))
+        assert held.applied_offsets[extra.id] == last.offset
+        await until(lambda: has(s, row, 0))
+        await again(s, row)
+        assert await counts(s, row) == [0]
 
 
 async def unlink(s: Service, router_id: str, row: BreakerRow) -> None:

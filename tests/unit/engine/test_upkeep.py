@@ -173,7 +173,6 @@ async def test_history_is_pruned(tmp_path: Path) -> None:
             "events": 0,
             "audit": 0,
             "backfill_events": 0,
-            "ended_links": 0,
             "mutes": 0,
         }
         assert (await s.store.prune(s.clock.now_ms() + 1))["events"] == 0, "what stands has a beginning"
