@@ -47,6 +47,7 @@ class LogRetention:
         self._trimmed: dict[str, int] = {}
         # of routers: no record that is kept came before
         self._oldest: dict[str, int] = {}
+        self._is_running = False
         self.by_retention = self.by_size = 0
 
     def adopt(self, slot: str, router_id: str, project_id: str, size: int) -> None:
@@ -100,7 +101,17 @@ class LogRetention:
         )
 
     async def run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
-        """One round over all slots of these floors; answers how many records went."""
+        """One round over all slots of these floors; answers how many records went. One at a time: what comes meanwhile
+        does nothing."""
+        if self._is_running:
+            return 0
+        self._is_running = True
+        try:
+            return await self._run(floors, gone, now_ms)
+        finally:
+            self._is_running = False
+
+    async def _run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
         for slot, router_id in gone:
             await self._log.forget(slot, router_id)
             for known in (self._trimmed, self._routers, self._projects, self._oldest):
@@ -147,7 +158,7 @@ class LogRetention:
     async def _shorten(self, slot: str, floors: list[LogFloor], now_ms: int, used: Callable[[], float]) -> int:
         """Ever shorter retentions until less than EARLY_SHARE of a bound is used."""
         dropped, keep_ms = 0, self._retention_ms
-        while used() > EARLY_SHARE and keep_ms > 0:
+        while used() > EARLY_SHARE and keep_ms > 0 and (floors := [one for one in floors if self._may_go(one)]):
             keep_ms = int(keep_ms * SHORTER) if keep_ms > _SHORTEST_MS else 0
             if early := await self._trim_older(slot, floors, now_ms - keep_ms, now_ms):
                 dropped += early
@@ -155,12 +166,18 @@ class LogRetention:
         self.by_size += dropped
         return dropped
 
+    def _may_go(self, floor: LogFloor) -> bool:
+        """Whether a log may have a record that its readers and their windows leave, as far as is known."""
+        is_held = floor.offset is not None and floor.offset <= self._trimmed.get(floor.router_id, 0)
+        is_in_windows = floor.since_ms is not None and floor.since_ms < self._oldest.get(floor.router_id, 0)
+        return not is_held and not is_in_windows
+
     async def _trim_older(self, slot: str, floors: list[LogFloor], before_ms: int, now_ms: int) -> int:
         """Looks only at logs that may have a record so old: of thousands, few have."""
         due: list[tuple[LogFloor, int]] = []
         for floor in floors:
             old_ms = before_ms if floor.since_ms is None else min(before_ms, floor.since_ms)
-            if old_ms >= self._oldest.get(floor.router_id, 0):
+            if old_ms >= self._oldest.get(floor.router_id, 0) and self._may_go(floor):
                 due.append((floor, old_ms))
         return sum([await self._trim_some(slot, due[n : n + AT_ONCE], now_ms) for n in range(0, len(due), AT_ONCE)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -101,3 +102,33 @@ async def test_a_router_that_is_gone_and_comes_again_is_looked_at(log: CountedLo
     log.looked.clear()
     assert await retention.run(floors(), [("slot", "r5")], 3_100) == 1
     assert log.looked == ["r5"]
+
+
+async def test_near_a_bound_a_log_that_its_readers_hold_is_looked_at_once(log: CountedLog) -> None:
+    """Not for each of the ever shorter times, nor in each round, until they have read on."""
+    full = LogRetention(log, KEPT_MS, 100 * MB, 100)  # type: ignore[arg-type]
+    assert await full.run(floors(offset=1), [], 9_000) == ROUTERS
+    assert len(log.looked) == ROUTERS
+    for now_ms in range(9_100, 9_500, 100):
+        assert await full.run(floors(offset=1), [], now_ms) == 0
+        assert await full.run(floors(offset=3, since_ms=150), [], now_ms) == 0
+    assert len(log.looked) == 2 * ROUTERS
+    assert await full.run(floors(offset=3), [], 9_500) == 2 * ROUTERS
+
+
+async def test_one_round_at_a_time(log: CountedLog, retention: LogRetention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for rounds gives one up that takes long, and asks for the next while it goes on."""
+    go_on, size_bytes = asyncio.Event(), log.size_bytes
+
+    async def slow(slot: str) -> int:
+        await go_on.wait()
+        return await size_bytes(slot)
+
+    monkeypatch.setattr(log, "size_bytes", slow)
+    first = asyncio.create_task(retention.run(floors(), [], 3_000))
+    await asyncio.sleep(0)
+    log.times["r0"].append(2_000)
+    assert await retention.run(floors(), [], 9_000) == 0
+    go_on.set()
+    assert await first == 2 * ROUTERS
+    assert await retention.run(floors(), [], 9_000) > 0
