@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from sqlalchemy import literal_column, update
 
 from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, decode_breaker, decode_view
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import RouterAssignment, RouterRef
+from breaker_actors.store import tables as t
 from breaker_actors.store.base import Store
 from breaker_actors.store.operational import leases
 from breaker_actors.store.rows import BreakerItem, Placement, RouterDraft
+from breaker_actors.store.sql_store import SqlStore
 from tests.contract.store_world import RULE, World, decoded, draft, event
 
 
@@ -210,6 +213,29 @@ async def test_a_log_has_reached_what_anybody_read_of_it(world: World) -> None:
     assert await reached() == [12, 9]
     await world.store.delete_breaker(world.project_id, row.id, 60)
     assert await reached() == [12, 9]
+
+
+async def test_how_far_logs_reached_takes_one_look_at_each_breaker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One on a thousand routers names all of them: a look for each link would be the square of that. One that can't be
+    read is noted once, and says nothing."""
+    rows = [await world.breaker(name) for name in "ab"]
+    routers = [(await world.router(*(row.id for row in rows))).id for _ in range(5)]
+    await world.store.claim(world.directory, "router", dict.fromkeys(routers, "r-0"))
+    await world.settle()
+    for n, row in enumerate(rows):
+        epoch = await world.own(row.id)
+        await world.write(world.commit(row.id, epoch, applied_offsets=dict.fromkeys(routers[: 4 + n], 5 + n)))
+    assert [one.reached_offset for one in await world.store.router_assignments(routers)] == [6] * 5
+    assert isinstance(world.store, SqlStore)
+    unreadable = update(t.records).where(t.records.c.breaker_id == rows[1].id).values(cut=literal_column("'no'"))
+    await world.store._db.write(lambda c: c.execute(unreadable))
+    noted: list[str] = []
+    monkeypatch.setattr(t, "note_column", lambda place, *_: noted.append(place))
+    found = await world.store.router_assignments(routers)
+    assert [one.reached_offset for one in found] == [5, 5, 5, 5, 1]
+    assert noted == ["records.cut"]
 
 
 async def test_a_recovered_router_brings_breakers_to_life_that_are_not_stored_yet(world: World) -> None:
