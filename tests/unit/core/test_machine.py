@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Agg, Batch, RateChange, Record, Rule, Transition
-from breaker_actors.core.moves import TRANSITIONS
+from breaker_actors.core.model import Agg, Batch, Effect, RateChange, Record, Rule, Transition
+from breaker_actors.core.moves import TRANSITIONS, Effort
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.core.schedule import HALF_OPEN_BETWEEN, HALF_OPEN_TICK
 
@@ -472,3 +473,46 @@ def test_whatever_the_rule_open_lasts_100_ms(policy: str, op: str) -> None:
         stays = [(after.ts_ms - before.ts_ms, after.prev) for before, after in itertools.pairwise(each)]
         assert all(stay_ms >= 100 for stay_ms, state in stays if state == "open")
     assert abs(len(moves[0]) - len(moves[1])) <= 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_in_small_steps_as_in_one(seed: int) -> None:
+    """However little effort each call may take: the same effects, and the same record."""
+    draw = Random(seed)
+    rule = parse_rule(
+        {
+            "metric": "m",
+            "op": draw.choice(["gt", "lt"]),
+            "kind": (kind := draw.choice(["delta", "avg", "count", "consecutive_failures", "stddev"])),
+            "threshold": draw.choice([0.0, 1.0, 3.0]),
+            "window_ms": draw.choice([50, 3_000]),
+            "eval_interval_ms": draw.choice([1, 7, 500]),
+            "min_state_duration_ms": 0,
+            "cooldown_ms": draw.choice([0, 700]),
+            **({"kind_params": {"alpha": draw.choice([1e-7, 0.3])}} if kind == "delta" else {}),
+        }
+    )
+    (one, first), (other, again) = Breaker.create(rule, 0), Breaker.create(rule, 0)
+    assert first == again
+    now = 0
+    for _ in range(6):
+        now += draw.choice([3, 900, 9_000])
+        whole, pieces = one.advance(now - 1), tuple[Effect, ...]()
+        while other.now_ms < now:
+            effort = Effort(draw.choice([1, 2, 40]))
+            pieces += other.advance(now - 1, draw.choice([1, 100]), effort)
+        assert pieces == whole
+        assert other.record() == one.record()
+        batch = Batch.of([(now, draw.choice([0.5, 2.0, 9.0]), draw.random() < 0.5)])
+        assert one.ingest(batch, now) == other.ingest(batch, now)
+
+
+def test_effort_bounds_a_step() -> None:
+    """A day of ticks that each move a baseline goes in steps of some evaluations, a thousand ticks for thirty."""
+    rule = {"metric": "m", "kind": "delta", "op": "gt", "threshold": 1e9, "window_ms": 86_400_000}
+    breaker, _ = Breaker.create(parse_rule({**rule, "eval_interval_ms": 1, "kind_params": {"alpha": 1e-9}}), 0)
+    for at, value in ((10, 1.0), (1_000, 3.0)):
+        breaker.ingest(Batch.of([(at, value, True)]), at)
+    breaker.advance(80_000_000, 100, effort := Effort(100))
+    assert effort.left <= 0
+    assert 2_000 < breaker.now_ms < 10_000
