@@ -66,6 +66,8 @@ NO_VIEW = View(
 )
 """Of a breaker that was set aside; it says nothing."""
 IDLE_MS = 60_000
+READ_ROWS, READ_SAMPLES = 200, 8
+"""What a look at a breaker's figures costs, in rows that are applied, and how many samples held as much as one row."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -446,6 +448,11 @@ class HostedBreaker:
 def relink(hosted: HostedBreaker, router: RouterRef) -> None:
     """Takes a link in, or what has become of it."""
     hosted.routers[router.router_id] = same_link(router)
+
+
+def reading_rows(hosted: HostedBreaker) -> int:
+    """What a look at its figures costs, in rows that are applied: its value may be worked out from the window."""
+    return READ_ROWS + (0 if hosted.breaker is None else hosted.breaker.samples_held // READ_SAMPLES)
 
 
 def is_next(hosted: HostedBreaker, router_id: str, after: int, offset: int, received_ms: int) -> bool:
