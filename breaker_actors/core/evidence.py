@@ -24,6 +24,9 @@ from breaker_actors.core.model import Agg, Batch, Counts, Flags, Int64, Record, 
 from breaker_actors.core.window import SampleWindow, Window
 
 LONG_AGO = -(1 << 62)
+WALKED = 1000
+"""So many samples are ranked at the cost of an ordinary evaluation, which is some 10 us; counted ones cost ten times as
+much."""
 FEW = 64
 """Up to so many samples an idle tick is shown by plain recomputation, with no thought of whether anything changed."""
 
@@ -32,9 +35,9 @@ class Evidence:
     """Samples or streaks, the baseline of a delta, and the last verdict, value and count drawn from them."""
 
     __slots__ = (
-        "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "baseline", "count", "cut", "inner",
-        "is_delta", "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "trace", "truncated", "verdict",
-        "window",
+        "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "_walks", "baseline", "count", "cut",
+        "inner", "is_delta", "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "trace", "truncated",
+        "verdict", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, record: Record, samples_max: int) -> None:
@@ -57,6 +60,7 @@ class Evidence:
         self.need, self._compare = need_of(rule), COMPARE[rule.op]
         self.is_delta = rule.kind == "delta"
         self._alpha = delta_params(rule)[1] if self.is_delta else 0.0
+        self._walks = self.is_delta and inner_kind(rule) in ("p95", "max", "min")
         if rule.kind == "consecutive_failures":
             self.window = None
         elif self.window is None:
@@ -144,6 +148,15 @@ class Evidence:
         self.inner = self.trace = None
         self.streak = self.peak = self.seen = 0
 
+    @property
+    def effort(self) -> int:
+        """What one evaluation costs now, in ordinary ones: more than 1 where it ranks the whole window."""
+        window = self.window
+        if not self._walks or window is None:
+            return 1
+        rows = len(window)
+        return 1 + (rows if window.observations == rows else 10 * rows) // WALKED
+
     # -- judging ------------------------------------------------------------------------------------------------------
 
     def assess(self, now: int, half_open: bool) -> None:
@@ -179,11 +192,7 @@ class Evidence:
 
     def _assess_delta(self, window: SampleWindow, n: int) -> None:
         self.inner = window.acc.value(n, window) if n else None
-        self._value = _difference(self.inner, self.baseline)
-        if n < self.need or self._value is None:
-            self.verdict = "indeterminate"
-        else:
-            self.verdict = "breach" if self.breaches(self._value) else "healthy"
+        self.verdict, self._value = self._compared(self.inner, n)
 
     def breaches(self, value: float) -> bool:
         """value <op> threshold."""
@@ -267,9 +276,19 @@ class Evidence:
         if window is None:
             value = float(self.streak) if self.seen else None
             return self.judge_streak(self.streak, half_open), value, self.seen
-        if unchanged and len(window) > FEW and not self.is_delta:
-            return self.verdict, self.value(), self.count
+        if unchanged and len(window) > FEW:
+            if not self.is_delta:
+                return self.verdict, self.value(), self.count
+            if self.inner is not None:
+                return *self._compared(self.inner, self.count), self.count
         return self._recompute(window, at)
+
+    def _compared(self, inner: float | None, n: int) -> tuple[Verdict, float | None]:
+        """Verdict and value of a delta whose aggregate is `inner`, over n observations."""
+        value = _difference(inner, self.baseline)
+        if n < self.need or value is None:
+            return "indeterminate", value
+        return "breach" if self.breaches(value) else "healthy", value
 
     def _recompute(self, window: SampleWindow, at: int) -> tuple[Verdict, float | None, int]:
         rule = self.rule
@@ -279,7 +298,7 @@ class Evidence:
             percent = percent_of(rule) if rule.kind == "percentile" else P95
             value = exact_value(inner_kind(rule), percent, values, ok, counts)
         if self.is_delta:
-            value = _difference(value, self.baseline)
+            return *self._compared(value, n), n
         if n < self.need or value is None or at < self.ready_ms:
             return "indeterminate", value, n
         return "breach" if self.breaches(value) else "healthy", value, n

@@ -64,6 +64,11 @@ class Mover:
         return len(window) if window is not None else 0
 
     @property
+    def effort(self) -> int:
+        """What one evaluation costs now, in ordinary ones (some 10 us): 1 for those that don't grow with the window."""
+        return self.evidence.effort
+
+    @property
     def now_ms(self) -> int:
         """The logical time: every timer before it has fired."""
         return self.schedule.now
