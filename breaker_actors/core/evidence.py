@@ -24,9 +24,6 @@ from breaker_actors.core.model import Agg, Batch, Counts, Flags, Int64, Record, 
 from breaker_actors.core.window import SampleWindow, Window
 
 LONG_AGO = -(1 << 62)
-WALKED = 1000
-"""So many samples are ranked at the cost of an ordinary evaluation, which is some 10 us; counted ones cost ten times as
-much."""
 FEW = 64
 """Up to so many samples an idle tick is shown by plain recomputation, with no thought of whether anything changed."""
 
@@ -35,8 +32,8 @@ class Evidence:
     """Samples or streaks, the baseline of a delta, and the last verdict, value and count drawn from them."""
 
     __slots__ = (
-        "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "_walks", "baseline", "count", "cut",
-        "inner", "is_delta", "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "trace", "truncated",
+        "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "baseline", "count", "cut", "inner",
+        "is_delta", "late", "need", "peak", "ranks", "ready_ms", "rule", "seen", "streak", "trace", "truncated",
         "verdict", "window",
     )  # fmt: skip
 
@@ -60,7 +57,7 @@ class Evidence:
         self.need, self._compare = need_of(rule), COMPARE[rule.op]
         self.is_delta = rule.kind == "delta"
         self._alpha = delta_params(rule)[1] if self.is_delta else 0.0
-        self._walks = self.is_delta and inner_kind(rule) in ("p95", "max", "min")
+        self.ranks = self.is_delta and inner_kind(rule) in ("p95", "max", "min")  # the window, at each evaluation
         if rule.kind == "consecutive_failures":
             self.window = None
         elif self.window is None:
@@ -148,15 +145,6 @@ class Evidence:
         self.inner = self.trace = None
         self.streak = self.peak = self.seen = 0
 
-    @property
-    def effort(self) -> int:
-        """What one evaluation costs now, in ordinary ones: more than 1 where it ranks the whole window."""
-        window = self.window
-        if not self._walks or window is None:
-            return 1
-        rows = len(window)
-        return 1 + (rows if window.observations == rows else 10 * rows) // WALKED
-
     # -- judging ------------------------------------------------------------------------------------------------------
 
     def assess(self, now: int, half_open: bool) -> None:
@@ -167,7 +155,8 @@ class Evidence:
             return
         self.count = n = window.observations
         if self.is_delta:
-            self._assess_delta(window, n)
+            self.inner = window.acc.value(n, window) if n else None
+            self.verdict, self._value = self._compared(self.inner, n)
             return
         self._lazy = True
         if n < self.need or now < self.ready_ms:
@@ -189,10 +178,6 @@ class Evidence:
         if self.breaches(float(highest)):
             return "breach"
         return "unconfirmed" if half_open and self.streak else "healthy"
-
-    def _assess_delta(self, window: SampleWindow, n: int) -> None:
-        self.inner = window.acc.value(n, window) if n else None
-        self.verdict, self._value = self._compared(self.inner, n)
 
     def breaches(self, value: float) -> bool:
         """value <op> threshold."""
