@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 import numpy as np
@@ -22,6 +22,8 @@ PLACES = 1074
 ONE = 1 << PLACES
 FEW, FSUM_MAX = 64, 256
 """Up to so many values a loop beats numpy, and `math.fsum` does."""
+SCATTERED = 4
+"""Values that differ in size so much that there is a place for each few: a loop beats numpy again."""
 ROWS = 1 << 16
 """Columns are summed in pieces: so many numbers below 2**37 add up to less than 2**53, in floats without rounding."""
 _FINER = 52
@@ -47,32 +49,43 @@ def moments_of_few(values: Sequence[float], counts: Sequence[int] | None = None)
 
 def column_sum(values: Float64, counts: Counts = None) -> int:
     """The sum of a column in units, each value as many times as its count says."""
-    if len(values) <= FEW:
+    return sum(_sum_of_piece(*piece) for piece in _pieces(values, counts))
+
+
+def _sum_of_piece(values: Float64, counts: Counts) -> int:
+    column = _column(values, counts)
+    if column is None:
         each = map(units, values.tolist())
         return sum(each) if counts is None else sum(map(operator.mul, each, counts.tolist()))
-    total = 0
-    for start in range(0, len(values), ROWS):
-        column = _Column(values[start : start + ROWS], None if counts is None else counts[start : start + ROWS])
-        upper, rest = _whole(column.mantissa * 2.0**27)
-        total += column.summed((rest * 2.0**26, upper), 26, 1)
-    return total >> _FINER
+    upper, rest = _whole(column.mantissa * 2.0**27)
+    return column.summed((rest * 2.0**26, upper), 26, 1) >> _FINER
 
 
 def column_moments(values: Float64, counts: Counts = None) -> tuple[int, int]:
     """As `moments_of_few`, of a column, each value as many times as its count says."""
-    if len(values) <= FEW:
-        return moments_of_few(values.tolist(), None if counts is None else counts.tolist())
     first = second = 0
+    for piece in _pieces(values, counts):
+        one, two = _moments_of_piece(*piece)
+        first, second = first + one, second + two
+    return first, second
+
+
+def _moments_of_piece(values: Float64, counts: Counts) -> tuple[int, int]:
+    column = _column(values, counts)
+    if column is None:
+        return moments_of_few(values.tolist(), None if counts is None else counts.tolist())
+    upper, rest = _whole(column.mantissa * 2.0**17)
+    middle, rest = _whole(rest * 2.0**18)
+    lower = rest * 2.0**18
+    first = column.summed((lower, middle, upper), 18, 1)
+    squares = (lower * lower, 2 * middle * lower, 2 * upper * lower + middle * middle, 2 * upper * middle,
+               upper * upper)  # fmt: skip
+    return first >> _FINER, column.summed(squares, 18, 2) >> 2 * _FINER
+
+
+def _pieces(values: Float64, counts: Counts) -> Iterator[tuple[Float64, Counts]]:
     for start in range(0, len(values), ROWS):
-        column = _Column(values[start : start + ROWS], None if counts is None else counts[start : start + ROWS])
-        upper, rest = _whole(column.mantissa * 2.0**17)
-        middle, rest = _whole(rest * 2.0**18)
-        lower = rest * 2.0**18
-        first += column.summed((lower, middle, upper), 18, 1)
-        squares = (lower * lower, 2 * middle * lower, 2 * upper * lower + middle * middle, 2 * upper * middle,
-                   upper * upper)  # fmt: skip
-        second += column.summed(squares, 18, 2)
-    return first >> _FINER, second >> 2 * _FINER
+        yield values[start : start + ROWS], None if counts is None else counts[start : start + ROWS]
 
 
 def column_words(values: Float64, counts: Counts = None) -> tuple[float, float, int]:
@@ -99,9 +112,9 @@ def words(whole: int) -> tuple[float, float, int]:
 
 class _Column:
     """Floats as mantissa * 2**(53 + place + low) of the finer units, with counts below 2**24; the mantissas are of 53
-    digits and below 1."""
+    digits and below 1. `held`: the places that there are."""
 
-    __slots__ = ("_counts", "_held", "_low", "_place", "mantissa")
+    __slots__ = ("_counts", "_low", "_place", "held", "mantissa")
 
     def __init__(self, values: Float64, counts: Counts) -> None:
         self.mantissa, exponent = np.frexp(values)
@@ -109,17 +122,17 @@ class _Column:
         self._low = int(self._place.min())
         self._place -= self._low
         self._low += PLACES - 1
-        self._held = np.flatnonzero(np.bincount(self._place))
+        self.held = np.flatnonzero(np.bincount(self._place))
         self._counts = counts
 
     def summed(self, parts: Sequence[Float64], bits: int, power: int) -> int:
         """The sum of all parts * counts, each part with its place (to a power) and `bits` more than the one before.
         Parts are whole numbers below 2**37."""
-        sums = [0] * len(self._held)
+        sums = [0] * len(self.held)
         for i, part in enumerate(parts):
             for shift, found in self._binned(part):
                 sums = [one + (int(more) << shift + bits * i) for one, more in zip(sums, found, strict=True)]
-        steps = self._held.tolist()
+        steps = self.held.tolist()
         return sum(one << power * step for one, step in zip(sums, steps, strict=True)) << power * self._low
 
     def _binned(self, part: Float64) -> list[tuple[int, list[float]]]:
@@ -130,8 +143,16 @@ class _Column:
         return [(30, self._at_places(each >> 30)), (0, self._at_places(each & (1 << 30) - 1))]
 
     def _at_places(self, part: Float64 | Int64) -> list[float]:
-        found: list[float] = np.bincount(self._place, part)[self._held].tolist()
+        found: list[float] = np.bincount(self._place, part)[self.held].tolist()
         return found
+
+
+def _column(values: Float64, counts: Counts) -> _Column | None:
+    """None: a loop over the values costs less."""
+    if len(values) <= FEW:
+        return None
+    column = _Column(values, counts)
+    return None if len(column.held) * SCATTERED > len(values) else column
 
 
 def _whole(numbers: Float64) -> tuple[Float64, Float64]:
