@@ -67,7 +67,8 @@ NO_VIEW = View(
 """Of a breaker that was set aside; it says nothing."""
 IDLE_MS = 60_000
 READ_ROWS, READ_SAMPLES = 200, 8
-"""What a look at a breaker's figures costs, in rows that are applied, and how many samples held as much as one row."""
+"""What a look at a breaker's figures costs, in rows that are applied, and how many samples held as much as one row: a
+sixteenth of that where they stand for several."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -452,7 +453,11 @@ def relink(hosted: HostedBreaker, router: RouterRef) -> None:
 
 def reading_rows(hosted: HostedBreaker) -> int:
     """What a look at its figures costs, in rows that are applied: its value may be worked out from the window."""
-    return READ_ROWS + (0 if hosted.breaker is None else hosted.breaker.samples_held // READ_SAMPLES)
+    window = hosted.breaker.evidence.window if hosted.breaker is not None else None
+    if window is None:
+        return READ_ROWS
+    held = len(window)
+    return READ_ROWS + (held if window.observations == held else 16 * held) // READ_SAMPLES
 
 
 def is_next(hosted: HostedBreaker, router_id: str, after: int, offset: int, received_ms: int) -> bool:

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from breaker_actors.core.machine import Breaker
@@ -199,6 +200,39 @@ def test_delta_seeds_at_the_first_determinate_tick() -> None:
     assert (breaker.view(2500).value, breaker.record().baseline) == (10.0, 100.0)
     breaker.advance(3000)
     assert breaker.record().baseline == 105.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "counted", "effort"),
+    [
+        ({"kind": "p95"}, False, 1),
+        ({"kind": "delta"}, False, 1),
+        ({"kind": "delta", "kind_params": {"delta_of": "stddev"}}, False, 1),
+        ({"kind": "delta", "kind_params": {"delta_of": "p95"}}, False, 4),
+        ({"kind": "delta", "kind_params": {"delta_of": "max"}}, True, 31),
+        ({"kind": "consecutive_failures", "threshold": 3}, False, 1),
+    ],
+)
+def test_effort_grows_with_a_window_that_is_ranked(fields: dict[str, Any], counted: bool, effort: int) -> None:
+    """In ordinary evaluations: a delta of an order statistic ranks its window each time, 3,000 samples here."""
+    breaker = new(**{"threshold": 1e9} | fields)
+    assert breaker.effort == 1
+    batch = ok(100, *range(3000))
+    breaker.ingest(Batch(batch.ts_ms, batch.value, batch.ok, count=np.full(3000, 2)) if counted else batch, 100)
+    assert breaker.effort == effort
+
+
+def test_a_delta_that_stands_still_is_read_without_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later and later, while its samples stay: what the idle ticks would find is known."""
+    breaker = new(kind="delta", threshold=50, window_ms=600_000, kind_params={"delta_of": "p95"})
+    breaker.ingest(ok(100, *range(100)), 100)
+    breaker.advance(5000)
+    naive = breaker.evidence._recompute(breaker.evidence.window, 9000)  # type: ignore[arg-type]
+    monkeypatch.setattr("breaker_actors.core.window.Window.since", None)
+    monkeypatch.setattr("breaker_actors.core.window.Window.values", None)
+    view = breaker.view(9000)
+    assert view.last_eval_ms == 9000
+    assert (view.verdict, view.value, view.sample_count) == naive == ("healthy", 0.0, 100)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
