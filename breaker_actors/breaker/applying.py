@@ -209,7 +209,7 @@ class Applying:
         upto_ms = self._asides.attempt(work, "log", item.router_id, payload, item.offset, hosted.project_id)
         if upto_ms is None or breaker.now_ms > upto_ms:
             return None
-        left = Effort(effort)
+        hosted.dirty, left = True, Effort(effort)
         effects = breaker.advance(upto_ms, EFFECTS_MAX, left)
         self.worked += ENTRY_ROWS * (effort - left.left)
         return effects if effects or breaker.now_ms <= upto_ms else None

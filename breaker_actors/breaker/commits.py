@@ -120,13 +120,13 @@ class Commits:
     async def _checkpoint(self, changed: Sequence[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
         waiting, rows = [], 0
         for hosted in changed:
-            if not hosted.dirty or hosted.blocked or hosted.dropped or hosted.breaker is None:
+            if not hosted.dirty or not _may_be_stored(hosted):
                 continue
             rows += reading_rows(hosted)
             if rows >= SLICE_ROWS:  # a record tells the value of the window
                 rows = 0
                 await asyncio.sleep(0)
-                if hosted.blocked or hosted.dropped:
+                if not _may_be_stored(hosted):
                     continue
             commit = hosted.commit(())
             hosted.dirty = False
@@ -159,3 +159,8 @@ class Commits:
         if lanes is None:
             lanes = self._lanes[hosted.shard] = JournalLanes(JournalPeer(self._net, journal_name(hosted.shard)))
         return lanes.put(commit, hosted.org_id, hosted.project_id)
+
+
+def _may_be_stored(hosted: HostedBreaker) -> bool:
+    """Whether nothing is under way for it. Who rests has nothing, and may do so for long."""
+    return hosted.breaker is not None and not hosted.dropped and (hosted.resting or not hosted.blocked)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,9 +18,17 @@ from breaker_actors.breaker.slices import ENTRY_ROWS, SLICE_ROWS, Slices
 from breaker_actors.clock import SystemClock
 from breaker_actors.core.log_entries import SAMPLES, BreakerSet, encode_entry, encode_samples
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch
+from breaker_actors.core.model import Batch, Record
 from breaker_actors.core.rules import parse_rule
-from breaker_actors.messages import BreakerAssignment, DeliveredEntry, Delivery, RouterRef, Target, WatermarkAnswer
+from breaker_actors.messages import (
+    BreakerAssignment,
+    Commit,
+    DeliveredEntry,
+    Delivery,
+    RouterRef,
+    Target,
+    WatermarkAnswer,
+)
 from breaker_actors.settings import Settings
 from tests.support.cluster import until
 
@@ -162,6 +172,29 @@ async def test_who_rests_keeps_no_samples(host: BreakerHost) -> None:
     for offset in range(2, 50):
         assert await host.deliver(delivery(one, offset, AT_MS + LONG_MS, 5.0)) == []
     assert [(item.offset, item.body is None) for item in one.inbox] == [(1, False), (49, True)]
+    await host.stop()
+
+
+async def test_who_rests_is_stored_as_well(host: BreakerHost) -> None:
+    """It may rest for long; a restart goes on from there."""
+    one = hosted("eager", "greedy", EAGER)
+    held_by(host, one)
+    seed([one])
+    assert await host.deliver(delivery(one, 1, AT_MS + LONG_MS, 5.0)) == []
+    assert one.resting
+    host._tasks.slices.close()
+    stored: list[int] = []
+    put = host._commits._put
+
+    def kept(held: HostedBreaker, commit: Commit) -> asyncio.Future[Any]:
+        stored.append(msgspec.msgpack.decode(commit.record, type=Record).last_eval_ms)
+        return put(held, commit)
+
+    with patch.object(host._commits, "_put", kept):
+        await host.checkpoint()
+    assert one.breaker is not None
+    assert stored == [one.breaker.schedule.last_eval]
+    assert stored[0] > AT_MS + 1_000
     await host.stop()
 
 
