@@ -11,10 +11,12 @@ import msgspec
 
 from breaker_actors.breaker.hosted import EFFECTS_MAX, Effects, HostedBreaker, Item, catch_up_marker, is_next
 from breaker_actors.breaker.metrics import count_losses, look
+from breaker_actors.breaker.slices import ENTRY_ROWS
 from breaker_actors.breaker.watermarks import Watermarks
 from breaker_actors.clock import Clock
 from breaker_actors.core.log_entries import SAMPLES, UNREADABLE, SampleColumns, decode_samples
 from breaker_actors.core.model import Rows
+from breaker_actors.core.moves import Effort
 from breaker_actors.messages import DeliveredEntry, Delivery, Target
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.telemetry.set_aside import Asides
@@ -33,7 +35,15 @@ class ReadLog(msgspec.Struct, frozen=True):
     upto: int
 
 
-Todo = Settle | ReadLog
+class Rest(msgspec.Struct, frozen=True):
+    """There is more to do, when the breaker's turn comes again."""
+
+
+Todo = Settle | ReadLog | Rest
+
+STEP_EFFORT, FIRST_EFFORT = 100, 10
+"""Evaluations that a breaker makes in one step, a millisecond, and before it takes what a delivery brings."""
+_REST = Rest()
 
 
 class DecodedEntry(msgspec.Struct, frozen=True):
@@ -51,7 +61,8 @@ DecodedEntries = list[DecodedEntry | None]
 
 
 class Applying:
-    """For the breakers of one process. It alone sets `HostedBreaker.blocked`."""
+    """For the breakers of one process. It alone sets `HostedBreaker.blocked` and `resting`. `worked`: what was done so
+    far, in rows (see `slices`)."""
 
     def __init__(self, watermarks: Watermarks, asides: Asides, clock: Clock, meters: Meters, samples_max: int) -> None:
         """`samples_max`: samples in the window of one breaker."""
@@ -63,10 +74,11 @@ class Applying:
         self._samples_max = samples_max
         self._lag = meters.histogram("breakers_evaluation_lag_seconds")
         self._applied = self._samples_applied = 0
+        self.worked = 0
 
     def accept(self, hosted: HostedBreaker, target: Target, delivery: Delivery, entries: DecodedEntries) -> Todo | None:
-        """A delivery's entries for one breaker: applied, or queued behind what waits."""
-        if target.spans is None:
+        """A delivery's entries for one breaker: applied, or queued behind what waits. Who rests reads them later."""
+        if target.spans is None or hosted.resting:
             hosted.push(catch_up_marker(target.router_id, target.upto))
             return self.work(hosted)
         router_id, after, todo = target.router_id, target.after, None
@@ -82,7 +94,7 @@ class Applying:
                 if hosted.blocked or hosted.inbox:
                     hosted.push(item)
                 else:
-                    todo = self._admit(hosted, item)
+                    todo = self._admit(hosted, item, FIRST_EFFORT)
             after = offset
         return todo or (self.work(hosted) if hosted.inbox else None)
 
@@ -100,11 +112,30 @@ class Applying:
             effects = hosted.breaker.ingest_rows(rows, start, stop)
         except Exception as error:
             self._asides.note("log", router_id, error, b"", offset, hosted.project_id)
+        self._count(hosted, stop - start, effects)
         if effects or hosted.needs_refill:
             hosted.blocked = True
             return Settle(effects)
         self._timers.schedule(hosted)
         return None
+
+    def put_off(self, hosted: HostedBreaker, target: Target) -> Todo | None:
+        """A delivery's entries for one breaker that has had its turn: it reads them from the log in a later one."""
+        hosted.push(catch_up_marker(target.router_id, target.upto))
+        return None if hosted.blocked else self.rest(hosted)
+
+    @staticmethod
+    def rest(hosted: HostedBreaker) -> Rest:
+        """A free breaker goes on in its turn; meanwhile it takes nothing but word of what it is to read."""
+        hosted.blocked = hosted.resting = True
+        return _REST
+
+    def _count(self, hosted: HostedBreaker, rows: int, effects: Effects) -> None:
+        """So many rows were applied and evaluated; a move reports on all of the window."""
+        breaker = hosted.breaker
+        self.worked += rows + ENTRY_ROWS * (breaker.effort if breaker is not None else 1)
+        if effects and breaker is not None:
+            self.worked += breaker.samples_held
 
     def _entry(self, router_id: str, told: DeliveredEntry) -> DecodedEntry:
         """What can't be read is of a kind of its own, and every breaker passes it over."""
@@ -121,27 +152,31 @@ class Applying:
         return DecodedEntry(told.offset, told.received_ms, SAMPLES, *found)
 
     def work(self, hosted: HostedBreaker) -> Todo | None:
-        """Applies what waits until the breaker is blocked or nothing is left; then its timers, as far as the last
-        watermark goes."""
-        todo = None
+        """Applies what waits until the breaker is blocked, its turn is over or nothing is left; then its timers, as far
+        as the last watermark goes."""
+        todo, end = None, self.worked + STEP_EFFORT * ENTRY_ROWS
         while hosted.inbox and not hosted.blocked and not hosted.dropped:
-            item = hosted.pop()
+            if self.worked >= end:
+                return self.rest(hosted)
+            item, applied = hosted.pop(), self._applied
             todo = self._admit(hosted, item)
-            if item.body is not None:
+            if self._applied > applied:
                 self.count_lag(item.received_ms)
         return self.apply_watermark(hosted) if not hosted.blocked and not hosted.dropped else todo
 
     def unblock(self, hosted: HostedBreaker) -> Todo | None:
         """What the breaker waited for is done."""
-        hosted.blocked = False
+        hosted.blocked = hosted.resting = False
         if hosted.dropped:
             return None
         if hosted.breaker is not None:
-            self._timers.schedule(hosted)
             hosted.show()
-        return self.work(hosted)
+        todo = self.work(hosted)
+        if hosted.breaker is not None and not hosted.blocked and not hosted.dropped:
+            self._timers.schedule(hosted)
+        return todo
 
-    def _admit(self, hosted: HostedBreaker, item: Item) -> Todo | None:
+    def _admit(self, hosted: HostedBreaker, item: Item, effort: int = STEP_EFFORT) -> Todo | None:
         """One item for a breaker that is free: skip, read the log first, or apply."""
         if not hosted.wants(item.router_id, item.offset):
             return None
@@ -149,8 +184,10 @@ class Applying:
             hosted.blocked = True
             self._meters.count("breakers_catch_ups_total")
             return ReadLog(item.router_id, item.offset)
-        if effects := self.catch_up(hosted, item):
+        if (effects := self.catch_up(hosted, item, effort)) is not None:
             hosted.push_first(item)
+            if not effects:
+                return self.rest(hosted)
         else:
             effects = self.apply(hosted, item)
         if effects or hosted.needs_refill:
@@ -161,14 +198,21 @@ class Applying:
             hosted.show()
         return None
 
-    def catch_up(self, hosted: HostedBreaker, item: Item) -> Effects:
-        """Moves that a breaker far behind makes before an entry, EFFECTS_MAX at a time; none: the entry is next."""
-        if hosted.breaker is None or not hosted.is_behind(item):
-            return ()
+    def catch_up(self, hosted: HostedBreaker, item: Item, effort: int = STEP_EFFORT) -> Effects | None:
+        """A step of a breaker that has timers to fire before an entry: what comes of it, EFFECTS_MAX at most; to be
+        called again then. None: the entry is next."""
+        breaker = hosted.breaker
+        if breaker is None or not hosted.is_behind(item):
+            return None
         payload = item.body if isinstance(item.body, bytes) else b""
         work = partial(hosted.moves_until, item)
         upto_ms = self._asides.attempt(work, "log", item.router_id, payload, item.offset, hosted.project_id)
-        return () if upto_ms is None else hosted.breaker.advance(upto_ms, EFFECTS_MAX)
+        if upto_ms is None or breaker.now_ms > upto_ms:
+            return None
+        hosted.dirty, left = True, Effort(effort)
+        effects = breaker.advance(upto_ms, EFFECTS_MAX, left)
+        self.worked += ENTRY_ROWS * (effort - left.left)
+        return effects if effects or breaker.now_ms <= upto_ms else None
 
     def apply(self, hosted: HostedBreaker, item: Item) -> Effects:
         """One log entry into one breaker. What can't be read, or applied, is set aside; the breaker goes on behind."""
@@ -177,16 +221,22 @@ class Applying:
             self._samples_applied += item.stop - item.start
         payload = item.body if isinstance(item.body, bytes) else b""
         work = partial(hosted.apply, item, self._samples_max)
-        return self._asides.attempt(work, "log", item.router_id, payload, item.offset, hosted.project_id) or ()
+        effects = self._asides.attempt(work, "log", item.router_id, payload, item.offset, hosted.project_id) or ()
+        self._count(hosted, item.stop - item.start, effects)
+        return effects
 
     def apply_watermark(self, hosted: HostedBreaker) -> Todo | None:
         """Fires the timers of a breaker that is free, once its watermark holds for it."""
-        effects = self._watermarks.apply(hosted)
+        effort = Effort(STEP_EFFORT)
+        effects = self._watermarks.apply(hosted, effort)
         if effects is None:
             return None
+        self.worked += ENTRY_ROWS * (1 + STEP_EFFORT - effort.left)
         if effects:
             hosted.blocked = True
             return Settle(effects)
+        if hosted.watermark is not None:
+            return self.rest(hosted)
         self._timers.schedule(hosted)
         return None
 

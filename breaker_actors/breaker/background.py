@@ -9,25 +9,28 @@ from typing import Any
 import structlog
 
 from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.breaker.slices import Slices
 from breaker_actors.telemetry.guard import Background, run_supervised
 from breaker_actors.telemetry.set_aside import Asides
 
 Read = Callable[[str, Sequence[HostedBreaker], int], Awaitable[None]]
 Refill = Callable[[list[HostedBreaker]], Awaitable[None]]
 
-SLICE_ROWS, ENTRY_ROWS = 50_000, 200
-"""Rows that are applied or loaded before others have their turn, and what an entry counts beside its rows: a few
-milliseconds."""
-
 log = structlog.get_logger()
 
 
 class BreakerTasks(Background):
-    """The tasks of one process. What fails with what nobody expected sets its own breakers aside, and no other one."""
+    """The tasks of one process, and its slices of long work. What fails with what nobody expected sets its own breakers
+    aside, and no other one."""
 
-    def __init__(self, asides: Asides) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._asides = asides
+        self.asides = Asides()
+        self.slices = Slices()
+
+    async def stop(self) -> None:
+        self.slices.close()
+        await super().stop()
 
     def every(self, pause_s: float, name: str, work: Callable[[], Awaitable[None]], *, at_once: bool) -> None:
         """Repeats a piece of work for ever, with a pause after it; a round that fails is logged."""
@@ -59,7 +62,7 @@ class BreakerTasks(Background):
 
     def set_aside(self, hosted: HostedBreaker, error: Exception) -> None:
         """Sets a breaker aside as a whole."""
-        self._asides.note("state", hosted.id, error, project_id=hosted.project_id)
+        self.asides.note("state", hosted.id, error, project_id=hosted.project_id)
         hosted.set_aside()
 
 
@@ -106,20 +109,6 @@ class LogReads:
             for hosted in group:
                 if hosted.blocked and not hosted.dropped:
                     await self._read_for(router_id, [hosted], upto)
-
-
-class Slices:
-    """Long work of one task, between whose slices others are served: what others are sent is applied meanwhile."""
-
-    def __init__(self) -> None:
-        self._done = 0
-
-    async def worked(self, rows: int) -> None:
-        """So many rows of an entry are through."""
-        self._done += ENTRY_ROWS + rows
-        if self._done >= SLICE_ROWS:
-            self._done = 0
-            await asyncio.sleep(0)
 
 
 class Refills:

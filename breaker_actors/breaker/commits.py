@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from breaker_actors.breaker.hosted import Effects, HostedBreaker
+from breaker_actors.breaker.hosted import Effects, HostedBreaker, reading_rows
 from breaker_actors.breaker.metrics import count_events
+from breaker_actors.breaker.slices import SLICE_ROWS
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import Commit, CommitResult, Paced
@@ -117,10 +118,16 @@ class Commits:
                 yield hosted
 
     async def _checkpoint(self, changed: Sequence[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
-        waiting = []
+        waiting, rows = [], 0
         for hosted in changed:
-            if not hosted.dirty or hosted.blocked or hosted.dropped or hosted.breaker is None:
+            if not hosted.dirty or not _may_be_stored(hosted):
                 continue
+            rows += reading_rows(hosted)
+            if rows >= SLICE_ROWS:  # a record tells the value of the window
+                rows = 0
+                await asyncio.sleep(0)
+                if not _may_be_stored(hosted):
+                    continue
             commit = hosted.commit(())
             hosted.dirty = False
             waiting.append((hosted, commit, self._put(hosted, commit)))
@@ -152,3 +159,8 @@ class Commits:
         if lanes is None:
             lanes = self._lanes[hosted.shard] = JournalLanes(JournalPeer(self._net, journal_name(hosted.shard)))
         return lanes.put(commit, hosted.org_id, hosted.project_id)
+
+
+def _may_be_stored(hosted: HostedBreaker) -> bool:
+    """Whether nothing is under way for it. Who rests has nothing, and may do so for long."""
+    return hosted.breaker is not None and not hosted.dropped and (hosted.resting or not hosted.blocked)

@@ -15,10 +15,11 @@ from functools import partial
 import msgspec
 import structlog
 
-from breaker_actors.breaker.applying import Applying, DecodedEntries, ReadLog, Todo
-from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills, Slices
+from breaker_actors.breaker.applying import Applying, ReadLog, Rest, Todo
+from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills
 from breaker_actors.breaker.commits import Commits
-from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, forget_left, relink
+from breaker_actors.breaker.deliveries import Deliveries
+from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, forget_left, reading_rows, relink
 from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
 from breaker_actors.breaker.subscriptions import Subscriptions, Want
 from breaker_actors.breaker.watermarks import ROUND_S, Watermarks
@@ -36,11 +37,12 @@ from breaker_actors.messages import (
 )
 from breaker_actors.settings import Settings
 from breaker_actors.telemetry.meters import Meters
-from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.transport.peers import DirectoryPeer, Net
 from breaker_actors.wal.base import SampleLog
 
 BEAT_S = 0.5
+ROUND_ROWS = 50_000
+"""Work of a round of timers that is done at once, a slice; the others go on in their turns."""
 
 log = structlog.get_logger()
 
@@ -51,14 +53,14 @@ class BreakerHost:
     def __init__(self, name: str, incarnation: str, log: SampleLog, net: Net, clock: Clock, settings: Settings) -> None:
         self.name = name
         self.incarnation = incarnation
-        self._asides = Asides()
-        self._log = Recovery(log, net, self._asides, settings.owner_timeout_ms / 1000)
+        self._tasks = BreakerTasks()
+        self._asides = self._tasks.asides
+        self._log = Recovery(log, net, self._asides, self._tasks.slices, settings.owner_timeout_ms / 1000)
         self._directory = DirectoryPeer(net)
         self._clock = clock
         self._settings = settings
         self._hosted: dict[str, HostedBreaker] = {}
         self.meters = Meters("breaker", name)
-        self._tasks = BreakerTasks(self._asides)
         self._subscriptions = Subscriptions(name, net, self._hosted, settings.owner_timeout_ms / 1000)
         self._watermarks = Watermarks(net, self._subscriptions, settings.owner_timeout_ms, clock, self.meters)
         self._timers = self._watermarks.timers
@@ -67,10 +69,11 @@ class BreakerHost:
         self._windows = WindowShares(samples_max, settings.window_project_samples_max, settings.window_all_samples_max)
         self._reads = LogReads(
             self._tasks,
-            read=lambda *asked: self._apply_entries(self._log.read(*asked)),
-            free=lambda hosted: self._step(hosted, partial(self._applying.unblock, hosted)),
+            read=lambda router_id, group, upto: self._apply_entries(self._log.read(router_id, group, upto), group),
+            free=self._go_on_later,
         )
         self._refills = Refills(self._tasks, self._log.refill)
+        self._deliveries = Deliveries(self._hosted, self._applying, self._step)
         self._commits = Commits(net, self.meters)
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
@@ -157,9 +160,10 @@ class BreakerHost:
         hosted = [h for h in map(self._hosted.get, breaker_ids) if h is not None]
         if starting := [h.starting() for h in hosted if not h.ready]:
             await asyncio.wait(starting, timeout=wait_s)
-        now = self._clock.now_ms()
-        readings = Readings()
+        now, readings = self._clock.now_ms(), Readings()
+        work = self._tasks.slices.work(hosted)
         for each in (h for h in hosted if h.ready):
+            await work.worked(reading_rows(each))
             if not each.dropped:
                 self._step(each, partial(_read_state, each, now, readings))
             if each.aside:
@@ -168,24 +172,7 @@ class BreakerHost:
 
     async def deliver(self, delivery: Delivery) -> list[BreakerEpoch]:
         """Applies or queues a lane's call; returns what is refused, since it is not hosted under that epoch."""
-        refused = []
-        entries: DecodedEntries = [None] * len(delivery.records)
-        accept = self._applying.accept
-        for target in delivery.targets:
-            hosted = self._hosted.get(target.breaker_id)
-            if hosted is None or hosted.epoch != target.epoch or hosted.aside:
-                refused.append(BreakerEpoch(target.breaker_id, target.epoch))
-                continue
-            todo = None
-            try:
-                todo = accept(hosted, target, delivery, entries)
-            except Exception as error:
-                self._tasks.set_aside(hosted, error)
-            if todo is not None or hosted.dropped:
-                self._go_on(hosted, todo)
-        for entry in delivery.records:
-            self._applying.count_lag(entry.received_ms)
-        return refused
+        return await self._deliveries.take(delivery)
 
     # ------------------------------------------------------------------ applying
 
@@ -198,7 +185,8 @@ class BreakerHost:
         except Exception as error:
             self._tasks.set_aside(hosted, error)
             is_fine = False
-        self._go_on(hosted, todo)
+        if todo is not None or hosted.dropped:
+            self._go_on(hosted, todo)
         return is_fine
 
     def _go_on(self, hosted: HostedBreaker, todo: Todo | None) -> None:
@@ -207,41 +195,58 @@ class BreakerHost:
             self._drop(hosted)
         elif isinstance(todo, ReadLog):
             self._reads.ask(hosted, todo.router_id, todo.upto)
+        elif isinstance(todo, Rest):
+            self._go_on_later(hosted)
         elif todo is not None:
             self._tasks.spawn(self._settle(hosted, todo.effects), hosted)
+
+    def _go_on_later(self, hosted: HostedBreaker) -> None:
+        """A blocked breaker goes on when its turn comes."""
+
+        def step() -> int:
+            begun = self._applying.worked
+            self._step(hosted, partial(self._applying.unblock, hosted))
+            return self._applying.worked - begun
+
+        self._tasks.slices.put(hosted, step)
 
     async def _settle(self, hosted: HostedBreaker, effects: Effects) -> None:
         """Commits, then refills the window if new settings ask for it."""
         await self._commit(hosted, effects)
         await self._refills.fill(hosted)
-        self._go_on(hosted, self._applying.unblock(hosted))
+        self._go_on_later(hosted)
 
     async def _commit(self, hosted: HostedBreaker, effects: Effects) -> None:
         """Commits effects: durable, then visible."""
         if effects and not await self._commits.publish(hosted, effects):
             self._drop(hosted)
 
-    async def _apply_entries(self, entries: Entries) -> None:
-        """Applies what is read from the log; the effects of each entry are settled before the next one is read. A
-        window that lacks samples is filled before the breaker's next entry, with those of the others that do."""
+    async def _apply_entries(self, entries: Entries, group: Sequence[HostedBreaker]) -> None:
+        """Applies what is read from the log for breakers of one project; the effects of each entry are settled before
+        the next one is read. A window that lacks samples is filled before the breaker's next entry, with those of the
+        others that do."""
         lacking: dict[str, HostedBreaker] = {}
-        slices = Slices()
+        applying, work = self._applying, self._tasks.slices.work(group)
         try:
             async with aclosing(entries):
                 async for hosted, item in entries:
                     if hosted.needs_refill:
                         await self._refills.fill_now([*lacking.values(), hosted])
                         lacking.clear()
-                    while not hosted.dropped and (effects := self._applying.catch_up(hosted, item)):
+                    begun = applying.worked
+                    while not hosted.dropped and (effects := applying.catch_up(hosted, item)) is not None:
                         await self._commit(hosted, effects)
-                    effects = self._applying.apply(hosted, item)
+                        await work.worked(applying.worked - begun)
+                        begun = applying.worked
+                    effects = applying.apply(hosted, item)
+                    done = applying.worked - begun
                     if hosted.is_over:
                         self._drop(hosted)
                     await self._commit(hosted, effects)
                     if hosted.needs_refill:
                         lacking[hosted.id] = hosted
-                    self._applying.count_lag(item.received_ms)
-                    await slices.worked(item.stop - item.start)
+                    applying.count_lag(item.received_ms)
+                    await work.worked(done)
         except Exception:
             await self._refills.fill_now(lacking.values())
             raise
@@ -278,9 +283,9 @@ class BreakerHost:
         group = [hosted for hosted, _ in taken if not hosted.dropped]
         await self._log.refill([h for h in group if h.breaker is not None])
         await self._subscriptions.subscribe([(h, router_id) for h in group for router_id in h.routers])
-        await self._apply_entries(self._log.read_all(group))
+        await self._apply_entries(self._log.read_all(group), group)
         for hosted in group:
-            self._step(hosted, partial(self._applying.unblock, hosted))
+            self._go_on_later(hosted)
 
     async def _subscribe(self, wants: Sequence[Want]) -> None:
         """Subscribes breakers to routers; they read from the log what they missed."""
@@ -313,31 +318,27 @@ class BreakerHost:
         """Fires the timers that are due, as far as nobody can contradict them any more."""
         due, now = await self._timers.due()
         try:
-            await self._fire([hosted for hosted in due if not self._is_waiting(hosted, now)], now)
+            free, overdue = self._watermarks.sort(due, now)
+            for hosted in overdue:
+                self._go_on(hosted, self._applying.work(hosted))
+            await self._fire(free + [hosted for hosted in overdue if not hosted.blocked], now)
         except Exception:
             for hosted in due:
                 self._timers.later(hosted)
             raise
 
-    def _is_waiting(self, hosted: HostedBreaker, now: int) -> bool:
-        """Whether what the last watermark counted on is still on its way, or being read."""
-        if self._watermarks.is_waiting(hosted, now):
-            self._timers.later(hosted)
-            return True
-        if not self._watermarks.read_overdue(hosted, now):
-            return False
-        self._go_on(hosted, self._applying.work(hosted))
-        return hosted.blocked
-
     async def _fire(self, due: Sequence[HostedBreaker], upto_ms: int) -> None:
         answers = await self._watermarks.request(due, upto_ms)
+        end = self._applying.worked + ROUND_ROWS
         for hosted in due:
             if hosted.dropped:
                 continue
             is_given = self._watermarks.accept(hosted, answers, upto_ms)
-            apply = partial(self._applying.apply_watermark, hosted)
-            if is_given and not hosted.blocked and not hosted.inbox and not self._step(hosted, apply):
-                continue
+            if is_given and not hosted.blocked and not hosted.inbox:
+                is_over = self._applying.worked >= end
+                fire = self._applying.rest if is_over else self._applying.apply_watermark
+                if not self._step(hosted, partial(fire, hosted)) or is_over:
+                    continue
             if not is_given or hosted.watermark is not None:
                 self._timers.later(hosted)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from operator import attrgetter
 from sys import intern
 from types import MappingProxyType
 
@@ -45,8 +46,6 @@ Effects = tuple[Effect, ...]
 INBOX_ROWS_MAX = 50_000
 EFFECTS_MAX = 100
 """One commit of a breaker that is behind its time carries so many effects at most."""
-BEHIND_MS = 3_000
-"""Who is not further behind than that has no more moves to make: three of them take 100 ms."""
 EMPTY: deque[Item] = deque(maxlen=0)
 """The inbox of all for whom nothing waits: an empty one of each would be half of what an idle breaker takes."""
 NO_LINKS: Mapping[str, RouterRef] = MappingProxyType({})
@@ -67,6 +66,9 @@ NO_VIEW = View(
 )
 """Of a breaker that was set aside; it says nothing."""
 IDLE_MS = 60_000
+READ_ROWS, READ_SAMPLES = 200, 8
+"""What a look at a breaker's figures costs, in rows that are applied, and how many samples held as much as one row: a
+sixteenth of that where they stand for several."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -107,10 +109,11 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 class HostedBreaker:
-    """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it.
+    """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it, or it waits for
+    its turn: `resting` when it has more to do than goes in one step.
 
-    Who sets a field from outside: `applying` sets `blocked`; `watermarks` `watermark` and `looked_ms`; `commits`
-    `stored_version`; `wakeups` `wake`; `metrics` `noted`; `subscriptions` and the host's `link` the owners in
+    Who sets a field from outside: `applying` sets `blocked` and `resting`; `watermarks` `watermark` and `looked_ms`;
+    `commits` `stored_version`; `wakeups` `wake`; `metrics` `noted`; `subscriptions` and the host's `link` the owners in
     `routers`; `recovery` moves `cut` over what it has read, and makes `breaker` from its stored record. `dirty` is set
     by whoever changes what a checkpoint stores and cleared by `commits`; `needs_refill` is set by `apply` and cleared
     by the host, which has the window refilled. Everything else is set by the methods below alone."""
@@ -138,6 +141,7 @@ class HostedBreaker:
         "overflows",
         "project_id",
         "ready",
+        "resting",
         "routers",
         "settings",
         "shard",
@@ -168,6 +172,7 @@ class HostedBreaker:
         self.inbox = EMPTY
         self.inbox_rows = 0
         self.blocked = True
+        self.resting = False
         self._drafts: tuple[EventDraft, ...] | None = None
         self.dropped = False
         self.aside = False
@@ -211,9 +216,13 @@ class HostedBreaker:
         return self.dropped and not self.aside
 
     def push(self, item: Item) -> None:
-        """Queues an item; past INBOX_ROWS_MAX the whole inbox becomes one catch-up marker per router (read the log)."""
+        """Queues an item; past INBOX_ROWS_MAX the whole inbox becomes one catch-up marker per router (read the log). A
+        marker behind one of the same router takes its place."""
         if self.inbox is EMPTY:
             self.inbox = deque()
+        elif item.body is None and self.inbox[-1].body is None and self.inbox[-1].router_id == item.router_id:
+            self.inbox[-1] = max(item, self.inbox[-1], key=attrgetter("offset"))
+            return
         self.inbox.append(item)
         self.inbox_rows += max(1, item.stop - item.start)
         if self.inbox_rows > INBOX_ROWS_MAX:
@@ -271,8 +280,8 @@ class HostedBreaker:
             self.applied_offsets[router_id] = max(self.applied_offsets[router_id], offset)
 
     def is_behind(self, item: Item) -> bool:
-        """Whether the breaker may have more moves to make before an entry than one commit carries."""
-        return self.breaker is not None and item.body is not None and item.received_ms - self.breaker.now_ms > BEHIND_MS
+        """Whether the breaker may have more to do before an entry than goes in one step."""
+        return self.breaker is not None and item.body is not None and self.breaker.is_behind(item.received_ms)
 
     def moves_until(self, item: Item) -> int | None:
         """Up to when its own timers fire before an entry (ms); None: the entry does not concern them."""
@@ -443,6 +452,15 @@ def relink(hosted: HostedBreaker, router: RouterRef) -> None:
     hosted.routers[router.router_id] = same_link(router)
 
 
+def reading_rows(hosted: HostedBreaker) -> int:
+    """What a look at its figures costs, in rows that are applied: its value may be worked out from the window."""
+    window = hosted.breaker.evidence.window if hosted.breaker is not None else None
+    if window is None:
+        return READ_ROWS
+    held = len(window)
+    return READ_ROWS + (held if window.observations == held else 16 * held) // READ_SAMPLES
+
+
 def is_next(hosted: HostedBreaker, router_id: str, after: int, offset: int, received_ms: int) -> bool:
     """Whether samples of a router's log are what comes next for a breaker, with nothing to be done before."""
     breaker = hosted.breaker
@@ -454,7 +472,7 @@ def is_next(hosted: HostedBreaker, router_id: str, after: int, offset: int, rece
         and not hosted.dropped
         and router_id in hosted.routers
         and after <= hosted.applied_offsets[router_id] < offset
-        and received_ms - breaker.schedule.now <= BEHIND_MS
+        and not breaker.is_behind(received_ms)
     )
 
 

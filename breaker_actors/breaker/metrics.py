@@ -45,10 +45,11 @@ def count_losses(meters: Meters, hosted: HostedBreaker) -> None:
 def look(meters: Meters, hosted: Collection[HostedBreaker], now_ms: int) -> None:
     """How many breakers are held, by the state that readers see; overrides in force, and breakers that observe."""
     begun: list[int] = []
-    observing = 0
+    observing = resting = 0
     states = Counter({"closed": 0, "open": 0, "half_open": 0, "starting": 0})
     for each in hosted:
         seen = each.committed
+        resting += each.resting
         states["starting" if seen is None else seen.state] += 1
         if seen is not None:
             observing += seen.mode == "observe"
@@ -57,5 +58,6 @@ def look(meters: Meters, hosted: Collection[HostedBreaker], now_ms: int) -> None
     for state, n in states.items():
         meters.gauge("breakers_held", n, state=state)
     meters.gauge("breakers_observing", observing)
+    meters.gauge("breakers_resting", resting)
     meters.gauge("breakers_overrides_active", len(begun))
     meters.gauge("breakers_overrides_age_seconds", max(0, now_ms - min(begun, default=now_ms)) / 1000)

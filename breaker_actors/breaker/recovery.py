@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from breaker_actors.breaker.background import Slices
 from breaker_actors.breaker.damages import DamagedLogs
 from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item, leave_ended
+from breaker_actors.breaker.slices import ENTRY_ROWS, Slice, Slices
 from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, Splitter, decode_breaker
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Control, Record
@@ -90,16 +90,17 @@ def restore_record(
 class Recovery:
     """Yields (breaker, entry): the next one is asked for once an entry was applied and its effects are durable."""
 
-    def __init__(self, log: SampleLog, net: Net, asides: Asides, owner_timeout_s: float = 1.0) -> None:
+    def __init__(self, log: SampleLog, net: Net, asides: Asides, slices: Slices, owner_timeout_s: float = 1.0) -> None:
+        self._slices = slices
         self._reader = LogReader(log, asides)
         self.damages = DamagedLogs(net, owner_timeout_s)
         self._asides = asides
 
     async def refill(self, group: list[HostedBreaker]) -> None:
-        """Fills windows from what the log has at and below each breaker's cut."""
-        while True:
+        """Fills windows of breakers of one project from what the log has at and below each one's cut."""
+        while left := [hosted for hosted in group if not hosted.dropped]:
             try:
-                return await self._refill([hosted for hosted in group if not hosted.dropped])
+                return await self._refill(left)
             except LogDamaged as error:
                 self._stand_still(group, error)
             except BreakersError:
@@ -177,17 +178,17 @@ class Recovery:
 
     async def _refill(self, group: list[HostedBreaker]) -> None:
         """May be repeated: begins with empty windows. Links that have ended count as long as a window reaches them."""
-        slices = Slices()
+        work = self._slices.work(group)
         for each in group:
             if each.breaker is not None:
                 each.breaker.unload()
         for some in _in_parts(_by_router(group)):
             spans = [(router, _upto(router, listeners), _since(listeners)) for router, listeners in some]
             for (router, listeners), begun in zip(some, await self._reader.begin_back(spans), strict=True):
-                await self._refill_from(router, listeners, begun, slices)
+                await self._refill_from(router, listeners, begun, work)
 
     async def _refill_from(
-        self, router: RouterRef, listeners: Sequence[HostedBreaker], begun: Begun, slices: Slices
+        self, router: RouterRef, listeners: Sequence[HostedBreaker], begun: Begun, work: Slice
     ) -> None:
         uptos = {h.id: h.applied_offsets.get(router.router_id, 0) for h in listeners}
         since = {h.id: h.breaker.reload_after_ms for h in listeners if h.breaker is not None}
@@ -204,8 +205,8 @@ class Recovery:
                 if body.metric_at(start) == hosted.breaker.rule.metric:  # it may have had another one then
                     load = partial(hosted.breaker.load, body.rows(start, stop), record.received_ms)
                     self._reader.attempt(load, record)
-                    await slices.worked(stop - start)
-            await slices.worked(0)
+                    await work.worked(ENTRY_ROWS + stop - start)
+            await work.worked(ENTRY_ROWS)
 
     async def _read(
         self, router_id: str, group: Sequence[HostedBreaker], upto: int, begun: Begun | None = None

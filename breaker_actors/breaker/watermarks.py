@@ -14,6 +14,7 @@ from breaker_actors.breaker.hosted import EFFECTS_MAX, Effects, HostedBreaker, W
 from breaker_actors.breaker.subscriptions import Subscriptions
 from breaker_actors.breaker.wakeups import Timers
 from breaker_actors.clock import Clock
+from breaker_actors.core.moves import Effort
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import NOT_SUBSCRIBED, WatermarkAnswer
 from breaker_actors.telemetry.meters import Meters
@@ -76,11 +77,19 @@ class Watermarks:
         hosted.watermark = Watermark(upto_ms, answered)
         return True
 
-    def is_waiting(self, hosted: HostedBreaker, now_ms: int) -> bool:
-        """Whether what a watermark counts on may still be on its way."""
-        return hosted.watermark is not None and 0 <= now_ms - hosted.watermark.upto_ms < OVERDUE_MS
+    def sort(self, due: Sequence[HostedBreaker], now_ms: int) -> tuple[list[HostedBreaker], list[HostedBreaker]]:
+        """Of those that are due: for whom a new watermark is to be asked, and who is to read a log first. What the last
+        one of the others counts on may still be on its way: they are looked at again."""
+        free: list[HostedBreaker] = []
+        overdue: list[HostedBreaker] = []
+        for hosted in due:
+            if hosted.watermark is not None and 0 <= now_ms - hosted.watermark.upto_ms < OVERDUE_MS:
+                self.timers.later(hosted)
+            else:
+                (overdue if self._read_overdue(hosted, now_ms) else free).append(hosted)
+        return free, overdue
 
-    def read_overdue(self, hosted: HostedBreaker, now_ms: int) -> bool:
+    def _read_overdue(self, hosted: HostedBreaker, now_ms: int) -> bool:
         """Marks logs to be read whose entries did not come in OVERDUE_MS: a call that ran twice, or a predecessor of
         ours that still answers, may have taken them. False: nothing is overdue."""
         if hosted.watermark is None or now_ms - hosted.watermark.upto_ms < OVERDUE_MS:
@@ -90,9 +99,10 @@ class Watermarks:
                 hosted.push(catch_up_marker(router_id, answer.sent_offset))
         return True
 
-    def apply(self, hosted: HostedBreaker) -> Effects | None:
+    def apply(self, hosted: HostedBreaker, effort: Effort) -> Effects | None:
         """Fires timers up to the watermark once everything sent before it has been applied; None: not yet. What lies
-        between that and the end of the log concerns others: applied offsets move over it, so that it may be trimmed."""
+        between that and the end of the log concerns others: applied offsets move over it, so that it may be trimmed.
+        The watermark stays where more is to be fired than goes in one commit, or for that effort."""
         if hosted.watermark is None or hosted.breaker is None:
             return None
         watermark = hosted.watermark
@@ -106,7 +116,7 @@ class Watermarks:
         if (due := hosted.breaker.next_wake()) is not None and due <= upto_ms:
             self._meters.observe("breakers_timer_lag_seconds", max(0, self._clock.now_ms() - due) / 1000)
         hosted.dirty = True
-        effects = hosted.breaker.advance(upto_ms, EFFECTS_MAX)
-        if len(effects) >= EFFECTS_MAX:
-            hosted.watermark = watermark  # the rest once these are stored
+        effects = hosted.breaker.advance(upto_ms, EFFECTS_MAX, effort)
+        if hosted.breaker.now_ms <= upto_ms:
+            hosted.watermark = watermark
         return effects

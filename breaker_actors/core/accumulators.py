@@ -1,8 +1,8 @@
 """Accumulators: decide an aggregate without sorting or summing anew (semantics.md section 4).
 
-They follow a window as samples come and go and answer `value <op> threshold` exactly as the definitions of `core.exact`
-would, whatever the history: where running figures can't tell for certain, they recompute from the window's columns. Get
-their samples from `core.window`, are asked by `core.evidence`.
+They follow a window as samples come and go and answer `value <op> threshold` exactly as `core.definitions` would,
+whatever the history: where running floats can't tell for certain, integers do (`core.exact_sums`), which are followed,
+too. Get their samples from `core.window`, are asked by `core.evidence`.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from typing import Protocol
 
 import numpy as np
 
+from breaker_actors.core import exact_sums
 from breaker_actors.core.definitions import (
-    HUGE,
     P95,
-    WIDE,
-    deviation,
     failures,
     inner_kind,
-    mean,
     nearest,
     need_of,
     observations,
     percent_of,
     rank,
-    terms,
-    total,
 )
 from breaker_actors.core.model import Counts, Flags, Float64, Op, Rule
 
 TINY = 5e-324
 EPS = 2.0**-52
+HUGE = 2.0**960
+"""From here on a sum of a window may overflow on the way."""
+WIDE = 2.0**480
+"""From here on sums of squares may overflow."""
 CALM, RESTS_MAX = 8, 10_000
-"""A sum rests after a calm evaluation for each CALM samples held, in windows of up to RESTS_MAX samples: whoever asks
-for its value has all of them added."""
+"""What is followed in case it is asked for is dropped after a calm evaluation for each CALM samples held, which pay for
+making it anew. A sum rests so in windows of up to RESTS_MAX samples."""
 
 COMPARE: dict[Op, Callable[[float, float], bool]] = {
     "gt": operator.gt,
@@ -203,20 +202,18 @@ class Rank:
 
 
 class Total:
-    """sum and avg: the exact sum as two words, with a bound on what did not fit into them (0 in practice).
+    """sum and avg: the exact sum as two words, and as an integer what did not fit into them (0 in practice).
 
-    While that bound is 0, the two words added are the correctly rounded sum, which is what fsum gives. `_edge` counts
-    the values that could lead to a breach by staying (avg) or by leaving (sum).
+    While that is 0, the two words added are the correctly rounded sum. `_edge` counts the values that could lead to a
+    breach by staying (avg) or by leaving (sum).
 
     An average of which no value comes near the threshold is no breach, whatever the sum: once that has been so for a
-    while the sum is not followed any more (`_rests`), until a value comes near. Then it is made anew, which is paid by
-    what was saved.
+    while the sum is not followed any more (`_rests`), until a value comes near or somebody asks. Then it is made anew,
+    which is paid by what was saved.
     """
 
-    __slots__ = (
-        "_bound", "_calm", "_compare", "_edge", "_high", "_huge", "_is_avg", "_lost", "_low", "_rests", "_threshold",
-        "_upward",
-    )  # fmt: skip
+    __slots__ = ("_bound", "_calm", "_compare", "_edge", "_high", "_is_avg", "_low", "_rest", "_rests", "_threshold",
+                 "_upward")  # fmt: skip
 
     def __init__(self, op: Op, threshold: float, is_avg: bool) -> None:
         self._compare, self._threshold, self._is_avg = COMPARE[op], threshold, is_avg
@@ -246,58 +243,49 @@ class Total:
         self._many(values, counts, -1)
 
     def clear(self) -> None:
-        self._high = self._low = self._lost = 0.0
-        self._huge = self._edge = 0
+        self._high = self._low = 0.0
+        self._rest = self._edge = 0
         self._calm, self._rests = 0, False
 
     def breach(self, n: int, columns: Columns) -> bool:
-        if not self._huge:
-            if self._is_avg and not self._edge:
-                if not self._rests:
-                    self._calm += 1
-                    self._rests = n <= RESTS_MAX and self._calm * CALM >= n
-                return False
-            self._calm = 0
-            if self._rests:
-                return self._compare(self._recount(n, columns), self._threshold)
-            if not self._lost:
-                return self._decide(self._high + self._low, n)
-            low, high = self._bounds()
-            verdict = self._decide(low, n)
-            if verdict is self._decide(high, n):
-                return verdict
-        return self._compare(self._recount(n, columns), self._threshold)
+        if self._is_avg and not self._edge:
+            if not self._rests:
+                self._calm += 1
+                self._rests = n <= RESTS_MAX and self._calm * CALM >= n
+            return False
+        return self._compare(self.value(n, columns), self._threshold)
 
     def value(self, n: int, columns: Columns) -> float:
+        self._calm = 0
         if self._rests:
-            return mean(columns.values(), columns.counts())
-        if self._huge or self._lost:
-            return self._recount(n, columns)
+            self._rests, self._high, self._low = False, 0.0, 0.0
+            self._rest = exact_sums.column_sum(columns.values(), columns.counts())
+        if self._rest:
+            return self._settled(n)
         exact = self._high + self._low
         return exact / n if self._is_avg else exact
 
     def may_breach(self, n: int) -> bool:
-        return self._edge > 0 or self._huge > 0
+        return self._edge > 0
 
-    def _bounds(self) -> tuple[float, float]:
-        """An interval around the sum. The words are added first: they may cancel, and would swallow what was lost."""
-        near, lost = self._high + self._low, self._lost * (1 + 1e-9)
-        low = math.nextafter(math.nextafter(near, -math.inf) - lost, -math.inf)
-        return low, math.nextafter(math.nextafter(near, math.inf) + lost, math.inf)
-
-    def _decide(self, exact: float, n: int) -> bool:
-        return self._compare(exact / n if self._is_avg else exact, self._threshold)
+    def _settled(self, n: int) -> float:
+        """As `value`; what is beside the words goes into them as far as it fits."""
+        whole = exact_sums.units(self._high) + exact_sums.units(self._low) + self._rest
+        total = exact_sums.total(whole)
+        if abs(total) < HUGE:
+            self._high, self._low, self._rest = exact_sums.words(whole)
+        return exact_sums.mean(whole, n) if self._is_avg else total
 
     def _few(self, values: Sequence[float], sign: int) -> None:
         bound, high, rests = self._bound, self._high, self._rests
         least, most = min(values), max(values)
         if most >= bound if self._upward else least <= bound:
             self._edge += sign * sum([value >= bound if self._upward else value <= bound for value in values])
-        if not -HUGE < least <= most < HUGE:
-            self._huge += sign * sum([not -HUGE < value < HUGE for value in values])
-            values = [value for value in values if -HUGE < value < HUGE]
         if rests:
             return
+        if not -HUGE < least <= most < HUGE:
+            self._rest += sign * sum([exact_sums.units(value) for value in values if not -HUGE < value < HUGE])
+            values = [value for value in values if -HUGE < value < HUGE]
         for value in values:
             word = sign * value
             new = high + word  # as in `_plus`
@@ -319,50 +307,40 @@ class Total:
             self._keep(error)
 
     def _keep(self, error: float) -> None:
-        """low += error; what that rounds off is lost, and known to be."""
+        """low += error; what that rounds off is kept beside the words."""
         low = self._low
         new = low + error
         part = new - low
         self._low = new
-        lost = (low - (new - part)) + (error - part)
-        if lost:
-            self._lost += abs(lost)
+        left = (low - (new - part)) + (error - part)
+        if left:
+            self._rest += exact_sums.units(left)
 
     def _many(self, values: Float64, counts: Counts, sign: int) -> None:
         """A batch enters as its own sum and what that sum rounded off, not value by value."""
         hit = values >= self._bound if self._upward else values <= self._bound
         self._edge += sign * int(np.count_nonzero(hit))
-        if values.max() >= HUGE or values.min() <= -HUGE:
-            huge = np.abs(values) >= HUGE
-            self._huge += sign * int(np.count_nonzero(huge))
-            values, counts = values[~huge], None if counts is None else counts[~huge]
         if self._rests:
             return
-        words = terms(values, counts)
-        for _ in range(2):
-            word = math.fsum(words)
-            if not word:
-                return
-            self._plus(sign * word)
-            words.append(-word)
-        self._lost += abs(math.fsum(words)) * (1 + EPS)
-
-    def _recount(self, n: int, columns: Columns) -> float:
-        """From the definition; the running words start anew from it unless huge values are about."""
-        values, counts = columns.values(), columns.counts()
-        if not self._huge:
-            self.clear()
-            self._many(values, counts, 1)
-        return mean(values, counts) if self._is_avg else total(values, counts)
+        if values.max() >= HUGE or values.min() <= -HUGE:
+            self._rest += sign * exact_sums.column_sum(values, counts)
+            return
+        first, second, rest = exact_sums.column_words(values, counts)
+        self._plus(sign * first)
+        if second:
+            self._plus(sign * second)
+            self._rest += sign * rest
 
 
 class Deviation:
     """stddev: sums of offsets from a fixed point and of their squares, with bounds on their rounding, as a filter.
 
-    Clear cases are decided from them; a value close to the threshold is recomputed by the two-pass definition.
+    Clear cases are decided from them. A value close to the threshold, or asked for, comes from the exact sums of the
+    values and of their squares. These are made from the window, and followed in the place of the filter until the
+    filter has been enough for a while.
     """
 
-    __slots__ = ("_compare", "_held", "_loose", "_moment", "_moment_error", "_origin", "_spread", "_spread_error",
+    __slots__ = ("_calm", "_compare", "_exact", "_moment", "_moment_error", "_origin", "_spread", "_spread_error",
                  "_threshold", "_wide")  # fmt: skip
 
     def __init__(self, op: Op, threshold: float) -> None:
@@ -370,12 +348,10 @@ class Deviation:
         self.clear()
 
     def add_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
-        for value in values:
-            self._one(value, 1)
+        self._few(values, 1)
 
     def drop_few(self, values: Sequence[float], ok: Sequence[int]) -> None:
-        for value in values:
-            self._one(value, -1)
+        self._few(values, -1)
 
     def add_many(self, values: Float64, ok: Flags, counts: Counts = None) -> None:
         self._many(values, counts, 1)
@@ -386,39 +362,75 @@ class Deviation:
     def clear(self) -> None:
         self._origin: float | None = None
         self._moment = self._moment_error = self._spread = self._spread_error = 0.0
-        self._wide = 0
+        self._wide = self._calm = 0
+        self._exact: tuple[int, int] | None = None
 
     def breach(self, n: int, columns: Columns) -> bool:
-        low, high = self._bounds(n)
-        at_low = self._compare(low, self._threshold)
-        if at_low is self._compare(high, self._threshold):
-            return at_low
-        values, counts = columns.values(), columns.counts()
-        if not self._wide:
-            self.clear()
-            self._origin = mean(values, counts)
-            self._many(values, counts, 1)
-        return self._compare(deviation(values, counts), self._threshold)
+        if self._exact is None:
+            verdict = self._filtered(n)
+            if verdict is not None:
+                return verdict
+        calm = self._calm + 1
+        verdict = self._compare(self.value(n, columns), self._threshold)
+        if calm * CALM >= n and not self._wide:
+            self._centre(n)
+            if self._filtered(n) is verdict:
+                self._exact = None
+            calm = 0
+        self._calm = calm
+        return verdict
 
     def value(self, n: int, columns: Columns) -> float:
-        return deviation(columns.values(), columns.counts())
+        self._calm = 0
+        if self._exact is None:
+            self._exact = exact_sums.column_moments(columns.values(), columns.counts())
+        return exact_sums.deviation(*self._exact, n)
 
     def may_breach(self, n: int) -> bool:
         return True
 
+    def _filtered(self, n: int) -> bool | None:
+        """The verdict; None: too close to tell."""
+        if self._wide:
+            return None
+        low, high = self._bounds(n)
+        at_low = self._compare(low, self._threshold)
+        return at_low if at_low is self._compare(high, self._threshold) else None
+
     def _bounds(self, n: int) -> tuple[float, float]:
         """An interval that holds what `deviation` would answer, rounding of that answer included."""
-        if self._wide:
-            return 0.0, math.inf
         first, second = self._moment, self._spread
         square = first * first / n
         centred = second - square
         error = self._spread_error + (2 * abs(first) + self._moment_error) * self._moment_error / n
         error += 8 * EPS * (second + square) + 1e-300
-        centre = abs(self._origin or 0.0) + abs(first / n)
         low = math.sqrt(max(0.0, centred - error) / n) * (1 - 1e-12)
-        high = math.sqrt(max(0.0, centred + error) / n + (8 * EPS * centre) ** 2) * (1 + 1e-12)
+        high = math.sqrt(max(0.0, centred + error) / n) * (1 + 1e-12)
         return low, high
+
+    def _centre(self, n: int) -> None:
+        """The filter anew from the exact sums, around the mean."""
+        assert self._exact is not None
+        first, second = self._exact
+        self._origin = exact_sums.mean(first, n)
+        origin = exact_sums.units(self._origin)
+        self._moment = exact_sums.total(first - n * origin)
+        self._spread = exact_sums.total(second - 2 * origin * first + n * origin * origin >> exact_sums.PLACES)
+        self._moment_error, self._spread_error = EPS * abs(self._moment), EPS * self._spread
+
+    def _few(self, values: Sequence[float], sign: int) -> None:
+        if self._exact is None:
+            for value in values:
+                self._one(value, sign)
+            return
+        self._follow(exact_sums.moments_of_few(values), sign)
+        if not -WIDE < min(values) <= max(values) < WIDE:
+            self._wide += sign * sum([not -WIDE < value < WIDE for value in values])
+
+    def _follow(self, moments: tuple[int, int], sign: int) -> None:
+        assert self._exact is not None
+        first, second = self._exact
+        self._exact = first + sign * moments[0], second + sign * moments[1]
 
     def _one(self, value: float, sign: int) -> None:
         if abs(value) >= WIDE:
@@ -433,12 +445,14 @@ class Deviation:
         self._spread_error += 4 * EPS * (off * off + abs(self._spread))
 
     def _many(self, values: Float64, counts: Counts, sign: int) -> None:
+        if self._exact is not None:
+            self._follow(exact_sums.column_moments(values, counts), sign)
         if values.max() >= WIDE or values.min() <= -WIDE:
             wide = np.abs(values) >= WIDE
             self._wide += sign * int(np.count_nonzero(wide))
             values, counts = values[~wide], None if counts is None else counts[~wide]
         rows = len(values)
-        if not rows:
+        if not rows or self._exact is not None:
             return
         if self._origin is None:
             self._origin = float(values[0])

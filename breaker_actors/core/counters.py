@@ -14,7 +14,8 @@ from typing import Literal, TypeVar
 import msgspec
 import numpy as np
 
-from breaker_actors.core.definitions import FLOAT_MAX, clamp
+from breaker_actors.core.definitions import clamp
+from breaker_actors.core.exact_sums import FLOAT_MAX
 from breaker_actors.core.log_entries import counted, encode_samples, shares_of
 from breaker_actors.core.model import COUNT_MAX, Int64
 

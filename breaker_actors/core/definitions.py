@@ -11,17 +11,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from breaker_actors.core import exact_sums
+from breaker_actors.core.exact_sums import FLOAT_MAX
 from breaker_actors.core.model import Agg, Counts, Flags, Float64, Rule
 from breaker_actors.core.rule_fields import ALPHA_DEFAULT, DELTA_OF_DEFAULT
 
-FLOAT_MAX = float(np.finfo(np.float64).max)
-HUGE = 2.0**960
-"""From here on a sum of a window may overflow on the way."""
-WIDE = 2.0**480
-"""From here on sums of squares may overflow: deviations are then computed on values scaled by 2**-600."""
 P95 = Fraction(95)
-_UPPER = np.uint64(0xFFFF_FFFF_F800_0000)
-"""Sign, exponent and the upper 26 of a float's 53 digits."""
 
 
 def clamp(value: float) -> float:
@@ -34,77 +29,31 @@ def observations(rows: int, counts: Counts) -> int:
     return rows if counts is None else int(counts.sum())
 
 
-def terms(values: Float64, counts: Counts) -> list[float]:
-    """Floats whose sum is exactly that of all observations, for values below HUGE. Where samples stand for several, a
-    value is split in two halves of its 53 digits: each half times a count of at most 24 digits is exact."""
-    if counts is None:
-        each: list[float] = values.tolist()
-        return each
-    upper = (values.view(np.uint64) & _UPPER).view(np.float64)
-    return [*(upper * counts).tolist(), *((values - upper) * counts).tolist()]
-
-
-def exact_total(values: Float64, counts: Counts = None) -> Fraction:
-    """The sum without any rounding; for windows where `math.fsum` overflows on the way."""
-    huge = np.abs(values) >= HUGE
-    many, few = (None, None) if counts is None else (counts[huge], counts[~huge])
-    return _exact(terms(values[huge] * 2.0**-128, many)) * 2**128 + _exact(terms(values[~huge], few))
-
-
-def _exact(values: list[float]) -> Fraction:
-    """Peels the sum off word by word: each pass takes 53 bits, so two or three passes are the rule."""
-    left, total = list(values), Fraction(0)
-    while word := math.fsum(left):
-        total += Fraction(word)
-        left.append(-word)
-    return total
-
-
 def total(values: Float64, counts: Counts = None) -> float:
     """The exact sum rounded once, kept within the finite floats."""
-    try:
-        return clamp(_sum(values, counts))
-    except OverflowError:
-        return _rounded(exact_total(values, counts))
-
-
-def _sum(values: Float64, counts: Counts) -> float:
-    """fsum of all observations; raises OverflowError where it, or a product, overflows on the way."""
-    if counts is not None and len(values) and max(values.max(), -values.min()) >= HUGE:
-        raise OverflowError
-    return math.fsum(terms(values, counts))
-
-
-def _rounded(exact: Fraction) -> float:
-    try:
-        return float(exact)
-    except OverflowError:
-        return FLOAT_MAX if exact > 0 else -FLOAT_MAX
+    few = _sum_of_few(values, counts)
+    return exact_sums.total(exact_sums.column_sum(values, counts)) if few is None else few
 
 
 def mean(values: Float64, counts: Counts = None) -> float:
-    """fsum / n; where that sum overflows, the exact sum / n rounded once."""
-    n = observations(len(values), counts)
-    try:
-        return clamp(_sum(values, counts)) / n
-    except OverflowError:
-        return _mean_of_huge(exact_total(values, counts), n)
+    """The exact sum rounded once / n; where the sum is beyond the floats, the exact quotient rounded once."""
+    n, few = observations(len(values), counts), _sum_of_few(values, counts)
+    return exact_sums.mean(exact_sums.column_sum(values, counts), n) if few is None else few / n
 
 
-def _mean_of_huge(exact: Fraction, n: int) -> float:
+def _sum_of_few(values: Float64, counts: Counts) -> float | None:
+    """The exact sum rounded once where that is had for less; None: it is not, or overflows on the way."""
+    if counts is not None or len(values) > exact_sums.FSUM_MAX:
+        return None
     try:
-        return float(exact) / n
+        return math.fsum(values.tolist())
     except OverflowError:
-        return _rounded(exact / n)
+        return None
 
 
 def deviation(values: Float64, counts: Counts = None) -> float:
-    """Population standard deviation in two passes; see WIDE for huge values."""
-    scale = 1.0
-    if len(values) and max(values.max(), -values.min()) >= WIDE:
-        scale, values = 2.0**600, values * 2.0**-600
-    off = values - mean(values, counts)
-    return clamp(math.sqrt(math.fsum(terms(off * off, counts)) / observations(len(values), counts)) * scale)
+    """The population standard deviation, the root of the exact variance, rounded once."""
+    return exact_sums.deviation(*exact_sums.column_moments(values, counts), observations(len(values), counts))
 
 
 def rank(percent: Fraction, n: int) -> int:

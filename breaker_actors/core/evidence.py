@@ -33,8 +33,8 @@ class Evidence:
 
     __slots__ = (
         "_alpha", "_compare", "_floor_ms", "_lazy", "_samples_max", "_value", "baseline", "count", "cut", "inner",
-        "is_delta", "late", "need", "peak", "ready_ms", "rule", "seen", "streak", "trace", "truncated", "verdict",
-        "window",
+        "is_delta", "late", "need", "peak", "ranks", "ready_ms", "rule", "seen", "streak", "trace", "truncated",
+        "verdict", "window",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, record: Record, samples_max: int) -> None:
@@ -57,6 +57,7 @@ class Evidence:
         self.need, self._compare = need_of(rule), COMPARE[rule.op]
         self.is_delta = rule.kind == "delta"
         self._alpha = delta_params(rule)[1] if self.is_delta else 0.0
+        self.ranks = self.is_delta and inner_kind(rule) in ("p95", "max", "min")  # the window, at each evaluation
         if rule.kind == "consecutive_failures":
             self.window = None
         elif self.window is None:
@@ -154,7 +155,8 @@ class Evidence:
             return
         self.count = n = window.observations
         if self.is_delta:
-            self._assess_delta(window, n)
+            self.inner = window.acc.value(n, window) if n else None
+            self.verdict, self._value = self._compared(self.inner, n)
             return
         self._lazy = True
         if n < self.need or now < self.ready_ms:
@@ -176,14 +178,6 @@ class Evidence:
         if self.breaches(float(highest)):
             return "breach"
         return "unconfirmed" if half_open and self.streak else "healthy"
-
-    def _assess_delta(self, window: SampleWindow, n: int) -> None:
-        self.inner = window.acc.value(n, window) if n else None
-        self._value = _difference(self.inner, self.baseline)
-        if n < self.need or self._value is None:
-            self.verdict = "indeterminate"
-        else:
-            self.verdict = "breach" if self.breaches(self._value) else "healthy"
 
     def breaches(self, value: float) -> bool:
         """value <op> threshold."""
@@ -267,9 +261,19 @@ class Evidence:
         if window is None:
             value = float(self.streak) if self.seen else None
             return self.judge_streak(self.streak, half_open), value, self.seen
-        if unchanged and len(window) > FEW and not self.is_delta:
-            return self.verdict, self.value(), self.count
+        if unchanged and len(window) > FEW:
+            if not self.is_delta:
+                return self.verdict, self.value(), self.count
+            if self.inner is not None:
+                return *self._compared(self.inner, self.count), self.count
         return self._recompute(window, at)
+
+    def _compared(self, inner: float | None, n: int) -> tuple[Verdict, float | None]:
+        """Verdict and value of a delta whose aggregate is `inner`, over n observations."""
+        value = _difference(inner, self.baseline)
+        if n < self.need or value is None:
+            return "indeterminate", value
+        return "breach" if self.breaches(value) else "healthy", value
 
     def _recompute(self, window: SampleWindow, at: int) -> tuple[Verdict, float | None, int]:
         rule = self.rule
@@ -279,7 +283,7 @@ class Evidence:
             percent = percent_of(rule) if rule.kind == "percentile" else P95
             value = exact_value(inner_kind(rule), percent, values, ok, counts)
         if self.is_delta:
-            value = _difference(value, self.baseline)
+            return *self._compared(value, n), n
         if n < self.need or value is None or at < self.ready_ms:
             return "indeterminate", value, n
         return "breach" if self.breaches(value) else "healthy", value, n

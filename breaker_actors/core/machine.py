@@ -30,7 +30,7 @@ from breaker_actors.core.model import (
     Rule,
     View,
 )
-from breaker_actors.core.moves import EvidenceMaker, Mover
+from breaker_actors.core.moves import Effort, EvidenceMaker, Mover
 
 SAMPLES_MAX = 1_000_000
 
@@ -126,14 +126,16 @@ class Breaker(Mover):
         self.evidence.add_rows(rows, start, stop, now)
         return effects + self.evaluate(now, "ingest")
 
-    def advance(self, until_ms: int, effects_max: int | None = None) -> tuple[Effect, ...]:
+    def advance(
+        self, until_ms: int, effects_max: int | None = None, effort: Effort | None = None
+    ) -> tuple[Effect, ...]:
         """Fires every timer up to and including `until_ms`; the caller knows that no input stamped so early is left.
 
         The last tick is run even when idle: the record then does not depend on which ticks were skipped. Ends early
-        with `effects_max` effects; to be called again then.
+        with `effects_max` effects, or when the effort is spent; to be called again then, while `now_ms` <= `until_ms`.
         """
-        effects = self.fire(until_ms, effects_max)
-        if effects_max is not None and len(effects) >= effects_max:
+        effects = self.fire(until_ms, effects_max, effort)
+        if (effects_max is not None and len(effects) >= effects_max) or (effort is not None and effort.left <= 0):
             return effects
         if until_ms >= self.schedule.next_tick:
             effects += self._fire_at(self.schedule.tick_up_to(until_ms), "tick")

@@ -22,9 +22,25 @@ TRANSITIONS: dict[tuple[StateWord, StateWord], str | None] = {
 }
 """The moves there are, with the reason each reports; None: the cause of opening."""
 
+RANKED = 1000
+"""So many samples are ranked at the cost of an ordinary evaluation, a tenth of that where they stand for several."""
+
+BEHIND_MS, TICKS_FEW = 3_000, 4
+"""Who is not further behind has few timers to fire: moves take 100 ms for three of them."""
+LEAPT, SEEN = 32, 128
+"""So many ticks of one leap, or samples that a move reports on, cost as much as an ordinary evaluation."""
 
 EvidenceMaker = Callable[[Rule, Record, int], Evidence]
 """Of a rule, a record and the samples held at most."""
+
+
+class Effort:
+    """What firing timers may still cost, in ordinary evaluations (some 10 us each)."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
 
 
 class Mover:
@@ -64,6 +80,15 @@ class Mover:
         return len(window) if window is not None else 0
 
     @property
+    def effort(self) -> int:
+        """What one evaluation costs now, in ordinary ones (some 10 us): 1 for those that don't grow with the window."""
+        window = self.evidence.window
+        if window is None or not self.evidence.ranks:
+            return 1
+        rows = len(window)
+        return 1 + (rows if window.observations == rows else 10 * rows) // RANKED
+
+    @property
     def now_ms(self) -> int:
         """The logical time: every timer before it has fired."""
         return self.schedule.now
@@ -86,16 +111,30 @@ class Mover:
         timer = schedule.timer()
         return timer[0] if timer else None
 
-    def fire(self, until: int, effects_max: int | None = None) -> tuple[Effect, ...]:
-        """Runs the timers up to `until` that could change something, until there are so many effects."""
+    def is_behind(self, at_ms: int) -> bool:
+        """Whether more than a few timers may have to fire before an instant."""
+        if at_ms <= self._due:
+            return False
+        behind = at_ms - self.schedule.now
+        return behind > BEHIND_MS or behind > TICKS_FEW * self.schedule.rule.eval_interval_ms
+
+    def fire(self, until: int, effects_max: int | None = None, effort: Effort | None = None) -> tuple[Effect, ...]:
+        """Runs the timers up to `until` that could change something, until there are so many effects, or the effort is
+        spent, whose last evaluation may cost more than was left."""
         effects: tuple[Effect, ...] = ()
         while (timer := self.schedule.timer()) and timer[0] <= until:
-            effects += self._fire_at(*timer)
-            if effects_max is not None and len(effects) >= effects_max:
-                break
+            fired = self._fire_at(*timer)
+            effects += fired
+            leapt = 0
             if timer[1] == "tick":
                 end = self.schedule.override_end()
-                self.schedule.leap(until if end is None else min(until, end - 1))
+                leapt = self.schedule.leap(until if end is None else min(until, end - 1))
+            if effects_max is not None and len(effects) >= effects_max:
+                break
+            if effort is not None:
+                effort.left -= self.effort + leapt // LEAPT + (self.samples_held // SEEN if fired else 0)
+                if effort.left <= 0:
+                    break
         return effects
 
     def _fire_at(self, at: int, timer: Timer | Trigger) -> tuple[Effect, ...]:

@@ -19,6 +19,8 @@ Timer = Literal["tick", "deadline", "override"]
 Action = Literal["nothing", "pass", "hold", "fail"]
 
 BACKOFF_EXPONENT_MAX = 40
+LEAP_MAX = 1_000
+"""Ticks of a baseline in one leap: some 0.3 ms."""
 
 OPEN_MIN_MS = 100
 """Open lasts at least so long, whatever the rule says. Every round of moves leads through open and has three at most:
@@ -183,17 +185,19 @@ class Schedule:
 
     # -- many ticks at once -------------------------------------------------------------------------------------------
 
-    def leap(self, until: int) -> None:
-        """After a tick: the ticks like it, which only count passes or move the baseline, are done in one go."""
+    def leap(self, until: int) -> int:
+        """After a tick: the ticks like it, which only count passes or move the baseline, are done in one go. Answers
+        how many of them were reckoned one by one, LEAP_MAX at most."""
         record, evidence = self.record, self.evidence
         if not self.clean or self.last_eval == record.state_since_ms:
-            return
+            return 0
         change = evidence.change_ms(self.last_eval)
         last = until if change is None else min(until, change - 1)
         if record.state == "half_open":
             self._leap_passes(last)
         elif record.state == "closed" and evidence.is_delta and evidence.verdict == "healthy":
-            self._leap_baseline(last)
+            return self._leap_baseline(last)
+        return 0
 
     def _leap_passes(self, last: int) -> None:
         """With the full rate reached, passes before the minimum duration only add up. The last tick is left to be run:
@@ -209,10 +213,11 @@ class Schedule:
         self.record = replace(record, passes=passes)
         self.last_eval, self.next_tick = at, at + rule.eval_interval_ms
 
-    def _leap_baseline(self, last: int) -> None:
+    def _leap_baseline(self, last: int) -> int:
         """The aggregate stands still, the baseline moves towards it tick by tick until it arrives or breaches."""
         interval = self.rule.eval_interval_ms
-        run, _ = self.evidence.learn_ticks((last - self.next_tick) // interval + 1)
+        run, _ = self.evidence.learn_ticks(min((last - self.next_tick) // interval + 1, LEAP_MAX))
         if run:
             self.next_tick += run * interval
             self.last_eval = self.next_tick - interval
+        return run

@@ -428,6 +428,12 @@ _METERS = [
     Meter("breakers_overrides_active", "breakers", ("breaker",), "breakers whose callers see an override"),
     Meter("breakers_overrides_age_seconds", "seconds", ("breaker",), "since the oldest of these overrides was set"),
     Meter("breakers_observing", "breakers", ("breaker",), "breakers in mode observe"),
+    Meter(
+        "breakers_resting",
+        "breakers",
+        ("breaker",),
+        "breakers that go on in their turns, as they have more to do than goes in one step",
+    ),
     Meter("breakers_mutes_active", "mutes", ("notifier",), "mutes between their start and their end"),
     Meter("breakers_mutes_age_seconds", "seconds", ("notifier",), "since the oldest of these mutes started"),
     Meter(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
+import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,6 +16,7 @@ from fractions import Fraction
 from breaker_actors.core.model import Agg, Batch, Control, Effect, Override, RateChange, Record, Rule, Transition, View
 
 MAX = 1.7976931348623157e308
+BITS_OF_MAX = 0x7FEF_FFFF_FFFF_FFFF
 OPS = {
     "gt": lambda a, b: a > b,
     "lt": lambda a, b: a < b,
@@ -53,11 +56,26 @@ def mean(values: list[float]) -> float:
 
 
 def deviation(values: list[float]) -> float:
-    scale = 1.0
-    if any(abs(v) >= 2.0**480 for v in values):
-        scale, values = 2.0**600, [v * 2.0**-600 for v in values]
-    middle = mean(values)
-    return clamped(math.sqrt(math.fsum((v - middle) * (v - middle) for v in values) / len(values)) * scale)
+    """The float nearest to the root of the exact variance."""
+    exact, n = [Fraction(v) for v in values], len(values)
+    middle = sum(exact, Fraction(0)) / n
+    return root(sum(((v - middle) ** 2 for v in exact), Fraction(0)) / n)
+
+
+def root(square: Fraction) -> float:
+    """Floats from 0 on are in the order of their bits: the last one not above the root, or the next one; ties to
+    even."""
+    last = bisect_right(range(BITS_OF_MAX + 1), square, key=lambda bits: Fraction(from_bits(bits)) ** 2) - 1
+    if last == BITS_OF_MAX:
+        return MAX
+    middle = (Fraction(from_bits(last)) + Fraction(from_bits(last + 1))) / 2
+    above = square > middle**2 or (square == middle**2 and last % 2 == 1)
+    return from_bits(last + above)
+
+
+def from_bits(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
 
 
 def nearest_rank(percent: object, values: list[float]) -> float:

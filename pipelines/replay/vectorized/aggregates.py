@@ -1,4 +1,4 @@
-"""What a kind looks at, for many windows at once: an interval that holds the value `core.exact` defines.
+"""What a kind looks at, for many windows at once: an interval that holds the value `core.definitions` defines.
 
 For all kinds but stddev the interval is one float, exactly that value. Order statistics are not here: they are decided
 by class (`pipelines.replay.vectorized.order_statistics`).
@@ -115,12 +115,11 @@ def page_bounds(kind: str, prefixes: PrefixColumns, edges: Edges) -> Bounds:
 class Deviations:
     """stddev from sums of offsets and of their squares, with a bound on all that is rounded on the way."""
 
-    __slots__ = ("_changes", "_moments", "_origin", "_spreads", "_values")
+    __slots__ = ("_changes", "_moments", "_origin", "_spreads")
 
     def __init__(self, prefixes: PrefixColumns) -> None:
         if len(prefixes.value) and max(prefixes.value.max(), -prefixes.value.min()) >= WIDE:
             raise TooWide
-        self._values = prefixes.value
         self._origin = float(prefixes.value.mean()) if len(prefixes.value) else 0.0
         self._moments = self._sums(prefixes, lambda off: off)
         self._spreads = self._sums(prefixes, lambda off: off * off)
@@ -133,25 +132,18 @@ class Deviations:
         return ExactSums(of(prefixes.value - self._origin), gone, lossy=True)
 
     def value_bounds(self, entered: Index, left: Index) -> Bounds:
-        """As `bounds`. What is rounded: each offset, each square, these figures, and the definition's own steps."""
+        """As `bounds`. What is rounded: each offset, each square, these figures, and the answer."""
         n = np.maximum(entered - left, 1)
         first, second = self._moments.total(entered, left), self._spreads.total(entered, left)
         square = first * first / n
         cut_off = n * self._spreads.lost + (2 * abs(first) + n * self._moments.lost) * self._moments.lost
         error = 16 * EPS * (second + square) + cut_off + 1e-300
-        centre = abs(self._origin) + abs(first / n)
         low = np.sqrt(np.maximum(0.0, second - square - error) / n) * (1 - 1e-12)
-        high = np.sqrt(np.maximum(0.0, second - square + error) / n + (8 * EPS * centre) ** 2) * (1 + 1e-12)
+        high = np.sqrt(np.maximum(0.0, second - square + error) / n) * (1 + 1e-12)
         if self._changes is None:
             return low, high
         flat = (self._changes[entered] - self._changes[np.minimum(left + 1, entered)] == 0) & (entered > left)
-        exact = self._of_equals(self._values[np.minimum(left, len(self._values) - 1)], n)
-        return np.where(flat, exact, low), np.where(flat, exact, high)
-
-    def _of_equals(self, value: Any, n: Index) -> Any:
-        """Of n times the same value, rounded as the definition does: n * v and n * off**2 are rounded once each."""
-        off = value - n * value / n
-        return np.sqrt(n * (off * off) / n)
+        return np.where(flat, 0.0, low), np.where(flat, 0.0, high)
 
 
 def test_of(op: str, threshold: float) -> Callable[[Any], Flags]:

@@ -1,7 +1,7 @@
 """Sums of windows without error: values as fixed-point numbers in int64 limbs, a window as a difference of prefix sums.
 
-`core.exact` defines a sum as the exact sum rounded once (fsum). Here each value is split into up to three limbs of
-about 41 bits under one common unit; prefix sums of limbs are integers and therefore exact, and so is their difference.
+`core.definitions` defines a sum as the exact sum rounded once. Here each value is split into up to three limbs of about
+41 bits under one common unit; prefix sums of limbs are integers and therefore exact, and so is their difference.
 One rounding at the end gives the same float as the definition, for all windows of a chunk at once.
 """
 

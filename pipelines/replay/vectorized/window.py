@@ -1,7 +1,7 @@
 """What a breaker knows of its samples while it walks over a chunk: looked up in the columns instead of kept.
 
 `Lookup` takes the place of `core.window.Window` under `core.evidence.Evidence`; whatever it is asked, it answers as the
-definitions of `core.exact` do.
+definitions of `core.definitions` do.
 """
 
 from __future__ import annotations

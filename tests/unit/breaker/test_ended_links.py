@@ -9,6 +9,7 @@ import pytest
 
 from breaker_actors.breaker.hosted import HostedBreaker, forget_left
 from breaker_actors.breaker.recovery import Recovery
+from breaker_actors.breaker.slices import Slices
 from breaker_actors.core.log_entries import (
     BREAKER,
     DAMAGED,
@@ -58,7 +59,7 @@ async def read(directory: Path, lost: int) -> HostedBreaker:
             applied_offsets={"r": 0},
         )
     )
-    async for hosted, item in Recovery(log, cast(Any, None), Asides()).read_all([held]):
+    async for hosted, item in Recovery(log, cast(Any, None), Asides(), Slices()).read_all([held]):
         hosted.apply(item, 1_000)
     await log.close()
     return held

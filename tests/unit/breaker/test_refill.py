@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from breaker_actors.breaker.background import ENTRY_ROWS, SLICE_ROWS, Slices
 from breaker_actors.breaker.hosted import HostedBreaker
 from breaker_actors.breaker.recovery import Recovery
+from breaker_actors.breaker.slices import Slices
 from breaker_actors.core.log_entries import (
     BREAKER,
     SAMPLES,
@@ -73,29 +72,8 @@ async def test_samples_of_the_metric_before_do_not_come_back(tmp_path: Path) -> 
     )
     held.breaker = breaker
 
-    await Recovery(log, cast(Any, None), Asides()).refill([held])
+    await Recovery(log, cast(Any, None), Asides(), Slices()).refill([held])
     breaker.advance(AT_MS + 3_000)
     view = breaker.view(AT_MS + 3_000)
     assert (view.sample_count, view.value) == (1, 7.0)
     await log.close()
-
-
-async def test_others_are_served_between_slices() -> None:
-    """Of a read for thousands of breakers: what others are sent meanwhile is applied."""
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task, slices = asyncio.create_task(other()), Slices()
-    for _ in range(10 * SLICE_ROWS // 10_000):
-        await slices.worked(10_000)
-    few = turns
-    for _ in range(10 * SLICE_ROWS // ENTRY_ROWS):
-        await slices.worked(0)
-    assert few >= 10
-    assert turns - few >= 10, "an entry costs, too"
-    task.cancel()

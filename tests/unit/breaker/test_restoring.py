@@ -12,6 +12,7 @@ import pytest
 
 from breaker_actors.breaker.hosted import HostedBreaker
 from breaker_actors.breaker.recovery import Recovery, restore_record
+from breaker_actors.breaker.slices import Slices
 from breaker_actors.core.log_entries import (
     BREAKER,
     GAP,
@@ -110,7 +111,7 @@ def restored() -> list[HostedBreaker]:
 
 
 async def restore(log: SqliteLog) -> list[HostedBreaker]:
-    group, recovery = restored(), Recovery(log, cast(Any, None), Asides())
+    group, recovery = restored(), Recovery(log, cast(Any, None), Asides(), Slices())
     await recovery.refill(group)
     async for hosted, item in recovery.read_all(group):
         hosted.apply(item, 1_000)

@@ -25,7 +25,7 @@ from breaker_actors.core.counters import (
     packed_floats,
     risen,
 )
-from breaker_actors.core.definitions import FLOAT_MAX
+from breaker_actors.core.exact_sums import FLOAT_MAX
 from breaker_actors.core.log_entries import decode_samples
 from breaker_actors.core.model import COUNT_MAX
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import time
+from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Agg, Batch, RateChange, Record, Rule, Transition
-from breaker_actors.core.moves import TRANSITIONS
+from breaker_actors.core.model import Agg, Batch, Effect, RateChange, Record, Rule, Transition
+from breaker_actors.core.moves import TRANSITIONS, Effort
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.core.schedule import HALF_OPEN_BETWEEN, HALF_OPEN_TICK
 
@@ -198,6 +200,39 @@ def test_delta_seeds_at_the_first_determinate_tick() -> None:
     assert (breaker.view(2500).value, breaker.record().baseline) == (10.0, 100.0)
     breaker.advance(3000)
     assert breaker.record().baseline == 105.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "counted", "effort"),
+    [
+        ({"kind": "p95"}, False, 1),
+        ({"kind": "delta"}, False, 1),
+        ({"kind": "delta", "kind_params": {"delta_of": "stddev"}}, False, 1),
+        ({"kind": "delta", "kind_params": {"delta_of": "p95"}}, False, 4),
+        ({"kind": "delta", "kind_params": {"delta_of": "max"}}, True, 31),
+        ({"kind": "consecutive_failures", "threshold": 3}, False, 1),
+    ],
+)
+def test_effort_grows_with_a_window_that_is_ranked(fields: dict[str, Any], counted: bool, effort: int) -> None:
+    """In ordinary evaluations: a delta of an order statistic ranks its window each time, 3,000 samples here."""
+    breaker = new(**{"threshold": 1e9} | fields)
+    assert breaker.effort == 1
+    batch = ok(100, *range(3000))
+    breaker.ingest(Batch(batch.ts_ms, batch.value, batch.ok, count=np.full(3000, 2)) if counted else batch, 100)
+    assert breaker.effort == effort
+
+
+def test_a_delta_that_stands_still_is_read_without_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later and later, while its samples stay: what the idle ticks would find is known."""
+    breaker = new(kind="delta", threshold=50, window_ms=600_000, kind_params={"delta_of": "p95"})
+    breaker.ingest(ok(100, *range(100)), 100)
+    breaker.advance(5000)
+    naive = breaker.evidence._recompute(breaker.evidence.window, 9000)  # type: ignore[arg-type]
+    monkeypatch.setattr("breaker_actors.core.window.Window.since", None)
+    monkeypatch.setattr("breaker_actors.core.window.Window.values", None)
+    view = breaker.view(9000)
+    assert view.last_eval_ms == 9000
+    assert (view.verdict, view.value, view.sample_count) == naive == ("healthy", 0.0, 100)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -472,3 +507,46 @@ def test_whatever_the_rule_open_lasts_100_ms(policy: str, op: str) -> None:
         stays = [(after.ts_ms - before.ts_ms, after.prev) for before, after in itertools.pairwise(each)]
         assert all(stay_ms >= 100 for stay_ms, state in stays if state == "open")
     assert abs(len(moves[0]) - len(moves[1])) <= 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_in_small_steps_as_in_one(seed: int) -> None:
+    """However little effort each call may take: the same effects, and the same record."""
+    draw = Random(seed)
+    rule = parse_rule(
+        {
+            "metric": "m",
+            "op": draw.choice(["gt", "lt"]),
+            "kind": (kind := draw.choice(["delta", "avg", "count", "consecutive_failures", "stddev"])),
+            "threshold": draw.choice([0.0, 1.0, 3.0]),
+            "window_ms": draw.choice([50, 3_000]),
+            "eval_interval_ms": draw.choice([1, 7, 500]),
+            "min_state_duration_ms": 0,
+            "cooldown_ms": draw.choice([0, 700]),
+            **({"kind_params": {"alpha": draw.choice([1e-7, 0.3])}} if kind == "delta" else {}),
+        }
+    )
+    (one, first), (other, again) = Breaker.create(rule, 0), Breaker.create(rule, 0)
+    assert first == again
+    now = 0
+    for _ in range(6):
+        now += draw.choice([3, 900, 9_000])
+        whole, pieces = one.advance(now - 1), tuple[Effect, ...]()
+        while other.now_ms < now:
+            effort = Effort(draw.choice([1, 2, 40]))
+            pieces += other.advance(now - 1, draw.choice([1, 100]), effort)
+        assert pieces == whole
+        assert other.record() == one.record()
+        batch = Batch.of([(now, draw.choice([0.5, 2.0, 9.0]), draw.random() < 0.5)])
+        assert one.ingest(batch, now) == other.ingest(batch, now)
+
+
+def test_effort_bounds_a_step() -> None:
+    """A day of ticks that each move a baseline goes in steps of some evaluations, a thousand ticks for thirty."""
+    rule = {"metric": "m", "kind": "delta", "op": "gt", "threshold": 1e9, "window_ms": 86_400_000}
+    breaker, _ = Breaker.create(parse_rule({**rule, "eval_interval_ms": 1, "kind_params": {"alpha": 1e-9}}), 0)
+    for at, value in ((10, 1.0), (1_000, 3.0)):
+        breaker.ingest(Batch.of([(at, value, True)]), at)
+    breaker.advance(80_000_000, 100, effort := Effort(100))
+    assert effort.left <= 0
+    assert 2_000 < breaker.now_ms < 10_000

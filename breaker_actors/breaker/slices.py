@@ -1,0 +1,84 @@
+"""Long work of a process: in slices, one in each round of the loop, organisations in turn; others are served between
+two. Much is long: timers of thousands of breakers, reads of logs, a breaker with a tick in each millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.transport.turns import NestedTurns
+
+SLICE_ROWS, ENTRY_ROWS = 50_000, 200
+"""Rows that are applied or loaded in a slice, and what an entry or an evaluation counts beside its rows: a few
+milliseconds."""
+Step = Callable[[], int]
+"""A piece of work: how many rows it was. It does not fail."""
+
+
+class Slices:
+    """Who goes on next. Bounded by the breakers there are, each waits once at most, and by the tasks of the process."""
+
+    def __init__(self) -> None:
+        self._waiting: NestedTurns[Step] = NestedTurns(lambda _: 1)
+        self._is_called = False
+
+    def put(self, hosted: HostedBreaker, step: Step) -> None:
+        """Goes on with a breaker when its turn has come."""
+        self._waiting.append(hosted.org_id, hosted.project_id, step)
+        self._call()
+
+    def work(self, breakers: Sequence[HostedBreaker]) -> Slice:
+        """Long work of one task for breakers of one project."""
+        return Slice(self, *((breakers[0].org_id, breakers[0].project_id) if breakers else ("", "")))
+
+    async def turn(self, org_id: str, project_id: str) -> None:
+        """Returns when a slice of work of a task may begin."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(org_id, project_id, partial(_begin, turn))
+        self._call()
+        await turn
+
+    def close(self) -> None:
+        """Nobody goes on any more."""
+        self._waiting = NestedTurns(lambda _: 1)
+
+    def _call(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_called, done = False, 0
+        try:
+            while self._waiting and done < SLICE_ROWS:
+                (step,) = self._waiting.take(1)
+                done += step()
+        finally:
+            if self._waiting:
+                self._call()
+
+
+def _begin(turn: asyncio.Future[None]) -> int:
+    if turn.done():  # who waited is gone
+        return 0
+    turn.set_result(None)
+    return SLICE_ROWS
+
+
+class Slice:
+    """Long work of one task, done in turns of a project."""
+
+    def __init__(self, slices: Slices, org_id: str, project_id: str) -> None:
+        self._slices = slices
+        self._whose = org_id, project_id
+        self._done = 0
+
+    async def worked(self, rows: int) -> None:
+        """So many rows are through. Returns in the next turn when the slice is full."""
+        self._done += rows
+        if self._done >= SLICE_ROWS:
+            self._done = 0
+            await self._slices.turn(*self._whose)

@@ -1,0 +1,273 @@
+"""Long work goes in slices, organisations in turn: what others are sent meanwhile is applied."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+import pytest
+
+from breaker_actors.breaker.applying import STEP_EFFORT
+from breaker_actors.breaker.host import BreakerHost
+from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.breaker.slices import ENTRY_ROWS, SLICE_ROWS, Slices
+from breaker_actors.clock import SystemClock
+from breaker_actors.core.log_entries import SAMPLES, BreakerSet, encode_entry, encode_samples
+from breaker_actors.core.machine import Breaker
+from breaker_actors.core.model import Batch, Record
+from breaker_actors.core.rules import parse_rule
+from breaker_actors.messages import (
+    BreakerAssignment,
+    Commit,
+    DeliveredEntry,
+    Delivery,
+    RouterRef,
+    Target,
+    WatermarkAnswer,
+)
+from breaker_actors.settings import Settings
+from tests.support.cluster import until
+
+AT_MS = 1_000_000_000
+LONG_MS = 100_000
+EAGER = {"kind": "delta", "window_ms": 2 * LONG_MS, "eval_interval_ms": 1, "kind_params": {"alpha": 1e-9}}
+"""A tick in each millisecond, and each moves the baseline."""
+PLAIN = {"kind": "max", "window_ms": LONG_MS, "min_state_duration_ms": 0}
+
+
+class Net:
+    """A log's owner that gives each watermark, and a Journal that stores everything."""
+
+    async def call(self, actor: str, method: str, *args: Any) -> Any:
+        if method == "advance_watermark":
+            return [WatermarkAnswer("given") for _ in args[1]]
+        assert method == "commit", method
+        return ["ok"] * len(args[0])
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def hosted(id_: str, org: str, rule: dict[str, Any]) -> HostedBreaker:
+    parsed = parse_rule({"metric": "m", "op": "gt", "threshold": 100.0, **rule})
+    settings = encode_entry(BreakerSet(breaker_id=id_, version=1, name=id_, rule=parsed, created=True))
+    one = HostedBreaker(
+        BreakerAssignment(
+            breaker_id=id_,
+            project_id=f"project of {org}",
+            org_id=org,
+            shard=0,
+            epoch=1,
+            name=id_,
+            routers=(RouterRef("r", "router-0", "slot", 0),),
+            applied_offsets={"r": 0},
+            settings=settings,
+        )
+    )
+    one.breaker, _ = Breaker.create(parsed, AT_MS)
+    return one
+
+
+@pytest.fixture
+def host() -> BreakerHost:
+    return BreakerHost("breaker-0", "i", None, Net(), SystemClock(), Settings())  # type: ignore[arg-type]
+
+
+def held_by(host: BreakerHost, *breakers: HostedBreaker) -> None:
+    for one in breakers:
+        host._hosted[one.id] = one
+        assert host._applying.unblock(one) is None
+
+
+def delivery(one: HostedBreaker, offset: int, at_ms: int, value: float) -> Delivery:
+    payload = encode_samples(["m"], [1], np.array([at_ms]), np.array([value]), np.array([True]))
+    target = Target(one.id, 1, "r", offset - 1, offset, ((0, 0, 1),))
+    return Delivery([DeliveredEntry(offset, at_ms, SAMPLES, payload)], [target])
+
+
+def seed(breakers: list[HostedBreaker]) -> None:
+    """A baseline of 1, and an average of 2: it takes as many ticks as there are to get there."""
+    for one in breakers:
+        assert one.breaker is not None
+        for at_ms, value in ((AT_MS + 10, 1.0), (AT_MS + 1_000, 3.0)):
+            one.breaker.ingest(Batch(np.array([at_ms]), np.array([value]), np.array([True])), at_ms)
+
+
+async def test_a_trip_beside_millions_of_ticks(host: BreakerHost) -> None:
+    """A hundred thousand ticks of each of fifty breakers, due in one round: another organisation's breaker opens
+    meanwhile, as soon as it is told."""
+    eager = [hosted(f"eager {i}", "greedy", EAGER) for i in range(50)]
+    other = hosted("other", "quiet", PLAIN)
+    held_by(host, *eager, other)
+    seed(eager)
+    upto_ms = AT_MS + LONG_MS
+    begun = host._applying.worked
+    firing = asyncio.create_task(host._fire(eager, upto_ms))
+    while host._applying.worked == begun:
+        await asyncio.sleep(0)
+    before = host._applying.worked
+    assert await host.deliver(delivery(other, 1, AT_MS + 50, 900.0)) == []
+    await opened(other)
+    assert host._applying.worked - before < 12 * SLICE_ROWS
+    assert not any(at_end(one, upto_ms) for one in eager)
+    assert all(len(one.inbox) == 0 for one in eager)
+    await firing
+    await until(partial(all_at_end, eager, upto_ms), 60.0)
+    await host.stop()
+
+
+async def opened(one: HostedBreaker) -> None:
+    async with asyncio.timeout(30):
+        while one.committed is None or one.committed.state != "open":
+            await asyncio.sleep(0)  # all that is ready goes on once
+
+
+def at_end(one: HostedBreaker, upto_ms: int) -> bool:
+    return one.breaker is not None and one.breaker.now_ms > upto_ms
+
+
+async def all_at_end(breakers: list[HostedBreaker], upto_ms: int) -> bool:
+    return all(at_end(one, upto_ms) for one in breakers)
+
+
+async def test_a_delivery_beside_one_that_costs_much(host: BreakerHost) -> None:
+    """In one call: samples for breakers that have a hundred thousand ticks before them, and another organisation's. The
+    call ends, and that one is open, long before those are through; they come out as if nobody had been in between."""
+    eager = [hosted(f"eager {i}", "greedy", EAGER) for i in range(50)]
+    other = hosted("other", "quiet", PLAIN)
+    held_by(host, *eager, other)
+    seed(eager)
+    at_ms = AT_MS + LONG_MS
+    call = delivery(eager[0], 1, at_ms, 5.0)
+    call.targets[:] = [Target(one.id, 1, "r", 0, 1, ((0, 0, 1),)) for one in eager]
+    call.targets.append(Target("other", 1, "r", 0, 2, ((1, 0, 1),)))
+    call.records.extend(delivery(other, 2, AT_MS + 50, 900.0).records)
+    before = host._applying.worked
+    assert await host.deliver(call) == []
+    await opened(other)
+    assert host._applying.worked - before < 20 * SLICE_ROWS
+    await until(partial(all_at_end, eager, at_ms - 1), 60.0)
+    alone, _ = Breaker.create(parse_rule({"metric": "m", "op": "gt", "threshold": 100.0, **EAGER}), AT_MS)
+    twin = hosted("twin", "greedy", EAGER)
+    twin.breaker = alone
+    seed([twin])
+    alone.advance(at_ms - 1)
+    alone.ingest(Batch(np.array([at_ms]), np.array([5.0]), np.array([True])), at_ms)
+    assert eager[0].breaker is not None
+    assert eager[0].breaker.record() == alone.record()
+    await host.stop()
+
+
+async def test_who_rests_keeps_no_samples(host: BreakerHost) -> None:
+    """What comes meanwhile is read from the log: one mark for each router."""
+    one = hosted("eager", "greedy", EAGER)
+    held_by(host, one)
+    seed([one])
+    assert await host.deliver(delivery(one, 1, AT_MS + LONG_MS, 5.0)) == []
+    assert one.resting
+    for offset in range(2, 50):
+        assert await host.deliver(delivery(one, offset, AT_MS + LONG_MS, 5.0)) == []
+    assert [(item.offset, item.body is None) for item in one.inbox] == [(1, False), (49, True)]
+    await host.stop()
+
+
+async def test_who_rests_is_stored_as_well(host: BreakerHost) -> None:
+    """It may rest for long; a restart goes on from there."""
+    one = hosted("eager", "greedy", EAGER)
+    held_by(host, one)
+    seed([one])
+    assert await host.deliver(delivery(one, 1, AT_MS + LONG_MS, 5.0)) == []
+    assert one.resting
+    host._tasks.slices.close()
+    stored: list[int] = []
+    put = host._commits._put
+
+    def kept(held: HostedBreaker, commit: Commit) -> asyncio.Future[Any]:
+        stored.append(msgspec.msgpack.decode(commit.record, type=Record).last_eval_ms)
+        return put(held, commit)
+
+    with patch.object(host._commits, "_put", kept):
+        await host.checkpoint()
+    assert one.breaker is not None
+    assert stored == [one.breaker.schedule.last_eval]
+    assert stored[0] > AT_MS + 1_000
+    await host.stop()
+
+
+async def test_what_costs_more_than_a_call_may_is_read_later(
+    host: BreakerHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is answered; they are to read the log."""
+    monkeypatch.setattr("breaker_actors.breaker.deliveries.CALL_ROWS", SLICE_ROWS)
+    plain = [hosted(f"plain {i}", "greedy", PLAIN) for i in range(1_000)]
+    held_by(host, *plain)
+    asked: list[str] = []
+    monkeypatch.setattr(host._reads, "ask", lambda one, *_: asked.append(one.id))
+    call = delivery(plain[0], 1, AT_MS + 50, 5.0)
+    call.targets[:] = [Target(one.id, 1, "r", 0, 1, ((0, 0, 1),)) for one in plain]
+    assert await host.deliver(call) == []
+    applied = [one.id for one in plain if one.applied_offsets["r"] == 1]
+    await until(lambda: has(asked, 1_000 - len(applied)))
+    assert SLICE_ROWS // ENTRY_ROWS - 10 < len(applied) < SLICE_ROWS // ENTRY_ROWS + 10
+    assert {*applied, *asked} == {one.id for one in plain}
+    await host.stop()
+
+
+async def has(asked: list[str], count: int) -> bool:
+    return len(asked) == count
+
+
+async def test_others_are_served_between_slices() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task, work = asyncio.create_task(other()), Slices().work([hosted("one", "org", PLAIN)])
+    for _ in range(10 * SLICE_ROWS // 10_000):
+        await work.worked(10_000)
+    assert turns >= 10
+    task.cancel()
+
+
+async def test_organisations_take_turns_and_one_slice_goes_in_a_round() -> None:
+    """However many of one wait, another's step is the next but one; slices of tasks are as long as those of steps."""
+    slices, done = Slices(), list[str]()
+    greedy, quiet = hosted("greedy", "greedy", PLAIN), hosted("quiet", "quiet", PLAIN)
+
+    def step(name: str) -> int:
+        done.append(name)
+        return SLICE_ROWS
+
+    for i in range(100):
+        slices.put(greedy, partial(step, f"greedy {i}"))
+    task = asyncio.create_task(slices.turn("quiet", "p"))
+    await asyncio.sleep(0)
+    assert done == ["greedy 0"]
+    await task
+    assert len(done) <= 3
+    slices.put(quiet, partial(step, "quiet"))
+    while "quiet" not in done:
+        await asyncio.sleep(0)
+    assert len(done) <= 6
+    gone = asyncio.create_task(slices.turn("quiet", "p"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    while len(done) < 101:
+        await asyncio.sleep(0)
+    slices.put(greedy, partial(step, "never"))
+    slices.close()
+    await asyncio.sleep(0)
+    assert "never" not in done
+
+
+def test_a_step_of_a_breaker_is_bounded() -> None:
+    """In evaluations; leaps over ticks that only move a baseline count as well."""
+    assert STEP_EFFORT * ENTRY_ROWS < SLICE_ROWS
