@@ -47,6 +47,7 @@ class LogRetention:
         self._trimmed: dict[str, int] = {}
         # of routers: no record that is kept came before
         self._oldest: dict[str, int] = {}
+        self._is_running = False
         self.by_retention = self.by_size = 0
 
     def adopt(self, slot: str, router_id: str, project_id: str, size: int) -> None:
@@ -100,7 +101,17 @@ class LogRetention:
         )
 
     async def run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
-        """One round over all slots of these floors; answers how many records went."""
+        """One round over all slots of these floors; answers how many records went. While one goes on the next is left
+        out, with 0: whoever asks gives up waiting and asks anew, and knows more by then."""
+        if self._is_running:
+            return 0
+        self._is_running = True
+        try:
+            return await self._run(floors, gone, now_ms)
+        finally:
+            self._is_running = False
+
+    async def _run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
         for slot, router_id in gone:
             await self._log.forget(slot, router_id)
             for known in (self._trimmed, self._routers, self._projects, self._oldest):
@@ -148,6 +159,7 @@ class LogRetention:
         """Ever shorter retentions until less than EARLY_SHARE of a bound is used."""
         dropped, keep_ms = 0, self._retention_ms
         while used() > EARLY_SHARE and keep_ms > 0:
+            floors = [floor for floor in floors if not self._is_held_up(floor)]
             keep_ms = int(keep_ms * SHORTER) if keep_ms > _SHORTEST_MS else 0
             if early := await self._trim_older(slot, floors, now_ms - keep_ms, now_ms):
                 dropped += early
@@ -156,18 +168,23 @@ class LogRetention:
         return dropped
 
     async def _trim_older(self, slot: str, floors: list[LogFloor], before_ms: int, now_ms: int) -> int:
-        """Looks only at logs that may have a record so old: of thousands, few have."""
+        """Looks only at logs that may have a record so old which nobody needs: of thousands, few have."""
         due: list[tuple[LogFloor, int]] = []
         for floor in floors:
             old_ms = before_ms if floor.since_ms is None else min(before_ms, floor.since_ms)
-            if old_ms >= self._oldest.get(floor.router_id, 0):
+            if old_ms >= self._oldest.get(floor.router_id, 0) and not self._is_held_up(floor):
                 due.append((floor, old_ms))
         return sum([await self._trim_some(slot, due[n : n + AT_ONCE], now_ms) for n in range(0, len(due), AT_ONCE)])
+
+    def _is_held_up(self, floor: LogFloor) -> bool:
+        """Whether a log is trimmed up to where its readers are: nothing more of it goes before they have moved on."""
+        return floor.offset is not None and floor.offset <= self._trimmed.get(floor.router_id, 0)
 
     async def _trim_some(self, slot: str, due: Sequence[tuple[LogFloor, int]], now_ms: int) -> int:
         """Trims logs up to these times, as far as their readers are; notes how old what is left is."""
         dropped, whole = 0, list[Stretch]()
-        ends = await self._log.find_some(slot, [(floor.router_id, old_ms) for floor, old_ms in due])
+        looked = [(floor.router_id, old_ms) for floor, old_ms in due]
+        ends = await self._log.find_some(slot, looked)
         for (floor, _), found in zip(due, ends, strict=True):
             last = found if floor.offset is None else min(found, floor.offset)
             if last > self._trimmed.get(floor.router_id, 0):
@@ -175,10 +192,13 @@ class LogRetention:
                 self._trimmed[floor.router_id] = last
             if last == found:
                 whole.append((floor.router_id, last, last + 1))
+        times = dict(looked)
         while whole:
             read = await self._log.read_some(slot, whole, 1)
             for (router_id, _, _), kept in zip(whole, read, strict=False):
-                if not isinstance(kept, LogDamaged):  # its owner and its readers say so
+                if isinstance(kept, LogDamaged):  # its owner and its readers say so
+                    self._oldest[router_id] = times[router_id] + 1
+                else:
                     self._oldest[router_id] = kept[0].received_ms if kept else now_ms
             whole = whole[len(read) :]
         return dropped
