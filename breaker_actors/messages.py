@@ -73,6 +73,14 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     beyond: int = 0
 
 
+class ChangesTaken(msgspec.Struct, frozen=True, array_like=True):
+    """Changes of configuration that lie in their routers' logs: id -> offset of the first record. `damaged`: routers
+    whose logs take none, until an operator says how to go on."""
+
+    offsets: dict[int, int]
+    damaged: frozenset[str] = frozenset()
+
+
 class Target(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Everything of a router's log in (after, upto] that concerns one breaker.
 

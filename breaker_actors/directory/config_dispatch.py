@@ -17,7 +17,7 @@ from breaker_actors.directory.placement import Placer
 from breaker_actors.directory.rebalancer import Rebalancer
 from breaker_actors.directory.supervision import Supervision
 from breaker_actors.errors import BreakersError, NotOwner
-from breaker_actors.messages import EVERY_PROJECT, ChangeRow, RouterRef
+from breaker_actors.messages import EVERY_PROJECT, ChangeRow, ChangesTaken, RouterRef
 from breaker_actors.store.base import PlacementStore
 from breaker_actors.transport.peers import BreakerPeer, Net, RouterPeer
 
@@ -30,6 +30,8 @@ ROUND_REST, ROUND_REST_MAX_S = 1, 0.03
 SETTLE_AFTER_S = 0.004
 """A small round settles so long after its appends. On SQLite one writes at a time, and what a breaker makes of a
 change, an override above all, is to be stored first: settling only tidies up."""
+DAMAGED_MAX = 500
+"""So many damaged logs are passed over by those whose changes wait; beyond them their owner is, as if it were away."""
 ROUTERS_NAMED_MAX = 500
 LATELY_MAX, SERVED_MAX = 50_000, 10_000
 
@@ -93,6 +95,8 @@ class ConfigDispatch:
         self._former: dict[str, str] = {}
         # changes whose settling has an unknown outcome: nobody else will notice when they are settled after all
         self._doubtful: dict[int, ChangeRow] = {}
+        # routers whose logs took nothing in these rounds; DAMAGED_MAX at most
+        self._damaged: set[str] = set()
         self._starting = asyncio.Lock()
         self.announcements = Announcements(net, placer.tasks)
 
@@ -119,7 +123,8 @@ class ConfigDispatch:
             log.warning("changes_not_applied", error=str(error))
 
     async def apply(self, wanted: Collection[int]) -> bool:
-        """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes.
+        """Applies what waits in the store for owners that are up; one that is stuck holds up nobody else's changes,
+        nor does a damaged log.
         Returns True once the changes `wanted` are settled, False when nothing more can be done for now."""
         left = set(wanted) - self._lately.keys()  # a round may have been quicker than who asks
         if wanted and not left:
@@ -153,19 +158,21 @@ class ConfigDispatch:
         is left that can be done. The last look at the store is no answer to who came after it."""
         await self._check_doubtful()
         stuck: set[str] = set()
+        self._damaged.clear()
         clock = asyncio.get_running_loop().time
         while True:
-            begun = clock()
+            begun, passed = clock(), len(self._damaged)
             present = list(self._waiters)
             able = [name for name in self._placer.membership.up("router") if name not in stuck]
-            changes = await self._store.pending_changes(CHANGES_MAX, able, self._served)
+            changes = await self._store.pending_changes(CHANGES_MAX, able, self._served, self._damaged)
             self._note_served(changes)
             left = await self._apply_batch(changes)
             settled = {c.id for c in changes} - {c.id for c in left}
             self._note_settled(settled)
             self._waiters = [waiter for waiter in self._waiters if not waiter.hear(settled)]
-            owners = {self._placer.assignments["router"].owner(c.router_id) or "" for c in left}
-            if len(left) == len(changes) and owners <= stuck:
+            owner = self._placer.assignments["router"].owner
+            owners = {owner(c.router_id) or "" for c in left if c.router_id not in self._damaged}
+            if len(left) == len(changes) and owners <= stuck and len(self._damaged) == passed:
                 self._waiters = [waiter for waiter in self._waiters if waiter not in present]
                 for waiter in present:
                     waiter.give_up()
@@ -241,12 +248,14 @@ class ConfigDispatch:
             if owner is not None and self._placer.membership.is_up(owner):
                 by_owner.setdefault(owner, []).append(change)
         answers = await asyncio.gather(*(self._append_at(owner, rows) for owner, rows in by_owner.items()))
-        offsets = {change_id: offset for answer in answers for change_id, offset in (answer or {}).items()}
+        offsets = {change_id: offset for answer in answers if answer for change_id, offset in answer.offsets.items()}
+        damaged = (router_id for answer in answers if answer for router_id in answer.damaged)
+        self._damaged.update(islice(damaged, DAMAGED_MAX - len(self._damaged)))
         if again and None in answers:
             offsets |= await self._append([c for c in changes if c.id not in offsets], again=False)
         return offsets
 
-    async def _append_at(self, owner: str, changes: list[ChangeRow]) -> dict[int, int] | None:
+    async def _append_at(self, owner: str, changes: list[ChangeRow]) -> ChangesTaken | None:
         """None: a router was not owned there; now it is, or it has moved."""
         try:
             return await RouterPeer(self._net, owner).change(changes)
@@ -259,7 +268,7 @@ class ConfigDispatch:
         except BreakersError as error:
             self._placer.membership.lost(owner)
             log.warning("change_not_appended", actor=owner, error=str(error))
-            return {}
+            return ChangesTaken({})
 
     async def _release_routers(self, router_ids: set[str]) -> None:
         """Routers that were deleted with their last change: their owners let go of them."""

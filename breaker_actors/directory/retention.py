@@ -46,6 +46,7 @@ class Retention:
         self._settings = settings
         self._pruned_s: float | None = None
         self._aging: tuple[int, float] | None = None
+        self._turn = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -62,7 +63,11 @@ class Retention:
             await run_supervised("upkeep", self.round())
 
     async def round(self) -> None:
-        """Trims every log whose owner answers and, now and then, prunes the history."""
+        """Trims every log whose owner answers and, now and then, prunes the history. One at a time."""
+        async with self._turn:
+            await self._round()
+
+    async def _round(self) -> None:
         now = self._clock.now_ms()
         try:
             await self._trim(now)

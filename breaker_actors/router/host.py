@@ -29,6 +29,7 @@ from breaker_actors.messages import (
     ActorReport,
     AppendResult,
     ChangeRow,
+    ChangesTaken,
     FoundDamage,
     LogFloor,
     Part,
@@ -171,11 +172,12 @@ class RouterHost:
         the log does not answer."""
         return await self._in_turn("acquire", partial(self._takeover.acquire, assignments))
 
-    async def change(self, changes: Sequence[ChangeRow]) -> dict[int, int]:
-        """Appends configuration changes; change id -> offset of its first record. Repeating one is harmless. After one
-        that failed no other of its router is appended: an old view must not come behind a newer one. Those that were
-        not begun within CHANGES_S are left out; they come again."""
-        loop, offsets, stuck = asyncio.get_running_loop(), dict[int, int](), set[str]()
+    async def change(self, changes: Sequence[ChangeRow]) -> ChangesTaken:
+        """Appends configuration changes. Repeating one is harmless. After one that failed no other of its router is
+        appended: an old view must not come behind a newer one. Those that were not begun within CHANGES_S are left
+        out; they come again."""
+        loop, offsets = asyncio.get_running_loop(), dict[int, int]()
+        stuck, damaged = set[str](), set[str]()
         until = loop.time() + CHANGES_S
         for slice_ in _slices(changes):
             if loop.time() > until:
@@ -190,7 +192,8 @@ class RouterHost:
                     raise NotOwner(f"router {row.router_id} is not owned here")
                 else:
                     stuck.add(row.router_id)
-        return offsets
+                    damaged |= {row.router_id} if outcome.status == "damaged" else set()
+        return ChangesTaken(offsets, frozenset(damaged))
 
     async def subscribe(self, owner: str, requests: Sequence[SubscribeRequest]) -> list[int | None]:
         """Subscribes breakers of an owner; returns for each the offset after which deliveries start (what lies before

@@ -101,8 +101,8 @@ class LogRetention:
         )
 
     async def run(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]], now_ms: int) -> int:
-        """One round over all slots of these floors; answers how many records went. One at a time: what comes meanwhile
-        does nothing."""
+        """One round over all slots of these floors; answers how many records went. While one goes on the next is left
+        out, with 0: whoever asks gives up waiting and asks anew, and knows more by then."""
         if self._is_running:
             return 0
         self._is_running = True
@@ -158,7 +158,8 @@ class LogRetention:
     async def _shorten(self, slot: str, floors: list[LogFloor], now_ms: int, used: Callable[[], float]) -> int:
         """Ever shorter retentions until less than EARLY_SHARE of a bound is used."""
         dropped, keep_ms = 0, self._retention_ms
-        while used() > EARLY_SHARE and keep_ms > 0 and (floors := [one for one in floors if self._may_go(one)]):
+        while used() > EARLY_SHARE and keep_ms > 0:
+            floors = [floor for floor in floors if not self._is_held_up(floor)]
             keep_ms = int(keep_ms * SHORTER) if keep_ms > _SHORTEST_MS else 0
             if early := await self._trim_older(slot, floors, now_ms - keep_ms, now_ms):
                 dropped += early
@@ -166,25 +167,24 @@ class LogRetention:
         self.by_size += dropped
         return dropped
 
-    def _may_go(self, floor: LogFloor) -> bool:
-        """Whether a log may have a record that its readers and their windows leave, as far as is known."""
-        is_held = floor.offset is not None and floor.offset <= self._trimmed.get(floor.router_id, 0)
-        is_in_windows = floor.since_ms is not None and floor.since_ms < self._oldest.get(floor.router_id, 0)
-        return not is_held and not is_in_windows
-
     async def _trim_older(self, slot: str, floors: list[LogFloor], before_ms: int, now_ms: int) -> int:
-        """Looks only at logs that may have a record so old: of thousands, few have."""
+        """Looks only at logs that may have a record so old which nobody needs: of thousands, few have."""
         due: list[tuple[LogFloor, int]] = []
         for floor in floors:
             old_ms = before_ms if floor.since_ms is None else min(before_ms, floor.since_ms)
-            if old_ms >= self._oldest.get(floor.router_id, 0) and self._may_go(floor):
+            if old_ms >= self._oldest.get(floor.router_id, 0) and not self._is_held_up(floor):
                 due.append((floor, old_ms))
         return sum([await self._trim_some(slot, due[n : n + AT_ONCE], now_ms) for n in range(0, len(due), AT_ONCE)])
+
+    def _is_held_up(self, floor: LogFloor) -> bool:
+        """Whether a log is trimmed up to where its readers are: nothing more of it goes before they have moved on."""
+        return floor.offset is not None and floor.offset <= self._trimmed.get(floor.router_id, 0)
 
     async def _trim_some(self, slot: str, due: Sequence[tuple[LogFloor, int]], now_ms: int) -> int:
         """Trims logs up to these times, as far as their readers are; notes how old what is left is."""
         dropped, whole = 0, list[Stretch]()
-        ends = await self._log.find_some(slot, [(floor.router_id, old_ms) for floor, old_ms in due])
+        looked = [(floor.router_id, old_ms) for floor, old_ms in due]
+        ends = await self._log.find_some(slot, looked)
         for (floor, _), found in zip(due, ends, strict=True):
             last = found if floor.offset is None else min(found, floor.offset)
             if last > self._trimmed.get(floor.router_id, 0):
@@ -192,10 +192,13 @@ class LogRetention:
                 self._trimmed[floor.router_id] = last
             if last == found:
                 whole.append((floor.router_id, last, last + 1))
+        times = dict(looked)
         while whole:
             read = await self._log.read_some(slot, whole, 1)
             for (router_id, _, _), kept in zip(whole, read, strict=False):
-                if not isinstance(kept, LogDamaged):  # its owner and its readers say so
+                if isinstance(kept, LogDamaged):  # its owner and its readers say so
+                    self._oldest[router_id] = times[router_id] + 1
+                else:
                     self._oldest[router_id] = kept[0].received_ms if kept else now_ms
             whole = whole[len(read) :]
         return dropped

@@ -604,11 +604,15 @@ class PlacementStore(AsideNotes, Placements, Protocol):
         """Gives each id to its new owner under a raised epoch; unknown ids are left out of the answer."""
 
     async def pending_changes(
-        self, limit: int, owners: Sequence[str] | None = None, served: Mapping[str, int] | None = None
+        self,
+        limit: int,
+        owners: Sequence[str] | None = None,
+        served: Mapping[str, int] | None = None,
+        but: Collection[str] = (),
     ) -> list[ChangeRow]:
         """The oldest change rows, those of each organisation and project in turn; `served`: in which round a project
-        last had one, the lowest comes first. With `owners` only those of routers that are theirs or nobody's yet. Fewer
-        where they are large; none where there are none."""
+        last had one, the lowest comes first. With `owners` only those of routers that are theirs or nobody's yet, and
+        of none of the routers `but`, PARAMETERS_MAX at most. Fewer where they are large; none where there are none."""
 
     async def count_pending(self, most: int) -> int:
         """How many change rows there are, up to `most`."""

@@ -18,6 +18,7 @@ from breaker_actors.messages import (
     BreakerEpoch,
     BreakerFigures,
     ChangeRow,
+    ChangesTaken,
     ClusterTopology,
     Commit,
     CommitResult,
@@ -98,8 +99,8 @@ class RouterPeer(_Peer):
     async def acquire(self, assignments: Sequence[RouterAssignment]) -> list[str]:
         return cast(list[str], await self.net.call(self.name, "acquire", assignments))
 
-    async def change(self, changes: Sequence[ChangeRow]) -> dict[int, int]:
-        return cast(dict[int, int], await self.net.call(self.name, "change", changes))
+    async def change(self, changes: Sequence[ChangeRow]) -> ChangesTaken:
+        return cast(ChangesTaken, await self.net.call(self.name, "change", changes))
 
     async def subscribe(self, owner: str, requests: Sequence[SubscribeRequest]) -> list[int | None]:
         return cast(list[int | None], await self.net.call(self.name, "subscribe", owner, requests))

@@ -109,6 +109,8 @@ async def test_a_project_with_many_changes_holds_up_nobody_elses(world: World) -
     await world.store.claim(world.directory, "router", claimed | {row.router_ids[0]: "r-1"})
     pending = await world.store.pending_changes(3, ["r-0"])
     assert [change.router_id for change in pending] == [r.router_ids[0] for r in (first, second, third)]
+    pending = await world.store.pending_changes(3, ["r-0"], but=second.router_ids)
+    assert [change.router_id for change in pending] == [r.router_ids[0] for r in (first, third)]
 
 
 async def rounds(world: World, count: int, limit: int) -> list[list[str]]:

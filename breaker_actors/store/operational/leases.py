@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any, Literal
 
@@ -36,7 +36,8 @@ _OLDEST = (
     .limit(bindparam("most"))
 )
 _OLDEST_ABLE = _OLDEST.join(t.routers, _R.id == _C.router_id).where(
-    _R.owner.is_(None) | _R.owner.in_(bindparam("owners", expanding=True))
+    _R.owner.is_(None) | _R.owner.in_(bindparam("owners", expanding=True)),
+    _C.router_id.not_in(bindparam("but", expanding=True)),
 )
 _END_LINKS = (
     update(t.ended_links)
@@ -78,9 +79,14 @@ class Placements(StorePart):
         return await self._db.write(lambda c: _claim(c, directory_epoch, kind, owners))
 
     async def pending_changes(
-        self, limit: int, owners: Sequence[str] | None = None, served: Mapping[str, int] | None = None
+        self,
+        limit: int,
+        owners: Sequence[str] | None = None,
+        served: Mapping[str, int] | None = None,
+        but: Collection[str] = (),
     ) -> list[ChangeRow]:
-        rows = await self._db.read(lambda c: _pending(c, limit, owners, served or {}))
+        able = None if owners is None else {"owners": owners, "but": list(but)}
+        rows = await self._db.read(lambda c: _pending(c, limit, able, served or {}))
         return [_change(row, self.asides) for row in rows]
 
     async def count_pending(self, most: int) -> int:
@@ -128,10 +134,10 @@ def _claim(c: Connection, directory_epoch: int, kind: Kind, owners: Mapping[str,
     return {id_: epoch for id_, epoch in by_ids(c, query, list(owners))}
 
 
-def _pending(c: Connection, limit: int, owners: Sequence[str] | None, served: Mapping[str, int]) -> list[Row[Any]]:
+def _pending(c: Connection, limit: int, able: Mapping[str, Any] | None, served: Mapping[str, int]) -> list[Row[Any]]:
     """The oldest changes of some projects, those of each in turn: as many as take PENDING_BYTES together."""
     for projects in _waiting_projects(c, limit, served):
-        oldest = [_oldest(c, project_id, owners, limit) for project_id in projects]
+        oldest = [_oldest(c, project_id, able, limit) for project_id in projects]
         turns = [row for turn in zip_longest(*oldest) for row in turn if row is not None][:limit]
         sums = accumulate(row.size for row in turns)
         some = [row.id for row, size in zip(turns, sums, strict=True) if row is turns[0] or size <= PENDING_BYTES]
@@ -153,12 +159,10 @@ def _waiting_projects(c: Connection, most: int, served: Mapping[str, int]) -> It
         yield projects[start : start + most]
 
 
-def _oldest(c: Connection, project_id: str, owners: Sequence[str] | None, most: int) -> list[Row[Any]]:
-    """The first changes of a project; of all, or of the routers that these owners have, or nobody."""
+def _oldest(c: Connection, project_id: str, able: Mapping[str, Any] | None, most: int) -> list[Row[Any]]:
+    """The first changes of a project; of all its routers, or as the values of _OLDEST_ABLE say."""
     values = {"project": project_id, "most": most}
-    if owners is None:
-        return list(c.execute(_OLDEST, values))
-    return list(c.execute(_OLDEST_ABLE, values | {"owners": owners}))
+    return list(c.execute(_OLDEST, values) if able is None else c.execute(_OLDEST_ABLE, {**values, **able}))
 
 
 def _unsettled(c: Connection, change_ids: Sequence[int]) -> list[str]:

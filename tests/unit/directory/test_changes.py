@@ -9,13 +9,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.directory import config_dispatch
 from breaker_actors.errors import Unavailable
 from breaker_actors.messages import ChangeRow, RouterRef
-from breaker_actors.store.rows import BreakerDraft, RouterDraft
+from breaker_actors.store.rows import BreakerDraft, BreakerRow, RouterDraft
 from breaker_actors.transport.peers import DIRECTORY, DirectoryPeer
 from tests.support.cluster import FAST_RULE, Service, service, until
 
@@ -29,6 +30,14 @@ async def write(s: Service, project_id: str, count: int) -> list[int]:
         draft = BreakerDraft(rule=parse_rule(FAST_RULE), name=f"b{n}")
         change_ids += (await s.store.create_breaker(project_id, draft, s.clock.now_ms()))[1]
     return change_ids
+
+
+async def edit(s: Service, row: BreakerRow) -> int:
+    """A change that nobody has put into its router's log; its id."""
+    _, (change_id,) = await s.store.update_breaker(
+        s.project.id, row.id, lambda r: replace(r, metadata={"x": "1"}), s.clock.now_ms()
+    )
+    return change_id
 
 
 async def waiting(s: Service, project_id: str) -> int:
@@ -136,6 +145,33 @@ async def test_a_breaker_that_is_brought_to_life_again_keeps_its_owner(tmp_path:
         await s.gateway.configured(s.project.id, [change.id for change in again])
         assert not (await s.gateway.states(s.project.id, [row.id]))[row.id].stale
         assert list(await DirectoryPeer(s.net).locate("breaker", [row.id])) == [row.id]
+
+
+@pytest.mark.parametrize(("count", "most"), [(7, 500), (3, 2)])
+async def test_changes_of_damaged_logs_hold_up_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, most: int
+) -> None:
+    """More of them wait than a round takes, and they come first; past the bound others' go a round at a time."""
+    monkeypatch.setattr(config_dispatch, "CHANGES_MAX", 5)
+    monkeypatch.setattr(config_dispatch, "DAMAGED_MAX", most)
+    async with service(tmp_path) as s:
+        await s.gateway.configured(s.project.id, await write(s, s.project.id, count + 7))
+        rows, _ = await s.store.list_breakers(s.project.id)
+        damaged, whole = rows[:count], rows[count:]
+        for row in damaged:
+            s.net.actors["router-0"]._owned.note_damage(row.router_ids[0], "a record is missing", 1)
+        stuck = [await edit(s, row) for row in damaged]
+        told = await s.gateway.configured(s.project.id, [await edit(s, row) for row in whole])
+        assert told is (most == 500)
+
+        async def settled() -> bool:
+            return [change.id for change in await s.store.pending_changes(100)] == stuck
+
+        await until(settled)
+        assert not await s.gateway.configured(s.project.id, stuck)
+        for row in damaged:
+            s.net.actors["router-0"]._owned.by_id[row.router_ids[0]].damage = ""
+        assert await s.gateway.configured(s.project.id, stuck)
 
 
 @pytest.mark.parametrize("is_told", [True, False])

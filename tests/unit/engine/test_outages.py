@@ -185,8 +185,8 @@ async def test_changes_of_a_router_keep_their_order_when_one_fails(tmp_path: Pat
             await s.store.update_router(s.project.id, router_id, switch, s.clock.now_ms())
         changes = await s.store.pending_changes(10)
         s.cluster.log.append = failing(s.cluster.log.append, 1)  # type: ignore[method-assign]
-        assert await router.change(changes) == {}
-        assert (await router.change(changes)).keys() == {change.id for change in changes}
+        assert (await router.change(changes)).offsets == {}
+        assert (await router.change(changes)).offsets.keys() == {change.id for change in changes}
         records = await s.cluster.log.read(await s.slot(router_id), router_id, 0, 1 << 60)
         assert [decode_view(r.payload).enabled for r in records if r.kind == VIEW] == [True, False, True]
 

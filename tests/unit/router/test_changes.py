@@ -42,9 +42,9 @@ async def test_many_changes_ride_in_few_groups(tmp_path: Path) -> None:
         changes = await waiting(s, MANY)
         router: Any = s.net.actors["router-0"]
         before = router._work.calls
-        assert (await router.change(changes)).keys() == {row.id for row in changes}
+        assert (await router.change(changes)).offsets.keys() == {row.id for row in changes}
         assert router._work.calls - before <= -(-len(changes) // host.CHANGES_AT_ONCE) + 3  # and a heartbeat or two
-        assert (await router.change(changes)).keys() == {row.id for row in changes}, "repeating is harmless"
+        assert (await router.change(changes)).offsets.keys() == {row.id for row in changes}, "repeating is harmless"
 
 
 async def test_a_log_that_is_slow_gets_as_many_as_it_takes_in_time(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_log_that_is_slow_gets_as_many_as_it_takes_in_time(tmp_path: Pat
         s.cluster.log.append = slow  # type: ignore[method-assign]
         begun, left, turns = s.clock.now_ms(), changes, 0
         while left:
-            done = await router.change(left)
+            done = (await router.change(left)).offsets
             assert done
             assert [row.id for row in left[: len(done)]] == sorted(done), "those that came first are first"
             left, turns = left[len(done) :], turns + 1

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from breaker_actors.core.log_entries import SAMPLES, LogRecord
 from breaker_actors.errors import LogDamaged
@@ -86,6 +87,50 @@ async def test_what_somebody_still_has_to_read_is_looked_at_again(log: CountedLo
     log.looked.clear()
     assert await retention.run(floors(offset=2), [], 3_100) == ROUTERS
     assert len(log.looked) == ROUTERS
+
+
+async def test_what_readers_hold_up_is_looked_at_once(log: CountedLog) -> None:
+    """However full a share is: only when they have moved on there is something to trim again."""
+    retention = LogRetention(log, KEPT_MS, 100 * MB, 100)  # type: ignore[arg-type]
+    held_up = [replace(floor, project_id="p") for floor in floors(offset=1)]
+    assert await retention.run(held_up, [], 3_000) == ROUTERS
+    assert len(log.looked) == ROUTERS
+    log.looked.clear()
+    assert await retention.run(held_up, [], 3_100) == 0
+    assert log.looked == []
+    held_up[7] = replace(held_up[7], offset=3)
+    assert await retention.run(held_up, [], 3_200) == 1
+    assert log.looked == ["r7"]
+
+
+async def test_damaged_logs_are_looked_at_once_for_each_time(log: CountedLog) -> None:
+    log.damaged = "r3"
+    log.times = {"r3": log.times["r3"]}
+    retention = LogRetention(log, KEPT_MS, 100 * MB, 100)  # type: ignore[arg-type]
+    floor = LogFloor("r3", "o", "slot", 3, None, "p")
+    for _ in range(2):
+        await retention.run([floor], [], 3_000)
+    assert len(log.looked) == 2, "once by retention, once by the shortest one"
+
+
+async def test_a_round_that_comes_while_one_goes_on_is_left_out(log: CountedLog, retention: LogRetention) -> None:
+    goes_on, find_some = asyncio.Event(), log.find_some
+
+    async def slow(slot: str, wanted: Sequence[tuple[str, int]]) -> list[int]:
+        found = await find_some(slot, wanted)
+        await goes_on.wait()
+        return found
+
+    log.find_some = slow  # type: ignore[method-assign]
+    first = asyncio.create_task(retention.run(floors(), [], 3_000))
+    while not log.looked:
+        await asyncio.sleep(0)
+    assert await asyncio.wait_for(retention.run(floors(), [], 3_100), 5) == 0
+    goes_on.set()
+    assert await first == 2 * ROUTERS
+    assert len(log.looked) == ROUTERS
+    assert await retention.run(floors(), [], 5_999) == 0
+    assert await retention.run(floors(), [], 6_000) == ROUTERS
 
 
 async def test_a_damaged_log_keeps_no_other_one(log: CountedLog, retention: LogRetention) -> None:
