@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.event import listen, remove
 
 from breaker_actors.store.mutes.matching import Matcher
@@ -113,6 +113,36 @@ async def test_it_does_not_grow_with_the_trips_of_the_outage(
     assert few.statements == many.statements
     if not backend.database:
         assert many.steps < 1.5 * few.steps, (few.steps, many.steps)
+
+
+async def test_a_lease_walks_what_waits_once(backend: Backend, world: World) -> None:
+    """Where all breakers of a channel wait to be tried again, twice as many are looked through in twice the time."""
+
+    async def cost(world: World, breakers: int) -> Counted:
+        told = OutboxWorld(world)
+        channel, row = await told.channel(), await told.breaker()
+        await told.open()
+        await told.world.take_journal()
+        await told.moves(row.id, "open")
+        later = {"next_ms": 50_000}
+
+        def repeated(c: Connection) -> None:
+            repeat(c, channel.id, breakers * 100 - 1, "pending")
+            numbers = c.execute(select(outbox.c.number).where(outbox.c.channel_id == channel.id)).scalars().all()
+            for start in range(0, len(numbers), 100):
+                mine = outbox.c.number.in_(numbers[start : start + 100])
+                c.execute(update(outbox).where(mine).values(later | {"breaker_id": f"b{start}"}))
+
+        await told.store._db.write(repeated)  # type: ignore[attr-defined]
+        with counting(world) as counted:
+            (leased,) = await told.lease(channel.id)
+        assert (leased.rows, leased.later_ms) == ((), 50_000)
+        return counted
+
+    few = await cost(world, 50)
+    many = await cost(await world.neighbour("other"), 200)
+    if not backend.database:
+        assert many.steps < 6 * few.steps, (few.steps, many.steps)
 
 
 async def test_outages_end_by_as_many_statements_as_one(backend: Backend) -> None:

@@ -281,6 +281,74 @@ async def test_a_channel_with_nothing_to_give_up_is_looked_at_without_a_write(
     assert len(writes) == 4
 
 
+async def test_what_waits_is_looked_through_without_a_write(told: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much of a channel waits to be tried again: only what is found is written."""
+    channel = await told.channel()
+    for name in "abc":
+        await told.moves((await told.breaker(name)).id, "open")
+    for row in await told.take(channel.id):
+        await told.settle(row, "retry", next_ms=50_000)
+    write, writes = told.store._db.write, list[object]()
+
+    async def counted(work: Any) -> Any:
+        writes.append(work)
+        return await write(work)
+
+    monkeypatch.setattr(told.store._db, "write", counted)
+    assert [(one.rows, one.later_ms) for one in await told.lease(channel.id)] == [((), 50_000)]
+    assert writes == []
+    assert len(await told.take(channel.id, now_ms=50_000)) == 3
+    assert len(writes) == 1
+
+
+def between(told: OutboxWorld, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[Any]]) -> None:
+    """Something happens once, between the look for what may be taken and its lease."""
+    read = told.store._db.read
+
+    async def read_then(work: Any) -> Any:
+        found = await read(work)
+        monkeypatch.setattr(told.store._db, "read", read)
+        await act()
+        return found
+
+    monkeypatch.setattr(told.store._db, "read", read_then)
+
+
+async def test_an_end_whose_trip_is_sent_again_meanwhile_waits_for_it(
+    told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, row = await told.channel(), await told.breaker()
+    await told.moves(row.id, "open")
+    (trip,) = await told.take(channel.id)
+    await told.settle(trip, "dead")
+    await told.moves(row.id, "half_open", "closed")
+
+    async def redrive() -> None:
+        await told.store._db.write(
+            lambda c: c.execute(update(t.outbox).where(t.outbox.c.id == trip.id).values(state="pending"))
+        )
+
+    between(told, monkeypatch, redrive)
+    assert [(one.rows, one.later_ms) for one in await told.lease(channel.id)] == [((), 10_000)]
+    assert [one.kind for one in await told.send_all(channel.id)] == ["trip", "recover"]
+
+
+async def test_what_ended_meanwhile_is_not_taken(told: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next of its breaker is looked for at once."""
+    channel, row = await told.channel(), await told.breaker()
+    await told.moves(row.id, "open", "half_open", "open")
+    first, second = await told.rows(channel.id)
+
+    async def end() -> None:
+        await told.store._db.write(
+            lambda c: c.execute(update(t.outbox).where(t.outbox.c.id == first.id).values(state="dead"))
+        )
+
+    between(told, monkeypatch, end)
+    assert [(one.rows, one.later_ms) for one in await told.lease(channel.id)] == [((), 10_000)]
+    assert [one.id for one in await told.take(channel.id)] == [second.id]
+
+
 async def test_what_waits_for_a_receiver_is_counted_up_to_a_bound(
     told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ transaction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from breaker_actors.store.fencing import NOTIFIER
 from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, store_circuit
 from breaker_actors.store.outbox.payloads import TOLD
 from breaker_actors.store.outbox.trips import TOLD_IN, Outage, first_trips, followers
-from breaker_actors.store.rows import CircuitRow, DeliveryResult, DeliveryRow
+from breaker_actors.store.rows import CircuitRow, DeliveryResult, DeliveryRow, DeliveryState
 from breaker_actors.store.section import IDS, chunks
 
 PAGE, HEADS_MAX = 64, 400
@@ -88,7 +88,9 @@ def _claimed_statement() -> Select[Any]:
 
 
 _HEADS = _queue_heads_statement()
-_HEADS_BEYOND = _HEADS.where(t.outbox.c.breaker_id.not_in(bindparam("seen", expanding=True)))
+_HEADS_BEYOND = _HEADS.where(
+    t.outbox.c.number > bindparam("after"), t.outbox.c.breaker_id.not_in(bindparam("seen", expanding=True))
+)
 _CLAIM = _claim_statement()
 _CLAIMED_OF_EPOCH = _claimed_statement()
 _SETTLE = _settle_statement()
@@ -117,12 +119,17 @@ class Term(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Of one channel: numbers of rows that may be taken now, when the next of the others may be, and how many were
-    ended because their trips were not told, by state."""
+    """Of one channel: rows that may be taken now, and when the next of the others may be."""
 
-    numbers: list[int]
+    heads: list[Any]
     later_ms: int | None
-    dropped: dict[str, int]
+
+
+class Taken(NamedTuple):
+    """Rows that are leased, and how many were ended because their trips were not told, by channel and state."""
+
+    rows: list[DeliveryRow]
+    dropped: dict[str, dict[str, int]]
 
 
 class Cancelled(NamedTuple):
@@ -144,13 +151,16 @@ def delivery_of(row: Row[Any]) -> DeliveryRow:
 
 
 def heads_of(c: Connection, channel_id: str, want: int, term: Term) -> tuple[list[Any], int | None]:
-    """The first rows of chains that may be taken now, oldest first, and when the next of the others may be."""
+    """The first rows of chains that may be taken now, oldest first, and when the next of the others may be. Walks each
+    row that waits for the channel once, at most."""
+    after = 0
     heads: list[Any] = []
     later: list[int] = []
     seen: set[str] = set()
     while len(seen) < HEADS_MAX:
-        values = {"channel": channel_id}
-        page = c.execute(*((_HEADS_BEYOND, values | {"seen": list(seen)}) if seen else (_HEADS, values))).all()
+        values: dict[str, Any] = {"channel": channel_id}
+        beyond = {"seen": list(seen), "after": after}
+        page = c.execute(*((_HEADS_BEYOND, values | beyond) if seen else (_HEADS, values))).all()
         for row in page:
             if row.breaker_id in seen:
                 continue
@@ -164,6 +174,7 @@ def heads_of(c: Connection, channel_id: str, want: int, term: Term) -> tuple[lis
                 return heads, term.now_ms
         if len(page) < PAGE:
             break
+        after = page[-1].number
     return heads, min(later, default=None)
 
 
@@ -181,12 +192,28 @@ def _free_ms(row: Any, term: Term) -> int | None:
     return max(next_ms, leased_ms)
 
 
-def ready_of(c: Connection, channel_id: str, want: int, term: Term) -> Ready:
-    """What of a channel may be claimed. Ends on the way what follows a trip that was never told."""
-    heads, later_ms = heads_of(c, channel_id, want, term)
-    followers = [(channel_id, head.incident) for head in heads if head.kind != "trip" and head.incident is not None]
-    dropped = drop_followers(c, followers, term.now_ms)
-    return Ready([head.number for head in heads], later_ms, dict(dropped))
+def ready(c: Connection, wants: Mapping[str, int], term: Term) -> tuple[dict[str, Any], dict[str, Ready]]:
+    """Channels that are there, and what of each may be claimed. It may walk through all that waits for a channel, so
+    nobody's writes may wait for it. Raises Fenced."""
+    NOTIFIER.look(c, term.epoch)
+    there = channels_of(c, list(wants))
+    return there, {channel_id: Ready(*heads_of(c, channel_id, wants[channel_id], term)) for channel_id in there}
+
+
+def take(c: Connection, found: Mapping[str, Ready], term: Term) -> Taken:
+    """Leases what was found, and ends what follows a trip that was never told. Raises Fenced: so nobody else can have
+    leased any of them since. An end whose trip is to be sent again by now waits behind it."""
+    NOTIFIER.check(c, term.epoch)
+    heads = [(channel_id, head) for channel_id, one in found.items() for head in one.heads]
+    ends = {head.number: (channel_id, head.incident) for channel_id, head in heads if head.kind != "trip"}
+    outages = set(ends.values())
+    trips = first_trips(c, outages)
+    dropped = {
+        channel_id: dict(_drop_untold(c, [one for one in outages if one[0] == channel_id], trips, term.now_ms))
+        for channel_id in {channel_id for channel_id, _ in outages}
+    }
+    waits = {number for number, one in ends.items() if trips.get(one, {}).get("pending", number) < number}
+    return Taken(claim(c, [head.number for _, head in heads if head.number not in waits], term), dropped)
 
 
 def claim(c: Connection, numbers: Sequence[int], term: Term) -> list[DeliveryRow]:
@@ -241,10 +268,22 @@ def _write_tried(c: Connection, tried: Sequence[DeliveryResult]) -> None:
 
 def drop_followers(c: Connection, outages: Iterable[tuple[str, int | None]], now_ms: int) -> Counter[str]:
     """Recoveries of outages (channel, incident) none of whose trips was sent or will be: they end as the trips did."""
-    wanted = {(channel_id, incident) for channel_id, incident in outages if incident is not None}
-    trips = first_trips(c, wanted)
+    wanted = set(outages)
+    return _drop_untold(c, wanted, first_trips(c, wanted), now_ms)
+
+
+def _drop_untold(
+    c: Connection,
+    outages: Iterable[tuple[str, int | None]],
+    trips: Mapping[Outage, Mapping[DeliveryState, int]],
+    now_ms: int,
+) -> Counter[str]:
+    """`trips`: of these outages, as `first_trips` tells them."""
     untold: dict[str, list[Outage]] = {}
-    for outage in wanted:
+    for channel_id, incident in outages:
+        if incident is None:
+            continue
+        outage = (channel_id, incident)
         states = trips.get(outage, {}).keys()
         if not states & TOLD_IN:
             untold.setdefault("dead" if "dead" in states else "cancelled", []).append(outage)

@@ -65,21 +65,19 @@ class Outbox(StorePart):
         self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
     ) -> list[Leased]:
         term = Term(epoch, now_ms, until_ms, frozenset(held))
-
-        def work(c: Connection) -> list[Leased]:
-            NOTIFIER.check(c, epoch)
-            there = channels_of(c, list(wants))
-            ready = {channel_id: leases.ready_of(c, channel_id, wants[channel_id], term) for channel_id in there}
-            rows = leases.claim(c, [number for one in ready.values() for number in one.numbers], term)
-            mine: dict[str, list[DeliveryRow]] = {channel_id: [] for channel_id in there}
-            for row in rows:
-                mine[row.channel_id].append(row)
-            return [
-                self._leased(channel, mine[channel_id], ready[channel_id].later_ms, ready[channel_id].dropped)
-                for channel_id, channel in there.items()
-            ]
-
-        return await self._db.write(work)
+        there, ready = await self._db.read(lambda c: leases.ready(c, wants, term))
+        taken = leases.Taken([], {})
+        if any(one.heads for one in ready.values()):
+            taken = await self._db.write(lambda c: leases.take(c, ready, term))
+        mine: dict[str, list[DeliveryRow]] = {channel_id: [] for channel_id in there}
+        for row in taken.rows:
+            mine[row.channel_id].append(row)
+        # what became another one meanwhile is looked at again
+        later_ms = {id_: one.later_ms if len(mine[id_]) == len(one.heads) else now_ms for id_, one in ready.items()}
+        return [
+            self._leased(channel, mine[channel_id], later_ms[channel_id], taken.dropped.get(channel_id, {}))
+            for channel_id, channel in there.items()
+        ]
 
     async def settle_deliveries(
         self,
