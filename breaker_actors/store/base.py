@@ -477,8 +477,9 @@ class DeliveryStore(Protocol):
     async def redrive_delivery(
         self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
     ) -> list[DeliveryRow]:
-        """Makes a dead delivery and the other dead ones of its outage pending again; all of them, in order. Raises
-        NotRedrivable when it is not dead, when nothing can be sent, or when it would end a newer outage."""
+        """Makes a dead delivery and the newest other dead ones of its outage pending again, REDRIVEN_MAX in all; they,
+        in order. Older trips stay dead: newer ones tell of the same. Raises NotRedrivable when it is not dead, when
+        nothing can be sent, or when it would end a newer outage."""
 
 
 class OutboxStore(AsideNotes, Protocol):

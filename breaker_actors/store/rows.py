@@ -473,6 +473,9 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
 DEAD_LOOKED_AT = 1_000
 """Among so many of its newest deliveries the dead ones of a channel are counted."""
 
+REDRIVEN_MAX = 200
+"""Dead deliveries of an outage that are sent again together: the newest ones say all that a receiver must know."""
+
 
 class DeliveryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Deliveries of one channel, newest first. `before`: the number of the last one already given."""
