@@ -4,7 +4,8 @@ What was decided is in the store; what is remembered here only saves looks. Held
 was changed, when new ones came (some of which nobody has decided about), when the activity of a mute ends, and every
 minute, as names and metadata change, too.
 Organisations take turns, and a look that is under way is never begun anew (`rota.py`): whoever has many held
-deliveries, or changes mutes all the time, keeps nobody else's.
+deliveries, or changes mutes all the time, keeps nobody else's. Alerts of others wait for as long as a turn looks, and
+go out in the rest after it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
+from breaker_actors.clock import Clock
 from breaker_actors.notify.rota import Rota
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import OutboxStore
@@ -20,9 +22,11 @@ from breaker_actors.store.rows import HeldLook
 from breaker_actors.telemetry.meters import Meters
 
 LOOK_EVERY_MS, MATCH_EVERY_MS = 60_000, 3_600_000
-PAGES_MAX = 4
-"""Looks in one turn; others are sent to in between."""
-PROJECTS_MAX = 20
+PAGES_MAX, LOOKING_S = 4, 0.05
+"""Looks in one turn, and for how long another one is begun in it. Then comes a rest for as long as the turn took."""
+REST_MAX_MS = 5_000
+"""A rest is no longer than that, whatever the clock says."""
+PROJECTS_MAX = 10
 """Projects that have their turn in one look."""
 
 log = structlog.get_logger()
@@ -31,8 +35,9 @@ log = structlog.get_logger()
 class MuteKeeper:
     """One for each Notifier."""
 
-    def __init__(self, store: OutboxStore, settings: Settings, meters: Meters) -> None:
+    def __init__(self, store: OutboxStore, clock: Clock, settings: Settings, meters: Meters) -> None:
         self._store = store
+        self._clock = clock
         self._warning_ms = settings.mute_warning_ms
         self._unmatched_ms = settings.mute_unmatched_ms
         self._meters = meters
@@ -40,6 +45,7 @@ class MuteKeeper:
         self._newest = 0
         self._look_ms = 0
         self._match_ms = 0
+        self._rested_ms = 0
         self._rota = Rota()
         self._after: int | None = None  # of a look at new ones under way: up to where it came
         self._looks = 0  # how many it took so far
@@ -47,12 +53,15 @@ class MuteKeeper:
 
     def due_ms(self, now: int) -> int:
         """When it is to be asked again at the latest."""
-        return now if self._rota or self._after is not None or self._matched is not None else self._look_ms
+        is_more = self._rota or self._after is not None or self._matched is not None
+        return max(now, self._rested_ms) if is_more else self._look_ms
 
     async def work(self, epoch: int, now: int) -> Collection[str]:
         """Does a bounded part of what is due; the channels that have something to send since. Raises Fenced."""
         self._look_ms = min(self._look_ms, now + LOOK_EVERY_MS)  # a clock that was set back must not put it off
         self._match_ms = min(self._match_ms, now + MATCH_EVERY_MS)
+        self._rested_ms = min(self._rested_ms, now + REST_MAX_MS)
+        begun = self._clock.monotonic()
         channels = set[str]()
         changes, newest = await self._store.held_news()
         whole = changes != self._changes or now >= self._look_ms
@@ -63,6 +72,8 @@ class MuteKeeper:
             if not whole and self._after is None:
                 self._after, self._looks = self._newest, 0
             self._changes, self._newest = changes, newest
+        if now < self._rested_ms:
+            return channels
         for number in range(PAGES_MAX):
             if self._after is not None and (number % 2 == 0 or not self._rota):
                 looked = await self._store.look_at_held(epoch, now, self._after)
@@ -76,7 +87,10 @@ class MuteKeeper:
             else:
                 break
             channels.update(self._looked(looked, now))
+            if self._clock.monotonic() - begun >= LOOKING_S:
+                break
         await self._match(epoch, now)
+        self._rested_ms = self._clock.now_ms() + round(1000 * (self._clock.monotonic() - begun))
         return channels
 
     async def set_gauge(self) -> None:

@@ -89,7 +89,7 @@ class NotifierHost:
         self._superseded = superseded
         self.meters = Meters("notifier", "notifier")
         self.meters.watch_asides(store.asides)
-        self._mutes = MuteKeeper(store, settings, self.meters)
+        self._mutes = MuteKeeper(store, clock, settings, self.meters)
         self._renewals = Renewals(store, sender, clock, settings, self._pace, self._chance, self.meters)
         self._epoch = 0
         self._holding = False

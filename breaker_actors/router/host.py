@@ -37,6 +37,7 @@ from breaker_actors.messages import (
     SubscribeRequest,
     Subscribers,
     SubscriptionCheck,
+    WatermarkAnswer,
     WatermarkAnswers,
 )
 from breaker_actors.router.appends import Appends
@@ -82,6 +83,8 @@ _Item = Part | Change | _Step
 
 CHANGES_AT_ONCE = 100
 """Changes of configuration in one group: what others append waits for no more than that."""
+WATERMARKS_AT_ONCE = 500
+"""Watermarks in one group: what others append waits for no more than that, some milliseconds."""
 CHANGES_S = 5.0
 """Seconds in which a call begins with slices of changes, a third of what its caller waits."""
 
@@ -207,19 +210,25 @@ class RouterHost:
 
         Gives none while no samples can be taken, nor in a slot where an outage is still to be written, nor for a
         damaged log: that silence is no evidence. Nor for a time so far ahead that what comes now would not count behind
-        it: whoever asks goes by a clock that is wrong."""
+        it: whoever asks goes by a clock that is wrong. Each answer stands for itself, so many are given in slices, and
+        what is left after half of the time that callers wait in one go."""
 
-        async def advance(_: int) -> WatermarkAnswers:
+        async def advance(some: Sequence[tuple[str, str]], _: int) -> list[WatermarkAnswer]:
             now = self._clock.now_ms()
             if self._outages.away_since(now) is not None or self._ahead.is_far(upto_ms, now):
-                return WatermarkAnswers([UNAVAILABLE] * len(pairs))
-            asked = {i: router for i, _ in pairs if (router := self._owned.by_id.get(i))}
+                return [UNAVAILABLE] * len(some)
+            asked = {i: router for i, _ in some if (router := self._owned.by_id.get(i))}
             silent = {r.id for r in asked.values() if r.damage or self._outages.owed.is_owed(r.slot)}
             async for lost in self._watermarks.advance([r for r in asked.values() if r.id not in silent], upto_ms):
                 self._owned.lose(lost)
-            return WatermarkAnswers(UNAVAILABLE if i in silent else self._owned.watermark(i, b) for i, b in pairs)
+            return [UNAVAILABLE if i in silent else self._owned.watermark(i, b) for i, b in some]
 
-        return await self._in_turn("advance_watermark", advance)
+        loop, answers = asyncio.get_running_loop(), WatermarkAnswers()
+        until = loop.time() + self._settings.owner_timeout_ms / 2_000
+        while len(answers) < len(pairs):
+            upto = len(answers) + WATERMARKS_AT_ONCE if loop.time() < until else len(pairs)
+            answers += await self._in_turn("advance_watermark", partial(advance, pairs[len(answers) : upto]))
+        return answers
 
     async def release(self, router_ids: Sequence[str]) -> None:
         """Routers that were deleted, or go to another owner: nothing is appended here any more."""

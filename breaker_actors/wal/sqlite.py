@@ -62,13 +62,16 @@ class SqliteLog:
         self._synced = synced
         self._keys_ms = keys_ms
         self._writers: dict[str, _Lane] = {}
+        self._owners: dict[str, slotfile.Owners] = {}
+        """By slot; used on its writer's thread only."""
         self._readers: dict[str, _Lane] = {}
         self._closed = False
 
     async def acquire(
         self, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
     ) -> list[RouterHead]:
-        return await self._write(slot, lambda c: slotfile.acquire(c, owner, routers, now_ms, keys_after_ms), [])
+        known = self._known(slot)
+        return await self._write(slot, lambda c: slotfile.acquire(c, known, owner, routers, now_ms, keys_after_ms), [])
 
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
         return await self._write(slot, lambda c: slotfile.append(c, records, self._keys_ms), [])
@@ -79,8 +82,9 @@ class SqliteLog:
     async def advance_watermark(
         self, slot: str, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int
     ) -> list[bool]:
+        known = self._known(slot)
         return await self._write(
-            slot, lambda c: slotfile.advance_watermark(c, owner, routers, upto_ms), [False] * len(routers)
+            slot, lambda c: slotfile.advance_watermark(c, known, owner, routers, upto_ms), [False] * len(routers)
         )
 
     async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
@@ -115,7 +119,8 @@ class SqliteLog:
 
     async def forget(self, slot: str, router_id: str) -> None:
         """In small transactions, the head last: until then the rest can be found and dropped again."""
-        while await self._write(slot, lambda c: slotfile.forget(c, router_id), 0) == slotfile.TRIM_ROWS:
+        known = self._known(slot)
+        while await self._write(slot, lambda c: slotfile.forget(c, known, router_id), 0) == slotfile.TRIM_ROWS:
             pass
 
     async def recover(
@@ -127,8 +132,9 @@ class SqliteLog:
         entries: Sequence[Entry] | None,
         ahead_max_ms: int | None = None,
     ) -> list[Loss]:
+        known = self._known(slot)
         return await self._write(
-            slot, lambda c: slotfile.recover(c, router_id, upto, now_ms, entries, ahead_max_ms), []
+            slot, lambda c: slotfile.recover(c, known, router_id, upto, now_ms, entries, ahead_max_ms), []
         )
 
     async def faults(self, read: LogRead, now_ms: int) -> list[str]:
@@ -157,6 +163,9 @@ class SqliteLog:
         if slot not in self._readers:
             self._readers[slot] = _Lane(f"logread-{slot}", lambda: slotfile.open_reader(path))
         return await self._readers[slot].run(work, absent)
+
+    def _known(self, slot: str) -> slotfile.Owners:
+        return self._owners.setdefault(slot, slotfile.Owners())
 
     def _path(self, slot: str) -> Path:
         if self._closed:

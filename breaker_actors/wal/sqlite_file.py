@@ -175,10 +175,40 @@ def _head(c: sqlite3.Connection, router_id: str) -> Head | None:
     return None if row is None else Head(*row)
 
 
+class Owners:
+    """Epoch and owner of routers, as a file's writer has read them: watermarks ask for them many times a second. They
+    hold until another connection writes to the file, which SQLite tells, or this one takes, recovers or forgets a
+    router."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._of: dict[str, tuple[int, str]] = {}
+
+    def clear(self) -> None:
+        self._of.clear()
+
+    def are(self, c: sqlite3.Connection, owner: str, routers: Sequence[tuple[str, int]]) -> list[bool]:
+        """Which routers [(id, epoch)] are an owner's. Inside a transaction that nobody else writes beside."""
+        (version,) = c.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._version = version
+            self._of.clear()
+        for router_id in [router_id for router_id, _ in routers if router_id not in self._of]:
+            if row := c.execute("SELECT epoch, owner FROM heads WHERE router_id = ?", (router_id,)).fetchone():
+                self._of[router_id] = row
+        return [self._of.get(router_id) == (epoch, owner) for router_id, epoch in routers]
+
+
 def acquire(
-    c: sqlite3.Connection, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+    c: sqlite3.Connection,
+    owners: Owners,
+    owner: str,
+    routers: Sequence[tuple[str, int]],
+    now_ms: int,
+    keys_after_ms: int,
 ) -> list[RouterHead]:
     """Puts routers under an owner incarnation; see SampleLog.acquire."""
+    owners.clear()
     with _transaction(c):
         alive: dict[str, int] = dict(c.execute("SELECT owner, alive_ms FROM alive"))
         taken = []
@@ -225,20 +255,21 @@ def alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
 
 
 def advance_watermark(
-    c: sqlite3.Connection, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int
+    c: sqlite3.Connection, owners: Owners, owner: str, routers: Sequence[tuple[str, int]], upto_ms: int
 ) -> list[bool]:
     """See SampleLog.advance_watermark."""
     with _transaction(c):
-        heads = [(_head(c, router_id), epoch) for router_id, epoch in routers]
-        mine = [head is not None and head.epoch == epoch and head.owner == owner for head, epoch in heads]
+        mine = owners.are(c, owner, routers)
         if any(mine):
             _note_alive(c, owner, upto_ms)
         return mine
 
 
 def _note_alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:
+    """What is stored already is not written, nor synced, again."""
     c.execute(
-        "INSERT INTO alive VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET alive_ms = max(alive_ms, excluded.alive_ms)",
+        "INSERT INTO alive VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET alive_ms = excluded.alive_ms"
+        " WHERE alive_ms < excluded.alive_ms",
         (owner, now_ms),
     )
 
@@ -369,8 +400,9 @@ def _drop(c: sqlite3.Connection, router_id: str, found: Sequence[tuple[int, int]
     return len(found)
 
 
-def forget(c: sqlite3.Connection, router_id: str) -> int:
+def forget(c: sqlite3.Connection, owners: Owners, router_id: str) -> int:
     """Drops up to TRIM_ROWS records, and once fewer are left everything; answers how many records went."""
+    owners.clear()
     with _transaction(c):
         found = c.execute(
             "SELECT offset, length(payload) FROM records WHERE router_id = ? ORDER BY offset LIMIT ?",
@@ -386,6 +418,7 @@ def forget(c: sqlite3.Connection, router_id: str) -> int:
 
 def recover(
     c: sqlite3.Connection,
+    owners: Owners,
     router_id: str,
     upto: int,
     now_ms: int,
@@ -393,6 +426,7 @@ def recover(
     ahead_max_ms: int | None,
 ) -> list[Loss]:
     """See SampleLog.recover."""
+    owners.clear()
     with _transaction(c):
         head = _head(c, router_id)
         stood = loghead.extent(head, c.execute(_BOUNDS, (router_id,)).fetchone())

@@ -100,6 +100,18 @@ async def test_a_promise_and_a_take_never_miss_each_other(postgres_url: str, ope
         assert given == [head.alive_ms == 10_000 + n]
 
 
+async def test_a_promise_reads_the_heads_that_it_is_for(postgres_url: str, open_log: Open) -> None:
+    """Not all of the slot, in whatever plan, also while nothing is known of the table."""
+    ids = [f"r{i:04}" for i in range(2_000)]
+    await open_log(postgres_url).acquire(SLOT, "o", [(id_, 1) for id_ in ids], 0, 0)
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'log_heads'"
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        with psycopg.connect(f"{postgres_url}?options=-c%20plan_cache_mode%3D{mode}") as connection:
+            given = pgrecords.advance_watermark(connection, SLOT, "o", [(id_, 1) for id_ in ids[:100]], 1)
+            assert given == [True] * 100
+            assert connection.execute(read).fetchone() == (100,)
+
+
 async def test_a_zombie_inside_an_append_gets_nothing_in(postgres_url: str, open_log: Open) -> None:
     """One that sleeps with its heads locked is thrown out; the next owner does not wait for it for ever."""
     log = open_log(postgres_url)

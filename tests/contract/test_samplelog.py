@@ -338,3 +338,32 @@ async def test_a_zombie_next_to_its_successor(make_log: Callable[[], SampleLog])
     assert await new.append(SLOT, [rec(2, epoch=2)]) == [True]
     assert await old.append(SLOT, [rec(3, payload=b"zombie")]) == [False]
     assert [record.payload for record in await reader.read(SLOT, "a", 0, 9)] == [b"a1", b"a2"]
+
+
+@pytest.mark.parametrize("mine", [True, False])
+async def test_a_watermark_is_an_owners_as_long_as_it_owns(make_log: Callable[[], SampleLog], mine: bool) -> None:
+    """However often it gave some before: one is refused from the moment on at which a router is taken, recovered or
+    forgotten, by a door of its own or another's."""
+    log = make_log()
+    other = log if mine else make_log()
+    asked = [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
+
+    async def given(upto_ms: int) -> list[bool]:
+        return await log.advance_watermark(SLOT, "o1", asked, upto_ms)
+
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1), ("c", 1)], 0, 0)
+    await log.append(SLOT, [rec(1, "c")])
+    assert [await given(upto) for upto in (1_000, 1_001)] == [[True, True, False, False]] * 2
+    await other.acquire(SLOT, "o2", [("a", 2)], 0, 0)
+    assert await given(1_002) == [False, True, False, False]
+    await other.acquire(SLOT, "o1", [("c", 2), ("d", 1)], 0, 0)
+    assert [await given(upto) for upto in (1_003, 1_003)] == [[False, True, True, True]] * 2
+    await other.forget(SLOT, "d")
+    assert await given(1_004) == [False, True, True, False]
+    assert await other.recover(SLOT, "c", 2, 1_005, [])
+    assert await given(1_006) == [False, True, False, False]
+    (head,) = await other.acquire(SLOT, "o3", [("b", 2)], 0, 0)
+    assert head.alive_ms == 1_006
+    assert await given(1_007) == [False] * 4
+    (head,) = await other.acquire(SLOT, "o4", [("b", 3)], 0, 0)
+    assert head.alive_ms == 1_006, "what was refused is not stored"

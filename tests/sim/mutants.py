@@ -78,8 +78,8 @@ SHELL = {
             "breaker_actors.wal.head:judge", "or (head.epoch, head.generation) != (record.epoch, record.generation)", ""
         ),
         Mutant(
-            "breaker_actors.wal.sqlite_file:advance_watermark",
-            "head is not None and head.epoch == epoch and head.owner == owner",
+            "breaker_actors.wal.sqlite_file:Owners.are",
+            "self._of.get(router_id) == (epoch, owner)",
             "True",
         ),
         Mutant(

@@ -71,7 +71,7 @@ from breaker_actors.store.rows import (
 )
 from breaker_actors.store.section import IDS, bump, by_ids, chunks
 
-LOOK_MAX, ENDED_MAX, MATCHED_MAX = 500, 500, 20
+LOOK_MAX, ENDED_MAX, MATCHED_MAX = 200, 500, 20
 """Held deliveries, mutes that are over, and mutes that are held against their project, of one transaction."""
 WARNED_PART = 4
 """At most this part of a mute's length is behind its warning: a quarter."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from breaker_actors.core.log_entries import SAMPLES, encode_samples
 from breaker_actors.messages import AppendResult, Part
@@ -86,3 +87,25 @@ async def test_in_a_routers_lane_projects_take_turns_and_each_log_stays_in_order
         records = await s.cluster.log.read(slot, greedy, offsets[2], offsets[-1], 100)
         assert {record.kind for record in records} == {SAMPLES}
         assert all(record.received_ms > upto for record in records)
+
+
+@pytest.mark.parametrize(("wait_ms", "least", "most"), [(10_000, 8, 10), (0, 0, 2)])
+async def test_appends_go_between_watermarks_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_ms: int, least: int, most: int
+) -> None:
+    """Until half of the time is over that whoever asks for them waits."""
+    monkeypatch.setattr("breaker_actors.router.host.WATERMARKS_AT_ONCE", 2)
+    async with service(tmp_path, breaker_actors=1, **QUIET) as s:
+        other = await neighbour(s)
+        row, quiet = await s.breaker(), (await other.breaker()).router_ids[0]
+        router: Any = s.net.actors["router-0"]
+        router._settings = router._settings.model_copy(update={"owner_timeout_ms": wait_ms})
+        pairs = [(row.router_ids[0], row.id), (quiet, "nobody")] * 10
+        given, between = asyncio.create_task(router.advance_watermark(s.clock.now_ms(), pairs)), 0
+        await asyncio.sleep(0)
+        while not given.done():
+            (outcome,) = await router.append([Part(quiet, (os.urandom(16),), PAYLOAD, ROWS)])
+            assert outcome.status == "ok"
+            between += 1
+        assert [answer.status for answer in await given] == ["given", "not_subscribed"] * 10
+        assert least <= between <= most

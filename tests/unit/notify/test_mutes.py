@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -262,3 +263,46 @@ async def test_changes_of_others_keep_nobody_waiting(shop: Shop, monkeypatch: py
     trips = [at for kind, at in kinds(shop, channel.id) if kind == "trip"]
     assert len(trips) == 1
     assert trips[0] <= start + 21_100
+
+
+async def test_others_are_told_between_slow_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that takes long is the only one of its turn, and a rest of as long comes after it."""
+    from breaker_actors.store.outbox import held
+
+    monkeypatch.setattr(held, "LOOK_MAX", 2)
+    monkeypatch.setattr(held, "SHARE_MIN", 2)
+    looks: list[tuple[int, int]] = []
+    real = shop.store.look_at_held
+
+    async def look(epoch: int, now_ms: int, after: int = 0, turns: Any = None) -> Any:
+        assert shop.notifier.host is not None
+        looks.append((shop.notifier.host._turns, shop.clock.ms))
+        shop.clock.ms, shop.clock.seconds = shop.clock.ms + 60, shop.clock.seconds + 0.06
+        return await real(epoch, now_ms, after, turns)
+
+    channel, told = await shop.channel(), await (other := await shop.neighbour("other")).channel()
+    theirs = await other.breaker()
+    await shop.world.take_journal()
+    await mute(shop, ms=20_000)
+    for i in range(20):
+        await shop.move((await shop.breaker(f"b{i}")).id, "open")
+    await shop.notifier.run_for(19_000)
+    end = shop.clock.ms + 1_000
+    monkeypatch.setattr(shop.store, "look_at_held", look)
+
+    async def trip() -> None:
+        await other.world.take_journal()
+        await other.moves(theirs.id, "open", ts_ms=shop.clock.ms)
+        assert shop.notifier.host is not None
+        await shop.notifier.host.nudge()
+
+    shop.notifier.at(end + 300, trip)
+    await shop.notifier.run_until(end + MINUTE)
+    assert len(looks) >= 10
+    assert len({turn for turn, _ in looks}) == len(looks)
+    begun = [at for _, at in looks]
+    assert all(later - at >= 120 for at, later in pairwise(begun))
+    ((_, at),) = kinds(shop, told.id)
+    assert end + 300 <= at <= end + 420
+    released = [at for kind, at in kinds(shop, channel.id) if kind == "trip"]
+    assert (len(released), max(released) > at) == (20, True)

@@ -48,3 +48,20 @@ async def test_a_file_without_checksums_is_read_before_its_owner_is_there(tmp_pa
     assert await log.append("r-0", [Append("a", 2, 3, 3, SAMPLES, 0, b"y")]) == [True]
     assert [record.offset for record in await log.read("r-0", "a", 0, 9)] == [1, 2, 3]
     await log.close()
+
+
+async def test_a_watermark_reads_no_head_twice_and_writes_nothing_twice(tmp_path: Path) -> None:
+    log = SqliteLog(tmp_path)
+    routers = [(f"r{i}", 1) for i in range(100)]
+    await log.acquire("r-0", "o", routers, 0, 0)
+    assert await log.advance_watermark("r-0", "o", routers, 1_000) == [True] * 100
+    said: list[str] = []
+    await log._write("r-0", lambda c: c.set_trace_callback(said.append), None)
+    frames = tmp_path / f"{file_name('r-0')}-wal"
+    assert await log.advance_watermark("r-0", "o", routers, 1_001) == [True] * 100
+    assert not [one for one in said if "heads" in one]
+    size = frames.stat().st_size
+    assert await log.advance_watermark("r-0", "o", routers[:50], 1_001) == [True] * 50
+    assert await log.advance_watermark("r-0", "o", routers[50:], 1_000) == [True] * 50
+    assert frames.stat().st_size == size
+    await log.close()
