@@ -116,15 +116,24 @@ class Outbox(StorePart):
         return await self._db.read(held_back.projects)
 
     async def look_at_held(
-        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None
+        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None, ahead_ms: int = 0
     ) -> HeldLook:
-        plan = await self._db.read(lambda c: held_back.look(c, epoch, now_ms, after, turns or {}))
+        plan = await self._db.read(lambda c: held_back.look(c, epoch, now_ms, after, turns or {}, ahead_ms))
         if not plan.fates:
             return plan.looked
         return await self._db.write(lambda c: held_back.carry_out(c, epoch, now_ms, plan))
 
     async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
-        return await self._db.write(lambda c: held_back.tend(c, epoch, now_ms, ahead_ms))
+        tended = await self._db.read(lambda c: held_back.tend(c, epoch, now_ms, ahead_ms))
+        if not tended.ended:
+            return tended
+        ended = await self._db.write(lambda c: held_back.end_over(c, epoch, now_ms, tended.ended))
+        return msgspec.structs.replace(tended, ended=ended)
+
+    async def warn_of_ends(
+        self, epoch: int, now_ms: int, ahead_ms: int, behind: Mapping[str, Mapping[str, int]]
+    ) -> tuple[str, ...]:
+        return await self._db.write(lambda c: held_back.warn(c, epoch, now_ms, ahead_ms, behind))
 
     async def end_unmatched(
         self, epoch: int, now_ms: int, limit_ms: int, after: int = 0
