@@ -8,7 +8,7 @@ from werkzeug.routing import Map, UnicodeConverter
 from api import problems
 from api.console import BLUEPRINTS as CONSOLE
 from api.context.replica import EXTENSION, Replica, assemble
-from api.middleware import idempotency, rate_limits, request_log, waste
+from api.middleware import idempotency, nul, rate_limits, request_log, waste
 from api.middleware.connection import Asked, Connection
 from api.routes import BLUEPRINTS
 from api.stream.sse import StreamTiming
@@ -59,6 +59,7 @@ def create_app(
     idempotency.install(app)
     request_log.install(app, meters, clock, names_requests)
     rate_limits.install(app, settings, meters, parts.caches)
+    nul.install(app)
     waste.install(app, meters, waste.Waste(settings.rate_waste_bytes_per_s // settings.replicas))
     _live(app, parts, owns_gateway)
     return app

@@ -38,6 +38,9 @@ DeadOnes = Annotated[
 ]
 
 
+OLDER = "newer trips of the same outage tell of it"
+
+
 class State(StrEnum):
     """States of a delivery."""
 
@@ -91,9 +94,9 @@ def redrive(
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Send dead deliveries again, each with the other dead ones of its outage; list them. Oldest first. Those that a
-    later word of their breaker has overtaken are left alone. They are queued: what became of them is in `deliveries
-    list`. Exit code 1 where all were left alone."""
+    """Send dead deliveries again, each with the newest other dead ones of its outage, 200 in all; list them. Oldest
+    first. Those that a later word of their breaker has overtaken are left alone. They are queued: what became of
+    them is in `deliveries list`. Exit code 1 where all were left alone."""
 
     project_id, channel_id = _meant(project, channel, data_dir)
 
@@ -102,7 +105,7 @@ def redrive(
             raise Invalid("name the deliveries to send again, or all of them with --all")
         done: dict[str, DeliveryRow] = {}
         late: dict[str, str] = {}
-        for id_ in await _named(store, project_id, channel_id, ids):
+        for id_ in await _named(store, project_id, channel_id, ids, late):
             if id_ in done:
                 continue
             try:
@@ -158,20 +161,29 @@ async def _rows(store: Store, project: str, channel: str, state: State | None, l
     return await newest(limit, page)
 
 
-async def _named(store: Store, project: str, channel: str, ids: list[str] | None) -> list[str]:
-    """The deliveries that are meant, by their ids or by beginnings of them; without any all dead ones."""
+async def _named(store: Store, project: str, channel: str, ids: list[str] | None, late: dict[str, str]) -> list[str]:
+    """The deliveries that are meant, by their ids or by beginnings of them. Without any all dead ones that are sent
+    again with their outage, oldest first, so that trips go before what came of them; the others are noted as `late`."""
     if ids and not any(len(id_) >= ID_CHARS and not is_id(id_) for id_ in ids):
         return ids
-    dead = await _dead(store, project, channel)
-    if not ids:
-        return dead
-    return [id_ if is_id(id_) or len(id_) < ID_CHARS else begun_id("dead delivery", id_, dead) for id_ in ids]
-
-
-async def _dead(store: Store, project: str, channel: str) -> list[str]:
-    """Oldest first, so that trips go before what came of them."""
     await _check_project(store, project)
-    return [row.id for row in reversed(await _rows(store, project, channel, State.dead, 1 << 62))]
+    dead = (await _rows(store, project, channel, State.dead, 1 << 62))[::-1]
+    if not ids:
+        older = _older(dead)
+        late |= dict.fromkeys(older, OLDER)
+        return [row.id for row in dead if row.id not in older]
+    known = [row.id for row in dead]
+    return [id_ if is_id(id_) or len(id_) < ID_CHARS else begun_id("dead delivery", id_, known) for id_ in ids]
+
+
+def _older(dead: list[DeliveryRow]) -> set[str]:
+    """Those between the first one of an outage and its newest ones, which are sent again together."""
+    from breaker_actors.store.rows import REDRIVEN_MAX
+
+    outages: dict[tuple[str, str | int], list[str]] = {}
+    for row in dead:
+        outages.setdefault((row.breaker_id, row.id if row.incident is None else row.incident), []).append(row.id)
+    return {id_ for ids in outages.values() for id_ in ids[1 : 1 - REDRIVEN_MAX]}
 
 
 def _show(rows: list[DeliveryRow], json: bool, names: dict[str, str]) -> None:

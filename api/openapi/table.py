@@ -106,7 +106,7 @@ OWNER = Parameter("owner", "query", rr.Owner, "Only what this owner declares.")
 FROM = Parameter("from", "query", rr.Owner, "Take over what this owner declares, too.")
 PLAN_MATCH = Parameter("If-Match", "header", str, "Apply only while the plan has this version.")
 MUTES = (Parameter("state", "query", MuteState, "Only mutes in this state."),)
-REDRIVEN = {202: Answer(deliveries.DeliveryList, "They are pending again: the dead ones of the same outage, in order.")}
+REDRIVEN = {202: Answer(deliveries.DeliveryList, "They are pending again: those of the same outage, in order.")}
 STREAM = {200: Answer(str, "States of all breakers, then every change.", "text/event-stream", ("Cache-Control",))}
 METADATA = Either((r.MetadataPatch, r.MetadataChange))
 

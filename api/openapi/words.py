@@ -114,8 +114,8 @@ OPERATIONS = {
     "test_channel": "Sends a test notification now, whatever `enabled` and `events` say; 422 with the reason when it "
     "fails.",
     "list_deliveries": "Lists what was sent on a channel, what waits and why, newest first, page by page.",
-    "redrive_delivery": "Makes a dead delivery pending again, with the dead ones of the same outage; 409 unless it "
-    "is dead.",
+    "redrive_delivery": "Makes a dead delivery pending again, with the newest dead ones of the same outage, 200 in "
+    "all; 409 unless it is dead.",
     "list_mutes": "Lists all mutes with what each matches and holds now, those that have ended included.",
     "create_mute": "Makes a mute: what it matches is not told while it is active.",
     "preview_mute": "Says how many breakers matchers match, and how many of them are open.",

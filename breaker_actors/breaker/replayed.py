@@ -16,6 +16,7 @@ from breaker_actors.core.log_entries import decode_gap as gap_of
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Control, Effect, Rule, Transition
 from breaker_actors.messages import RouterRef
+from breaker_actors.text.escaping import for_database
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader, concerned
 
@@ -62,7 +63,7 @@ class Life:
         elif stored and not ended:
             self.advance(stored[-1][3])
         kept = [move for move in self.moves if stored and move[0] >= stored[0][0]]
-        for event, move in zip(stored, kept, strict=False):
+        for event, move in zip(map(_kept, stored), kept, strict=False):
             if event != move:
                 return f"event {event[0]} says {_told(event)}, by its log it is {_told(move)}"
         return f"event {stored[len(kept)][0]} is none by its log" if len(stored) > len(kept) else ""
@@ -71,7 +72,15 @@ class Life:
 def _move_of(move: Transition) -> Move:
     agg = msgspec.to_builtins(move.agg)
     figures = (move.reason, move.allow_rate, move.value, agg)
-    return (move.transition_seq, move.prev, move.curr, move.ts_ms, *figures, move.hidden_by, move.by, move.comment)
+    return _kept(
+        (move.transition_seq, move.prev, move.curr, move.ts_ms, *figures, move.hidden_by, move.by, move.comment)
+    )
+
+
+def _kept(move: Move) -> Move:
+    """With its texts of people as rows keep them; earlier versions kept them on SQLite as they were said."""
+    *rest, by, comment = move
+    return (*rest, by and for_database(by), comment and for_database(comment))
 
 
 def _told(move: Move) -> str:

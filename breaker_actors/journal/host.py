@@ -14,11 +14,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from breaker_actors.errors import BreakersError, Fenced, TookTooLong, Unavailable
+from breaker_actors.errors import BreakersError, Fenced, Overloaded, TookTooLong, Unavailable
 from breaker_actors.journal.group_size import GroupSize
 from breaker_actors.journal.listeners import Listeners
 from breaker_actors.journal.transition_budgets import Budgets
 from breaker_actors.journal.transition_lines import TransitionLines
+from breaker_actors.journal.unstorable import Unstorable
 from breaker_actors.messages import (
     EVERY_PROJECT,
     SESSIONS,
@@ -85,6 +86,7 @@ class JournalHost:
         self._watching: asyncio.Task[None] | None = None
         per_minute = settings.transitions_per_minute_max
         self._budgets = Budgets(per_minute, max(per_minute, BURST_MIN))
+        self._unstorable = Unstorable()
         self.meters = Meters("journal", f"journal-{shard}")
         self._lines = TransitionLines(self.meters)
         self.meters.watch(self._look)
@@ -113,8 +115,8 @@ class JournalHost:
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult | Paced]:
         """Stores commits, each for itself; "failed" ones may be sent again, Paced ones after a while: of those whose
-        project's budget is spent, and of what is more than a group of one organisation. Nobody else waits behind
-        those."""
+        project's budget is spent, of what is more than a group of one organisation, and of what was refused by itself
+        before (`unstorable.py`). Nobody else waits behind those."""
         self._holding()
         if self._listeners.has_new(commits):
             self._listeners.hear(commits)
@@ -130,8 +132,11 @@ class JournalHost:
         ]
 
     def _answer(self, commit: Commit, cost: int, taken: Counter[str]) -> asyncio.Future[CommitResult] | Paced:
-        """Its result to come, or when it is to come again: others of its organisation fill the call, or its project's
-        budget is spent. `taken`: rows that the call stores for each organisation before it."""
+        """Its result to come, or when it is to come again: it was refused by itself, others of its organisation fill
+        the call, or its project's budget is spent. `taken`: rows that the call stores for each organisation before
+        it."""
+        if rest_s := self._unstorable.wait_s(commit.breaker_id, asyncio.get_running_loop().time()):
+            return Paced(math.ceil(rest_s * 1000))
         rows, owner = self._listeners.rows(commit), self._orgs.get(commit.project_id, commit.project_id)
         if rows and taken[owner] and taken[owner] + rows > GROUP_MAX:
             taken[owner] += rows
@@ -243,17 +248,23 @@ class JournalHost:
 
     async def _write(self, commits: list[Commit]) -> list[CommitResult]:
         """Stores a group. When one of its commits can't be stored at all, whatever the reason, the others are: halves
-        are tried apart until it is alone; it is set aside, and comes again if its breaker still wants it. So are those
-        of a group that took too long, which the same again would, too."""
+        are tried apart until it is alone; it is set aside, and comes again if its breaker still wants it, after a while
+        and alone. So are those of a group that took too long, which the same again would, too."""
+        if len(commits) > 1 and any(c.breaker_id in self._unstorable for c in commits):
+            others = [c for c in commits if c.breaker_id not in self._unstorable]
+            results = iter(await self._write(others) if others else ())
+            kept = set(map(id, others))
+            return [next(results) if id(c) in kept else (await self._write([c]))[0] for c in commits]
         try:
             return await self._write_group(commits)
         except TookTooLong:
             if len(commits) == 1:
                 return ["failed"]
-        except BreakersError:
+        except (Fenced, Overloaded, Unavailable):
             raise
         except Exception as error:
             if len(commits) == 1:
+                self._unstorable.note(commits[0].breaker_id, asyncio.get_running_loop().time())
                 where = (commits[0].breaker_id, error, commits[0].record, 0, commits[0].project_id)
                 self._store.asides.note("commit", *where)
                 self.meters.count("breakers_journal_commits_total", result="failed")
@@ -276,6 +287,8 @@ class JournalHost:
         self._size.learn(sum(map(self._listeners.weight, commits)), clock() - begun)
         self._group.call_weight_max = self._size.rows
         self._doubtful.clear()  # had it been stored, this one would have been fenced
+        for commit in commits:
+            self._unstorable.forget(commit.breaker_id)
         judged = list(zip(commits, results, strict=True))
         # Of a repetition nobody knows whether it was told of, but to the feed: newer words may stand there by now.
         stored = [commit for commit, result in judged if result in ("ok", "repeated")]

@@ -478,8 +478,9 @@ class DeliveryStore(Protocol):
     async def redrive_delivery(
         self, project_id: str, channel_id: str, delivery_id: str, now_ms: int, by: str = SYSTEM
     ) -> list[DeliveryRow]:
-        """Makes a dead delivery and the other dead ones of its outage pending again; all of them, in order. Raises
-        NotRedrivable when it is not dead, when nothing can be sent, or when it would end a newer outage."""
+        """Makes a dead delivery and the newest other dead ones of its outage pending again, REDRIVEN_MAX in all; they,
+        in order. Older trips stay dead: newer ones tell of the same. Raises NotRedrivable when it is not dead, when
+        nothing can be sent, or when it would end a newer outage."""
 
 
 class OutboxStore(AsideNotes, Protocol):
@@ -534,15 +535,22 @@ class OutboxStore(AsideNotes, Protocol):
         """(organisation, project) of those with held deliveries."""
 
     async def look_at_held(
-        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None
+        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None, ahead_ms: int = 0
     ) -> HeldLook:
         """Decides about a bounded part of the held deliveries behind a number: what stands and is muted no more becomes
         pending, what is over is suppressed, what lost its channel is cancelled, the rest stays. `turns`: only those of
-        these projects, in this order, each behind a number of its own. Raises Fenced."""
+        these projects, in this order, each behind a number of its own. `ahead_ms`: so long before its end a mute is
+        warned of, or in the last quarter of its length where that is less. Raises Fenced."""
 
     async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
-        """Ends mutes that are over, and writes the warning of each that ends within `ahead_ms`, or within the last
-        quarter of its length where that is less, while something waits behind it, once for each end. Raises Fenced."""
+        """Ends a bounded part of the mutes that are over, and says how the others stand. `ahead_ms`: as of a look.
+        Raises Fenced."""
+
+    async def warn_of_ends(
+        self, epoch: int, now_ms: int, ahead_ms: int, behind: Mapping[str, Mapping[str, int]]
+    ) -> tuple[str, ...]:
+        """Writes the warning of each of these mutes that is about to end, once for each end, to each channel on which
+        something waits behind it; the channels. `behind`: by mute and channel how much. Raises Fenced."""
 
     async def end_unmatched(
         self, epoch: int, now_ms: int, limit_ms: int, after: int = 0

@@ -482,6 +482,9 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
 DEAD_LOOKED_AT = 1_000
 """Among so many of its newest deliveries the dead ones of a channel are counted."""
 
+REDRIVEN_MAX = 200
+"""Dead deliveries of an outage that are sent again together: the newest ones say all that a receiver must know."""
+
 
 class DeliveryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Deliveries of one channel, newest first. `before`: the number of the last one already given."""
@@ -705,12 +708,11 @@ class RulesChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MutesTended(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Notifier did about mutes at a time. `ended`: ids of those that came to their end; `warned`: channels
-    with a warning; `next_ms`: when the next of either is due; `running`: mutes between start and end, the oldest of
-    which started at `oldest_ms`."""
+    """What the Notifier did about mutes at a time. `ended`: ids of those that came to their end; `next_ms`: when the
+    next end, or the next warning of one, is due; `running`: mutes between start and end, the oldest of which started at
+    `oldest_ms`."""
 
     ended: tuple[str, ...] = ()
-    warned: tuple[str, ...] = ()
     next_ms: int | None = None
     running: int = 0
     oldest_ms: int | None = None
@@ -720,13 +722,15 @@ class HeldLook(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a part of the held deliveries. `last`: the number of the last one that was looked at, None when
     there was none. `released`: the channels of those that are pending now. `states`: how many left, by state.
     `next_ms`: when the next of those that stay is to be looked at. `turns`: of projects that had their turn, the
-    number of the last one that was looked at, None at the end of a project's."""
+    number of the last one that was looked at, None at the end of a project's. `behind`: by project, mute and channel
+    how many stay behind mutes whose end is to be warned of."""
 
     last: int | None
     released: tuple[str, ...] = ()
     states: dict[str, int] = {}
     next_ms: int | None = None
     turns: dict[str, int | None] = {}
+    behind: dict[tuple[str, str, str], int] = {}
 
 
 class AsideRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,11 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def for_database(text: str) -> str:
+    """Return the text of a column: U+FFFD stands for U+0000, which PostgreSQL does not keep."""
+    return text.replace("\0", "\ufffd")
+
+
 def for_line(text: str, limit: int = LINE_MAX) -> str:
     """Return a line of plain text for people (mails, PagerDuty, plain text of Slack, the page of a backtest): no
     control characters, line ends, surrogates and characters that turn the direction; at most `limit` characters."""

@@ -15,7 +15,10 @@ NAMED_A = Matcher(field="name", op="=", value="a")
 
 
 class MuteWorld(OutboxWorld):
-    """Events happen at 1000, 2000, ... per breaker, so a mute from 0 on is active unless a test says otherwise."""
+    """Events happen at 1000, 2000, ... per breaker, so a mute from 0 on is active unless a test says otherwise.
+    `warned`: channels that the last looks had warned."""
+
+    warned: tuple[str, ...] = ()
 
     async def mute(self, *matchers: Matcher, now_ms: int = 0, **fields: Any) -> MuteRow:
         values: dict[str, Any] = {"starts_ms": 0, "ends_ms": HOUR, "comment": "deploy", "all": not matchers}
@@ -29,11 +32,15 @@ class MuteWorld(OutboxWorld):
         """All looks that the Notifier takes at a time; how many deliveries left, by state."""
         await self.store.tend_mutes(self.epoch, now_ms, AHEAD_MS)
         states: Counter[str] = Counter()
+        behind: dict[str, Counter[str]] = {}
         after: int | None = 0
         while after is not None:
-            looked = await self.store.look_at_held(self.epoch, now_ms, after)
+            looked = await self.store.look_at_held(self.epoch, now_ms, after, None, AHEAD_MS)
             states += Counter(looked.states)
+            for (_, mute_id, channel_id), n in looked.behind.items():
+                behind.setdefault(mute_id, Counter())[channel_id] += n
             after = looked.last
+        self.warned = await self.store.warn_of_ends(self.epoch, now_ms, AHEAD_MS, behind)
         return states
 
     async def mutes_of(self, channel_id: str) -> list[str | None]:

@@ -20,7 +20,7 @@ from breaker_actors.store.section import new_id
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.store.tables import outbox
 from tests.contract.backends import Backend
-from tests.contract.mute_world import MuteWorld
+from tests.contract.mute_world import AHEAD_MS, HOUR, MuteWorld
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
 
@@ -181,3 +181,31 @@ async def test_rows_of_channels_that_are_gone_end_a_part_at_a_time(
         counts.append(counted.statements)
     assert len(set(counts)) == 1, counts
     assert [await told.words(id_) for id_ in ids] == [["trip cancelled", "recover cancelled"]] * 30
+
+
+@pytest.mark.parametrize("ask", ["tend", "warn"])
+async def test_mutes_that_end_soon_cost_as_much_whatever_they_hold(backend: Backend, world: World, ask: str) -> None:
+    """Everybody's writes wait for it; what waits behind each is found by looks, which read."""
+
+    async def cost(world: World, held: int) -> Counted:
+        told = MuteWorld(world)
+        await told.open()
+        channel, row = await told.channel(), await told.breaker()
+        mutes = [await told.mute(Matcher(field="name", op="=", value=str(number))) for number in range(10)]
+        last = await told.mute()
+        await told.world.take_journal()
+        await told.moves(row.id, "open")
+        await world.store._db.write(lambda c: repeat(c, channel.id, held, "held"))  # type: ignore[attr-defined]
+        behind = {mute.id: {channel.id: held} for mute in (*mutes, last)}
+        with counting(world) as counted:
+            if ask == "tend":
+                assert (await told.store.tend_mutes(told.epoch, HOUR - 1, AHEAD_MS)).ended == ()
+            else:
+                await told.store.warn_of_ends(told.epoch, HOUR - 1, AHEAD_MS, behind)
+        return counted
+
+    few = await cost(world, FEW)
+    many = await cost(await world.neighbour("other"), MANY)
+    assert few.statements == many.statements
+    if not backend.database:
+        assert many.steps < 3 * few.steps, (few.steps, many.steps)  # of the mutes of both

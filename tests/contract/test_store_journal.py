@@ -11,7 +11,9 @@ import pytest
 from breaker_actors.errors import Fenced
 from breaker_actors.messages import Commit
 from breaker_actors.store import faults, migrations
+from breaker_actors.store import tables as t
 from breaker_actors.store.base import Store
+from breaker_actors.store.checksums import is_as_written
 from breaker_actors.store.rows import EventQuery, EventRow, JournalHead, StoredState
 from tests.contract.backends import Backend
 from tests.contract.store_world import World, event
@@ -257,3 +259,16 @@ async def test_what_verify_looks_at_ends_where_each_shard_stood(backend: Backend
         told = [faults.moves_of(c, w.project_id, id_, upto) for w, id_ in zip(shards, ids, strict=True)]
         assert [[move[0] for move in moves] for moves in told] == [[1, 2, 3, 4, 5, 6], [1, 2]]
         assert faults.moves_of(c, shards[0].project_id, ids[0], {}) == []
+
+
+async def test_what_was_said_with_a_nul_is_stored_on_every_database(
+    backend: Backend, world: World, breaker_id: str
+) -> None:
+    """Logs of earlier versions hold such words of people. The checksum is that of what is stored."""
+    said = msgspec.structs.replace(event(1), reason="override_ended", by="me", comment="a\0b")
+    assert await world.write(world.commit(breaker_id, 1, said)) == ["ok"]
+    (stored,) = await _events(world)
+    assert (stored.by, stored.comment) == ("me", "a\ufffdb")
+    with migrations.engine_of(backend.url) as engine, engine.connect() as c:
+        (row,) = c.execute(t.events.select())
+        assert is_as_written(row._mapping)

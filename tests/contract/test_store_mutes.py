@@ -327,13 +327,15 @@ async def test_a_deleted_project_leaves_nothing_waiting(told: MuteWorld) -> None
 
 async def test_an_older_notifier_releases_and_warns_of_nothing(told: MuteWorld) -> None:
     channel, row = await told.channel(), await told.breaker()
-    await told.mute()
+    mute = await told.mute()
     await told.moves(row.id, "open")
     old = told.epoch
     await told.open()
     for call in (
         told.store.look_at_held(old, HOUR),
         told.store.tend_mutes(old, HOUR - 1, AHEAD_MS),
+        told.store.tend_mutes(old, HOUR, AHEAD_MS),
+        told.store.warn_of_ends(old, HOUR - 1, AHEAD_MS, {mute.id: {channel.id: 1}}),
         told.store.end_unmatched(old, HOUR, 1),
     ):
         with pytest.raises(Fenced):
@@ -369,11 +371,14 @@ async def test_the_end_of_a_mute_is_warned_of_once_where_something_waits(told: M
         told.world.project_id, ChannelDraft(channel="pagerduty", config={"routing_key": "k"}), 1
     )
     tended = await told.store.tend_mutes(told.epoch, HOUR - AHEAD_MS, AHEAD_MS)
-    assert (tended.warned, tended.running, tended.oldest_ms, tended.next_ms) == ((), 1, 0, HOUR)
+    assert (tended.ended, tended.running, tended.oldest_ms, tended.next_ms) == ((), 1, 0, HOUR)
     await told.moves(row.id, "open")
     assert (await told.store.tend_mutes(told.epoch, HOUR - AHEAD_MS - 1, AHEAD_MS)).next_ms == HOUR - AHEAD_MS
-    warned = [(await told.store.tend_mutes(told.epoch, HOUR - AHEAD_MS, AHEAD_MS)).warned for _ in range(3)]
-    assert warned == [(channel.id,), (), ()]
+    warned = []
+    for now_ms in (HOUR - AHEAD_MS - 1, HOUR - AHEAD_MS, HOUR - AHEAD_MS, HOUR - 1):
+        await told.look(now_ms)
+        warned.append(told.warned)
+    assert warned == [(), (channel.id,), (), ()]
     assert await told.words(channel.id) == ["trip held", "mute_ending pending"]
     assert await told.words(pager.id) == ["trip held"]
     assert await told.words(quiet.id) == []
@@ -407,9 +412,10 @@ async def test_a_short_mute_is_warned_of_in_its_last_quarter(told: MuteWorld) ->
     await told.mute(ends_ms=AHEAD_MS // 2, now_ms=0)
     await told.moves(row.id, "open")
     due_ms = AHEAD_MS // 2 - AHEAD_MS // 8
-    tended = await told.store.tend_mutes(told.epoch, due_ms - 1, AHEAD_MS)
-    assert (tended.warned, tended.next_ms) == ((), due_ms)
-    assert (await told.store.tend_mutes(told.epoch, due_ms, AHEAD_MS)).warned == (channel.id,)
+    assert (await told.store.tend_mutes(told.epoch, due_ms - 1, AHEAD_MS)).next_ms == due_ms
+    for now_ms, warned in ((due_ms - 1, ()), (due_ms, (channel.id,))):
+        await told.look(now_ms)
+        assert told.warned == warned
 
 
 async def test_nobody_is_warned_of_what_is_over(told: MuteWorld) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from sqlalchemy import update
 
 from breaker_actors.errors import Fenced, NotFound, NotRedrivable
-from breaker_actors.store.rows import ChannelRow, DeliveryQuery, RouterDraft
+from breaker_actors.store.rows import REDRIVEN_MAX, ChannelRow, DeliveryQuery, RouterDraft
+from breaker_actors.store.tables import outbox
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import RULE, World, draft, event
+from tests.contract.test_outage_effort import counting, repeat
 
 SLACK = "https://hooks.slack.example/services/T0/B0/secret"
 
@@ -260,7 +263,9 @@ async def test_redrive_sends_the_pair_again_in_order(told: OutboxWorld) -> None:
     ]
     assert redriven[0].last_error == "no"
     notes = [one for one in await told.store.audit(row.project_id, 10) if one.action == "delivery.redrive"]
-    assert [(one.who, one.target_id) for one in notes] == [("k", recover.id), ("k", trip.id)]
+    assert [(one.who, one.target_id, one.after) for one in notes] == [
+        ("k", recover.id, {"state": "pending", "deliveries": 2})
+    ]
     assert [one.id for one in await told.send_all(channel.id)] == [trip.id, recover.id]
     assert await told.words(channel.id) == ["trip sent", "recover sent"]
 
@@ -279,6 +284,28 @@ async def test_a_newer_trip_after_a_dead_pair(told: OutboxWorld) -> None:
     await told.store.redrive_delivery(row.project_id, channel.id, old.id, 20_000)
     sent = await told.send_all(channel.id)
     assert [(one.kind, one.transition_seq) for one in sent] == [("trip", 1), ("recover", 3), ("recover", 6)]
+
+
+@pytest.mark.parametrize("asked", [0, -1])
+async def test_of_a_long_outage_the_newest_are_redriven(told: OutboxWorld, world: World, asked: int) -> None:
+    """With the one that is asked for, in a few statements, however many there are; once more takes the next ones."""
+    channel, row = await told.channel(), await told.breaker()
+    await told.moves(row.id, "open")
+    await world.store._db.write(lambda c: repeat(c, channel.id, 3 * REDRIVEN_MAX, "pending"))  # type: ignore[attr-defined]
+    await told.moves(row.id, "half_open", "closed")
+    await world.store._db.write(lambda c: c.execute(update(outbox).values(state="dead")))  # type: ignore[attr-defined]
+    rows = await told.rows(channel.id)
+    with counting(world) as counted:
+        redriven = await told.store.redrive_delivery(row.project_id, channel.id, rows[asked].id, 20_000)
+    newest = rows[-REDRIVEN_MAX:] if asked else [rows[0], *rows[1 - REDRIVEN_MAX :]]
+    assert [one.id for one in redriven] == [one.id for one in newest]
+    assert {one.state for one in redriven} == {"pending"}
+    assert counted.statements < 30
+    (note,) = [one for one in await told.store.audit(row.project_id, 10) if one.action == "delivery.redrive"]
+    assert note.after == {"state": "pending", "deliveries": REDRIVEN_MAX}
+    again = await told.store.redrive_delivery(row.project_id, channel.id, rows[1].id, 20_000)
+    assert len(again) == REDRIVEN_MAX
+    assert (await told.words(channel.id)).count("trip dead") == len(rows) - 2 * REDRIVEN_MAX
 
 
 async def test_redrive_goes_before_what_is_still_to_be_sent(told: OutboxWorld) -> None:

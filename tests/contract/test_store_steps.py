@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from breaker_actors.errors import BreakerExists, Invalid, NotFound, Unavailable
 from breaker_actors.store import steps
 from breaker_actors.store import tables as t
-from breaker_actors.store.config import bulk_steps, project_end
+from breaker_actors.store.config import bulk_steps, change_set, project_end
 from breaker_actors.store.config.change_set import Plan
 from breaker_actors.store.quotas import Shares
-from breaker_actors.store.rows import RouterDraft
+from breaker_actors.store.rows import BreakerRow, RouterDraft
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.store.steps import Who
 from tests.contract.backends import Backend
+from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import RULE, World, draft
 from tests.contract.test_store_bulk import OTHER, item, replace
 
@@ -523,3 +524,25 @@ async def test_breakers_on_many_routers_fill_a_step_sooner(world: World, monkeyp
     )
     assert few == [[3, 1]]
     assert many == [[2, 0], [1, 1]]
+
+
+async def test_breakers_that_go_fill_a_step_sooner_where_there_are_many_channels(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of each may be told, or what is held of it ends, on each channel."""
+    monkeypatch.setattr(steps, "STEP", 500)
+    monkeypatch.setattr(bulk_steps, "ROW_WEIGHT", steps.STEP_BYTES // 10)
+    for _ in range(4):
+        await OutboxWorld(world).channel()
+    for number in range(6):
+        await world.breaker(f"b{number}")
+    gone: list[int] = []
+    real = change_set.write_ends
+
+    def ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
+        gone.append(len(removed))
+        real(c, removed, now_ms)
+
+    monkeypatch.setattr(change_set, "write_ends", ends)
+    await world.store.replace_breakers(world.project_id, [], lambda *_: None, 50)
+    assert [n for n in gone if n] == [1] * 6

@@ -36,6 +36,8 @@ AWAY_S = 10.0
 WAIT_S = 60.0
 LINK_WEIGHT = 1 << 10
 """Bytes that a link weighs in a step, beyond a breaker's first: a thousand of them are a step."""
+ROW_WEIGHT = 1 << 10
+"""The same of a delivery that ends, or is written, with its breaker."""
 _UNDER_WAY = "another bulk replace of this project is under way"
 
 
@@ -129,7 +131,9 @@ class BulkReplace:
         foreign = taken_ids(c, named) - {row.id for row in rows}
         plan = plan_of(self._project_id, rows, self._items, foreign, self._place.now_ms, self._place.by)
         self._check(rows, len(plan.removed))
-        steps = list(_steps(plan, self._breakers_max - len(rows), room(c, self._project_id)))
+        channels = select(func.count()).where(t.channels.c.project_id == self._project_id)
+        ends = ROW_WEIGHT * (1 + c.execute(channels).scalar_one())
+        steps = list(_steps(plan, self._breakers_max - len(rows), room(c, self._project_id), ends))
         claims = [new_id() for _ in steps[1:]]
         return _Look(rows, plan, steps, [*claims, None], _growth(plan), version, claim)
 
@@ -196,9 +200,10 @@ def _replaced(look: _Look, change_ids: list[int]) -> Replaced:
     return Replaced(changed=bool(look.steps), rows=_outcome(look), change_ids=change_ids)
 
 
-def _steps(plan: Plan, places: int, free: int) -> Iterator[Plan]:
+def _steps(plan: Plan, places: int, free: int, ends: int = 0) -> Iterator[Plan]:
     """What is new first, what goes last: who is interrupted in between has more breakers than wanted, not fewer. But
-    what has no room goes behind as much as has to go for it. `places`, `free`: breakers and bytes there is room for."""
+    what has no room goes behind as much as has to go for it. `places`, `free`: breakers and bytes there is room for.
+    `ends`: what the end of a breaker weighs, as it may be open, and told or held on each channel."""
     going = deque(plan.removed)
     acts: list[tuple[str, Any, int]] = []
     added: list[tuple[str, Any, int, int, int]] = []
@@ -211,10 +216,10 @@ def _steps(plan: Plan, places: int, free: int) -> Iterator[Plan]:
         while going and (places < more or free < grows):
             row = going.popleft()
             places, free = places + 1, free + breaker_bytes(row)
-            acts.append(("removed", row, breaker_bytes(row) + _spread(row)))
+            acts.append(("removed", row, breaker_bytes(row) + _spread(row) + ends))
         places, free = places - more, free - grows
         acts.append((kind, thing, size))
-    acts += [("removed", row, breaker_bytes(row) + _spread(row)) for row in going]
+    acts += [("removed", row, breaker_bytes(row) + _spread(row) + ends) for row in going]
     begin = 0
     while begin < len(acts):
         end = begin + first_few(size for _, _, size in islice(acts, begin, None))

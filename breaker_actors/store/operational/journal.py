@@ -31,6 +31,7 @@ from breaker_actors.store.fencing import JOURNALS
 from breaker_actors.store.quotas import add
 from breaker_actors.store.rows import JournalHead, alert_of
 from breaker_actors.store.section import IDS, StorePart, by_ids, chunks
+from breaker_actors.text.escaping import for_database
 
 
 class Journals(StorePart):
@@ -217,9 +218,10 @@ def _stored_alike(c: Connection, commit: Commit, written: Sequence[Mapping[str, 
 
 def _event_rows(shard: int, sequence: int, commit: Commit) -> list[dict[str, Any]]:
     place = {"shard": shard, "project_id": commit.project_id, "breaker_id": commit.breaker_id}
-    return [
+    rows = [
         place | {"sequence": sequence + i} | msgspec.structs.asdict(draft) for i, draft in enumerate(commit.events, 1)
     ]
+    return [{name: for_database(value) if type(value) is str else value for name, value in r.items()} for r in rows]
 
 
 def _record_values(commit: Commit, newest: int | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Sync functions over a `Connection`, each inside one transaction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -168,7 +169,7 @@ def projects(c: Connection) -> list[tuple[str, str]]:
     return [(org_id, project_id) for org_id, project_id in c.execute(_PROJECTS)]
 
 
-def look(c: Connection, epoch: int, now_ms: int, after: int, turns: Mapping[str, int]) -> Plan:
+def look(c: Connection, epoch: int, now_ms: int, after: int, turns: Mapping[str, int], ahead_ms: int = 0) -> Plan:
     """Decides about the first held deliveries behind a number, each of them by itself; with `turns` about a share of
     each of these projects behind its own. Reads only. Ends early where the effort is spent, and goes on there the next
     time; a delivery on which all of it was spent is heard."""
@@ -179,7 +180,7 @@ def look(c: Connection, epoch: int, now_ms: int, after: int, turns: Mapping[str,
         pages = [(id_, share, _PAGE.where(o.project_id == id_, o.number > last)) for id_, last in turns.items()]
     else:
         pages = [("", LOOK_MAX, _PAGE.where(o.number > after))]
-    looking, ends, last = _Look(c, now_ms), dict[str, int | None](), None
+    looking, ends, last = _Look(c, now_ms, ahead_ms), dict[str, int | None](), None
     for project_id, most, query in pages:
         rows = c.execute(query.limit(most)).all()
         seen = looking.judge(rows)
@@ -188,7 +189,8 @@ def look(c: Connection, epoch: int, now_ms: int, after: int, turns: Mapping[str,
             ends[project_id] = None if seen == len(rows) < most else last
         if seen < len(rows) or looking.count >= LOOK_MAX:
             break
-    looked = HeldLook(last=last, next_ms=min(looking.times, default=None), turns=ends if turns else {})
+    times, behind = min(looking.times, default=None), looking.behind
+    looked = HeldLook(last=last, next_ms=times, turns=ends if turns else {}, behind=behind)
     released = sorted({fate.row.project_id for fate in looking.fates if fate.state == "pending"})
     named = mutes_named(c, (fate.row.mute_id for fate in looking.fates if fate.state == "pending"))
     return Plan(looked, tuple(looking.fates), named, _versions(c, released))
@@ -197,15 +199,17 @@ def look(c: Connection, epoch: int, now_ms: int, after: int, turns: Mapping[str,
 class _Look:
     """The rows of one look, judged one after the other; all projects of it share the effort."""
 
-    def __init__(self, c: Connection, now_ms: int) -> None:
+    def __init__(self, c: Connection, now_ms: int, ahead_ms: int) -> None:
         self._c = c
         self._now_ms = now_ms
+        self._ahead_ms = ahead_ms
         self._effort = Effort(EFFORT_MAX)
         self._routers = Routers(c)
         self._judges: dict[str, Judge] = {}
         self.count = 0
         self.fates: list[Fate] = []
         self.times: set[int] = set()
+        self.behind = Counter[tuple[str, str, str]]()
 
     def judge(self, rows: Sequence[Any]) -> int:
         """How many of the rows were judged before the effort was spent; of all of them the first one always is."""
@@ -235,6 +239,8 @@ class _Look:
             self.fates.append(Fate(row, "pending"))
             return
         self.times.add(found[1])
+        if _is_near(found[0], self._now_ms, self._ahead_ms):
+            self.behind[row.project_id, found[0].id, row.channel_id] += 1
         if found[0].id != row.mute_id:
             self.fates.append(Fate(row, None, found[0].id))
 
@@ -315,40 +321,49 @@ def _change(c: Connection, numbers: Sequence[int], values: Mapping[str, Any]) ->
 
 
 def tend(c: Connection, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
-    """Ends mutes that are over, and warns of those that end within their lead while they hold something back."""
-    NOTIFIER.check(c, epoch)
+    """How mutes stand, and which are over; at most ENDED_MAX of those. Reads only."""
+    NOTIFIER.look(c, epoch)
     m = t.mutes.c
-    over = select(*MUTE_COLUMNS).where(LIVE, m.ends_ms <= now_ms).order_by(m.ends_ms).limit(ENDED_MAX)
-    ended = [mute_of(row) for row in c.execute(over.with_for_update())]
-    for mute in ended:
-        end_mute(c, mute, "expired", mute.ends_ms or now_ms)
+    over = list(c.execute(select(m.id).where(LIVE, m.ends_ms <= now_ms).order_by(m.ends_ms).limit(ENDED_MAX)).scalars())
     unwarned = LIVE & (m.ends_ms > now_ms) & (_IS_PLAIN)
     unwarned &= or_(m.warned_ms.is_(None), m.warned_ms != m.ends_ms)
     due_ms = m.ends_ms - _lead_ms(ahead_ms)
-    near = m.ends_ms <= now_ms + ahead_ms  # for the index
-    soon = select(*MUTE_COLUMNS).where(unwarned, near, due_ms <= now_ms).order_by(m.ends_ms).limit(ENDED_MAX)
-    warned: set[str] = set()
-    for row in c.execute(soon.with_for_update()).all():
-        warned |= _warn(c, mute_of(row), now_ms)
     running = LIVE & (m.starts_ms <= now_ms) & or_(m.ends_ms.is_(None), m.ends_ms > now_ms)
     count, oldest_ms = c.execute(select(func.count(), func.min(m.starts_ms)).where(running)).one()
     first_end = select(func.min(m.ends_ms)).where(LIVE, m.ends_ms > now_ms)
     first_warning = select(func.min(due_ms)).where(unwarned, due_ms > now_ms)
     times = [ms for one in (first_end, first_warning) if (ms := c.execute(one).scalar()) is not None]
-    return MutesTended(
-        ended=tuple(mute.id for mute in ended),
-        warned=tuple(sorted(warned)),
-        next_ms=min(times, default=None),
-        running=count,
-        oldest_ms=oldest_ms,
-    )
+    times += [now_ms] if len(over) == ENDED_MAX else []
+    return MutesTended(ended=tuple(over), next_ms=min(times, default=None), running=count, oldest_ms=oldest_ms)
+
+
+def end_over(c: Connection, epoch: int, now_ms: int, ids: Sequence[str]) -> tuple[str, ...]:
+    """Ends those of these mutes that are over; their ids. What they held is looked at after that."""
+    NOTIFIER.check(c, epoch)
+    m = t.mutes.c
+    over = select(m.id).where(m.id.in_(ids), LIVE, m.ends_ms <= now_ms).order_by(m.id).with_for_update()
+    ended = list(c.execute(over).scalars())
+    expired = {"ended_ms": m.ends_ms, "ended_reason": "expired"}
+    c.execute(update(t.mutes).where(m.id.in_(ended)).values(expired))
+    if ended:
+        bump(c, MUTES, len(ended))
+    return tuple(ended)
 
 
 def _lead_ms(ahead_ms: int) -> ColumnElement[int]:
     """So long before its end a mute is warned of: `ahead_ms`, and of a short one the last part of its length, so that
-    it is quiet for most of it."""
+    it is quiet for most of it. `_is_near` says the same."""
     length = t.mutes.c.ends_ms - t.mutes.c.starts_ms
     return case((length < WARNED_PART * ahead_ms, length // WARNED_PART), else_=ahead_ms)
+
+
+def _is_near(mute: MuteRow, now_ms: int, ahead_ms: int) -> bool:
+    """Whether its end is to be warned of where it holds something, and was not yet."""
+    if mute.ends_ms is None or mute.windows or mute.warned_ms == mute.ends_ms:
+        return False
+    length = mute.ends_ms - mute.starts_ms
+    lead_ms = length // WARNED_PART if length < WARNED_PART * ahead_ms else ahead_ms
+    return mute.ends_ms - lead_ms <= now_ms < mute.ends_ms
 
 
 def end_mute(c: Connection, mute: MuteRow, reason: MuteEnd, at_ms: int) -> MuteRow:
@@ -359,12 +374,22 @@ def end_mute(c: Connection, mute: MuteRow, reason: MuteEnd, at_ms: int) -> MuteR
     return replace(mute, ended_ms=at_ms, ended_reason=reason)
 
 
-def _warn(c: Connection, mute: MuteRow, now_ms: int) -> set[str]:
-    """One row for each channel on which something waits behind the mute, once per end; those that know alerts alone
-    hear nothing. The channels."""
-    o = t.outbox.c
-    behind = select(o.channel_id, func.count()).where(o.project_id == mute.project_id, HELD, o.mute_id == mute.id)
-    waiting = {channel_id: n for channel_id, n in c.execute(behind.where(stands()).group_by(o.channel_id))}
+def warn(
+    c: Connection, epoch: int, now_ms: int, ahead_ms: int, behind: Mapping[str, Mapping[str, int]]
+) -> tuple[str, ...]:
+    """One row for each channel on which something waits behind one of these mutes, once per end of the mute. `behind`:
+    by mute and channel how much, as looks have found it. The channels."""
+    NOTIFIER.check(c, epoch)
+    mutes = select(*MUTE_COLUMNS).where(t.mutes.c.id.in_(IDS), LIVE).order_by(t.mutes.c.id).with_for_update()
+    warned: set[str] = set()
+    for row in by_ids(c, mutes, sorted(behind)):
+        if _is_near(mute := mute_of(row), now_ms, ahead_ms):
+            warned |= _warn(c, mute, behind[mute.id], now_ms)
+    return tuple(sorted(warned))
+
+
+def _warn(c: Connection, mute: MuteRow, waiting: Mapping[str, int], now_ms: int) -> set[str]:
+    """Those channels that know alerts alone hear nothing."""
     there = channels_of(c, sorted(waiting))
     told = AlertPayload(
         name=mute.comment, prev="closed", curr="closed", ts_ms=now_ms, reason="mute_ending", value=None, rule={}, agg={}
@@ -375,8 +400,7 @@ def _warn(c: Connection, mute: MuteRow, now_ms: int) -> set[str]:
         for id_, n in sorted(waiting.items())
         if id_ in there and there[id_].channel not in ALERTS_ALONE
     ]
-    if waiting:
-        c.execute(update(t.mutes).where(t.mutes.c.id == mute.id).values(warned_ms=mute.ends_ms))
+    c.execute(update(t.mutes).where(t.mutes.c.id == mute.id).values(warned_ms=mute.ends_ms))
     return write_warnings(c, rows)
 
 

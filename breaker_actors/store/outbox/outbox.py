@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Select, delete, exists, func, literal, select, update
@@ -31,7 +31,9 @@ from breaker_actors.store.outbox.payloads import drop_unused
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add, beyond
 from breaker_actors.store.rows import (
     DEAD_LOOKED_AT,
+    REDRIVEN_MAX,
     SYSTEM,
+    AlertKind,
     CircuitRow,
     DeliveryQuery,
     DeliveryResult,
@@ -46,6 +48,7 @@ from breaker_actors.store.section import IDS, StorePart, belongs, bump, by_ids, 
 from breaker_actors.store.steps import Who
 
 PRUNE_MAX = 5_000
+_KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 SHED_PAGES, SHED_AT_ONCE = 20, 10
 """A round sheds so many times PRUNE_MAX rows at most, in steps of PARAMETERS_MAX with rests between, and looks at so
 many projects for each."""
@@ -111,15 +114,24 @@ class Outbox(StorePart):
         return await self._db.read(held_back.projects)
 
     async def look_at_held(
-        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None
+        self, epoch: int, now_ms: int, after: int = 0, turns: Mapping[str, int] | None = None, ahead_ms: int = 0
     ) -> HeldLook:
-        plan = await self._db.read(lambda c: held_back.look(c, epoch, now_ms, after, turns or {}))
+        plan = await self._db.read(lambda c: held_back.look(c, epoch, now_ms, after, turns or {}, ahead_ms))
         if not plan.fates:
             return plan.looked
         return await self._db.write(lambda c: held_back.carry_out(c, epoch, now_ms, plan))
 
     async def tend_mutes(self, epoch: int, now_ms: int, ahead_ms: int) -> MutesTended:
-        return await self._db.write(lambda c: held_back.tend(c, epoch, now_ms, ahead_ms))
+        tended = await self._db.read(lambda c: held_back.tend(c, epoch, now_ms, ahead_ms))
+        if not tended.ended:
+            return tended
+        ended = await self._db.write(lambda c: held_back.end_over(c, epoch, now_ms, tended.ended))
+        return msgspec.structs.replace(tended, ended=ended)
+
+    async def warn_of_ends(
+        self, epoch: int, now_ms: int, ahead_ms: int, behind: Mapping[str, Mapping[str, int]]
+    ) -> tuple[str, ...]:
+        return await self._db.write(lambda c: held_back.warn(c, epoch, now_ms, ahead_ms, behind))
 
     async def end_unmatched(
         self, epoch: int, now_ms: int, limit_ms: int, after: int = 0
@@ -231,7 +243,7 @@ def _depth(c: Connection) -> tuple[int, int | None]:
 
 
 def _redrive(c: Connection, place: Place, project_id: str, channel_id: str, delivery_id: str) -> list[DeliveryRow]:
-    """Makes a dead row, and all dead ones of the same outage, pending again."""
+    """Makes a dead row, and the newest dead ones of the same outage, pending again; REDRIVEN_MAX in all."""
     lock_project(c, project_id)
     o = t.outbox.c
     mine = (o.id == delivery_id) & (o.channel_id == channel_id) & (o.project_id == project_id)
@@ -242,16 +254,30 @@ def _redrive(c: Connection, place: Place, project_id: str, channel_id: str, deli
         raise NotRedrivable(f"This delivery is {found.state}, not dead.", {"state": found.state})
     if not channels_of(c, [channel_id]):
         raise NotRedrivable(f"Nothing can be sent: {GONE}.", {"channel_id": channel_id})
-    linked = (o.channel_id == channel_id) & (o.breaker_id == found.breaker_id) & (o.state == "dead")
-    linked &= o.id == delivery_id if found.incident is None else o.incident == found.incident
-    rows = c.execute(select(*COLUMNS).where(linked).order_by(o.number).with_for_update()).all()
+    numbers = _dead_beside(c, found)
+    meant = o.number.in_(numbers) & (o.state == "dead")
+    rows = c.execute(select(*COLUMNS).where(meant).order_by(o.number).with_for_update()).all()
     _refuse_late(c, rows)
     _refuse_endless(c, rows[-1])
     again = {"state": "pending", "attempts": 0, "next_ms": 0, "since_ms": None, "ended_ms": None}
-    c.execute(update(t.outbox).where(o.number.in_([row.number for row in rows])).values(again))
-    write_down(c, place, [Note("delivery.redrive", row.id, {"state": "dead"}, {"state": "pending"}) for row in rows])
+    c.execute(update(t.outbox).where(meant).values(again))
+    after = {"state": "pending", "deliveries": len(rows)}
+    write_down(c, place, [Note("delivery.redrive", delivery_id, {"state": "dead"}, after)])
     told = select(*COLUMNS).where(o.number.in_([row.number for row in rows])).order_by(o.number)
     return [delivery_of(row) for row in c.execute(told)]
+
+
+def _dead_beside(c: Connection, row: Row[Any]) -> list[int]:
+    """Numbers of a dead row and of the newest dead ones of its outage; REDRIVEN_MAX in all. However many there are, as
+    many are read of each kind, by the index on outages."""
+    o, found = t.outbox.c, {row.number}
+    if row.incident is not None:
+        mine = (o.incident == row.incident) & (o.channel_id == row.channel_id) & (o.breaker_id == row.breaker_id)
+        for kind in _KINDS:
+            dead = select(o.number).where(mine, o.kind == kind, o.state == "dead")
+            found.update(c.execute(dead.order_by(o.number.desc()).limit(REDRIVEN_MAX)).scalars())
+    newest = sorted(found - {row.number}, reverse=True)
+    return [row.number, *newest[: REDRIVEN_MAX - 1]]
 
 
 def _refuse_late(c: Connection, rows: Sequence[Row[Any]]) -> None:
@@ -277,7 +303,7 @@ def _refuse_endless(c: Connection, last: Row[Any]) -> None:
     if last.kind != "trip":
         return
     alerts = c.execute(select(ch.events).where(ch.id == last.channel_id)).scalar()
-    mine = (o.channel_id == last.channel_id) & (o.breaker_id == last.breaker_id)
+    mine = (o.project_id == last.project_id) & (o.channel_id == last.channel_id) & (o.breaker_id == last.breaker_id)
     followed = select(literal(1)).where(mine, o.number > last.number, o.state.in_(("pending", "sent")))
     if (alerts is not None and "recover" not in alerts) or c.execute(followed.limit(1)).first():
         return

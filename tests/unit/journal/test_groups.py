@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
-from breaker_actors.errors import TookTooLong, Unavailable
+from breaker_actors.errors import Fenced, Invalid, Overloaded, TookTooLong, Unavailable
 from breaker_actors.journal.group_size import LONG_S
 from breaker_actors.journal.host import ACCESS_S, GROUP_MAX, PUT_OFF_MS, JournalHost
 from breaker_actors.messages import Commit, CommitResult, Paced
@@ -26,11 +27,13 @@ EACH = 100
 class SlowStore:
     """Takes TRANSITION_S for each transition, and more than `most` of them at once never."""
 
-    def __init__(self, most: int = 1_000_000, poison: str = "") -> None:
+    def __init__(self, most: int = 1_000_000, poison: str = "", error: type[Exception] = TookTooLong) -> None:
         self.asides = Asides()
         self.access = AccessVersion(0, 0)
         self.most = most
         self.poison = poison
+        self.error = error
+        self.tried: list[list[str]] = []
         self.groups: list[int] = []
         self.asked: list[str] = []
         self.listeners: dict[str, dict[str, int]] = {}
@@ -56,9 +59,10 @@ class SlowStore:
 
     async def commit(self, head: JournalHead, commits: Sequence[Commit]) -> tuple[JournalHead, list[CommitResult]]:
         count = sum(len(commit.events) for commit in commits)
+        self.tried.append([commit.breaker_id for commit in commits])
         await asyncio.sleep(count * self.each_s)
-        if count > self.most or self.poison in {commit.breaker_id for commit in commits}:
-            raise TookTooLong
+        if count > self.most or any(commit.breaker_id == self.poison for commit in commits):
+            raise self.error
         self.groups.append(count)
         return JournalHead(head.shard, head.epoch, head.sequence + count), ["ok"] * len(commits)
 
@@ -242,4 +246,42 @@ async def test_a_repetition_is_ok_to_its_owner_and_no_news_on_the_feed() -> None
     assert await journal.commit([commit("p", "b")]) == ["ok"]
     page = await journal.poll(1, 0, 0)
     assert (page.entries, page.reset) == ([], False)
+    await journal.stop()
+
+
+async def test_what_is_refused_by_itself_is_nobody_elses_and_comes_again_later_and_alone() -> None:
+    """Whatever word the store has for it. Its breaker asks for ever, each time after a longer while."""
+    store = SlowStore(poison="b3", error=Invalid)
+    journal = await started(store)
+    wanted: list[Any] = ["failed" if f"b{number}" == "b3" else "ok" for number in range(10)]
+    group = [commit("p", f"b{number}") for number in range(10)]
+    assert await journal.commit(group) == wanted
+    assert [(aside.kind, aside.thing) for aside in store.asides.drain()] == [("commit", "b3")]
+    waits = []
+    for _ in range(12):
+        *_, answer = await journal.commit([commit("p", "b1"), commit("p", "b3")])
+        assert isinstance(answer, Paced)
+        waits.append(answer.wait_ms)
+        await asyncio.sleep(answer.wait_ms / 1000)
+        store.tried.clear()
+        assert await journal.commit([commit("p", "b1"), commit("p", "b3"), commit("p", "b2")]) == ["ok", "failed", "ok"]
+        assert store.tried == [["b1", "b2"], ["b3"]]
+    assert all(1.9 * a < b < 2.1 * a for a, b in itertools.pairwise(waits[:8])), "a little of it is over by then"
+    assert waits[-2:] == [60_000] * 2
+    store.poison = ""
+    await asyncio.sleep(60)
+    assert await journal.commit([commit("p", "b3")]) == ["ok"]
+    assert await journal.commit([commit("p", "b3"), commit("p", "b1")]) == ["ok", "ok"]
+    assert store.tried[-1] == ["b3", "b1"]
+    await journal.stop()
+
+
+@pytest.mark.parametrize("error", [Unavailable, Fenced, Overloaded])
+async def test_what_is_of_the_store_or_the_journal_is_of_the_whole_group(error: type[Exception]) -> None:
+    store = SlowStore(poison="b3", error=error)
+    journal = await started(store)
+    assert await journal.commit([commit("p", f"b{number}") for number in range(10)]) == ["failed"] * 10
+    assert [len(tried) for tried in store.tried] == [10]
+    assert not store.asides.waiting
+    assert (await journal.commit([commit("p", "b3")])) == ["failed"], "at once"
     await journal.stop()

@@ -137,7 +137,7 @@ async def test_a_store_that_fails_between_two_steps_loses_nothing(shop: Shop, mo
     channel, row = await shop.channel(), await shop.breaker()
     await mute(shop, ms=20_000)
     await shop.move(row.id, "open")
-    for name in ("held_news", "tend_mutes", "look_at_held", "end_unmatched"):
+    for name in ("held_news", "tend_mutes", "look_at_held", "warn_of_ends", "end_unmatched"):
         for after in (False, True):
             _fail_once(shop, name, after, monkeypatch)
             await shop.notifier.run_for(4_000)
@@ -181,9 +181,9 @@ async def test_new_rows_are_looked_at_from_the_newest_on(shop: Shop, monkeypatch
     asked: list[int] = []
     real = shop.store.look_at_held
 
-    async def look(epoch: int, now_ms: int, after: int = 0, turns: Any = None) -> Any:
+    async def look(epoch: int, now_ms: int, after: int = 0, turns: Any = None, ahead_ms: int = 0) -> Any:
         asked.append(after)
-        return await real(epoch, now_ms, after, turns)
+        return await real(epoch, now_ms, after, turns, ahead_ms)
 
     monkeypatch.setattr(shop.store, "look_at_held", look)
     channel, rows = await shop.channel(), [await shop.breaker(name) for name in "abc"]
@@ -208,6 +208,78 @@ async def test_many_held_rows_take_several_turns(shop: Shop, monkeypatch: pytest
         await shop.move((await shop.breaker(f"b{i}")).id, "open")
     await shop.notifier.run_for(MINUTE)
     assert shop.sender.kinds(channel.id).count("trip") == 21
+
+
+async def test_a_warning_counts_what_all_looks_at_its_project_found(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from breaker_actors.store.outbox import held
+
+    monkeypatch.setattr(held, "LOOK_MAX", 2)
+    monkeypatch.setattr(held, "SHARE_MIN", 2)
+    channels = [await shop.channel(), await shop.channel()]
+    await mute(shop, ms=HOUR)
+    for i in range(11):
+        await shop.move((await shop.breaker(f"b{i}")).id, "open")
+    await shop.notifier.run_for(HOUR - MINUTE)
+    for channel in channels:
+        (warning,) = shop.sender.got(channel.id)
+        assert warning.muted_by is not None
+        assert (warning.kind, warning.muted_by.holding) == ("mute_ending", 11)
+
+
+async def test_a_mute_that_holds_nothing_is_warned_of_once_it_does(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is asked for nothing until then."""
+    channel, row = await shop.channel(), await shop.breaker()
+    await mute(shop, ms=HOUR)
+    start, asked, real = shop.clock.ms, list[int](), shop.store.warn_of_ends
+
+    async def warn(epoch: int, now_ms: int, *args: Any) -> Any:
+        asked.append(now_ms)
+        return await real(epoch, now_ms, *args)
+
+    monkeypatch.setattr(shop.store, "warn_of_ends", warn)
+    at = start + HOUR - 5 * MINUTE + 30_000
+
+    async def trip() -> None:
+        await shop.move(row.id, "open")
+
+    shop.notifier.at(at, trip)
+    await shop.notifier.run_until(start + HOUR - 1)
+    ((kind, told),) = kinds(shop, channel.id)
+    assert (kind, at <= told <= at + 2_000, len(asked)) == ("mute_ending", True, 1)
+
+
+@pytest.mark.parametrize("name", ["held_news", "tend_mutes", "look_at_held", "warn_of_ends"])
+async def test_what_goes_wrong_with_mutes_keeps_nobody_from_being_told(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """However long it does; it is tried again after a rest."""
+    row, told = await shop.breaker(), await (other := await shop.neighbour("other")).channel()
+    await shop.channel()
+    theirs, tries = await other.breaker(), list[int]()
+    await shop.world.take_journal()
+    await mute(shop, ms=11 * MINUTE)
+    await shop.move(row.id, "open")
+
+    async def fail(*_: Any) -> Any:
+        tries.append(shop.clock.ms)
+        raise Unavailable("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(shop.store, name, fail)
+    at = shop.clock.ms + 10 * MINUTE
+
+    async def trip() -> None:
+        await other.world.take_journal()
+        await other.moves(theirs.id, "open", ts_ms=shop.clock.ms)
+        assert shop.notifier.host is not None
+        await shop.notifier.host.nudge()
+
+    shop.notifier.at(at, trip)
+    await shop.notifier.run_until(at + 10_000)
+    ((kind, heard),) = kinds(shop, told.id)
+    assert (kind, heard - at <= 100) == ("trip", True)
+    assert all(later - one >= 1_000 for one, later in pairwise(tries))
 
 
 async def test_an_edit_of_the_end_holds_on(shop: Shop) -> None:
@@ -274,11 +346,11 @@ async def test_others_are_told_between_slow_looks(shop: Shop, monkeypatch: pytes
     looks: list[tuple[int, int]] = []
     real = shop.store.look_at_held
 
-    async def look(epoch: int, now_ms: int, after: int = 0, turns: Any = None) -> Any:
+    async def look(epoch: int, now_ms: int, after: int = 0, turns: Any = None, ahead_ms: int = 0) -> Any:
         assert shop.notifier.host is not None
         looks.append((shop.notifier.host._turns, shop.clock.ms))
         shop.clock.ms, shop.clock.seconds = shop.clock.ms + 60, shop.clock.seconds + 0.06
-        return await real(epoch, now_ms, after, turns)
+        return await real(epoch, now_ms, after, turns, ahead_ms)
 
     channel, told = await shop.channel(), await (other := await shop.neighbour("other")).channel()
     theirs = await other.breaker()

@@ -564,6 +564,28 @@ async def test_a_bad_query_is_400(world: World, query: str) -> None:
     await error_of(await world.call("GET", f"events?{query}"), 400, "bad_request")
 
 
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("reason=a%00b", "reason"),
+        ("a=1&q=%00", "q"),
+        ("%00=1", "query"),
+        ("%00", "query"),
+    ],
+)
+async def test_a_nul_in_a_query_string_is_400_whoever_reads_it(world: World, query: str, field: str) -> None:
+    row = await world.breaker()
+    for method, path in (("DELETE", f"breakers/{row.id}/override"), ("GET", "breakers"), ("GET", "/api/healthz")):
+        error = await error_of(await world.call(method, f"{path}?{query}"), 400, "bad_request")
+        assert list(error["details"]) == [field]
+    assert (await world.call("GET", "breakers?reason=%2500")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["breakers/%00/override", "mappings/a%00b", "/nowhere/%00", "/console/projects/%00"])
+async def test_a_nul_in_a_path_is_nothing(world: World, path: str) -> None:
+    assert (await world.call("GET", path)).status_code == 404
+
+
 @pytest.mark.parametrize("query", ["start_time=0001-01-01T00:00:00%2B23:59", "end_time=9999-12-31T23:59:59-23:59"])
 async def test_times_at_the_end_of_the_calendar_are_no_failure(world: World, query: str) -> None:
     assert (await body_of(await world.call("GET", f"events?{query}"), 200))["events"] == []

@@ -153,7 +153,7 @@ async def test_redrive(shop: Shop) -> None:
     assert (entry["action"], entry["before"], entry["after"]) == (
         "delivery.redrive",
         {"state": "dead"},
-        {"state": "pending"},
+        {"state": "pending", "deliveries": 2},
     )
 
 

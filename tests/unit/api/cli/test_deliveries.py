@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from api.cli.deliveries import _older
 from breaker_actors.persistence import make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import DeliveryRow
@@ -133,3 +134,10 @@ def test_the_project_of_the_environment_counts(shop: dict[str, Any], monkeypatch
 
 def words(shop: dict[str, Any]) -> str:
     return f"project shop ({shop['place'][1]})"
+
+
+def test_redrive_all_of_a_long_outage(shop: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first one and the newest; what is between is told by them."""
+    monkeypatch.setattr("breaker_actors.store.rows.REDRIVEN_MAX", 2)
+    assert _older(shop["rows"][:2] * 3) == {shop["rows"][1].id, shop["rows"][0].id}
+    assert _older(shop["rows"][:2]) == _older(shop["rows"][2:]) == set()
