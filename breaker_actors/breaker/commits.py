@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from breaker_actors.breaker.hosted import Effects, HostedBreaker
 from breaker_actors.breaker.metrics import count_events
+from breaker_actors.breaker.slices import SLICE_ROWS
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import Commit, CommitResult, Paced
@@ -117,10 +118,16 @@ class Commits:
                 yield hosted
 
     async def _checkpoint(self, changed: Sequence[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
-        waiting = []
+        waiting, rows = [], 0
         for hosted in changed:
             if not hosted.dirty or hosted.blocked or hosted.dropped or hosted.breaker is None:
                 continue
+            rows += hosted.reading_rows
+            if rows >= SLICE_ROWS:  # a record tells the value of the window
+                rows = 0
+                await asyncio.sleep(0)
+                if hosted.blocked or hosted.dropped:
+                    continue
             commit = hosted.commit(())
             hosted.dirty = False
             waiting.append((hosted, commit, self._put(hosted, commit)))

@@ -41,8 +41,6 @@ from breaker_actors.transport.peers import DirectoryPeer, Net
 from breaker_actors.wal.base import SampleLog
 
 BEAT_S = 0.5
-READ_ROWS, READ_SAMPLES = 200, 8
-"""What a reading costs, in rows that are applied, and how many samples held cost as much as one of them."""
 ROUND_ROWS = 50_000
 """Work of a round of timers that is done at once, a slice; the others go on in their turns."""
 
@@ -163,7 +161,7 @@ class BreakerHost:
         now, readings = self._clock.now_ms(), Readings()
         work = self._tasks.slices.work(hosted)
         for each in (h for h in hosted if h.ready):
-            await work.worked(READ_ROWS + (each.breaker.samples_held // READ_SAMPLES if each.breaker else 0))
+            await work.worked(each.reading_rows)
             if not each.dropped:
                 self._step(each, partial(_read_state, each, now, readings))
             if each.aside:

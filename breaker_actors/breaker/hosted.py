@@ -66,6 +66,8 @@ NO_VIEW = View(
 )
 """Of a breaker that was set aside; it says nothing."""
 IDLE_MS = 60_000
+READ_ROWS, READ_SAMPLES = 200, 8
+"""What a look at a breaker's figures costs, in rows that are applied, and how many samples held as much as one row."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -266,6 +268,11 @@ class HostedBreaker:
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_future()
         return self._starting
+
+    @property
+    def reading_rows(self) -> int:
+        """What a look at its figures costs, in rows that are applied: its value may be worked out from the window."""
+        return READ_ROWS + (0 if self.breaker is None else self.breaker.samples_held // READ_SAMPLES)
 
     def wants(self, router_id: str, offset: int) -> bool:
         """Whether a record of a router's log is news for this breaker."""
