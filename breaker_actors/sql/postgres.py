@@ -25,6 +25,13 @@ _SERVER_MS = {
     "idle_in_transaction_session_timeout": 5_000,
     "idle_session_timeout": 300_000,
 }
+TRANSACTION_MS, KNOWS_TRANSACTIONS = 30_000, 170_000
+"""How long a whole transaction may take where the server can watch that (`server_version`). The longest has a second
+of work, after 8 s of waiting for its turn at most."""
+_BOUND = (
+    f"SELECT set_config(name, '{TRANSACTION_MS}', false) FROM pg_settings"
+    " WHERE name = 'transaction_timeout' AND source = 'default'"
+)
 _CONNECTION: dict[str, Any] = {
     "application_name": "breakers",
     "connect_timeout": 3,
@@ -76,10 +83,18 @@ def parameters(url: str, patient: bool = False) -> dict[str, Any]:
 
 
 def connect(wanted: Mapping[str, Any], autocommit: bool = False, patient: bool = False) -> BoundedConnection:
-    """Connects within `connect_timeout` or raises psycopg.Error."""
-    connection = BoundedConnection.connect(**wanted, autocommit=autocommit)
-    if patient:
-        connection.answer_s = None
+    """Connects within `connect_timeout` or raises psycopg.Error. A limit of whole transactions that the URL, the role
+    or the server sets stays; with `patient` there is none of ours."""
+    connection = BoundedConnection.connect(**wanted, autocommit=True)
+    try:
+        if patient:
+            connection.answer_s = None
+        elif connection.info.server_version >= KNOWS_TRANSACTIONS:
+            connection.execute(_BOUND)
+        connection.autocommit = autocommit
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -19,7 +19,7 @@ from breaker_actors.store.outbox.judges import hold_back
 from breaker_actors.store.outbox.muting import is_quiet, suppress_ended, suppress_held
 from breaker_actors.store.outbox.payloads import point_to_payloads, store_payloads
 from breaker_actors.store.outbox.subjects import is_labelled, name_subjects
-from breaker_actors.store.outbox.trips import first_told, outages_of, told_outages
+from breaker_actors.store.outbox.trips import outages_of, told_outages
 from breaker_actors.store.quotas import UNSENT, add, shares, used
 from breaker_actors.store.rows import Alert, AlertKind, AlertPayload, BreakerRow, alert_of
 from breaker_actors.store.section import IDS, bump, by_ids, new_id
@@ -98,25 +98,37 @@ def _observed(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
-    """Breakers that are deleted while they are open: who got their trip, or will get it, is told of the end
-    (semantics.md section 3). What a mute held of them is never sent. Call before they are gone."""
+    """Breakers of a project that are deleted while they are open: who got their trip, or will get it, is told of the
+    end (semantics.md section 3). What a mute held of them is never sent. Channels that are not there, those of a
+    deleted project among them, can't be told: what waits for them is the Notifier's to end. Call before the breakers
+    are gone."""
     if not removed:
         return
+    project_id = removed[0].project_id
     states = _states(c, [row.id for row in removed])
-    ended = [row for row in removed if states[row.id].state != "closed"]
+    channels, ended = _channels_of(c, project_id), [row for row in removed if states[row.id].state != "closed"]
+    if not channels or not ended:
+        return
     outages = _outages(c, [row.id for row in ended])
-    listeners = _listeners(c, outages)
+    heard = told_outages(c, ((id_, outage.sequence) for outage in outages.values() for id_ in channels))
     rows = []
-    for row in ended:
-        if channels := listeners.get(row.id):
-            outage, state = outages[row.id], states[row.id]
-            told = _end_told(row, state.state, outage, now_ms)
-            of = {"project_id": row.project_id, "breaker_id": row.id, "ts_ms": now_ms}
-            of |= {"transition_seq": state.transition_seq}
-            rows += [_row(of, channel_id, "resolve", told, outage.sequence) for channel_id in channels]
+    for row in (row for row in ended if row.id in outages):
+        outage, state = outages[row.id], states[row.id]
+        told = _end_told(row, state.state, outage, now_ms)
+        of = {"project_id": project_id, "breaker_id": row.id, "ts_ms": now_ms, "transition_seq": state.transition_seq}
+        listeners = (id_ for id_ in channels if (id_, outage.sequence) in heard)
+        rows += [_row(of, id_, "resolve", told, outage.sequence) for id_ in listeners]
     name_subjects(c, rows)
-    suppress_ended(c, [(row.project_id, row.id) for row in ended], now_ms)
+    suppress_ended(c, project_id, [row.id for row in ended], channels, now_ms)
     _write(c, rows)
+
+
+def ends_each(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> dict[str, int]:
+    """How many notifications the deletion of each breaker writes at most, as they are now: one for each channel; those
+    that are closed are left out."""
+    if not (count := len(_channels_of(c, project_id))):
+        return {}
+    return dict.fromkeys((id_ for (id_,) in by_ids(c, _NOT_CLOSED, breaker_ids)), count)
 
 
 def write_warnings(c: Connection, rows: Sequence[dict[str, Any]]) -> set[str]:
@@ -198,6 +210,7 @@ def _outage_starts_statement() -> Select[Any]:
 _PROJECTS, _CHANNELS = _projects_statement(), _channels_statement()
 _OUTAGE_STARTS = _outage_starts_statement()
 _RULES = select(t.breakers.c.id, t.breakers.c.rule).where(t.breakers.c.id.in_(IDS))
+_NOT_CLOSED = select(t.records.c.breaker_id).where(t.records.c.breaker_id.in_(IDS), t.records.c.state != "closed")
 _ADD_ROWS = insert(t.outbox)
 
 
@@ -211,6 +224,12 @@ def _receivers(c: Connection, project_ids: Sequence[str]) -> dict[str, Receivers
     for row in by_ids(c, _CHANNELS, sorted(found)):
         found[row.project_id].channels.append((row.id, row.events))
     return {project_id: receivers for project_id, receivers in found.items() if receivers.channels}
+
+
+def _channels_of(c: Connection, project_id: str) -> list[str]:
+    """The channels of a project that can be told anything."""
+    found = _receivers(c, [project_id]).get(project_id)
+    return [] if found is None else [channel_id for channel_id, _ in found.channels]
 
 
 def _with_outages(
@@ -295,12 +314,3 @@ def _states(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Any]:
         .with_for_update()
     )
     return {row.id: row for row in by_ids(c, query, sorted(breaker_ids))}
-
-
-def _listeners(c: Connection, outages: Mapping[str, Outage]) -> dict[str, list[str]]:
-    """Per breaker the channels that were told of its outage, or will be."""
-    found: dict[str, list[str]] = {}
-    for breaker_id, channel_id, incident in first_told(c, {outage.sequence for outage in outages.values()}):
-        if breaker_id in outages and incident == outages[breaker_id].sequence:
-            found.setdefault(breaker_id, []).append(channel_id)
-    return found

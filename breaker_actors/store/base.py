@@ -441,7 +441,8 @@ class RuleStore(Protocol):
         """Carries out what `decide` makes of the project as it is, whole or not at all: a pure function, or one that
         raises; None of it changes nothing. It is asked while others write, and again where they changed the project
         meanwhile. Answers it and the change rows. Raises Invalid for more than RULES_MAX things to change at once,
-        Overloaded where the project is changed all the time, and as the changes do one by one."""
+        or RULES_ENDS_MAX notifications of what goes, Overloaded where the project is changed all the time, and as the
+        changes do one by one."""
 
 
 class EventStore(AsideNotes, Protocol):

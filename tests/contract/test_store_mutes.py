@@ -321,7 +321,7 @@ async def test_a_deleted_project_leaves_nothing_waiting(told: MuteWorld) -> None
     await told.moves(row.id, "open")
     await told.store.delete_project(told.world.project_id, 9_000)
     await told.look()
-    assert await told.words(channel.id) == ["trip suppressed"]
+    assert await told.words(channel.id) == ["trip cancelled"]
     assert await told.store.held_count() == 0
 
 

@@ -200,7 +200,7 @@ async def test_a_bulk_replace_tells_of_the_breakers_it_removes(told: OutboxWorld
 
 
 async def test_the_rows_of_a_deleted_project_end_as_cancelled(told: OutboxWorld) -> None:
-    """Its channels are gone, so nobody can be told."""
+    """Its channels are gone, so nobody can be told, and nothing is written of the end of its breakers."""
     channel, row = await told.channel(), await told.breaker()
     await told.store.update_project(told.world.project_id, {"slack_webhook_url": SLACK}, 1)
     await told.moves(row.id, "open")
@@ -208,10 +208,25 @@ async def test_the_rows_of_a_deleted_project_end_as_cancelled(told: OutboxWorld)
     waiting = {one.channel_id: (one.kind, one.version) for one in await told.store.waiting_channels()}
     assert waiting == {channel.id: (None, None), told.world.project_id: (None, None)}
     gone = list(waiting)
-    assert await told.store.cancel_deliveries(told.epoch, gone, 9_500) == (dict.fromkeys(gone, 2), True)
+    assert await told.store.cancel_deliveries(told.epoch, gone, 9_500) == (dict.fromkeys(gone, 1), True)
     for channel_id in gone:
-        assert set(await told.words(channel_id)) == {"trip cancelled", "resolve cancelled"}
+        assert await told.words(channel_id) == ["trip cancelled"]
     assert await told.store.waiting_channels() == []
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_channel_that_is_gone_has_no_end_of_what_it_heard(told: OutboxWorld, is_deleted: bool) -> None:
+    gone, there, row = await told.channel(), await told.channel(), await told.breaker()
+    await told.moves(row.id, "open")
+    if is_deleted:
+        await told.store.delete_channel(told.world.project_id, gone.id, 8_000)
+    else:
+        await told.store.update_channel(
+            told.world.project_id, gone.id, lambda one: msgspec.structs.replace(one, enabled=False), 8_000
+        )
+    await told.store.delete_breaker(told.world.project_id, row.id, 9_000)
+    assert await told.words(gone.id) == ["trip pending"]
+    assert await told.words(there.id) == ["trip pending", "resolve pending"]
 
 
 async def test_a_breaker_made_again_begins_new_outages(told: OutboxWorld) -> None:

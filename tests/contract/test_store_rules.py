@@ -28,6 +28,7 @@ from breaker_actors.store.config import channels, router_set, rules
 from breaker_actors.store.quotas import DECLARED_WEIGHT
 from breaker_actors.store.rows import AuditFilter, BreakerRow, RulesChange
 from breaker_actors.store.tables import declared
+from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
 from tests.contract.test_store_routers import COUNTED
 from tests.contract.test_store_shares import read, small, sums
@@ -215,6 +216,29 @@ async def test_links_of_an_apply_have_a_bound(world: World, monkeypatch: pytest.
     await apply(world, {"routers": {"r": {"breakers": names[:2]}}}, world.project_id)
     await apply(world, {"routers": {"r": {"breakers": names[1:]}}}, world.project_id)
     await apply(world, {}, world.project_id)
+
+
+async def test_notifications_of_what_an_apply_deletes_have_a_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each open breaker and channel: channels that are made with it count, those that go with it do not."""
+    told = OutboxWorld(world)
+    await world.take_journal()
+    hooks = {name: {"channel": "webhook", "config": {"url": "http://hook.example/x"}} for name in "xy"}
+    names = {f"b{n}": RULE for n in range(3)}
+    await apply(world, {"breakers": names, "channels": {"x": hooks["x"]}}, world.project_id)
+    rows = (await world.store.list_breakers(world.project_id))[0]
+    for row in rows:
+        await told.adopt(row.id)
+    for row in rows[:2]:
+        await told.moves(row.id, "open")
+    monkeypatch.setattr(rules, "RULES_ENDS_MAX", 3)
+    with pytest.raises(Invalid, match="4 notifications"):
+        await apply(world, {"channels": hooks}, world.project_id)
+    assert len((await world.store.list_breakers(world.project_id))[0]) == 3
+    monkeypatch.setattr(rules, "RULES_ENDS_MAX", 0)
+    assert await apply(world, {}, world.project_id)
+    assert (await world.store.list_breakers(world.project_id))[0] == []
 
 
 async def test_what_is_declared_counts(small: Callable[..., Any]) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import func, select, update
 
 from breaker_actors.errors import BreakerExists, Invalid, NotFound, Unavailable
 from breaker_actors.store import steps
 from breaker_actors.store import tables as t
-from breaker_actors.store.config import bulk_steps, change_set, project_end
+from breaker_actors.store.config import bulk_steps, project_end
 from breaker_actors.store.config.change_set import Plan
 from breaker_actors.store.quotas import Shares
 from breaker_actors.store.rows import BreakerRow, RouterDraft
@@ -518,7 +518,7 @@ async def test_breakers_on_many_routers_fill_a_step_sooner(world: World, monkeyp
     rows = [await world.breaker(f"b{n}") for n in range(4)]
     spread = [msgspec.structs.replace(row, router_ids=row.router_ids * 400) for row in rows]
     few, many = (
-        [[len(step.edited), len(step.removed)] for step in bulk_steps._steps(plan, 0, 0)]
+        [[len(step.edited), len(step.removed)] for step in bulk_steps._steps(plan, 0, 0, {})]
         for some in (rows, spread)
         for plan in [Plan(edited=[(row, row) for row in some[:3]], removed=some[3:])]
     )
@@ -526,23 +526,75 @@ async def test_breakers_on_many_routers_fill_a_step_sooner(world: World, monkeyp
     assert many == [[2, 0], [1, 1]]
 
 
-async def test_breakers_that_go_fill_a_step_sooner_where_there_are_many_channels(
-    world: World, monkeypatch: pytest.MonkeyPatch
+MANY, HEARD = 12, 100
+"""Open breakers, and channels that heard of each: more notifications than a step has."""
+
+
+async def heard(world: World) -> tuple[OutboxWorld, list[BreakerRow]]:
+    """MANY closed breakers of a project with HEARD channels."""
+    told = OutboxWorld(world)
+    await told.open()
+    for _ in range(HEARD):
+        await told.channel()
+    rows = [await told.breaker(f"b{number}") for number in range(MANY)]
+    await world.take_journal()
+    return told, rows
+
+
+async def trip(told: OutboxWorld, rows: Sequence[BreakerRow]) -> None:
+    assert set(await told.world.write(*(told.commit(row.id, "open") for row in rows))) == {"ok"}
+
+
+async def written(world: World, kind: str) -> int:
+    query = select(func.count()).select_from(t.outbox).where(t.outbox.c.kind == kind)
+    found: int = await world.store._db.read(lambda c: c.execute(query).scalar_one())  # type: ignore[attr-defined]
+    return found
+
+
+async def test_breakers_that_many_channels_heard_of_fill_a_step_sooner(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of each may be told, or what is held of it ends, on each channel."""
+    """Each of them has a notification for each channel: a thousand are a step."""
     monkeypatch.setattr(steps, "STEP", 500)
-    monkeypatch.setattr(bulk_steps, "ROW_WEIGHT", steps.STEP_BYTES // 10)
-    for _ in range(4):
-        await OutboxWorld(world).channel()
-    for number in range(6):
-        await world.breaker(f"b{number}")
-    gone: list[int] = []
-    real = change_set.write_ends
+    told, rows = await heard(world)
+    await trip(told, rows)
+    await replace(world)
+    assert (pauses.seen, await written(world, "resolve")) == (1, MANY * HEARD)
+    assert (await names(world), await claim_of(world)) == ([], None)
 
-    def ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
-        gone.append(len(removed))
-        real(c, removed, now_ms)
 
-    monkeypatch.setattr(change_set, "write_ends", ends)
-    await world.store.replace_breakers(world.project_id, [], lambda *_: None, 50)
-    assert [n for n in gone if n] == [1] * 6
+@pytest.mark.parametrize("others", [0, 3])
+async def test_a_step_whose_breakers_opened_since_the_look_is_taken_in_several(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """What goes of it goes first; what is new, and changed, comes with the rest."""
+    monkeypatch.setattr(steps, "STEP", 500)
+    told, rows = await heard(world)
+    pauses.begun = True
+    pauses.acts.append(lambda: trip(told, rows))
+    items = [item(f"new{number}") for number in range(others)]
+    done = await replace(world, *items)
+    assert (pauses.seen, await written(world, "resolve")) == (2, MANY * HEARD)
+    assert (await names(world), await claim_of(world)) == ([row.name for row in items], None)
+    assert len(await world.changes(done.change_ids)) == MANY + others
+
+
+async def test_closed_breakers_take_no_more_steps_for_channels(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "STEP", 500)
+    await heard(world)
+    await replace(world)
+    assert (pauses.seen, await names(world)) == (0, [])
+
+
+async def test_the_end_of_a_project_writes_no_notifications(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could be told: its channels are gone. So there is nothing to take steps for."""
+    monkeypatch.setattr(steps, "STEP", 500)
+    monkeypatch.setattr(project_end, "STEP", 500)
+    told, rows = await heard(world)
+    await trip(told, rows)
+    await world.store.delete_project(world.project_id, 50)
+    assert (pauses.seen, await written(world, "resolve")) == (0, 0)

@@ -1,8 +1,9 @@
 """A bulk replace in steps (semantics.md section 8).
 
 The project is looked at outside of any lock. The first step is only taken while it is as it was looked at: then all
-checks hold. Replaces of one project take turns: what needs more than one step claims the project, and a claim is
-another one after each step. One that stays the same for AWAY_S is that of a process that is gone. Breakers that others
+checks hold. A step that has more notifications to write by then, as breakers opened or channels were made, is taken in
+several. Replaces of one project take turns: what needs more than one step claims the project, and a claim is another
+one after each step. One that stays the same for AWAY_S is that of a process that is gone. Breakers that others
 change between two steps keep what they were given, in all fields that the replace does not change.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from sqlalchemy import Connection, func, select, update
 
 from breaker_actors.errors import NotFound, Unavailable, too_many_breakers
 from breaker_actors.store import tables as t
+from breaker_actors.store.alerts import ends_each
 from breaker_actors.store.base import Check
 from breaker_actors.store.config.audit_log import Place, refuse_beyond
 from breaker_actors.store.config.bulk_replace import plan_of
@@ -36,22 +38,29 @@ AWAY_S = 10.0
 WAIT_S = 60.0
 LINK_WEIGHT = 1 << 10
 """Bytes that a link weighs in a step, beyond a breaker's first: a thousand of them are a step."""
-ROW_WEIGHT = 1 << 10
-"""The same of a delivery that ends, or is written, with its breaker."""
+END_WEIGHT = 1 << 10
+"""The same of a notification that a breaker was deleted, of which it may have one for each channel."""
 _UNDER_WAY = "another bulk replace of this project is under way"
 
 
 class _Look(NamedTuple):
-    """What there is and what to do about it. `claims`: what the project is claimed by after each step, None after the
-    last; `claim`: what by before the first, which is that of a process that is gone, if any."""
+    """What there is and what to do about it. `claim`: what the project is claimed by before the first step, which is
+    the claim of a process that is gone, if any."""
 
     rows: list[BreakerRow]
     plan: Plan
     steps: list[Plan]
-    claims: list[str | None]
     growth: int
     version: int
     claim: str | None
+
+
+class _Step(NamedTuple):
+    """A step that is done: its change rows, the steps that are left, and what the project is claimed by for them."""
+
+    change_ids: Sequence[int] = ()
+    left: Sequence[Plan] = ()
+    claim: str | None = None
 
 
 class BulkReplace:
@@ -81,26 +90,26 @@ class BulkReplace:
 
     async def _carry_out(self, look: _Look) -> list[int] | None:
         """The ids of the change rows of all steps; None where the look is overtaken."""
-        self._steps.live.update(claim for claim in look.claims if claim)
-        try:
-            change_ids = await self._steps.write(self._who, partial(self._begin, look=look))
-            return None if change_ids is None else change_ids + await self._go_on_to_the_end(look)
-        finally:
-            self._steps.live.difference_update(claim for claim in look.claims if claim)
+        begun = await self._steps.write(self._who, partial(self._begin, look=look))
+        return None if begun is None else await self._go_on_to_the_end(begun)
 
     async def _carry_out_locked(self) -> Replaced:
-        look, change_ids = await self._steps.write(self._who, self._look_and_begin)
-        return _replaced(look, change_ids + await self._go_on_to_the_end(look))
+        look, begun = await self._steps.write(self._who, self._look_and_begin)
+        return _replaced(look, await self._go_on_to_the_end(begun))
 
-    async def _go_on_to_the_end(self, look: _Look) -> list[int]:
-        change_ids, done = list[int](), 1
-        try:
-            while done < len(look.steps):
-                change_ids += await self._steps.write(self._who, partial(self._go_on, look=look, number=done))
-                done += 1
-        except Exception:
-            await self._steps.write(self._who, partial(self._give_up, claim=look.claims[done - 1]))
-            raise
+    async def _go_on_to_the_end(self, step: _Step) -> list[int]:
+        """The ids of the change rows, those of the first step included."""
+        change_ids = [*step.change_ids]
+        while (claim := step.claim) is not None:
+            self._steps.live.add(claim)
+            try:
+                step = await self._steps.write(self._who, partial(self._go_on, before=step))
+            except Exception:
+                await self._steps.write(self._who, partial(self._give_up, claim=claim))
+                raise
+            finally:
+                self._steps.live.discard(claim)
+            change_ids += step.change_ids
         return change_ids
 
     async def _look(self) -> _Look:
@@ -131,40 +140,39 @@ class BulkReplace:
         foreign = taken_ids(c, named) - {row.id for row in rows}
         plan = plan_of(self._project_id, rows, self._items, foreign, self._place.now_ms, self._place.by)
         self._check(rows, len(plan.removed))
-        channels = select(func.count()).where(t.channels.c.project_id == self._project_id)
-        ends = ROW_WEIGHT * (1 + c.execute(channels).scalar_one())
+        ends = ends_each(c, self._project_id, [row.id for row in plan.removed])
         steps = list(_steps(plan, self._breakers_max - len(rows), room(c, self._project_id), ends))
-        claims = [new_id() for _ in steps[1:]]
-        return _Look(rows, plan, steps, [*claims, None], _growth(plan), version, claim)
+        return _Look(rows, plan, steps, _growth(plan), version, claim)
 
-    def _look_and_begin(self, c: Connection) -> tuple[_Look, list[int]]:
+    def _look_and_begin(self, c: Connection) -> tuple[_Look, _Step]:
         lock_project(c, self._project_id)
         look = self._see(c)
         if isinstance(look, str):
             raise Unavailable(_UNDER_WAY)
-        return look, self._begin(c, look) or []
+        return look, self._begin(c, look) or _Step()
 
-    def _begin(self, c: Connection, look: _Look) -> list[int] | None:
+    def _begin(self, c: Connection, look: _Look) -> _Step | None:
         """The first step, or None where the look is overtaken."""
         if not look.steps:
-            return []
+            return _Step()
         lock_project(c, self._project_id)
         if _head(c, self._project_id) != (look.version, look.claim):
             return None
-        several = len(look.steps) > 1
-        if several:
+        first, *left = _fitting(c, self._project_id, look.steps)
+        if left:
             refuse_larger(c, self._project_id, look.growth)
             refuse_beyond(c, self._place, look.plan.notes())
-        _set_claim(c, self._project_id, look.claims[0])
-        return self._write(c, look.steps[0]) if several else carry_out(c, self._place, look.steps[0])
+        claim = _set_claim(c, self._project_id, left)
+        return _Step(self._write(c, first) if left else carry_out(c, self._place, first), left, claim)
 
-    def _go_on(self, c: Connection, look: _Look, number: int) -> list[int]:
+    def _go_on(self, c: Connection, before: _Step) -> _Step:
         lock_project(c, self._project_id)
-        if _head(c, self._project_id)[1] != look.claims[number - 1]:
+        if _head(c, self._project_id)[1] != before.claim:
             raise Unavailable("another bulk replace of this project has taken over: a part of this one is done")
-        _set_claim(c, self._project_id, look.claims[number])
-        step = _refreshed(c, self._project_id, look.steps[number], self._place.now_ms)
-        return self._write(c, step)
+        step = _refreshed(c, self._project_id, before.left[0], self._place.now_ms)
+        first, *left = _fitting(c, self._project_id, [step, *before.left[1:]])
+        claim = _set_claim(c, self._project_id, left)
+        return _Step(self._write(c, first), left, claim)
 
     def _write(self, c: Connection, step: Plan) -> list[int]:
         """One of several steps. The project may have been filled up by others since the look."""
@@ -192,18 +200,21 @@ def _head(c: Connection, project_id: str) -> tuple[int, str | None]:
     return found.breakers_version, found.replacing
 
 
-def _set_claim(c: Connection, project_id: str, claim: str | None) -> None:
+def _set_claim(c: Connection, project_id: str, left: Sequence[Plan]) -> str | None:
+    """Claims the project for the steps that are left, by another word than before, or frees it where none is."""
+    claim = new_id() if left else None
     c.execute(update(t.projects).where(t.projects.c.id == project_id).values(replacing=claim))
+    return claim
 
 
 def _replaced(look: _Look, change_ids: list[int]) -> Replaced:
     return Replaced(changed=bool(look.steps), rows=_outcome(look), change_ids=change_ids)
 
 
-def _steps(plan: Plan, places: int, free: int, ends: int = 0) -> Iterator[Plan]:
+def _steps(plan: Plan, places: int, free: int, ends: Mapping[str, int]) -> Iterator[Plan]:
     """What is new first, what goes last: who is interrupted in between has more breakers than wanted, not fewer. But
-    what has no room goes behind as much as has to go for it. `places`, `free`: breakers and bytes there is room for.
-    `ends`: what the end of a breaker weighs, as it may be open, and told or held on each channel."""
+    what has no room goes behind as much as has to go for it. `places`, `free`: breakers and bytes there is room for;
+    `ends`: how many notifications go with a breaker."""
     going = deque(plan.removed)
     acts: list[tuple[str, Any, int]] = []
     added: list[tuple[str, Any, int, int, int]] = []
@@ -216,10 +227,10 @@ def _steps(plan: Plan, places: int, free: int, ends: int = 0) -> Iterator[Plan]:
         while going and (places < more or free < grows):
             row = going.popleft()
             places, free = places + 1, free + breaker_bytes(row)
-            acts.append(("removed", row, breaker_bytes(row) + _spread(row) + ends))
+            acts.append(("removed", row, _removed_weight(row, ends)))
         places, free = places - more, free - grows
         acts.append((kind, thing, size))
-    acts += [("removed", row, breaker_bytes(row) + _spread(row) + ends) for row in going]
+    acts += [("removed", row, _removed_weight(row, ends)) for row in going]
     begin = 0
     while begin < len(acts):
         end = begin + first_few(size for _, _, size in islice(acts, begin, None))
@@ -231,6 +242,22 @@ def _steps(plan: Plan, places: int, free: int, ends: int = 0) -> Iterator[Plan]:
 def _spread(row: BreakerRow) -> int:
     """What a change of a breaker weighs in a step as it goes to the logs of more routers than its own."""
     return LINK_WEIGHT * max(0, len(row.router_ids) - 1)
+
+
+def _removed_weight(row: BreakerRow, ends: Mapping[str, int]) -> int:
+    """What the end of a breaker weighs in a step."""
+    return breaker_bytes(row) + _spread(row) + END_WEIGHT * ends.get(row.id, 0)
+
+
+def _fitting(c: Connection, project_id: str, steps: Sequence[Plan]) -> list[Plan]:
+    """The steps, the first of which is small enough as breakers and channels are now. Of one that is not a part of what
+    goes is a step before the rest of it, so there is room for what is new."""
+    first, *left = steps
+    ends = ends_each(c, project_id, [row.id for row in first.removed])
+    count = first_few(_removed_weight(row, ends) for row in first.removed)
+    if count == len(first.removed):
+        return [first, *left]
+    return [Plan(removed=first.removed[:count]), first._replace(removed=first.removed[count:]), *left]
 
 
 def _growth(plan: Plan) -> int:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from breaker_actors.errors import Invalid, NotFound, Overloaded, too_many_breakers
 from breaker_actors.store import tables as t
+from breaker_actors.store.alerts import ends_each
 from breaker_actors.store.base import Decide
 from breaker_actors.store.config import mappings, mutes
 from breaker_actors.store.config.audit_log import Note, Place, write_down
@@ -41,6 +42,8 @@ RULES_MAX = 1_000
 RULES_LINKS_MAX = 10_000
 """Links of routers to breakers that one apply changes at most, those of breakers that it changes among them but for the
 first of each: as many as one request to link them."""
+RULES_ENDS_MAX = 4_000
+"""Notifications that one apply writes at most of open breakers that it deletes, one for each channel: half a second."""
 DECLARED_MAX = 20_000
 """Things of a project that all owners together declare, those that were deleted by hand since included."""
 DECIDED_TIMES = 5
@@ -174,6 +177,10 @@ def _apply_breakers(applier: _Applier, change: RulesChange, breakers_max: int) -
         count = c.execute(select(func.count()).select_from(t.breakers).where(mine)).scalar_one()
         if count + len(change.breakers_made) - len(change.breakers_removed) > breakers_max:
             raise too_many_breakers(breakers_max)
+    ends = sum(ends_each(c, project_id, [row.id for row in change.breakers_removed]).values())
+    if ends > RULES_ENDS_MAX:
+        words = f"{ends} notifications that breakers were deleted while they are open, and at most {RULES_ENDS_MAX}"
+        raise Invalid(f"{words} are written at once: apply in parts.", {"notifications": ends})
     pairs = [(old, edited(old, new, place.now_ms)) for old, new in change.breakers_edited]
     change_ids = carry_out(c, place, Plan(change.breakers_made, pairs, change.breakers_removed))
     made = [row for row in change.breakers_made if row.shadow_of is not None]

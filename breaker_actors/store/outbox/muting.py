@@ -257,12 +257,16 @@ def suppress_held(c: Connection, ended: Sequence[Superseded]) -> None:
         c.execute(update(t.outbox).where(t.outbox.c.number == one.number, HELD).values(values))
 
 
-def suppress_ended(c: Connection, breakers: Sequence[tuple[str, str]], now_ms: int) -> None:
-    """Ends what is held of breakers (project, breaker) that are deleted. Locked in order, as the Notifier does."""
+def suppress_ended(
+    c: Connection, project_id: str, breaker_ids: Sequence[str], channel_ids: Sequence[str], now_ms: int
+) -> None:
+    """Ends what is held on these channels of breakers that are deleted: one at most of a breaker on a channel. Locked
+    in order, as the Notifier does."""
     o = t.outbox.c
-    held = select(o.number).where(HELD).order_by(o.number).with_for_update()
-    for some in chunks(breakers):
-        numbers = list(c.execute(held.where(tuple_(o.project_id, o.breaker_id).in_(some))).scalars())
+    held = select(o.number).where(HELD, o.project_id == project_id, o.channel_id.in_(channel_ids))
+    held = held.order_by(o.number).with_for_update()
+    for some in chunks(breaker_ids):
+        numbers = list(c.execute(held.where(o.breaker_id.in_(some))).scalars())
         for few in chunks(numbers):
             values = {"state": "suppressed", "ended_ms": now_ms}
             c.execute(update(t.outbox).where(o.number.in_(few)).values(values))

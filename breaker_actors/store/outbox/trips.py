@@ -17,7 +17,7 @@ from sqlalchemy import CTE, JSON, BigInteger, ColumnElement, Connection, Select,
 
 from breaker_actors.store import tables as t
 from breaker_actors.store.rows import DeliveryState
-from breaker_actors.store.section import IDS, by_ids, chunks
+from breaker_actors.store.section import chunks
 
 PENDING: tuple[DeliveryState] = ("pending",)
 STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
@@ -47,17 +47,6 @@ def told_outages(c: Connection, outages: Iterable[tuple[str, int | None]]) -> se
     return {outage for outage, states in first_trips(c, outages).items() if states.keys() & TOLD_IN}
 
 
-def first_told(c: Connection, incidents: Iterable[int]) -> list[tuple[str, str, int]]:
-    """(breaker, channel, incident) of outages, on whichever channels, that have a trip which was sent, or will be; in
-    the order of those trips. An incident is a number of one Journal: others' may have the same."""
-    there = {
-        (channel_id, incident) for channel_id, incident in _ask(c, _channels_statement, (("", i) for i in incidents))
-    }
-    states = first_trips(c, there).values()
-    numbers = [min(told.values()) for one in states if (told := {s: n for s, n in one.items() if s in TOLD_IN})]
-    return [(breaker_id, channel_id, i) for breaker_id, channel_id, i in by_ids(c, _WHOSE, sorted(numbers))]
-
-
 def followers(c: Connection, outages: Iterable[tuple[str, int | None]]) -> list[int]:
     """The numbers of pending recoveries of outages (channel, incident)."""
     return [number for (number,) in _ask(c, _followers_statement, outages, PENDING)]
@@ -67,7 +56,7 @@ def _ask(
     c: Connection,
     statement: Callable[[str], Select[Any]],
     outages: Iterable[tuple[str, int | None]],
-    states: Sequence[str] = ("",),
+    states: Sequence[str],
 ) -> list[Any]:
     wanted = sorted({(channel_id, incident) for channel_id, incident in outages if incident is not None})
     found: list[Any] = []
@@ -108,21 +97,3 @@ def _first_statement(dialect: str) -> Select[Any]:
 def _followers_statement(dialect: str) -> Select[Any]:
     o, asked = t.outbox.c, _asked(dialect)
     return select(o.number).join_from(asked, t.outbox, _rows_of(asked)).where(o.kind.in_(("recover", "resolve")))
-
-
-@cache
-def _channels_statement(dialect: str) -> Select[Any]:
-    """The channels of an incident, from one to the next by the index, however many trips each has."""
-    o, asked = t.outbox.c, _asked(dialect)
-    chain = select(asked.c.channel_id, asked.c.incident).cte("chain", recursive=True)
-    of_it = select(func.min(o.channel_id)).where(o.incident == chain.c.incident, o.channel_id > chain.c.channel_id)
-    following = select(of_it.correlate(chain).scalar_subquery(), chain.c.incident)
-    chain = chain.union_all(following.where(chain.c.channel_id.is_not(None)))
-    return select(chain.c.channel_id, chain.c.incident).where(chain.c.channel_id.is_not(None), chain.c.channel_id != "")
-
-
-_WHOSE = (
-    select(t.outbox.c.breaker_id, t.outbox.c.channel_id, t.outbox.c.incident)
-    .where(t.outbox.c.number.in_(IDS))
-    .order_by(t.outbox.c.number)
-)

@@ -150,6 +150,51 @@ async def test_a_transaction_that_took_too_long_is_known_as_one(postgres_url: st
 
 
 LIMIT = "-cidle_in_transaction_session_timeout=100"
+SHORT = "-ctransaction_timeout=300"
+
+
+def shown(url: str, patient: bool = False) -> str:
+    """The limit of a whole transaction on a connection of ours."""
+    with postgres.connect(postgres.parameters(url, patient), patient=patient) as connection:
+        (found,) = connection.execute("SHOW transaction_timeout").fetchone() or ("",)
+    return str(found)
+
+
+def with_limit(url: str) -> str:
+    return make_url(url).update_query_dict({"options": SHORT}).render_as_string(hide_password=False)
+
+
+def test_a_whole_transaction_has_a_limit(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the server knows one, and nobody else has set it; migrations take as long as they take."""
+    with psycopg.connect(postgres_url) as connection:
+        if connection.info.server_version < postgres.KNOWS_TRANSACTIONS:
+            pytest.skip("the server knows no limit of transactions")
+    assert (shown(postgres_url), shown(with_limit(postgres_url))) == ("30s", "300ms")
+    assert shown(postgres_url, patient=True) == "0"
+    monkeypatch.setattr(postgres, "KNOWS_TRANSACTIONS", 1_000_000)
+    assert shown(postgres_url) == "0"
+
+
+async def test_a_transaction_of_many_statements_ends_too(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is short, and it never rests: what it holds is free for others all the same."""
+    monkeypatch.setattr(postgres, "_BOUND", postgres._BOUND.replace(str(postgres.TRANSACTION_MS), "300"))
+    with psycopg.connect(postgres_url) as connection:
+        if connection.info.server_version < postgres.KNOWS_TRANSACTIONS:
+            pytest.skip("the server knows no limit of transactions")
+    db = Database(postgres_url)
+    db.open()
+
+    def work(c: Connection) -> None:
+        c.execute(text("CREATE TABLE left_behind (a int)"))
+        for _ in range(200):
+            c.execute(text("SELECT pg_sleep(0.02)"))
+
+    try:
+        with pytest.raises(TookTooLong, match="transaction timeout"):
+            await db.write(work)
+        assert await db.write(lambda c: c.execute(text("SELECT to_regclass('left_behind')")).scalar()) is None
+    finally:
+        await db.close()
 
 
 async def test_whether_the_server_keeps_what_it_answered(postgres_url: str) -> None:
