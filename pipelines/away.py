@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from breaker_actors.core.log_entries import GAPS, decode_gap
+from breaker_actors.messages import RouterRef
 from breaker_actors.persistence import make_log, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import Store
 from breaker_actors.wal.base import SampleLog
+from breaker_actors.wal.reader import LogReader
 from pipelines.sources.service_log import OwnLoop
 
 SLOTS_MAX = 16
 """Log slots of a project that are looked at."""
 CHUNK, RECORDS_MAX = 256, 50_000
-"""Records read at a time, and at most of one slot, the newest first."""
+"""Records between two looks at whether it is late, and at most of one slot, the newest first."""
 Stretch = tuple[int, int]
 
 
@@ -83,16 +85,17 @@ async def _logs(store: Store, log: SampleLog, project_id: str, since_ms: int) ->
 async def _read(log: SampleLog, one: _Log, since_ms: int, late: Callable[[], bool]) -> tuple[list[Stretch], int]:
     """The stretches of one router, and since when all of them were read."""
     begin = await log.find(one.slot, one.router_id, since_ms)
+    reader, router = LogReader(log), RouterRef(one.router_id, "", one.slot, 0)
     upto, found, known_ms = one.last_offset, list[Stretch](), since_ms
     while upto > begin:
-        after = max(begin, upto - CHUNK)
-        records = await log.read(one.slot, one.router_id, after, upto, CHUNK)
-        for record in records:
+        after, first_ms = max(begin, upto - CHUNK), 0
+        async for record in reader.after(router, after, upto):
+            first_ms = first_ms or record.received_ms
             if record.kind in GAPS:
                 gap = decode_gap(record.payload)
                 found.append((gap.from_ms, gap.to_ms))
         if after > begin and (late() or one.last_offset - after >= RECORDS_MAX):
-            known_ms = max(known_ms, records[0].received_ms if records else since_ms)
+            known_ms = max(known_ms, first_ms)
             break
         upto = after
     return found, known_ms

@@ -28,6 +28,7 @@ from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.reader import LogReader
 from pipelines.sources import history_store as history
+from pipelines.sources.atomic_files import umask
 from pipelines.sources.history_store import DAY_MS, INSTANT, SCHEMA, frame_of, parquet, within
 from pipelines.sources.object_store import Folder, Place
 
@@ -127,7 +128,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise Invalid(f"{path} can't be written: {error.strerror}") from None
     try:
         yield beside
-        beside.chmod(0o755)
+        beside.chmod(0o777 & ~umask())
         os.replace(beside, path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

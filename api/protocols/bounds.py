@@ -8,7 +8,7 @@ POINTS_MAX = 20_000
 ENTRIES_MAX = 20_000
 """Containers of one request: time series, metadata, resources, scopes, metrics; also such without a point."""
 FIELDS_MAX = 1_000_000
-"""Protobuf fields and packed numbers that one request makes us read one by one: about 0.3 s at most."""
+"""Protobuf fields, packed numbers and unusual labels that one request makes us read one by one: about 0.3 s at most."""
 SYMBOLS_MAX = 200_000
 """Strings in the symbol table of one remote-write 2.0 request."""
 JSON_OBJECTS_MAX = 1_000_000

@@ -229,6 +229,7 @@ class Walk(Reader):
             name_end = begin + 2 + data[begin + 1]
             if name_end + 1 < end and data[name_end] == 0x12 and name_end + 2 + data[name_end + 1] == end:
                 return data[begin + 2 : name_end], data[name_end + 2 : end]
+        self.spend(1)  # a call costs as much as a field, also where there is none
         name = value = b""
         for tag, a, b in self.fields(begin, end):
             if tag == 0x0A:

@@ -287,7 +287,7 @@ class Walk(Reader):
 
     def read_metadata(self, spelled: bytes) -> Metadata:
         """Type and unit of a message `Metadata`."""
-        fields = Reader(spelled).fields(0, len(spelled))
+        fields = Reader(spelled, self).fields(0, len(spelled))
         return self.metadata([part for tag, value, _ in fields for part in (tag, value)])
 
     def metadata(self, fields: list[int]) -> Metadata:

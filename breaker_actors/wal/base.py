@@ -69,7 +69,8 @@ Stretch = tuple[str, int, int]
 Read = list[LogRecord] | LogDamaged
 """Of a stretch: its records, or why they can't be read."""
 READ_BYTES = 4_000_000
-"""Payloads in one answer of `read_some`, and what the last stretch in it has more."""
+"""Payloads in one answer of `read`, and what the last record in it has more; of `read_some`, and what the last stretch
+in it has more."""
 
 Entry = tuple[int, bytes]
 """Kind and payload of a record."""
@@ -93,6 +94,11 @@ def check_slot(slot: str) -> str:
     if _SLOT.fullmatch(slot) is None:
         raise Invalid(f"not a log slot: {slot!r}")
     return slot
+
+
+def is_full(payloads: Sequence[bytes], limit: int, bytes_max: int = READ_BYTES) -> bool:
+    """Whether a read that answered these is as much as it may be, so that more may lie behind."""
+    return len(payloads) >= limit or sum(map(len, payloads)) >= bytes_max
 
 
 def read_each(read: Callable[[str, int, int], list[LogRecord]], wanted: Sequence[Stretch]) -> list[Read]:
@@ -135,9 +141,11 @@ class SampleLog(Protocol):
         """Stores a watermark for routers [(id, epoch)]: their owner stamps nothing at or before `upto_ms` any more.
         Durable when this returns; False for routers that are not (or no longer) its own."""
 
-    async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
-        """Records with after < offset <= upto, ascending, at most `limit`. Raises LogDamaged when one of them is
-        missing or not as it was written."""
+    async def read(
+        self, slot: str, router_id: str, after: int, upto: int, limit: int = 256, bytes_max: int = READ_BYTES
+    ) -> list[LogRecord]:
+        """Records with after < offset <= upto, ascending, at most `limit`, and none behind the one whose payload comes
+        to `bytes_max` with those before it. Raises LogDamaged when one of them is missing or not as it was written."""
 
     async def find(self, slot: str, router_id: str, at_ms: int) -> int:
         """The offset of the last record received at or before a time; 0 when none (any more) is that old."""

@@ -73,12 +73,11 @@ def verified(
     extent: Extent,
     after: int,
     upto: int,
-    limit: int,
-    behind: Callable[[], Row | None],
+    behind: Callable[[], Row | None] | None,
 ) -> list[LogRecord]:
-    """The records with after < offset <= upto that a read of at most `limit` found. `behind`: the record that follows
-    `upto`, if there is one. Raises LogDamaged, with the first offset that is not as it was written, when one is
-    missing, changed, or does not follow the one before it."""
+    """The records with after < offset <= upto that a read found. `behind`: the record that follows `upto`, if there is
+    one; None: the read answered as much as it may, and more of them may follow. Raises LogDamaged, with the first
+    offset that is not as it was written, when one is missing, changed, or does not follow the one before it."""
     last, before = after, None
     for row in rows:
         if (begin := _begin(row, extent)) > last + 1:
@@ -90,7 +89,7 @@ def verified(
             raise log_damaged(router_id, f"record {row.offset} does not follow the one before it", row.offset)
         last, before = row.offset, None if row.kind == DAMAGED else row.checksum
     end = min(upto, extent.offset) + 1
-    if len(rows) < limit and end > max(last + 1, extent.floor):
+    if behind is not None and end > max(last + 1, extent.floor):
         found = behind()
         _check_trimmed(router_id, last + 1, end if found is None else min(end, _begin(found, extent)), extent)
     return [LogRecord(*row[:6]) for row in rows]

@@ -23,7 +23,18 @@ from breaker_actors.messages import LogRead
 from breaker_actors.sql import postgres
 from breaker_actors.sql.retries import AGAIN, AGAIN_S, TRIES
 from breaker_actors.wal import postgres_sql as pgrecords
-from breaker_actors.wal.base import Append, Entry, LogStock, Loss, Read, RouterHead, Stretch, check_slot, read_each
+from breaker_actors.wal.base import (
+    READ_BYTES,
+    Append,
+    Entry,
+    LogStock,
+    Loss,
+    Read,
+    RouterHead,
+    Stretch,
+    check_slot,
+    read_each,
+)
 from breaker_actors.wal.head import Head
 from breaker_actors.wal.postgres_sql import Connection
 
@@ -119,8 +130,10 @@ class PgLog:
     ) -> list[bool]:
         return await self._write(slot, lambda c: pgrecords.advance_watermark(c, slot, owner, routers, upto_ms))
 
-    async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
-        return await self._read(slot, lambda c: pgrecords.read(c, slot, router_id, after, upto, limit))
+    async def read(
+        self, slot: str, router_id: str, after: int, upto: int, limit: int = 256, bytes_max: int = READ_BYTES
+    ) -> list[LogRecord]:
+        return await self._read(slot, lambda c: pgrecords.read(c, slot, router_id, after, upto, limit, bytes_max))
 
     async def find(self, slot: str, router_id: str, at_ms: int) -> int:
         return await self._read(slot, lambda c: pgrecords.find(c, slot, router_id, at_ms))

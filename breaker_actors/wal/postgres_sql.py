@@ -19,7 +19,7 @@ from breaker_actors.messages import LogRead
 from breaker_actors.wal import chain
 from breaker_actors.wal import faults as logfaults
 from breaker_actors.wal import head as loghead
-from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead
+from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, RouterHead, is_full
 from breaker_actors.wal.chain import Extent, Row
 from breaker_actors.wal.faults import Lying
 from breaker_actors.wal.head import Head, Judged
@@ -141,11 +141,16 @@ FROM unnest(%(ids)s::text[], %(offsets)s::bigint[]) AS n(router_id, "offset")
 JOIN log_records AS r ON r.slot = %(slot)s AND r.router_id = n.router_id AND r."offset" = n."offset"
 """
 # Of one moment: what the head says of the records, and the records.
+# So far as the payloads of those before a record stay below `bytes_max`.
 _READ = """
 SELECT h."offset", h.floor, h.unchained, r.* FROM log_heads AS h LEFT JOIN LATERAL (
-    SELECT router_id, "offset", received_ms, kind, view_offset, payload, before, checksum FROM log_records
-    WHERE slot = %(slot)s AND router_id = %(id)s AND "offset" > %(after)s AND "offset" <= %(upto)s
-    ORDER BY "offset" LIMIT %(limit)s
+    SELECT router_id, "offset", received_ms, kind, view_offset, payload, before, checksum FROM (
+        SELECT *, sum(octet_length(payload)) OVER (ORDER BY "offset" ROWS UNBOUNDED PRECEDING) AS upto_it FROM (
+            SELECT * FROM log_records
+            WHERE slot = %(slot)s AND router_id = %(id)s AND "offset" > %(after)s AND "offset" <= %(upto)s
+            ORDER BY "offset" LIMIT %(limit)s
+        ) AS found
+    ) AS summed WHERE upto_it - octet_length(payload) < %(bytes_max)s
 ) AS r ON true WHERE h.slot = %(slot)s AND h.router_id = %(id)s ORDER BY r."offset"
 """
 # Halves the range of offsets until one is left: received_ms never falls, so no index on it is needed.
@@ -418,8 +423,10 @@ def advance_watermark(
     return [router in mine for router in routers]
 
 
-def read(c: Connection, slot: str, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
-    wanted = {"slot": slot, "id": router_id, "after": after, "upto": upto, "limit": limit}
+def read(
+    c: Connection, slot: str, router_id: str, after: int, upto: int, limit: int, bytes_max: int = READ_BYTES
+) -> list[LogRecord]:
+    wanted = {"slot": slot, "id": router_id, "after": after, "upto": upto, "limit": limit, "bytes_max": bytes_max}
     found = c.execute(_READ, wanted, binary=True).fetchall()
     if not found:
         return []
@@ -428,7 +435,8 @@ def read(c: Connection, slot: str, router_id: str, after: int, upto: int, limit:
     def behind() -> Row | None:
         return next(map(Row._make, c.execute(_PAGE, wanted | {"after": upto, "limit": 1}, binary=True)), None)
 
-    return chain.verified(router_id, rows, Extent(*found[0][:3]), after, upto, limit, behind)
+    more = is_full([row.payload for row in rows], limit, bytes_max)
+    return chain.verified(router_id, rows, Extent(*found[0][:3]), after, upto, None if more else behind)
 
 
 def find(c: Connection, slot: str, router_id: str, at_ms: int) -> int:

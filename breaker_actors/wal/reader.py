@@ -28,7 +28,7 @@ from breaker_actors.core.log_entries import (
 from breaker_actors.errors import BreakersError, LogDamaged
 from breaker_actors.messages import RouterRef
 from breaker_actors.telemetry.set_aside import Asides
-from breaker_actors.wal.base import Read, SampleLog
+from breaker_actors.wal.base import READ_BYTES, Read, SampleLog, is_full
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ Concern = tuple[str, SampleColumns | bytes, int, int]
 """A breaker's id, what it gets of a record, and its rows of that (-1 where it has none)."""
 VIEWS_MAX = 1_000
 CHUNK = 64
+"""Records of one read."""
 AT_ONCE = 100
 """Logs of so many routers are begun with one read."""
 SPLIT = (SAMPLES, GAP, VIEW)
@@ -44,7 +45,7 @@ NOBODY = Splitter(RouterView(version=0))
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The first CHUNK records of a router's log after an offset, read ahead. None: they were not."""
+    """The first page of a router's log after an offset, read ahead. None: it was not."""
 
     after: int
     records: Read | None = None
@@ -85,19 +86,25 @@ class LogReader:
     async def after(
         self, router: RouterRef, after: int, upto: int, begun: Begun | None = None
     ) -> AsyncIterator[LogRecord]:
-        """Records in (after, upto], in order, read CHUNK at a time. `begun`: of this stretch, if it was read ahead."""
+        """Records in (after, upto], in order, read page by page. `begun`: of this stretch, if it was read ahead."""
         ahead = begun.records if begun is not None and begun.after == after else None
         while after < upto:
             if isinstance(ahead, LogDamaged):
                 raise ahead
             records, ahead = ahead, None
             if records is None:
-                records = await self._log.read(router.log_slot, router.router_id, after, upto, CHUNK)
+                records = await self.page(router, after, upto)
             for record in records:
                 yield record
-            if len(records) < CHUNK:
+            if not is_full([record.payload for record in records], CHUNK):
                 return
             after = records[-1].offset
+
+    async def page(
+        self, router: RouterRef, after: int, upto: int, most: int = CHUNK, bytes_max: int = READ_BYTES
+    ) -> list[LogRecord]:
+        """The first records in (after, upto], as SampleLog.read bounds them."""
+        return await self._log.read(router.log_slot, router.router_id, after, upto, most, bytes_max)
 
     async def begin_back(self, wanted: Sequence[tuple[RouterRef, int, int]]) -> list[Begun]:
         """The same for `back`, for each router, (upto, until_ms)."""
@@ -117,7 +124,7 @@ class LogReader:
     async def back(
         self, router: RouterRef, upto: int, until_ms: int, begun: Begun | None = None
     ) -> AsyncIterator[LogRecord]:
-        """Sample records at or below an offset that were received after a time, in order, read CHUNK at a time.
+        """Sample records at or below an offset that were received after a time, in order, read page by page.
         `begun`: what `begin_back` said of it."""
         after = -1 if begun is None else begun.after
         if after < 0:

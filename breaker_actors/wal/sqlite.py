@@ -18,7 +18,7 @@ from breaker_actors.core.log_entries import LogRecord
 from breaker_actors.errors import Unavailable
 from breaker_actors.messages import LogRead
 from breaker_actors.wal import sqlite_file as slotfile
-from breaker_actors.wal.base import Append, Entry, LogStock, Loss, Read, RouterHead, Stretch, read_each
+from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, Read, RouterHead, Stretch, read_each
 
 T = TypeVar("T")
 
@@ -87,8 +87,10 @@ class SqliteLog:
             slot, lambda c: slotfile.advance_watermark(c, known, owner, routers, upto_ms), [False] * len(routers)
         )
 
-    async def read(self, slot: str, router_id: str, after: int, upto: int, limit: int = 256) -> list[LogRecord]:
-        return await self._read(slot, lambda c: slotfile.read(c, router_id, after, upto, limit), [])
+    async def read(
+        self, slot: str, router_id: str, after: int, upto: int, limit: int = 256, bytes_max: int = READ_BYTES
+    ) -> list[LogRecord]:
+        return await self._read(slot, lambda c: slotfile.read(c, router_id, after, upto, limit, bytes_max), [])
 
     async def find(self, slot: str, router_id: str, at_ms: int) -> int:
         return await self._read(slot, lambda c: slotfile.find(c, router_id, at_ms), 0)

@@ -15,7 +15,7 @@ from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, make_file, synchronous
 from breaker_actors.wal import chain
 from breaker_actors.wal import faults as logfaults
 from breaker_actors.wal import head as loghead
-from breaker_actors.wal.base import Append, Entry, LogStock, Loss, RouterHead, check_slot
+from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, RouterHead, check_slot
 from breaker_actors.wal.chain import Extent, Row
 from breaker_actors.wal.faults import Lying
 from breaker_actors.wal.head import Head, Judged
@@ -328,25 +328,36 @@ def _store_head(c: sqlite3.Connection, head: Head, keys_ms: int, grown: int) -> 
     )
 
 
-def read(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
+def read(
+    c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int, bytes_max: int = READ_BYTES
+) -> list[LogRecord]:
     """See SampleLog.read. Without a head there is no log. Head and records are of one moment."""
     c.execute("BEGIN")
     try:
         extent = c.execute("SELECT offset, floor, unchained FROM heads WHERE router_id = ?", (router_id,)).fetchone()
         if extent is None:
             return []
-        rows = _rows(c, router_id, after, upto, limit)
+        rows, is_full = _rows(c, router_id, after, upto, limit, bytes_max)
 
         def behind() -> Row | None:
-            return next(iter(_rows(c, router_id, upto, _BEHIND_ALL, 1)), None)
+            return next(iter(_rows(c, router_id, upto, _BEHIND_ALL, 1)[0]), None)
 
-        return chain.verified(router_id, rows, Extent(*extent), after, upto, limit, behind)
+        return chain.verified(router_id, rows, Extent(*extent), after, upto, None if is_full else behind)
     finally:
         c.execute("COMMIT")
 
 
-def _rows(c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int) -> list[Row]:
-    return [Row(*columns) for columns in c.execute(_SELECT_RANGE, (router_id, after, upto, limit))]
+def _rows(
+    c: sqlite3.Connection, router_id: str, after: int, upto: int, limit: int, bytes_max: int = READ_BYTES
+) -> tuple[list[Row], bool]:
+    """Also whether these are as many as may be."""
+    rows: list[Row] = []
+    for columns in c.execute(_SELECT_RANGE, (router_id, after, upto, limit)):
+        rows.append(row := Row(*columns))
+        bytes_max -= len(row.payload)
+        if bytes_max <= 0:
+            return rows, True
+    return rows, len(rows) == limit
 
 
 def find(c: sqlite3.Connection, router_id: str, at_ms: int) -> int:

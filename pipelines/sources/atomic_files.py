@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[Path]:
     beside = Path(name)
     try:
         yield beside
-        beside.chmod(0o666 & ~_umask())
+        beside.chmod(0o666 & ~umask())
         beside.replace(path)
     except OSError as error:
         raise Invalid(f"{path} can't be written: {error.strerror}") from None
@@ -33,7 +33,8 @@ def replacing(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """What the process takes from the modes of files and folders that it makes."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ import polars as pl
 from breaker_actors.core.log_entries import (
     BREAKER,
     GAPS,
-    SAMPLES,
     Gap,
     LogRecord,
     SampleColumns,
@@ -33,8 +33,8 @@ from breaker_actors.persistence import make_log
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.telemetry.set_aside import Asides
-from breaker_actors.wal.base import SampleLog
-from breaker_actors.wal.reader import Concern, LogReader
+from breaker_actors.wal.base import READ_BYTES, SampleLog
+from breaker_actors.wal.reader import CHUNK, LogReader
 from pipelines.candidates import Candidate
 from pipelines.sources import history_store as history
 from pipelines.sources import passed_over as passing
@@ -52,7 +52,11 @@ ItemOf = pl.DataFrame | Happening
 
 Part = Literal["all", "history", "log"]
 """What a source reads of a breaker: its log, what the history store has from before that, or both."""
-ROWS = 1 << 16
+ROWS, TRACED = 1 << 16, 1 << 23
+"""A frame has about so many rows; fewer where their trace_ids come to so many characters."""
+HELD_BYTES, RECORD_BYTES = 64_000_000, 400
+"""What is held of all logs that are merged, and beside that one read of one of them; a record counts so much beside its
+payload."""
 SCHEMA = {
     "ts_ms": pl.Int64,
     "value": pl.Float64,
@@ -215,14 +219,15 @@ class OwnLoop:
 
 @dataclass(slots=True)
 class Reading:
-    """Puts what concerns a breaker into frames of about ROWS rows."""
+    """Puts what concerns a breaker into frames; of a record nothing is held but its rows."""
 
     breaker_id: str
     metric: str
     taking: Splitter | None = None
     watch: Callable[[int], None] = lambda received_ms: None
-    _parts: list[tuple[int, SampleColumns, int, int]] = field(default_factory=list)
+    _parts: list[_Part] = field(default_factory=list)
     _rows: int = 0
+    _traced: int = 0
     _records: int = 0
     _rules: Sequence[InForce] = ()
     _settings: SettingsRead = field(default_factory=SettingsRead)
@@ -254,28 +259,28 @@ class Reading:
     async def entries(self, log: SampleLog, routers: Sequence[RouterRef]) -> AsyncGenerator[ItemOf, None]:
         """Everything in the logs, those of several routers merged by the time of receipt."""
         reader = LogReader(log, self.asides)
-        async for record, breaker_id, body, start, stop in _merged([self._of(reader, router) for router in routers]):
-            if record.kind == SAMPLES:
-                self._parts.append((record.received_ms, body, start, stop))
-                self._rows += stop - start
-                if self._rows >= ROWS:
+        async for router, record in _merged(reader, routers, self.watch):
+            splitter = self.taking or await reader.splitter(router, record)
+            for breaker_id, body, start, stop in reader.concerned(record, splitter):
+                if not self._takes(record, breaker_id):
+                    continue
+                if isinstance(body, SampleColumns):
+                    self._gather(_Part.of(record.received_ms, body, start, stop))
+                    if self._rows >= ROWS or self._traced >= TRACED:
+                        yield self._frame()
+                    continue
+                other = reader.attempt(partial(self._other, record, breaker_id, body), record)
+                if other and self._parts:
                     yield self._frame()
-                continue
-            other = reader.attempt(partial(self._other, record, breaker_id, body), record)
-            if other and self._parts:
-                yield self._frame()
-            for item in other or ():
-                yield item
+                for item in other or ():
+                    yield item
         if self._parts:
             yield self._frame()
 
-    async def _of(self, reader: LogReader, router: RouterRef) -> AsyncIterator[tuple[LogRecord, *Concern]]:
-        async for record in reader.after(router, router.since_offset, router.until_offset or 0):
-            self.watch(record.received_ms)
-            splitter = self.taking or await reader.splitter(router, record)
-            for breaker_id, body, start, stop in reader.concerned(record, splitter):
-                if self._takes(record, breaker_id):
-                    yield record, breaker_id, body, start, stop
+    def _gather(self, part: _Part) -> None:
+        self._parts.append(part)
+        self._rows += len(part.ts_ms)
+        self._traced += sum(map(len, part.traces))
 
     def _takes(self, record: LogRecord, breaker_id: str) -> bool:
         return breaker_id == self.breaker_id
@@ -288,23 +293,40 @@ class Reading:
 
     def _frame(self) -> pl.DataFrame:
         """What has been gathered, with a number per record."""
-        parts, self._parts, self._rows = self._parts, [], 0
-        counts = np.array([stop - start for _, _, start, stop in parts])
-        batches = [columns.batch.slice(start, stop) for _, columns, start, stop in parts]
+        parts, self._parts, self._rows, self._traced = self._parts, [], 0, 0
+        counts = np.array([len(part.ts_ms) for part in parts])
         first, self._records = self._records, self._records + len(parts)
         return pl.DataFrame(
             {
-                "ts_ms": np.concatenate([batch.ts_ms for batch in batches]),
-                "value": np.concatenate([batch.value for batch in batches]),
-                "ok": np.concatenate([batch.ok for batch in batches]),
-                "received_ms": np.repeat(np.array([received_ms for received_ms, *_ in parts], np.int64), counts),
+                "ts_ms": np.concatenate([part.ts_ms for part in parts]),
+                "value": np.concatenate([part.value for part in parts]),
+                "ok": np.concatenate([part.ok for part in parts]),
+                "received_ms": np.repeat(np.array([part.received_ms for part in parts], np.int64), counts),
                 "metric": pl.repeat(self.metric, int(counts.sum()), dtype=pl.String, eager=True),
-                "trace_id": _traces([columns.traces[start:stop] for _, columns, start, stop in parts], counts),
-                "count": _counts([batch.count for batch in batches], counts),
+                "trace_id": _traces([part.traces for part in parts], counts),
+                "count": _counts([part.counts for part in parts], counts),
                 "record": np.repeat(np.arange(first, self._records), counts),
             },
             schema_overrides=SCHEMA,
         )
+
+
+class _Part(NamedTuple):
+    """Rows of one record, as copies: a view of a few of them would hold all of it."""
+
+    received_ms: int
+    ts_ms: Whole
+    value: npt.NDArray[np.float64]
+    ok: npt.NDArray[np.bool_]
+    counts: Whole | None
+    traces: Sequence[str]
+
+    @classmethod
+    def of(cls, received_ms: int, columns: SampleColumns, start: int, stop: int) -> _Part:
+        batch = columns.batch.slice(start, stop)
+        counts = None if batch.count is None else batch.count.copy()
+        traces = columns.traces[start:stop]
+        return cls(received_ms, batch.ts_ms.copy(), batch.value.copy(), batch.ok.copy(), counts, traces)
 
 
 def _traces(given: Sequence[Sequence[str]], rows: Whole) -> list[str | None] | pl.Series:
@@ -323,15 +345,63 @@ def _counts(given: Sequence[Whole | None], rows: Whole) -> Whole | pl.Series:
     return np.concatenate([np.ones(n, np.int64) if count is None else count for count, n in parts])
 
 
-async def _merged(logs: Sequence[AsyncIterator[Any]]) -> AsyncIterator[Any]:
-    """Records by the time they were received; of equal ones those of the first log first."""
-    heap = [(head[0].received_ms, i, head) for i, log in enumerate(logs) if (head := await anext(log, None))]
-    heapq.heapify(heap)
+class _Log:
+    """One of several logs that are merged, and what is held of it: the first records after the offset `after`, or
+    none."""
+
+    __slots__ = ("after", "held", "router")
+
+    def __init__(self, router: RouterRef) -> None:
+        self.router, self.after = router, router.since_offset
+        self.held = deque[LogRecord]()
+
+    def weight(self) -> int:
+        return sum(map(_weight, self.held))
+
+
+async def _merged(
+    reader: LogReader, routers: Sequence[RouterRef], watch: Callable[[int], None]
+) -> AsyncIterator[tuple[RouterRef, LogRecord]]:
+    """Records by the time they were received; of equal ones those of the first log first. Of a log for whose records
+    there is no room nothing is held but when the next one was received: it is read again when its turn has come."""
+    logs, heap, free = [_Log(router) for router in routers], list[tuple[int, int]](), HELD_BYTES
+    share = HELD_BYTES // 2 // max(1, len(logs))  # for payloads; the other half is for what comes with them
+    most, bytes_max = min(CHUNK, max(1, share // RECORD_BYTES)), min(READ_BYTES, max(1, share))
+
+    async def fill(log: _Log) -> bool:
+        """False behind its last record."""
+        nonlocal free
+        if not log.held and log.after < (upto := log.router.until_offset or 0):
+            log.held.extend(await reader.page(log.router, log.after, upto, most, bytes_max))
+            free -= log.weight()
+        return bool(log.held)
+
+    def hold(log: _Log) -> int:
+        """Holds what there is room for; when the next record was received."""
+        nonlocal free
+        next_ms = log.held[0].received_ms
+        if free < 0:
+            free += log.weight()
+            log.held.clear()
+        return next_ms
+
+    for i, log in enumerate(logs):
+        if await fill(log):
+            watch(log.held[0].received_ms)
+            heapq.heappush(heap, (hold(log), i))
     while heap:
-        _, i, head = heap[0]
-        yield head
-        following = await anext(logs[i], None)
-        if following is None:
-            heapq.heappop(heap)
+        at_ms, i = heap[0]
+        log = logs[i]
+        if await fill(log) and log.held[0].received_ms == at_ms:  # else it was trimmed meanwhile
+            record = log.held.popleft()
+            free, log.after = free + _weight(record), record.offset
+            watch(at_ms)
+            yield log.router, record
+        if await fill(log):
+            heapq.heapreplace(heap, (hold(log), i))
         else:
-            heapq.heapreplace(heap, (following[0].received_ms, i, following))
+            heapq.heappop(heap)
+
+
+def _weight(record: LogRecord) -> int:
+    return len(record.payload) + RECORD_BYTES

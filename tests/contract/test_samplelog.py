@@ -12,7 +12,9 @@ import pytest
 
 from breaker_actors.core.log_entries import BREAKER, SAMPLES, VIEW, LogRecord
 from breaker_actors.errors import Invalid, Unavailable
+from breaker_actors.messages import RouterRef
 from breaker_actors.wal.base import READ_BYTES, Append, LogStock, RouterHead, SampleLog
+from breaker_actors.wal.reader import LogReader
 
 SLOT = "r-0"
 
@@ -201,6 +203,27 @@ async def test_reads_are_ranges(log: SampleLog) -> None:
     assert await offsets(log, after=3, limit=2) == [4, 5]
     assert await offsets(log, after=10) == []
     assert await offsets(log, "b") == []
+
+
+async def test_reads_are_bounded_by_bytes(log: SampleLog) -> None:
+    """They end with the record that goes beyond; what lies behind is not missing."""
+    await acquire(log)
+    await log.append(SLOT, [rec(n, payload=bytes(100)) for n in range(1, 11)])
+    for bytes_max, most in ((1, 1), (100, 1), (101, 2), (450, 5), (1_000, 10), (9_999, 10)):
+        records = await log.read(SLOT, "a", 0, 1_000, 256, bytes_max)
+        assert [record.offset for record in records] == list(range(1, most + 1))
+    assert [record.offset for record in await log.read(SLOT, "a", 4, 8, 2, 450)] == [5, 6]
+    size = READ_BYTES // 2
+    await log.append(SLOT, [rec(n, payload=bytes(size)) for n in range(11, 15)])
+    assert await offsets(log, after=10) == [11, 12]
+    (first,) = await log.read_some(SLOT, [("a", 10, 99)], 9)
+    assert isinstance(first, list)
+    assert [record.offset for record in first] == [11, 12]
+    reader = LogReader(log)
+    (begun,) = await reader.begin([(RouterRef("a", "", SLOT, 0), 10, 99)])
+    for ahead in (None, begun):
+        found = [r.offset async for r in reader.after(RouterRef("a", "", SLOT, 0), 10, 99, ahead)]
+        assert found == [11, 12, 13, 14]
 
 
 async def test_find_by_time(log: SampleLog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,17 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(Invalid, match="is there already"), new_folder(tmp_path / "file"):
         pass
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o700), (0o022, 0o755)])
+def test_a_folder_is_for_those_whom_the_umask_lets_in(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        with new_folder(tmp_path / "out"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == mode
 
 
 def test_an_empty_folder_may_be_filled(tmp_path: Path) -> None:

@@ -309,6 +309,7 @@ async def test_of_too_many_samples_the_newest_stay(tmp_path: Path) -> None:
         few = await asyncio.to_thread(fewer)
         assert (few.samples, few.left_out, few.last_ms) == (whole.samples - 20, 20, whole.last_ms)
         assert few.first_ms > whole.first_ms
+        assert not any("trace_id" in frame.columns for frame in few.batches())
 
 
 async def test_where_reading_takes_too_long_the_newest_are_read(

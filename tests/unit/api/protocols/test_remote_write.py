@@ -15,7 +15,7 @@ from api.protocols.bounds import BUCKETS_MAX, ENTRIES_MAX, FIELDS_MAX, LABELS_MA
 from api.protocols.memory import NONE, NUMBERS_MAX, Generations, Memory, Strings
 from api.protocols.native import BAD_SPANS, _Side
 from api.protocols.points import Histogram, Points
-from api.protocols.protobuf import Reader
+from api.protocols.protobuf import Reader, encode_block
 from api.protocols.series import make_series
 from breaker_actors.errors import BadRequest, PayloadTooLarge
 from tests.support.open_protocols import NOW_MS, STALE, Request2, WriteRequest
@@ -377,3 +377,21 @@ def many(version: int, n: int) -> Points:
     for number in range(n):
         sample()(request.timeseries.add(labels_refs=[1, len(texts) + number, *range(2, len(texts))]))
     return remote_write2.decode(request.SerializeToString(), Memory())
+
+
+def test_metadata_of_all_series_comes_off_one_budget() -> None:
+    """However many fields each has: also where a shortcut splits the request."""
+    metadata = encode_block(0x2A, b"\x08\x02" * 1_000)
+    body = b"".join(encode_block(0x22, text) for text in (b"", b"__name__", b"up"))
+    series = encode_block(0x2A, encode_block(0x0A, b"\x01\x02") + encode_block(0x12, b"\x10\x01") + metadata)
+    few = FIELDS_MAX // 1_000 - 10
+    assert len(remote_write2.decode(body + series * few, Memory()).of) == few
+    for shortcut in (True, False):
+        with pytest.raises(PayloadTooLarge, match="fields"):
+            remote_write2.decode(body + series * (few + 20), Memory(), shortcut)
+
+
+def test_labels_without_anything_cost_as_much_as_others() -> None:
+    series = encode_block(0x0A, b"\x0a\x00" * (FIELDS_MAX // 2 + 1) + encode_block(0x12, b"\x10\x01"))
+    with pytest.raises(PayloadTooLarge, match="fields"):
+        remote_write1.decode(series, Memory())
