@@ -29,7 +29,7 @@ TRANSACTION_MS, KNOWS_TRANSACTIONS = 30_000, 170_000
 """How long a whole transaction may take where the server can watch that (`server_version`). The longest has a second
 of work, after 8 s of waiting for its turn at most."""
 _BOUND = (
-    f"SELECT set_config(name, '{TRANSACTION_MS}', false) FROM pg_settings"
+    f"SELECT set_config(name, '{TRANSACTION_MS}', false) FROM pg_settings"  # nosec B608 # constants
     " WHERE name = 'transaction_timeout' AND source = 'default'"
 )
 _CONNECTION: dict[str, Any] = {

@@ -126,7 +126,8 @@ def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> Non
 def ends_each(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> dict[str, int]:
     """How many notifications the deletion of each breaker writes at most, as they are now: one for each channel; those
     that are closed are left out."""
-    if not (count := len(_channels_of(c, project_id))):
+    count = len(_channels_of(c, project_id)) if breaker_ids else 0
+    if not count:
         return {}
     return dict.fromkeys((id_ for (id_,) in by_ids(c, _NOT_CLOSED, breaker_ids)), count)
 
