@@ -11,10 +11,10 @@ import msgspec
 
 from breaker_actors.breaker.hosted import EFFECTS_MAX, Effects, HostedBreaker, Item, catch_up_marker, is_next
 from breaker_actors.breaker.metrics import count_losses, look
-from breaker_actors.breaker.slices import ENTRY_ROWS
+from breaker_actors.breaker.slices import ENTRY_ROWS, SLICE_ROWS
 from breaker_actors.breaker.watermarks import Watermarks
 from breaker_actors.clock import Clock
-from breaker_actors.core.log_entries import SAMPLES, UNREADABLE, SampleColumns, decode_samples
+from breaker_actors.core.log_entries import BREAKER, SAMPLES, UNREADABLE, SampleColumns, decode_samples
 from breaker_actors.core.model import Rows
 from breaker_actors.core.moves import Effort
 from breaker_actors.messages import DeliveredEntry, Delivery, Target
@@ -43,6 +43,8 @@ Todo = Settle | ReadLog | Rest
 
 STEP_EFFORT, FIRST_EFFORT = 100, 10
 """Evaluations that a breaker makes in one step, a millisecond, and before it takes what a delivery brings."""
+SET_ROWS = 4
+"""Rows that each sample held costs when a breaker gets other settings: its window is counted anew."""
 _REST = Rest()
 
 
@@ -77,12 +79,18 @@ class Applying:
         self.worked = 0
 
     def accept(self, hosted: HostedBreaker, target: Target, delivery: Delivery, entries: DecodedEntries) -> Todo | None:
-        """A delivery's entries for one breaker: applied, or queued behind what waits. Who rests reads them later."""
-        if target.spans is None or hosted.resting:
+        """A delivery's entries for one breaker: applied, or queued behind what waits. What costs more than a slice is
+        read later."""
+        if target.spans is None or (hosted.blocked and not hosted.keeps):
             hosted.push(catch_up_marker(target.router_id, target.upto))
             return self.work(hosted)
+        if hosted.breaker is not None and hosted.breaker.effort > STEP_EFFORT and not hosted.blocked:
+            return self.put_off(hosted, target)
         router_id, after, todo = target.router_id, target.after, None
+        end = self.worked + SLICE_ROWS
         for index, start, stop in target.spans:
+            if self.worked >= end and not hosted.blocked:
+                return self.put_off(hosted, target)
             entry = entries[index]
             if entry is None:
                 entry = entries[index] = self._entry(router_id, delivery.records[index])
@@ -90,7 +98,8 @@ class Applying:
             if rows is not None and start < stop and is_next(hosted, router_id, after, offset, rows.received_ms):
                 todo = self._take(hosted, router_id, offset, rows, start, stop)
             else:
-                item = Item(router_id, after, offset, entry.received_ms, entry.kind, entry.body, start, stop)
+                size = len(delivery.records[index].payload)
+                item = Item(router_id, after, offset, entry.received_ms, entry.kind, entry.body, start, stop, size)
                 if hosted.blocked or hosted.inbox:
                     hosted.push(item)
                 else:
@@ -114,10 +123,15 @@ class Applying:
             self._asides.note("log", router_id, error, b"", offset, hosted.project_id)
         self._count(hosted, stop - start, effects)
         if effects or hosted.needs_refill:
-            hosted.blocked = True
-            return Settle(effects)
+            return self._settle(hosted, effects)
         self._timers.schedule(hosted)
         return None
+
+    @staticmethod
+    def _settle(hosted: HostedBreaker, effects: Effects) -> Settle:
+        """A commit may begin; what comes meanwhile is kept."""
+        hosted.blocked = hosted.keeps = True
+        return Settle(effects)
 
     def put_off(self, hosted: HostedBreaker, target: Target) -> Todo | None:
         """A delivery's entries for one breaker that has had its turn: it reads them from the log in a later one."""
@@ -166,7 +180,7 @@ class Applying:
 
     def unblock(self, hosted: HostedBreaker) -> Todo | None:
         """What the breaker waited for is done."""
-        hosted.blocked = hosted.resting = False
+        hosted.blocked = hosted.resting = hosted.keeps = False
         if hosted.dropped:
             return None
         if hosted.breaker is not None:
@@ -191,8 +205,7 @@ class Applying:
         else:
             effects = self.apply(hosted, item)
         if effects or hosted.needs_refill:
-            hosted.blocked = True
-            return Settle(effects)
+            return self._settle(hosted, effects)
         if hosted.breaker is not None:
             self._timers.schedule(hosted)
             hosted.show()
@@ -223,6 +236,8 @@ class Applying:
         work = partial(hosted.apply, item, self._samples_max)
         effects = self._asides.attempt(work, "log", item.router_id, payload, item.offset, hosted.project_id) or ()
         self._count(hosted, item.stop - item.start, effects)
+        if item.kind == BREAKER and hosted.breaker is not None:
+            self.worked += SET_ROWS * hosted.breaker.samples_held
         return effects
 
     def apply_watermark(self, hosted: HostedBreaker) -> Todo | None:
@@ -233,8 +248,7 @@ class Applying:
             return None
         self.worked += ENTRY_ROWS * (1 + STEP_EFFORT - effort.left)
         if effects:
-            hosted.blocked = True
-            return Settle(effects)
+            return self._settle(hosted, effects)
         if hosted.watermark is not None:
             return self.rest(hosted)
         self._timers.schedule(hosted)

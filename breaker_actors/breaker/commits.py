@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from breaker_actors.breaker.hosted import Effects, HostedBreaker, reading_rows
+from breaker_actors.breaker.hosted import Effects, HostedBreaker, read_later, reading_rows
 from breaker_actors.breaker.metrics import count_events
 from breaker_actors.breaker.slices import SLICE_ROWS
 from breaker_actors.core.log_entries import decode_breaker
@@ -102,6 +102,7 @@ class Commits:
             if result == "fenced":
                 self._meters.count("breakers_fenced_total")
                 return False
+            read_later(hosted)
             if isinstance(result, Paced):
                 await asyncio.sleep(result.wait_ms / 1000)
                 continue

@@ -19,7 +19,7 @@ from breaker_actors.breaker.applying import Applying, ReadLog, Rest, Todo
 from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills
 from breaker_actors.breaker.commits import Commits
 from breaker_actors.breaker.deliveries import Deliveries
-from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, forget_left, reading_rows, relink
+from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, forget_left, read_later, reading_rows, relink
 from breaker_actors.breaker.recovery import Entries, Recovery, host_breaker, restore_record
 from breaker_actors.breaker.subscriptions import Subscriptions, Want
 from breaker_actors.breaker.watermarks import ROUND_S, Watermarks
@@ -66,7 +66,9 @@ class BreakerHost:
         self._timers = self._watermarks.timers
         samples_max = settings.window_samples_max
         self._applying = Applying(self._watermarks, self._asides, clock, self.meters, samples_max)
-        self._windows = WindowShares(samples_max, settings.window_project_samples_max, settings.window_all_samples_max)
+        self._windows = WindowShares(
+            samples_max, settings.window_project_samples_max, settings.window_all_samples_max, self._tasks.slices
+        )
         self._reads = LogReads(
             self._tasks,
             read=lambda router_id, group, upto: self._apply_entries(self._log.read(router_id, group, upto), group),
@@ -213,7 +215,9 @@ class BreakerHost:
     async def _settle(self, hosted: HostedBreaker, effects: Effects) -> None:
         """Commits, then refills the window if new settings ask for it."""
         await self._commit(hosted, effects)
-        await self._refills.fill(hosted)
+        if hosted.needs_refill:
+            read_later(hosted)
+            await self._refills.fill(hosted)
         self._go_on_later(hosted)
 
     async def _commit(self, hosted: HostedBreaker, effects: Effects) -> None:

@@ -43,7 +43,8 @@ from breaker_actors.messages import BreakerAssignment, Commit, EventDraft, Route
 
 Effects = tuple[Effect, ...]
 
-INBOX_ROWS_MAX = 50_000
+INBOX_ROWS_MAX, ITEM_ROW_BYTES = 50_000, 1 << 10
+"""What waits for one breaker: so many rows, and of each record its KiBs count as many, since it is held whole."""
 EFFECTS_MAX = 100
 """One commit of a breaker that is behind its time carries so many effects at most."""
 EMPTY: deque[Item] = deque(maxlen=0)
@@ -85,6 +86,8 @@ class Item(msgspec.Struct, frozen=True):
     body: SampleColumns | bytes | None
     start: int
     stop: int
+    bytes: int = 0
+    """Of the record, as it lies in the log."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -110,13 +113,15 @@ class Watermark(msgspec.Struct, frozen=True):
 
 class HostedBreaker:
     """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it, or it waits for
-    its turn: `resting` when it has more to do than goes in one step.
+    its turn: `resting` when it has more to do than goes in one step. What comes while it is blocked is read from the
+    log later, unless it `keeps` that: for the time of a commit's first try.
 
-    Who sets a field from outside: `applying` sets `blocked` and `resting`; `watermarks` `watermark` and `looked_ms`;
-    `commits` `stored_version`; `wakeups` `wake`; `metrics` `noted`; `subscriptions` and the host's `link` the owners in
-    `routers`; `recovery` moves `cut` over what it has read, and makes `breaker` from its stored record. `dirty` is set
-    by whoever changes what a checkpoint stores and cleared by `commits`; `needs_refill` is set by `apply` and cleared
-    by the host, which has the window refilled. Everything else is set by the methods below alone."""
+    Who sets a field from outside: `applying` sets `blocked`, `resting` and `keeps`; `watermarks` `watermark` and
+    `looked_ms`; `commits` `stored_version`; `wakeups` `wake`; `metrics` `noted`; `subscriptions` and the host's
+    `link` the owners in `routers`; `recovery` moves `cut` over what it has read, and makes `breaker` from its stored
+    record. `dirty` is set by whoever changes what a checkpoint stores and cleared by `commits`; `needs_refill` is set
+    by `apply` and cleared by the host, which has the window refilled. Everything else is set by the methods below
+    alone."""
 
     __slots__ = (
         "_drafts",
@@ -134,6 +139,7 @@ class HostedBreaker:
         "id",
         "inbox",
         "inbox_rows",
+        "keeps",
         "looked_ms",
         "losses_reported",
         "needs_refill",
@@ -172,7 +178,7 @@ class HostedBreaker:
         self.inbox = EMPTY
         self.inbox_rows = 0
         self.blocked = True
-        self.resting = False
+        self.resting = self.keeps = False
         self._drafts: tuple[EventDraft, ...] | None = None
         self.dropped = False
         self.aside = False
@@ -216,29 +222,25 @@ class HostedBreaker:
         return self.dropped and not self.aside
 
     def push(self, item: Item) -> None:
-        """Queues an item; past INBOX_ROWS_MAX the whole inbox becomes one catch-up marker per router (read the log). A
-        marker behind one of the same router takes its place."""
+        """Queues an item; past INBOX_ROWS_MAX the whole inbox is read from the log. A marker behind one of the same
+        router takes its place."""
         if self.inbox is EMPTY:
             self.inbox = deque()
         elif item.body is None and self.inbox[-1].body is None and self.inbox[-1].router_id == item.router_id:
             self.inbox[-1] = max(item, self.inbox[-1], key=attrgetter("offset"))
             return
         self.inbox.append(item)
-        self.inbox_rows += max(1, item.stop - item.start)
+        self.inbox_rows += _weight(item)
         if self.inbox_rows > INBOX_ROWS_MAX:
             self.overflows += 1
-            upto: dict[str, int] = {}
-            for waiting in self.inbox:
-                upto[waiting.router_id] = max(waiting.offset, upto.get(waiting.router_id, 0))
-            self.inbox = deque(catch_up_marker(router_id, offset) for router_id, offset in upto.items())
-            self.inbox_rows = len(self.inbox)
+            read_later(self)
 
     def push_first(self, item: Item) -> None:
         """Puts an item back before all that waits."""
         if self.inbox is EMPTY:
             self.inbox = deque()
         self.inbox.appendleft(item)
-        self.inbox_rows += max(1, item.stop - item.start)
+        self.inbox_rows += _weight(item)
 
     def losses(self) -> tuple[int, int, int]:
         """So far: samples too late for the window, samples that left it early, inboxes that became markers."""
@@ -247,7 +249,7 @@ class HostedBreaker:
 
     def pop(self) -> Item:
         item = self.inbox.popleft()
-        self.inbox_rows -= max(1, item.stop - item.start)
+        self.inbox_rows -= _weight(item)
         if not self.inbox:
             self.inbox = EMPTY
         return item
@@ -450,6 +452,23 @@ class HostedBreaker:
 def relink(hosted: HostedBreaker, router: RouterRef) -> None:
     """Takes a link in, or what has become of it."""
     hosted.routers[router.router_id] = same_link(router)
+
+
+def read_later(hosted: HostedBreaker) -> None:
+    """What waits for a breaker, and what comes while it is blocked, is to be read from the log: one catch-up marker per
+    router."""
+    hosted.keeps = False
+    upto: dict[str, int] = {}
+    for waiting in hosted.inbox:
+        upto[waiting.router_id] = max(waiting.offset, upto.get(waiting.router_id, 0))
+    if upto:
+        hosted.inbox = deque(catch_up_marker(router_id, offset) for router_id, offset in upto.items())
+        hosted.inbox_rows = len(hosted.inbox)
+
+
+def _weight(item: Item) -> int:
+    """In rows: at least one, and one for each ITEM_ROW_BYTES of the record, which is held whole."""
+    return max(1, item.stop - item.start) + item.bytes // ITEM_ROW_BYTES
 
 
 def reading_rows(hosted: HostedBreaker) -> int:

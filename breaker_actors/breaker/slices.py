@@ -14,6 +14,10 @@ from breaker_actors.transport.turns import NestedTurns
 SLICE_ROWS, ENTRY_ROWS = 50_000, 200
 """Rows that are applied or loaded in a slice, and what an entry or an evaluation counts beside its rows: a few
 milliseconds."""
+HEAVY_ROWS, ROW_S, REST_MAX_S = 2 * SLICE_ROWS, 5e-8, 0.05
+"""Work of so many rows and more in one piece, as of a window of a million samples, is followed by a rest for others, as
+long as it took by the rows, REST_MAX_S at most."""
+
 Step = Callable[[], int]
 """A piece of work: how many rows it was. It does not fail."""
 
@@ -24,6 +28,7 @@ class Slices:
     def __init__(self) -> None:
         self._waiting: NestedTurns[Step] = NestedTurns(lambda _: 1)
         self._is_called = False
+        self._free_s = 0.0
 
     def put(self, hosted: HostedBreaker, step: Step) -> None:
         """Goes on with a breaker when its turn has come."""
@@ -45,10 +50,18 @@ class Slices:
         """Nobody goes on any more."""
         self._waiting = NestedTurns(lambda _: 1)
 
+    def rest(self, rows: int) -> None:
+        """Nobody goes on for as long as heavy work of so many rows took; lighter work needs no rest."""
+        if rows >= HEAVY_ROWS:
+            self._free_s = asyncio.get_running_loop().time() + min(REST_MAX_S, rows * ROW_S)
+
     def _call(self) -> None:
         if not self._is_called:
-            self._is_called = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self._is_called, loop = True, asyncio.get_running_loop()
+            if self._free_s > loop.time():
+                loop.call_at(self._free_s, self._go_on)
+            else:
+                loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         self._is_called, done = False, 0
@@ -57,6 +70,7 @@ class Slices:
                 (step,) = self._waiting.take(1)
                 done += step()
         finally:
+            self.rest(done)
             if self._waiting:
                 self._call()
 
@@ -80,5 +94,6 @@ class Slice:
         """So many rows are through. Returns in the next turn when the slice is full."""
         self._done += rows
         if self._done >= SLICE_ROWS:
+            self._slices.rest(self._done)
             self._done = 0
             await self._slices.turn(*self._whose)

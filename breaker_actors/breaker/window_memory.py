@@ -14,6 +14,7 @@ import ctypes
 from collections.abc import Collection, Sequence
 
 from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.breaker.slices import Slices
 from breaker_actors.messages import ProjectShare
 from breaker_actors.telemetry.meters import Meters
 
@@ -28,7 +29,8 @@ RETURNED_MIN = 1_000_000
 class WindowShares:
     """The windows of the breakers held by one process, looked at now and then: `check` is to be called so."""
 
-    def __init__(self, window_max: int, project_max: int, all_max: int) -> None:
+    def __init__(self, window_max: int, project_max: int, all_max: int, slices: Slices) -> None:
+        self._slices = slices
         self._window_max, self._project_max, self._all_max = window_max, project_max, all_max
         # of each project of an organisation: less while all together hold too much
         self._rooms: dict[str, int] = {}
@@ -48,11 +50,11 @@ class WindowShares:
         meters.gauge("breakers_window_shares_full", len(self.limits()))
 
     async def check(self, breakers: Collection[HostedBreaker]) -> None:
-        """Cuts the windows of projects beyond their share; gives memory back when much has gone."""
-        if self._cut_all(breakers):
+        """Cuts the windows of projects beyond their share, in slices; gives memory back when much has gone."""
+        if await self._cut_all(breakers):
             await asyncio.to_thread(give_back)
 
-    def _cut_all(self, breakers: Collection[HostedBreaker]) -> bool:
+    async def _cut_all(self, breakers: Collection[HostedBreaker]) -> bool:
         windows: dict[str, list[tuple[int, HostedBreaker]]] = {}
         for hosted in breakers:
             if hosted.breaker is not None and (n := hosted.breaker.samples_held):
@@ -62,7 +64,7 @@ class WindowShares:
         self._caps = {project_id: cap for project_id, cap in self._caps.items() if project_id in windows}
         self._share_out()
         for project_id, some in windows.items():
-            self._bound(project_id, some)
+            await self._bound(project_id, some)
         self._most = max(self._most, self.samples)
         if self._most - self.samples < RETURNED_MIN:
             return False
@@ -85,23 +87,24 @@ class WindowShares:
     def _room(self, project_id: str) -> int:
         return min(self._project_max, self._rooms.get(self._orgs.get(project_id, ""), self._project_max))
 
-    def _bound(self, project_id: str, windows: Sequence[tuple[int, HostedBreaker]]) -> None:
+    async def _bound(self, project_id: str, windows: Sequence[tuple[int, HostedBreaker]]) -> None:
         used, room = self._used[project_id], self._room(project_id)
         if used > room:
             self._caps[project_id] = level([n for n, _ in windows], int(ROOM * room))
         elif used < LIFTED * room and project_id in self._caps:
             del self._caps[project_id]
-            self._cut(windows, self._window_max)
+            await self._cut(windows, self._window_max)
         if project_id in self._caps:
-            self._used[project_id] -= self._cut(windows, self._caps[project_id])
+            self._used[project_id] -= await self._cut(windows, self._caps[project_id])
 
-    def _cut(self, windows: Sequence[tuple[int, HostedBreaker]], samples_max: int) -> int:
-        """Bounds windows; answers how many samples went."""
-        gone = 0
-        for _, hosted in windows:
+    async def _cut(self, windows: Sequence[tuple[int, HostedBreaker]], samples_max: int) -> int:
+        """Bounds windows of a project; answers how many samples went."""
+        gone, work = 0, self._slices.work([hosted for _, hosted in windows])
+        for n, hosted in windows:
             assert hosted.breaker is not None
             if cut := hosted.breaker.bound(min(samples_max, self._window_max)):
                 gone, hosted.dirty = gone + cut, True
+                await work.worked(n)
         return gone
 
     def limits(self) -> tuple[ProjectShare, ...]:

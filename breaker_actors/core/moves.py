@@ -112,11 +112,11 @@ class Mover:
         return timer[0] if timer else None
 
     def is_behind(self, at_ms: int) -> bool:
-        """Whether more than a few timers may have to fire before an instant."""
+        """Whether more than a few timers may have to fire before an instant, or one that costs more than usual."""
         if at_ms <= self._due:
             return False
         behind = at_ms - self.schedule.now
-        return behind > BEHIND_MS or behind > TICKS_FEW * self.schedule.rule.eval_interval_ms
+        return behind > BEHIND_MS or behind > TICKS_FEW * self.schedule.rule.eval_interval_ms or self.effort > 1
 
     def fire(self, until: int, effects_max: int | None = None, effort: Effort | None = None) -> tuple[Effect, ...]:
         """Runs the timers up to `until` that could change something, until there are so many effects, or the effort is

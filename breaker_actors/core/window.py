@@ -13,7 +13,7 @@ earlier: whatever is not newer than the second run's end joins that run.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -292,13 +292,11 @@ class Window:
     def _oldest_in_late(self, late: Run, count: int) -> int:
         """Of the `count` oldest samples, how many lie in the late run (ties: the first run's came earlier)."""
         main = self._main
-        i, j = main.head, late.head
-        for _ in range(count):
-            if i < len(main.time) and (j == len(late.time) or main.time[i] <= late.time[j]):
-                i += 1
-            else:
-                j += 1
-        return j - late.head
+
+        def rank(k: int) -> int:
+            return k + bisect_right(main.time, late.time[late.head + k], main.head) - main.head
+
+        return bisect_left(range(len(late)), count, key=rank)
 
     # -- coming -------------------------------------------------------------------------------------------------------
 

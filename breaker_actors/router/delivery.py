@@ -18,7 +18,8 @@ from breaker_actors.transport.peers import BreakerPeer
 from breaker_actors.transport.turns import NestedShares, NestedTurns
 from breaker_actors.wal.base import Append
 
-CALL_ROWS_MAX = 10_000
+CALL_ROWS_MAX, ROW_BYTES = 10_000, 1 << 10
+"""What a call carries, of several records: rows that are taken, and each record, once, as many more as it has KiBs."""
 RETRY_S = 0.2
 
 
@@ -72,6 +73,10 @@ class _Pack:
         self.has_marks = False
         """Whether some of it is to be read from the log."""
 
+    def weight(self, append: Append) -> int:
+        """What a record weighs beside the rows that are taken of it, in rows; nothing when it is there."""
+        return 0 if id(append) in self.index else len(append.payload) // ROW_BYTES
+
     def record(self, append: Append) -> int:
         at = self.index.get(id(append))
         if at is None:
@@ -120,7 +125,7 @@ class DeliveryLane:
         """Queues a record for a breaker; call `flush` when a group is through."""
         pack = self._pack(subscription.whose)
         waiting = self._waiting(pack, subscription)
-        rows = max(1, span[1] - span[0])
+        rows = max(1, span[1] - span[0]) + pack.weight(append)
         if waiting.spans is not None and rows <= self._rows_max and self._shares.take(*pack.whose, rows):
             waiting.spans.append((pack.record(append), *span))
             pack.rows += rows
@@ -133,7 +138,7 @@ class DeliveryLane:
         """Queues a record for many breakers of one router, as `add` would one by one: at once where all have room."""
         whose = takers[0][0].whose
         pack = self._pack(whose)
-        rows = sum([stop - start if stop > start else 1 for _, start, stop in takers])
+        rows = sum([stop - start if stop > start else 1 for _, start, stop in takers]) + pack.weight(append)
         fits = not pack.has_marks and pack.rows + rows <= CALL_ROWS_MAX and rows <= self._rows_max
         if not fits or not self._shares.take_all(*whose, rows):
             for subscription, start, stop in takers:

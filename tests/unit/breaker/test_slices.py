@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -13,10 +14,10 @@ import pytest
 
 from breaker_actors.breaker.applying import STEP_EFFORT
 from breaker_actors.breaker.host import BreakerHost
-from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.breaker.hosted import INBOX_ROWS_MAX, HostedBreaker, Item
 from breaker_actors.breaker.slices import ENTRY_ROWS, SLICE_ROWS, Slices
 from breaker_actors.clock import SystemClock
-from breaker_actors.core.log_entries import SAMPLES, BreakerSet, encode_entry, encode_samples
+from breaker_actors.core.log_entries import SAMPLES, BreakerSet, decode_samples, encode_entry, encode_samples
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Batch, Record
 from breaker_actors.core.rules import parse_rule
@@ -25,6 +26,7 @@ from breaker_actors.messages import (
     Commit,
     DeliveredEntry,
     Delivery,
+    Paced,
     RouterRef,
     Target,
     WatermarkAnswer,
@@ -217,8 +219,81 @@ async def test_what_costs_more_than_a_call_may_is_read_later(
     await host.stop()
 
 
-async def has(asked: list[str], count: int) -> bool:
+async def has(asked: Sequence[object], count: int) -> bool:
     return len(asked) == count
+
+
+async def test_all_records_of_a_breaker_in_a_call_are_no_one_piece(
+    host: BreakerHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What costs more than a slice is read from the log later, whether its evaluations or its settings do."""
+    monkeypatch.setattr("breaker_actors.core.moves.RANKED", 1)
+    one = hosted("ranks", "greedy", {**EAGER, "eval_interval_ms": 60_000, "kind_params": {"delta_of": "p95"}})
+    held_by(host, one)
+    assert one.breaker is not None
+    for at_ms in range(AT_MS + 1, AT_MS + 91):
+        one.breaker.ingest(Batch.of([(at_ms, 1.0, True)]), at_ms)
+    assert STEP_EFFORT > one.breaker.effort > 90
+    call = delivery(one, 1, AT_MS + 200, 5.0)
+    for offset in range(2, 101):
+        call.records.extend(delivery(one, offset, AT_MS + 200, 5.0).records)
+    call.targets[:] = [Target(one.id, 1, "r", 0, 100, tuple((i, 0, 1) for i in range(100)))]
+    assert await host.deliver(call) == []
+    assert one.applied_offsets["r"] == SLICE_ROWS // ENTRY_ROWS // 92 + 1
+    assert one.resting
+    await host.stop()
+
+
+async def test_who_ranks_a_wide_window_does_so_in_its_turn(host: BreakerHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breaker_actors.core.moves.RANKED", 1)
+    one = hosted("ranks", "greedy", {**EAGER, "kind_params": {"delta_of": "p95"}})
+    held_by(host, one)
+    assert one.breaker is not None
+    one.breaker.ingest(Batch.of([(AT_MS + n, 1.0, True) for n in range(1, 201)]), AT_MS + 200)
+    assert await host.deliver(delivery(one, 1, AT_MS + 200, 5.0)) == []
+    assert (one.resting, one.applied_offsets["r"]) == (True, 0)
+    await host.stop()
+
+
+async def test_heavy_work_is_followed_by_a_rest() -> None:
+    """As long as it took by its rows, whoever is next; others have the loop meanwhile."""
+    slices, at = Slices(), list[float]()
+    loop, one = asyncio.get_running_loop(), hosted("one", "org", PLAIN)
+
+    def step(rows: int) -> int:
+        at.append(loop.time())
+        return rows
+
+    for rows in (10 * SLICE_ROWS, 100, 100):
+        slices.put(one, partial(step, rows))
+    await until(partial(has, at, 3))
+    assert at[1] - at[0] >= 10 * SLICE_ROWS * 5e-8
+    assert at[2] - at[1] < 10 * SLICE_ROWS * 5e-8
+
+
+async def test_records_are_not_kept_for_who_waits_long(host: BreakerHost) -> None:
+    """Only while a commit is tried for the first time, and so many KiBs of them: what comes later is read from the
+    log."""
+    one = hosted("other", "quiet", PLAIN)
+    held_by(host, one)
+    answers: list[Any] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    waiting = iter(answers)
+    with patch.object(host._commits, "_put", lambda *_: next(waiting)):
+        assert await host.deliver(delivery(one, 1, AT_MS + 50, 900.0)) == []
+        assert await host.deliver(delivery(one, 2, AT_MS + 60, 900.0)) == []
+        assert [item.offset for item in one.inbox if item.body is not None] == [2]
+        answers[0].set_result(Paced(10))
+        while one.inbox[0].body is not None:
+            await asyncio.sleep(0)
+        assert await host.deliver(delivery(one, 3, AT_MS + 70, 900.0)) == []
+        assert [(item.offset, item.body) for item in one.inbox] == [(3, None)]
+    await host.stop()
+    one.inbox.clear()
+    one.inbox_rows, one.keeps = 0, True
+    for offset in range(1, 100):
+        body = decode_samples(delivery(one, offset, AT_MS, 1.0).records[0].payload)
+        one.push(Item("r", offset - 1, offset, AT_MS, SAMPLES, body, 0, 1, 1 << 20))
+    assert len([item for item in one.inbox if item.body is not None]) <= INBOX_ROWS_MAX >> 10
 
 
 async def test_others_are_served_between_slices() -> None:

@@ -239,8 +239,8 @@ async def test_a_router_of_many_breakers_is_read_for_all_of_them(
     read_rows: dict[str, int] = {}
     read = SqliteLog.read
 
-    async def counted(log: SqliteLog, slot: str, router_id: str, after: int, upto: int, limit: int) -> list[LogRecord]:
-        found = await read(log, slot, router_id, after, upto, limit)
+    async def counted(log: SqliteLog, slot: str, router_id: str, after: int, upto: int, *most: int) -> list[LogRecord]:
+        found = await read(log, slot, router_id, after, upto, *most)
         read_rows[router_id] = read_rows.get(router_id, 0) + len(found)
         return found
 
