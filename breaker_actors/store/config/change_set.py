@@ -47,6 +47,13 @@ EDITABLE = ("name", "rule", "actions", "metadata", "control")
 _CHANGEABLE = (*EDITABLE, "version", "updated_ms")
 _OF_PROJECT = select(*BREAKER_COLUMNS, t.breakers.c.number).where(t.breakers.c.project_id == bindparam("project"))
 _SOME_OF_PROJECT = _OF_PROJECT.where(t.breakers.c.id.in_(IDS))
+_LOCK = (
+    select(t.breakers.c.id, t.records.c.state, t.records.c.transition_seq)
+    .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+    .where(t.breakers.c.id.in_(IDS))
+    .order_by(t.breakers.c.id)
+    .with_for_update()
+)
 _UPDATE = update(t.breakers).where(t.breakers.c.id == bindparam("which"))
 _UPDATE = _UPDATE.values({name: bindparam(f"new_{name}") for name in _CHANGEABLE})
 
@@ -115,8 +122,9 @@ def _carry_out(c: Connection, place: Place, project_id: str, plan: Plan, judged:
     affected = _AffectedRouters.of(c, plan)
     with reweighed(c, project_id, t.breakers, plan.ids()):
         change_ids = _create(c, plan.created)
+        states = _lock(c, plan)
         _update(c, plan.edited)
-        write_ends(c, plan.removed, place.now_ms)
+        write_ends(c, plan.removed, states, place.now_ms)
         harmless = _remove(c, project_id, [row.id for row in plan.removed])
     change_ids += affected.write_changes(c, plan, place.now_ms)
     note_stream_names(c, project_id, names, stream_names(c, project_id, touched), harmless, place.now_ms)
@@ -242,11 +250,19 @@ def _system_router(row: BreakerRow) -> dict[str, Any]:
     }
 
 
+def _lock(c: Connection, plan: Plan) -> dict[str, Row[Any]]:
+    """What the records say of breakers that are changed or go, by id. They are locked before the first of them is
+    written, all in order of the ids, as the Journal locks those of a commit: else each may hold what the other waits
+    for."""
+    ids = [row.id for row in plan.removed] + [old.id for old, _ in plan.edited]
+    return {row.id: row for row in by_ids(c, _LOCK, sorted(ids))}
+
+
 def _update(c: Connection, pairs: Sequence[tuple[BreakerRow, BreakerRow]]) -> None:
     if not pairs:
         return
     rows = [{f"new_{n}": getattr(new, n) for n in _CHANGEABLE} | {"which": new.id} for _, new in pairs]
-    c.execute(_UPDATE, sorted(rows, key=lambda row: str(row["which"])))
+    c.execute(_UPDATE, rows)
 
 
 def _remove(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> set[str]:
