@@ -10,10 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, select, text, update
 
 from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.sql.retries import AGAIN, TRIES
+from breaker_actors.store import tables as t
+from breaker_actors.store.operational.retention import PAGE
+from breaker_actors.store.quotas import add
 from breaker_actors.store.rows import BreakerItem
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
@@ -176,6 +179,32 @@ async def test_a_change_locks_its_breakers_in_order_whatever_becomes_of_them(
     assert sorted(row.name for row in (await store.list_breakers(world.project_id))[0]) == [
         f"new {id_}" for id_ in ids if id_ != gone
     ]
+
+
+async def test_removal_of_old_events_takes_from_sums_in_order(postgres_url: str, open_store: Open) -> None:
+    """Of a whole page, as the Journal adds to those of a commit: whoever's events come first in it."""
+    store = await open_store(postgres_url)
+    world = await World.make(store)
+    other = await world.neighbour("other")
+    first, last = sorted([world, other], key=lambda world: world.project_id)
+    await first.take_journal()
+    row = await first.breaker("a")
+    assert await first.write(first.commit(row.id, await first.own(row.id), event(1))) == ["ok"]
+
+    def fill(c: Connection) -> None:
+        like = dict(c.execute(select(t.events)).one()._mapping)
+        places = [last.project_id] * (PAGE // 2) + [first.project_id] * (PAGE // 2 - 1)
+        c.execute(update(t.events).values(sequence=PAGE, breaker_id="gone"))
+        rows = [like | {"sequence": n, "transition_seq": 1 + n, "project_id": id_} for n, id_ in enumerate(places, 1)]
+        c.execute(insert(t.events), [row | {"breaker_id": "gone"} for row in rows])
+        for id_ in (first.project_id, last.project_id):
+            add(c, id_, "events", places.count(id_))
+
+    await store._db.write(fill)
+    ids = [first.project_id, last.project_id]
+    await first_waits(postgres_url, "stored", "what = 'events' AND of_id", ids, store.prune(1 << 60))
+    left = select(t.stored.c.used).where(t.stored.c.what == "events")
+    assert await store._db.read(lambda c: c.execute(left).scalars().all()) == [0, 0]
 
 
 @pytest.mark.parametrize("state", AGAIN)
