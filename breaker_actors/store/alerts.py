@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Column, ColumnElement, Connection, Select, exists, insert, select
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, exists, insert, select
 
 from breaker_actors.core.model import Agg, Rule, StateWord
 from breaker_actors.store import tables as t
@@ -97,15 +97,14 @@ def _observed(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [event for event in events if event["hidden_by"] == "observe"]
 
 
-def write_ends(c: Connection, removed: Sequence[BreakerRow], now_ms: int) -> None:
+def write_ends(c: Connection, removed: Sequence[BreakerRow], states: Mapping[str, Row[Any]], now_ms: int) -> None:
     """Breakers of a project that are deleted while they are open: who got their trip, or will get it, is told of the
     end (semantics.md section 3). What a mute held of them is never sent. Channels that are not there, those of a
     deleted project among them, can't be told: what waits for them is the Notifier's to end. Call before the breakers
-    are gone."""
+    are gone. `states`: what their records say, which are locked: a trip is stored before the deletion, or never."""
     if not removed:
         return
     project_id = removed[0].project_id
-    states = _states(c, [row.id for row in removed])
     channels, ended = _channels_of(c, project_id), [row for row in removed if states[row.id].state != "closed"]
     if not channels or not ended:
         return
@@ -303,15 +302,3 @@ def _row(
         "mute_id": None,
         "payload_id": None,
     }
-
-
-def _states(c: Connection, breaker_ids: Sequence[str]) -> dict[str, Any]:
-    """The records of breakers, locked as the Journal locks them: a trip is stored before the deletion, or never."""
-    query = (
-        select(t.breakers.c.id, t.records.c.state, t.records.c.transition_seq)
-        .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
-        .where(t.breakers.c.id.in_(IDS))
-        .order_by(t.breakers.c.id)
-        .with_for_update()
-    )
-    return {row.id: row for row in by_ids(c, query, sorted(breaker_ids))}

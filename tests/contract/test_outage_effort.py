@@ -1,5 +1,5 @@
-"""Store: what is asked about an outage's trips costs as much for one that has thousands of them as for one that has a
-few."""
+"""Store: what is asked about a breaker's past costs as much for one with thousands of trips or moves behind it as for
+one with a few."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from breaker_actors.store.quotas import Shares, add
 from breaker_actors.store.rows import ChannelDraft, ChannelRow
 from breaker_actors.store.section import new_id
 from breaker_actors.store.sql_store import SqlStore
-from breaker_actors.store.tables import outbox
+from breaker_actors.store.tables import events, outbox
 from tests.contract.backends import Backend
 from tests.contract.mute_world import AHEAD_MS, HOUR, MuteWorld
 from tests.contract.outbox_world import OutboxWorld
-from tests.contract.store_world import World
+from tests.contract.store_world import World, event
 
 STEPS = 10
 """Instructions of SQLite between two counts."""
@@ -106,6 +106,36 @@ async def test_it_does_not_grow_with_the_trips_of_the_outage(
         }
         with counting(world) as counted:
             await asking[ask]()
+        return counted
+
+    few = await cost(world, FEW)
+    many = await cost(await world.neighbour("other"), MANY)
+    assert few.statements == many.statements
+    if not backend.database:
+        assert many.steps < 1.5 * few.steps, (few.steps, many.steps)
+
+
+async def test_an_id_is_taken_up_again_whatever_it_has_behind_it(backend: Backend, world: World) -> None:
+    """Everybody's writes wait for it; its last transition is the end of an index."""
+
+    async def cost(world: World, moves: int) -> Counted:
+        row = await world.breaker("a")
+        await world.take_journal()
+        await world.settle()
+        assert await world.write(world.commit(row.id, await world.own(row.id), event(1))) == ["ok"]
+
+        def repeated(c: Connection) -> None:
+            like = dict(c.execute(select(events).where(events.c.breaker_id == row.id)).one()._mapping)
+            first = 1_000_000 * like["sequence"]
+            rows = [like | {"sequence": first + n, "transition_seq": n} for n in range(2, moves + 1)]
+            c.execute(insert(events), rows)
+
+        await world.store._db.write(repeated)  # type: ignore[attr-defined]
+        await world.store.delete_breaker(world.project_id, row.id, 50)
+        with counting(world) as counted:
+            again = await world.breaker("a", now_ms=60, id=row.id)
+        (state,) = await world.store.stored_states(world.project_id, [again.id])
+        assert state.transition_seq == moves
         return counted
 
     few = await cost(world, FEW)

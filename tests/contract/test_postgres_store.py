@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from itertools import pairwise
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, select, text, update
 
 from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.sql.retries import AGAIN, TRIES
+from breaker_actors.store import tables as t
+from breaker_actors.store.operational.retention import PAGE
+from breaker_actors.store.quotas import add
+from breaker_actors.store.rows import BreakerItem
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
-from tests.contract.store_world import World, draft, event
+from tests.contract.store_world import RULE, World, draft, event
 from tests.support.pgproxy import proxy
 
 Open = Callable[[str], Awaitable[SqlStore]]
@@ -134,6 +139,72 @@ async def test_a_deadlock_is_done_again(postgres_url: str, open_store: Open) -> 
     await asyncio.gather(*(store._db.write_rows(crosswise(who)) for who, store in enumerate(stores)))
     assert sorted(tries) == [1, 2]
     assert sorted(row.name for row in await stores[0].list_orgs()) == ["a!!", "b!!"]
+
+
+def someone_waits(c: psycopg.Connection[Any]) -> bool:
+    """Whether anybody waits for a lock on this database."""
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return c.execute(waiting.encode()).fetchone() is not None
+
+
+async def first_waits(url: str, table: str, key: str, ids: list[str], work: Coroutine[Any, Any, Any]) -> None:
+    """Asserts that work which waits for the first of these rows has locked none of the others: two who lock several
+    rows in one order never wait for each other."""
+    with psycopg.connect(url, autocommit=True) as looker, psycopg.connect(url) as blocker:
+        blocker.execute(f"SELECT 1 FROM {table} WHERE {key} = %s FOR UPDATE".encode(), (ids[0],))
+        working = asyncio.create_task(work)
+        while not await asyncio.to_thread(someone_waits, looker):
+            assert not working.done()
+        free = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {key} = ANY(%s) FOR UPDATE SKIP LOCKED) AS free"
+        found = looker.execute(free.encode(), (ids[1:],)).fetchone()
+        blocker.rollback()
+        await working
+    assert found == (len(ids) - 1,)
+
+
+@pytest.mark.parametrize("first_goes", [True, False])
+async def test_a_change_locks_its_breakers_in_order_whatever_becomes_of_them(
+    postgres_url: str, open_store: Open, first_goes: bool
+) -> None:
+    """As the Journal locks those of a commit: neither ever waits for what the other has behind its own."""
+    store = await open_store(postgres_url)
+    world = await World.make(store)
+    ids = [f"{n}0000000-0000-4000-8000-000000000000" for n in range(1, 5)]
+    for id_ in ids:
+        await world.breaker(id_, id=id_)
+    gone = ids[0] if first_goes else ids[-1]
+    items = [BreakerItem(rule=RULE, id=id_, name=f"new {id_}") for id_ in ids if id_ != gone]
+    work = store.replace_breakers(world.project_id, items, lambda *_: None, 10)
+    await first_waits(postgres_url, "breakers", "id", ids, work)
+    assert sorted(row.name for row in (await store.list_breakers(world.project_id))[0]) == [
+        f"new {id_}" for id_ in ids if id_ != gone
+    ]
+
+
+async def test_removal_of_old_events_takes_from_sums_in_order(postgres_url: str, open_store: Open) -> None:
+    """Of a whole page, as the Journal adds to those of a commit: whoever's events come first in it."""
+    store = await open_store(postgres_url)
+    world = await World.make(store)
+    other = await world.neighbour("other")
+    first, last = sorted([world, other], key=lambda world: world.project_id)
+    await first.take_journal()
+    row = await first.breaker("a")
+    assert await first.write(first.commit(row.id, await first.own(row.id), event(1))) == ["ok"]
+
+    def fill(c: Connection) -> None:
+        like = dict(c.execute(select(t.events)).one()._mapping)
+        places = [last.project_id] * (PAGE // 2) + [first.project_id] * (PAGE // 2 - 1)
+        c.execute(update(t.events).values(sequence=PAGE, breaker_id="gone"))
+        rows = [like | {"sequence": n, "transition_seq": 1 + n, "project_id": id_} for n, id_ in enumerate(places, 1)]
+        c.execute(insert(t.events), [row | {"breaker_id": "gone"} for row in rows])
+        for id_ in (first.project_id, last.project_id):
+            add(c, id_, "events", places.count(id_))
+
+    await store._db.write(fill)
+    ids = [first.project_id, last.project_id]
+    await first_waits(postgres_url, "stored", "what = 'events' AND of_id", ids, store.prune(1 << 60))
+    left = select(t.stored.c.used).where(t.stored.c.what == "events")
+    assert await store._db.read(lambda c: c.execute(left).scalars().all()) == [0, 0]
 
 
 @pytest.mark.parametrize("state", AGAIN)

@@ -47,6 +47,23 @@ EDITABLE = ("name", "rule", "actions", "metadata", "control")
 _CHANGEABLE = (*EDITABLE, "version", "updated_ms")
 _OF_PROJECT = select(*BREAKER_COLUMNS, t.breakers.c.number).where(t.breakers.c.project_id == bindparam("project"))
 _SOME_OF_PROJECT = _OF_PROJECT.where(t.breakers.c.id.in_(IDS))
+_LOCK = (
+    select(t.breakers.c.id, t.records.c.state, t.records.c.transition_seq)
+    .join(t.records, t.records.c.breaker_id == t.breakers.c.id)
+    .where(t.breakers.c.id.in_(IDS))
+    .order_by(t.breakers.c.id)
+    .with_for_update()
+)
+_LAST = (
+    select(t.events.c.transition_seq)
+    .where(t.events.c.breaker_id == t.breakers.c.id, t.events.c.project_id == t.breakers.c.project_id)
+    .order_by(t.events.c.transition_seq.desc())
+    .limit(1)
+    .correlate(t.breakers)
+)
+_LAST_SEQ = select(t.breakers.c.id, func.coalesce(_LAST.scalar_subquery(), 0)).where(t.breakers.c.id.in_(IDS))
+"""Of each breaker the number of the last transition that its id had in its project, 0 without one. A look at the end of
+an index for each: a grouped maximum walks all that they ever had."""
 _UPDATE = update(t.breakers).where(t.breakers.c.id == bindparam("which"))
 _UPDATE = _UPDATE.values({name: bindparam(f"new_{name}") for name in _CHANGEABLE})
 
@@ -115,8 +132,9 @@ def _carry_out(c: Connection, place: Place, project_id: str, plan: Plan, judged:
     affected = _AffectedRouters.of(c, plan)
     with reweighed(c, project_id, t.breakers, plan.ids()):
         change_ids = _create(c, plan.created)
+        states = _lock(c, plan)
         _update(c, plan.edited)
-        write_ends(c, plan.removed, place.now_ms)
+        write_ends(c, plan.removed, states, place.now_ms)
         harmless = _remove(c, project_id, [row.id for row in plan.removed])
     change_ids += affected.write_changes(c, plan, place.now_ms)
     note_stream_names(c, project_id, names, stream_names(c, project_id, touched), harmless, place.now_ms)
@@ -205,12 +223,7 @@ def _insert_breakers(c: Connection, rows: Sequence[BreakerRow]) -> dict[str, int
     except IntegrityError:
         # Another project took the id after our look: possible where writers of two projects run side by side.
         raise BreakerExists(details={"breaker_id": ids[0]} if len(ids) == 1 else None) from None
-    after_seq = dict.fromkeys(ids, 0)
-    for some in chunks(ids):
-        newest = select(t.events.c.breaker_id, func.max(t.events.c.transition_seq))
-        newest = newest.where(t.events.c.breaker_id.in_(some), t.events.c.project_id == rows[0].project_id)
-        newest = newest.group_by(t.events.c.breaker_id)
-        after_seq.update({id_: seq for id_, seq in c.execute(newest)})
+    after_seq: dict[str, int] = dict(by_ids(c, _LAST_SEQ, ids))
     fresh = {"state": "closed", "allow_rate": 1.0, "cut": {}}
     c.execute(insert(t.records), [fresh | {"breaker_id": id_, "transition_seq": seq} for id_, seq in after_seq.items()])
     return after_seq
@@ -242,11 +255,19 @@ def _system_router(row: BreakerRow) -> dict[str, Any]:
     }
 
 
+def _lock(c: Connection, plan: Plan) -> dict[str, Row[Any]]:
+    """What the records say of breakers that are changed or go, by id. They are locked before the first of them is
+    written, all in order of the ids, as the Journal locks those of a commit: else each may hold what the other waits
+    for."""
+    ids = [row.id for row in plan.removed] + [old.id for old, _ in plan.edited]
+    return {row.id: row for row in by_ids(c, _LOCK, sorted(ids))}
+
+
 def _update(c: Connection, pairs: Sequence[tuple[BreakerRow, BreakerRow]]) -> None:
     if not pairs:
         return
     rows = [{f"new_{n}": getattr(new, n) for n in _CHANGEABLE} | {"which": new.id} for _, new in pairs]
-    c.execute(_UPDATE, sorted(rows, key=lambda row: str(row["which"])))
+    c.execute(_UPDATE, rows)
 
 
 def _remove(c: Connection, project_id: str, breaker_ids: Sequence[str]) -> set[str]:
