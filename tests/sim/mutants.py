@@ -204,7 +204,7 @@ MUTES = {
         "pass",
     ),
     "an end of a mute is not looked at": Mutant(
-        "breaker_actors.notify.mute_keeper:MuteKeeper.work",
+        "breaker_actors.notify.mute_keeper:MuteKeeper._work",
         "whole = changes != self._changes or now >= self._look_ms",
         "whole = self._changes < 0",
     ),
