@@ -6,11 +6,12 @@ their whole time, whatever others send and in however many projects. Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
+from breaker_actors.messages import RouterAssignment
 from breaker_actors.router.group import OwnedRouter
-from breaker_actors.wal.base import Append
+from breaker_actors.wal.base import Append, StoredKey
 
 RETRIES_MS = 30_000
 """A replica repeats an append for so long at most; its key must outlive that."""
@@ -34,19 +35,30 @@ class DuplicateKeys:
         """Keys from before this time are over."""
         return now_ms - self._lives_ms
 
+    def learn(self, router: RouterAssignment, stored: Sequence[StoredKey], now_ms: int) -> None:
+        """Keys in the log of a router that is to be owned here. They count as of now, or as of their stamp where that
+        is later: a clock that is behind just now must not end them once it is right again."""
+        horizon_ms = self.horizon_ms(now_ms)
+        alive = [one for one in stored if one.received_ms > horizon_ms]
+        keys = self._of.setdefault(router.router_id, {}) if alive else {}
+        for offset, key, received_ms in alive:
+            if key not in keys:
+                since_ms = max(now_ms, received_ms)
+                self._ages.add(router.org_id, router.project_id, since_ms, router.router_id, key)
+            keys[key] = offset
+
     def adopt(self, router: OwnedRouter, now_ms: int) -> None:
-        """A router came with the keys in its log; those that this process knew already are known with their times,
-        also where it had lost the router. The others count as of its last stamp at least: a clock that was behind just
-        then must not end them once it is right again."""
+        """A router came with the keys in its log that this process did not know. The others are known with their times,
+        also where it had lost the router; these count as of its last stamp at least (see `learn`)."""
         known = self._of.get(router.id, {})
         since_ms = max(now_ms, router.last_ms)
         for key in router.keys:
             if key not in known:
                 self._ages.add(router.org_id, router.project_id, since_ms, router.id, key)
-        if router.keys:
-            self._of[router.id] = router.keys
-        else:
-            self._of.pop(router.id, None)
+        known.update(router.keys)
+        router.keys = known
+        if known:
+            self._of[router.id] = known
 
     def note(self, router: OwnedRouter, append: Append) -> None:
         """A record is in the log."""

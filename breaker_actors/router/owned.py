@@ -72,6 +72,11 @@ class OwnedRouters:
         self.keys.adopt(router, now_ms)
         self.retention.adopt(router.slot, router.id, router.project_id, log_bytes)
 
+    def forget_keys(self, now_ms: int) -> None:
+        """Drops duplicate keys whose time is over, and those beyond the bound, which are counted."""
+        if early := self.keys.forget(now_ms):
+            self._meters.count("breakers_duplicate_keys_dropped_total", early)
+
     def note_damage(self, router_id: str, words: str, offset: int) -> None:
         """From here on nothing is taken into this router's log, and the gap that was owed to it is not written."""
         router = self._routers.get(router_id)
