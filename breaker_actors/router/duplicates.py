@@ -24,6 +24,7 @@ class DuplicateKeys:
         """`keys_max`: in all; `window_ms`: how long a key lives, RETRIES_MS at least."""
         self._ages = KeyAges(keys_max)
         self._lives_ms = max(window_ms, RETRIES_MS)
+        self._early: dict[str, int] = {}
         self._of: dict[str, dict[bytes, int]] = {}
         """By router, also of those that are not owned any more, while they have any: what `OwnedRouter.keys` is. A key
         in here has an age already."""
@@ -75,16 +76,25 @@ class DuplicateKeys:
         for gone in self._ages.expired(self.horizon_ms(now_ms)):
             self._drop(*gone)
         early = 0
-        for gone in self._ages.beyond():
-            self._drop(*gone)
+        for router_id, key in self._ages.beyond():
+            offset = self._drop(router_id, key)
+            self._early[router_id] = max(offset, self._early.get(router_id, 0))
             early += 1
         return early
 
-    def _drop(self, router_id: str, key: bytes) -> None:
+    def take_early(self) -> dict[str, int]:
+        """By router up to which offset keys went early since the last call: its log need not keep them either. Those
+        that came with one record may go a little before the rest of them."""
+        early, self._early = self._early, {}
+        return early
+
+    def _drop(self, router_id: str, key: bytes) -> int:
+        """Answers the offset at which a key was stored; 0 when it is not known."""
         keys = self._of.get(router_id, {})
-        keys.pop(key, None)
+        offset = keys.pop(key, 0)
         if not keys:
             self._of.pop(router_id, None)
+        return offset
 
 
 class _Holders:

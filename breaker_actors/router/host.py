@@ -270,7 +270,9 @@ class RouterHost:
 
     async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
         """Drops what is older than the retention (earlier near the byte bound) and nobody needs any more, and routers
-        [(slot, router_id)] that are gone for good; answers how many records went."""
+        [(slot, router_id)] that are gone for good; answers how many records went. Also drops duplicate keys that were
+        forgotten early: a log keeps as many as its owner holds, and what came since the last call."""
+        await self._owned.drop_keys()
         return await self._owned.retention.run(floors, gone, self._clock.now_ms())
 
     async def note_damage(self, found: Sequence[FoundDamage]) -> list[str]:

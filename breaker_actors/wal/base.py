@@ -148,6 +148,9 @@ class SampleLog(Protocol):
         """The duplicate keys of routers behind a place (offset, key), ascending, at most `each` of a router. Also of
         routers that somebody else owns: what is read up to stays as it is, but for keys that are dropped."""
 
+    async def drop_keys(self, slot: str, upto: Mapping[str, int]) -> None:
+        """Drops the duplicate keys of routers up to an offset each, in small transactions."""
+
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
         """Appends all in one transaction; False where epoch or generation are not the router's, or the offset is not
         its next."""

@@ -131,6 +131,10 @@ class PgLog:
     async def keys(self, slot: str, after: Mapping[str, tuple[int, bytes]], each: int) -> dict[str, list[StoredKey]]:
         return await self._read(slot, lambda c: pgrecords.keys(c, slot, after, each))
 
+    async def drop_keys(self, slot: str, upto: Mapping[str, int]) -> None:
+        while await self._write(slot, lambda c: pgrecords.drop_keys(c, slot, upto)):
+            pass
+
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
         known = self._heads.setdefault(slot, {})
         return await self._write(slot, lambda c: pgrecords.append(c, slot, records, self._keys_ms, known))

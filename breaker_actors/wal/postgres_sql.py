@@ -28,6 +28,7 @@ from breaker_actors.wal.head import Head, Judged
 Connection = psycopg.Connection[Any]
 
 TRIM_ROWS = 500
+KEY_ROWS = 5_000
 RECORD_BYTES, PAYLOAD_SHARE = 220, 16
 """What a record takes up beside its payload, in its table and its index: so many bytes, and a share of its payload
 where that is cut into pieces. Measured for payloads of 30 to 170,000 bytes: the sum is right within 6 percent."""
@@ -85,6 +86,15 @@ CROSS JOIN LATERAL (
     WHERE slot = %(slot)s AND router_id = n.router_id AND ("offset", key) > (n."offset", n.key)
     ORDER BY "offset", key LIMIT %(each)s
 ) AS k
+"""
+_DROP_KEYS = """
+DELETE FROM log_keys WHERE slot = %(slot)s AND ctid = ANY(ARRAY(
+    SELECT k.ctid FROM unnest(%(ids)s::text[], %(upto)s::bigint[]) AS n(router_id, "offset")
+    CROSS JOIN LATERAL (
+        SELECT ctid FROM log_keys WHERE slot = %(slot)s AND router_id = n.router_id AND "offset" <= n."offset"
+        ORDER BY "offset" LIMIT %(limit)s
+    ) AS k LIMIT %(limit)s
+))
 """
 _COUNTERS = """
 SELECT router_id, series, state FROM log_counters WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[])
@@ -348,6 +358,12 @@ def keys(c: Connection, slot: str, after: Mapping[str, tuple[int, bytes]], each:
     for some in found.values():
         some.sort()
     return found
+
+
+def drop_keys(c: Connection, slot: str, upto: Mapping[str, int]) -> bool:
+    """Drops up to KEY_ROWS keys of routers, up to an offset each; True: there may be more."""
+    values = {"slot": slot, "ids": list(upto), "upto": list(upto.values()), "limit": KEY_ROWS}
+    return c.execute(_DROP_KEYS, values).rowcount == KEY_ROWS
 
 
 def _heads(rows: Iterable[Any]) -> list[Head]:

@@ -95,6 +95,11 @@ class SqliteLog:
     async def keys(self, slot: str, after: Mapping[str, tuple[int, bytes]], each: int) -> dict[str, list[StoredKey]]:
         return await self._read(slot, lambda c: slotfile.keys(c, after, each), {})
 
+    async def drop_keys(self, slot: str, upto: Mapping[str, int]) -> None:
+        left = dict(upto)
+        while await self._write(slot, lambda c: slotfile.drop_keys(c, left), False):
+            pass
+
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
         return await self._write(slot, lambda c: slotfile.append(c, records, self._keys_ms), [])
 

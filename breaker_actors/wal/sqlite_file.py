@@ -21,6 +21,7 @@ from breaker_actors.wal.faults import Lying
 from breaker_actors.wal.head import Head, Judged
 
 TRIM_ROWS = 200
+KEY_ROWS = 5_000
 PAGE_BYTES, ROW_BYTES = 4096, 100
 """Pages are SQLite's default; ROW_BYTES is what a record takes beside its payload."""
 _OVERFLOW_PAGE = PAGE_BYTES - 4
@@ -75,6 +76,7 @@ _STORE_HEAD = f"REPLACE INTO heads ({_HEAD_COLUMNS}) VALUES ({', '.join('?' * le
 _KEYS_PAGE = """
 SELECT offset, key, received_ms FROM keys WHERE router_id = ? AND (offset, key) > (?, ?) ORDER BY offset, key LIMIT ?
 """
+_KEYS_UPTO = "SELECT router_id, offset, key FROM keys WHERE router_id = ? AND offset <= ? ORDER BY offset, key LIMIT ?"
 _TWICE = """
 SELECT min(offset), max(offset) FROM keys WHERE router_id = ? GROUP BY key HAVING count(*) > 1 ORDER BY 1
 """
@@ -248,6 +250,21 @@ def _end(c: sqlite3.Connection, router_id: str, offset: int) -> list[tuple[int, 
         "SELECT offset, checksum FROM records WHERE router_id = ? AND offset >= ? ORDER BY offset LIMIT 2",
         (router_id, offset),
     ).fetchall()
+
+
+def drop_keys(c: sqlite3.Connection, left: dict[str, int]) -> bool:
+    """Drops up to KEY_ROWS keys of routers, up to an offset each; True: there may be more. Takes out of `left` those
+    that have none any more."""
+    with _transaction(c):
+        room = KEY_ROWS
+        for router_id, upto in list(left.items()):
+            found = c.execute(_KEYS_UPTO, (router_id, upto, room)).fetchall()
+            c.executemany("DELETE FROM keys WHERE router_id = ? AND offset = ? AND key = ?", found)
+            room -= len(found)
+            if not room:
+                return True
+            del left[router_id]
+    return False
 
 
 def _router_head(

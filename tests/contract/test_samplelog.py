@@ -418,3 +418,15 @@ async def test_a_take_answers_the_keys_that_are_not_known(log: SampleLog) -> Non
     a, b = await log.acquire(SLOT, "o2", [("a", 2), ("b", 2)], 0, 0, {"a": 2})
     assert [offset for _, offset in a.keys] == [3]
     assert [offset for _, offset in b.keys] == [1, 2, 3]
+
+
+async def test_keys_are_dropped_up_to_an_offset(log: SampleLog) -> None:
+    """However many; those behind it, and of others, stay."""
+    await log.drop_keys(SLOT, {"a": 1})
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1), ("c", 1)], 0, 0)
+    many = tuple(n.to_bytes(16, "big") for n in range(6_000))
+    await log.append(SLOT, [rec(n, router, keys=many[::n]) for router in "abc" for n in (1, 2, 3)])
+    await log.drop_keys(SLOT, {"a": 2, "b": 1})
+    heads = await log.acquire(SLOT, "o2", [("a", 2), ("b", 2), ("c", 2)], 0, 0)
+    assert [len(head.keys) for head in heads] == [2_000, 5_000, 11_000]
+    assert {offset for _, offset in heads[0].keys} == {3}

@@ -150,3 +150,20 @@ async def test_routers_are_taken_beside_those_that_fail(s: Service, monkeypatch:
         await host.acquire(given[:1])
     log.fails.clear()
     assert await host.acquire(given[:1]) == [given[0].router_id]
+
+
+async def test_a_log_keeps_no_more_keys_than_its_owner(s: Service) -> None:
+    """What the owner forgot early is dropped there with the next upkeep; others' keys stay."""
+    mine, theirs = (await s.breaker()).router_ids[0], (await s.breaker()).router_ids[0]
+    host = s.net.actors["router-0"]
+    assert await send(s, theirs, key(0)) == "ok"
+    host._owned.keys._ages._keys_max = PAGE
+    for n in range(1, MANY):
+        assert await send(s, theirs, key(n)) == "ok"
+    await host.trim([], [])
+    slot = await s.slot(theirs)
+    stored = await s.cluster.log.keys(slot, {theirs: (0, b""), mine: (0, b"")}, 1_000)
+    held = {i: host._owned.by_id[i].keys for i in (mine, theirs)}
+    assert sum(map(len, held.values())) == PAGE
+    assert {i: {one.key: one.offset for one in found} for i, found in stored.items()} == held
+    assert await send(s, theirs, key(MANY - 1)) == "duplicate"
