@@ -24,6 +24,7 @@ from breaker_actors.transport.peers import ActorKind, BreakerPeer, Net, RouterPe
 T = TypeVar("T")
 
 ASSIGN_MAX = 1_000
+GIVE_AGAIN_S = 1.0
 
 Budgets = Callable[[], Awaitable[dict[ActorKind, int]]]
 
@@ -143,10 +144,27 @@ class Placer:
             self.membership.lost(owner)
 
     async def _give_routers(self, owner: str, ids: list[str]) -> None:
-        stored = await self._store.router_assignments(ids)
-        current = [a for a in stored if self.assignments["router"].is_held_by(a.router_id, owner, a.epoch)]
-        acquired = await RouterPeer(self._net, owner).acquire(current)
-        self.tasks.spawn(self._notify_moved(dict.fromkeys(acquired, owner)))
+        """In several calls where one does not take all, until none takes any. An owner that took some is there: what
+        failed after that is given to it a little later. Raises Unavailable when it took none."""
+        took = False
+        while ids:
+            stored = await self._store.router_assignments(ids)
+            current = [a for a in stored if self.assignments["router"].is_held_by(a.router_id, owner, a.epoch)]
+            try:
+                acquired = await RouterPeer(self._net, owner).acquire(current)
+            except Unavailable:
+                if not took:
+                    raise
+                self.tasks.spawn(self._give_later(owner, ids))
+                return
+            self.tasks.spawn(self._notify_moved(dict.fromkeys(acquired, owner)))
+            took = bool(acquired)
+            left = {a.router_id for a in current}.difference(acquired)
+            ids = [i for i in ids if i in left] if took else []
+
+    async def _give_later(self, owner: str, ids: list[str]) -> None:
+        await asyncio.sleep(GIVE_AGAIN_S)
+        await self.give("router", owner, ids)
 
     async def _give_breakers(self, owner: str, ids: list[str]) -> None:
         stored = await self._store.breaker_assignments(ids)

@@ -98,8 +98,7 @@ class Appends:
         self._succeeded()
         now = self._clock.now_ms()
         self._owned.outages.wrote(now)
-        if early := self._owned.keys.forget(now):
-            self._meters.count("breakers_duplicate_keys_dropped_total", early)
+        self._owned.forget_keys(now)
         self._owned.fanout.flush()
         return outcomes
 

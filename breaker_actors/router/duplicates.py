@@ -6,11 +6,12 @@ their whole time, whatever others send and in however many projects. Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
+from breaker_actors.messages import RouterAssignment
 from breaker_actors.router.group import OwnedRouter
-from breaker_actors.wal.base import Append
+from breaker_actors.wal.base import Append, StoredKey
 
 RETRIES_MS = 30_000
 """A replica repeats an append for so long at most; its key must outlive that."""
@@ -23,6 +24,7 @@ class DuplicateKeys:
         """`keys_max`: in all; `window_ms`: how long a key lives, RETRIES_MS at least."""
         self._ages = KeyAges(keys_max)
         self._lives_ms = max(window_ms, RETRIES_MS)
+        self._early: dict[str, int] = {}
         self._of: dict[str, dict[bytes, int]] = {}
         """By router, also of those that are not owned any more, while they have any: what `OwnedRouter.keys` is. A key
         in here has an age already."""
@@ -34,19 +36,30 @@ class DuplicateKeys:
         """Keys from before this time are over."""
         return now_ms - self._lives_ms
 
+    def learn(self, router: RouterAssignment, stored: Sequence[StoredKey], now_ms: int) -> None:
+        """Keys in the log of a router that is to be owned here. They count as of now, or as of their stamp where that
+        is later: a clock that is behind just now must not end them once it is right again."""
+        horizon_ms = self.horizon_ms(now_ms)
+        alive = [one for one in stored if one.received_ms > horizon_ms]
+        keys = self._of.setdefault(router.router_id, {}) if alive else {}
+        for offset, key, received_ms in alive:
+            if key not in keys:
+                since_ms = max(now_ms, received_ms)
+                self._ages.add(router.org_id, router.project_id, since_ms, router.router_id, key)
+            keys[key] = offset
+
     def adopt(self, router: OwnedRouter, now_ms: int) -> None:
-        """A router came with the keys in its log; those that this process knew already are known with their times,
-        also where it had lost the router. The others count as of its last stamp at least: a clock that was behind just
-        then must not end them once it is right again."""
+        """A router came with the keys in its log that this process did not know. The others are known with their times,
+        also where it had lost the router; these count as of its last stamp at least (see `learn`)."""
         known = self._of.get(router.id, {})
         since_ms = max(now_ms, router.last_ms)
         for key in router.keys:
             if key not in known:
                 self._ages.add(router.org_id, router.project_id, since_ms, router.id, key)
-        if router.keys:
-            self._of[router.id] = router.keys
-        else:
-            self._of.pop(router.id, None)
+        known.update(router.keys)
+        router.keys = known
+        if known:
+            self._of[router.id] = known
 
     def note(self, router: OwnedRouter, append: Append) -> None:
         """A record is in the log."""
@@ -63,16 +76,25 @@ class DuplicateKeys:
         for gone in self._ages.expired(self.horizon_ms(now_ms)):
             self._drop(*gone)
         early = 0
-        for gone in self._ages.beyond():
-            self._drop(*gone)
+        for router_id, key in self._ages.beyond():
+            offset = self._drop(router_id, key)
+            self._early[router_id] = max(offset, self._early.get(router_id, 0))
             early += 1
         return early
 
-    def _drop(self, router_id: str, key: bytes) -> None:
+    def take_early(self) -> dict[str, int]:
+        """By router up to which offset keys went early since the last call: its log need not keep them either. Those
+        that came with one record may go a little before the rest of them."""
+        early, self._early = self._early, {}
+        return early
+
+    def _drop(self, router_id: str, key: bytes) -> int:
+        """Answers the offset at which a key was stored; 0 when it is not known."""
         keys = self._of.get(router_id, {})
-        keys.pop(key, None)
+        offset = keys.pop(key, 0)
         if not keys:
             self._of.pop(router_id, None)
+        return offset
 
 
 class _Holders:

@@ -86,6 +86,10 @@ CHANGES_AT_ONCE = 100
 """Changes of configuration in one group: what others append waits for no more than that."""
 WATERMARKS_AT_ONCE = 500
 """Watermarks in one group: what others append waits for no more than that, some milliseconds."""
+ACQUIRE_AT_ONCE = 100
+"""Routers that are acquired in one step: what others append waits for no more than that."""
+ACQUIRE_S = 5.0
+"""Seconds in which a call begins to acquire routers, a third of what its caller waits."""
 CHANGES_S = 5.0
 """Seconds in which a call begins with slices of changes, a third of what its caller waits."""
 
@@ -102,6 +106,16 @@ def _slices(changes: Sequence[ChangeRow]) -> Iterator[list[ChangeRow]]:
         routers.add(row.router_id)
     if found:
         yield found
+
+
+def _by_slot(assignments: Sequence[RouterAssignment]) -> Iterator[tuple[str, list[RouterAssignment]]]:
+    """Slots, each with at most ACQUIRE_AT_ONCE of what is to be acquired there."""
+    by_slot: dict[str, list[RouterAssignment]] = {}
+    for assignment in assignments:
+        by_slot.setdefault(assignment.log_slot, []).append(assignment)
+    for slot, group in by_slot.items():
+        for start in range(0, len(group), ACQUIRE_AT_ONCE):
+            yield slot, group[start : start + ACQUIRE_AT_ONCE]
 
 
 def _weigh(item: _Item) -> int:
@@ -168,9 +182,26 @@ class RouterHost:
         return self._appends.fault if self._owned.by_id else ""
 
     async def acquire(self, assignments: Sequence[RouterAssignment]) -> list[str]:
-        """Becomes the owner of routers; returns the ids that were not fenced by a higher epoch. Raises Unavailable when
-        the log does not answer."""
-        return await self._in_turn("acquire", partial(self._takeover.acquire, assignments))
+        """Becomes the owner of routers; returns the ids that are owned now. What is missing there was fenced by a
+        higher epoch, or the log did not answer for it, or its keys were not all read within ACQUIRE_S: it may be asked
+        for again. Raises Unavailable when something is missing that was not fenced, and nothing was acquired."""
+        loop = asyncio.get_running_loop()
+        taken, left, until = list[str](), list[BreakersError](), loop.time() + ACQUIRE_S
+        for slot, some in _by_slot(assignments):
+            if len(left) > 1 or ((taken or left) and loop.time() > until):
+                break
+            try:
+                upto = await self._takeover.learn(slot, some, until)
+                able = [a for a in some if a.router_id in upto or a.router_id in self._owned.by_id]
+                if len(able) < len(some):
+                    left.append(Unavailable("duplicate keys of logs are being read"))
+                taken += await self._in_turn("acquire", partial(self._takeover.acquire, able, keys_upto=upto))
+            except Unavailable as error:
+                left.append(error)
+                until = loop.time() + ACQUIRE_S
+        if left and not taken:
+            raise left[0]
+        return taken
 
     async def change(self, changes: Sequence[ChangeRow]) -> ChangesTaken:
         """Appends configuration changes. Repeating one is harmless. After one that failed no other of its router is
@@ -239,7 +270,9 @@ class RouterHost:
 
     async def trim(self, floors: Sequence[LogFloor], gone: Sequence[tuple[str, str]]) -> int:
         """Drops what is older than the retention (earlier near the byte bound) and nobody needs any more, and routers
-        [(slot, router_id)] that are gone for good; answers how many records went."""
+        [(slot, router_id)] that are gone for good; answers how many records went. Also drops duplicate keys that were
+        forgotten early: a log keeps as many as its owner holds, and what came since the last call."""
+        await self._owned.drop_keys()
         return await self._owned.retention.run(floors, gone, self._clock.now_ms())
 
     async def note_damage(self, found: Sequence[FoundDamage]) -> list[str]:

@@ -31,6 +31,7 @@ class OwnedRouters:
 
     def __init__(self, log: SampleLog, net: Net, settings: Settings, meters: Meters, asides: Asides) -> None:
         self._routers: dict[str, OwnedRouter] = {}
+        self._log = log
         self._meters = meters
         self._asides = asides
         self.series_max = settings.counter_series_max
@@ -71,6 +72,22 @@ class OwnedRouters:
             self._asides.note("log", router.id, Invalid(words), b"", router.offset, router.project_id)
         self.keys.adopt(router, now_ms)
         self.retention.adopt(router.slot, router.id, router.project_id, log_bytes)
+
+    def forget_keys(self, now_ms: int) -> None:
+        """Drops duplicate keys whose time is over, and those beyond the bound, which are counted."""
+        if early := self.keys.forget(now_ms):
+            self._meters.count("breakers_duplicate_keys_dropped_total", early)
+
+    async def drop_keys(self) -> None:
+        """Logs drop the keys that were forgotten early, too. Those of a failed call, and of routers that are not owned
+        here, stay until their time is over, or later ones of the same router go. Raises Unavailable when the log does
+        not answer."""
+        by_slot: dict[str, dict[str, int]] = {}
+        for router_id, offset in self.keys.take_early().items():
+            if (router := self._routers.get(router_id)) is not None:
+                by_slot.setdefault(router.slot, {})[router_id] = offset
+        for slot, upto in by_slot.items():
+            await self._log.drop_keys(slot, upto)
 
     def note_damage(self, router_id: str, words: str, offset: int) -> None:
         """From here on nothing is taken into this router's log, and the gap that was owed to it is not written."""

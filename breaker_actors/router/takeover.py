@@ -1,12 +1,14 @@
 """A RouterActor becomes the owner of routers, or asks the log where they stand after a write of unknown outcome.
 
-What lies between an earlier owner's last sign of life and now is owed to the router as a gap.
+What lies between an earlier owner's last sign of life and now is owed to the router as a gap. What duplicate keys a
+log has is read before the router is taken, beside appends, for they may be many: then only those are asked for that
+came since.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -22,6 +24,9 @@ from breaker_actors.router.owned import OwnedRouters
 from breaker_actors.telemetry.set_aside import Asides
 from breaker_actors.wal.base import RouterHead, SampleLog
 from breaker_actors.wal.reader import view_at
+
+KEYS_AT_ONCE = 5_000
+"""Duplicate keys in one read of a log: some 10 ms, in which nothing else is done here."""
 
 
 class Takeover:
@@ -44,10 +49,43 @@ class Takeover:
         self._clock = clock
         self._skew_max_ms = skew_max_ms
         self._asides = asides
+        self._begun: dict[str, tuple[int, bytes]] = {}
+        """By router up to where its keys were read, while there are more."""
 
-    async def acquire(self, assignments: Sequence[RouterAssignment], now: int) -> list[str]:
-        """Acquires routers; returns the ids that were not fenced by a higher epoch. Raises Unavailable
-        when the log does not answer; some may be owned then."""
+    async def learn(self, slot: str, assignments: Sequence[RouterAssignment], until: float) -> dict[str, int]:
+        """Reads the duplicate keys of routers that are not owned here yet; answers up to which offset, for those that
+        are ready to be acquired. Ends soon after `until` (the loop's time); the next call goes on from there. Raises
+        Unavailable when the log does not answer."""
+        wanted = {a.router_id: a for a in assignments if a.router_id not in self._owned.by_id}
+        at = {router_id: self._begun.get(router_id, (0, b"")) for router_id in wanted}
+        left = dict(at)
+        while left:
+            each = max(1, KEYS_AT_ONCE // len(left))
+            pages = await self._log.keys(slot, left, each)
+            now = self._clock.now_ms()
+            left = {}
+            for router_id, page in pages.items():
+                if page:
+                    self._owned.keys.learn(wanted[router_id], page, now)
+                    at[router_id] = page[-1][:2]
+                if len(page) == each:
+                    left[router_id] = self._begun[router_id] = at[router_id]
+                else:
+                    self._begun.pop(router_id, None)
+            self._owned.forget_keys(now)
+            if asyncio.get_running_loop().time() > until:
+                break
+        return {router_id: offset for router_id, (offset, _) in at.items() if router_id not in left}
+
+    async def acquire(
+        self, assignments: Sequence[RouterAssignment], now: int, keys_upto: Mapping[str, int] | None = None
+    ) -> list[str]:
+        """Acquires routers; returns the ids that were not fenced by a higher epoch. `keys_upto`: what `learn` answered;
+        of those owned here already it is known anyway. Raises Unavailable when the log does not answer; some may be
+        owned then."""
+        asked = [a.router_id for a in assignments]
+        owned = {i: self._owned.by_id[i].offset for i in asked if i in self._owned.by_id}
+        known = {**(keys_upto or {}), **owned}
         by_slot: dict[str, list[RouterAssignment]] = {}
         for assignment in assignments:
             by_slot.setdefault(assignment.log_slot, []).append(assignment)
@@ -57,7 +95,7 @@ class Takeover:
         up_ms = outages.up_ms
         for slot, group in by_slot.items():
             wanted = {a.router_id: a for a in group}
-            for head in await self._heads(slot, [(a.router_id, a.epoch) for a in group], now):
+            for head in await self._heads(slot, group, now, known):
                 old = self._owned.by_id.get(head.router_id)
                 router = await self._router(wanted[head.router_id], head)
                 _succeed(router, head, old)
@@ -102,9 +140,12 @@ class Takeover:
         self._owned.outages.still_up_to(up_ms)
         self._owned.fanout.flush()
 
-    async def _heads(self, slot: str, routers: list[tuple[str, int]], now: int) -> list[RouterHead]:
-        horizon = self._owned.keys.horizon_ms(now)
-        heads = await self._appends.noting(self._log.acquire(slot, self._incarnation, routers, now, horizon))
+    async def _heads(
+        self, slot: str, group: Sequence[RouterAssignment], now: int, keys_upto: Mapping[str, int]
+    ) -> list[RouterHead]:
+        routers, horizon = [(a.router_id, a.epoch) for a in group], self._owned.keys.horizon_ms(now)
+        taking = self._log.acquire(slot, self._incarnation, routers, now, horizon, keys_upto)
+        heads = await self._appends.noting(taking)
         self._owned.outages.worked(now)
         return heads
 

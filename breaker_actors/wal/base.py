@@ -4,8 +4,8 @@ section 3.1)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -52,6 +52,14 @@ class RouterHead(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing may be appended: the log is not as it was written."""
     counters: tuple[tuple[bytes, bytes], ...] = ()
     """The last points of cumulative series."""
+
+
+class StoredKey(NamedTuple):
+    """A duplicate key as it lies in a router's log, where the order is that of `offset` and `key`."""
+
+    offset: int
+    key: bytes
+    received_ms: int
 
 
 class LogStock(msgspec.Struct, frozen=True):
@@ -122,11 +130,26 @@ class SampleLog(Protocol):
     """Appends are fenced by epoch; reads need none. Raises errors.Unavailable when the log can't be reached."""
 
     async def acquire(
-        self, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+        self,
+        slot: str,
+        owner: str,
+        routers: Sequence[tuple[str, int]],
+        now_ms: int,
+        keys_after_ms: int,
+        keys_upto: Mapping[str, int] | None = None,
     ) -> list[RouterHead]:
         """Acquires routers [(id, epoch)] for an owner incarnation; appends of lower epochs are refused from here on. A
         router that has a higher epoch is left out of the answer. Each acquisition begins a lease generation: an owner
-        that acquires again what it has learns where the log stands, and its own earlier appends are refused, too."""
+        that acquires again what it has learns where the log stands, and its own earlier appends are refused, too.
+        `keys_upto`: by router the offset up to which the caller knows its duplicate keys; those behind it are answered
+        alone. Who has not read them with `keys` gets them all, in one statement."""
+
+    async def keys(self, slot: str, after: Mapping[str, tuple[int, bytes]], each: int) -> dict[str, list[StoredKey]]:
+        """The duplicate keys of routers behind a place (offset, key), ascending, at most `each` of a router. Also of
+        routers that somebody else owns: what is read up to stays as it is, but for keys that are dropped."""
+
+    async def drop_keys(self, slot: str, upto: Mapping[str, int]) -> None:
+        """Drops the duplicate keys of routers up to an offset each, in small transactions."""
 
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
         """Appends all in one transaction; False where epoch or generation are not the router's, or the offset is not

@@ -31,6 +31,7 @@ from breaker_actors.wal.base import (
     Loss,
     Read,
     RouterHead,
+    StoredKey,
     Stretch,
     check_slot,
     read_each,
@@ -114,9 +115,25 @@ class PgLog:
         self._closed = False
 
     async def acquire(
-        self, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+        self,
+        slot: str,
+        owner: str,
+        routers: Sequence[tuple[str, int]],
+        now_ms: int,
+        keys_after_ms: int,
+        keys_upto: Mapping[str, int] | None = None,
     ) -> list[RouterHead]:
-        return await self._write(slot, lambda c: pgrecords.acquire(c, slot, owner, routers, now_ms, keys_after_ms))
+        upto = keys_upto or {}
+        return await self._write(
+            slot, lambda c: pgrecords.acquire(c, slot, owner, routers, now_ms, keys_after_ms, upto)
+        )
+
+    async def keys(self, slot: str, after: Mapping[str, tuple[int, bytes]], each: int) -> dict[str, list[StoredKey]]:
+        return await self._read(slot, lambda c: pgrecords.keys(c, slot, after, each))
+
+    async def drop_keys(self, slot: str, upto: Mapping[str, int]) -> None:
+        while await self._write(slot, lambda c: pgrecords.drop_keys(c, slot, upto)):
+            pass
 
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
         known = self._heads.setdefault(slot, {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from breaker_actors.messages import LogRead
 from breaker_actors.wal import chain
 from breaker_actors.wal import faults as logfaults
 from breaker_actors.wal import head as loghead
-from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, RouterHead, is_full
+from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, RouterHead, StoredKey, is_full
 from breaker_actors.wal.chain import Extent, Row
 from breaker_actors.wal.faults import Lying
 from breaker_actors.wal.head import Head, Judged
@@ -27,6 +28,7 @@ from breaker_actors.wal.head import Head, Judged
 Connection = psycopg.Connection[Any]
 
 TRIM_ROWS = 500
+KEY_ROWS = 5_000
 RECORD_BYTES, PAYLOAD_SHARE = 220, 16
 """What a record takes up beside its payload, in its table and its index: so many bytes, and a share of its payload
 where that is cut into pieces. Measured for payloads of 30 to 170,000 bytes: the sum is right within 6 percent."""
@@ -68,9 +70,31 @@ CROSS JOIN LATERAL (
     WHERE slot = %(slot)s AND router_id = n.router_id AND "offset" >= n."offset" ORDER BY "offset" LIMIT 2
 ) AS r ORDER BY n.router_id, r."offset"
 """
+# By the primary key, router by router, whatever is known of the table; whoever asks puts them in order.
 _KEYS = """
-SELECT router_id, key, "offset" FROM log_keys
-WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[]) AND received_ms > %(after_ms)s ORDER BY "offset", key
+SELECT n.router_id, k.key, k."offset" FROM unnest(%(ids)s::text[], %(upto)s::bigint[]) AS n(router_id, "offset")
+CROSS JOIN LATERAL (
+    SELECT key, "offset" FROM log_keys
+    WHERE slot = %(slot)s AND router_id = n.router_id AND "offset" > n."offset" AND received_ms > %(after_ms)s OFFSET 0
+) AS k
+"""
+_KEYS_PAGE = """
+SELECT n.router_id, k."offset", k.key, k.received_ms
+FROM unnest(%(ids)s::text[], %(offsets)s::bigint[], %(keys)b::bytea[]) AS n(router_id, "offset", key)
+CROSS JOIN LATERAL (
+    SELECT "offset", key, received_ms FROM log_keys
+    WHERE slot = %(slot)s AND router_id = n.router_id AND ("offset", key) > (n."offset", n.key)
+    ORDER BY "offset", key LIMIT %(each)s
+) AS k
+"""
+_DROP_KEYS = """
+DELETE FROM log_keys WHERE slot = %(slot)s AND ctid = ANY(ARRAY(
+    SELECT k.ctid FROM unnest(%(ids)s::text[], %(upto)s::bigint[]) AS n(router_id, "offset")
+    CROSS JOIN LATERAL (
+        SELECT ctid FROM log_keys WHERE slot = %(slot)s AND router_id = n.router_id AND "offset" <= n."offset"
+        ORDER BY "offset" LIMIT %(limit)s
+    ) AS k LIMIT %(limit)s
+))
 """
 _COUNTERS = """
 SELECT router_id, series, state FROM log_counters WHERE slot = %(slot)s AND router_id = ANY(%(ids)s::text[])
@@ -245,7 +269,13 @@ _SIZE = "SELECT coalesce(sum(bytes), 0)::bigint FROM log_heads WHERE slot = %(sl
 
 
 def acquire(
-    c: Connection, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+    c: Connection,
+    slot: str,
+    owner: str,
+    routers: Sequence[tuple[str, int]],
+    now_ms: int,
+    keys_after_ms: int,
+    keys_upto: Mapping[str, int],
 ) -> list[RouterHead]:
     """Puts routers under an owner incarnation; see SampleLog.acquire."""
     ids = sorted({router_id for router_id, _ in routers})
@@ -262,11 +292,17 @@ def acquire(
         head = loghead.acquire(heads.get(router_id), router_id, epoch, owner, now_ms, alive)
         if head is not None:
             heads[router_id] = taken[router_id] = head
-    return _store_taken(c, slot, owner, stored, list(taken.values()), keys_after_ms)
+    return _store_taken(c, slot, owner, stored, list(taken.values()), keys_after_ms, keys_upto)
 
 
 def _store_taken(
-    c: Connection, slot: str, owner: str, stored: Mapping[str, Head], taken: Sequence[Head], keys_after_ms: int
+    c: Connection,
+    slot: str,
+    owner: str,
+    stored: Mapping[str, Head],
+    taken: Sequence[Head],
+    keys_after_ms: int,
+    keys_upto: Mapping[str, int],
 ) -> list[RouterHead]:
     """`stored`: the heads as they were found. Those of damaged logs stay so."""
     ids = [head.router_id for head in taken]
@@ -293,12 +329,15 @@ def _store_taken(
     with c.pipeline():
         c.execute(_TAKE_HEADS, values)
         c.execute(_FORGET_OWNERS, {"slot": slot, "owner": owner})
-        kept = c.execute(_KEYS, {"slot": slot, "ids": ids, "after_ms": keys_after_ms}, binary=True)
+        upto = [keys_upto.get(router_id, 0) for router_id in ids]
+        kept = c.execute(_KEYS, {"slot": slot, "ids": ids, "upto": upto, "after_ms": keys_after_ms}, binary=True)
         held = c.execute(_COUNTERS, {"slot": slot, "ids": ids}, binary=True)
         c.execute("COMMIT")
     keys: dict[str, list[tuple[bytes, int]]] = {router_id: [] for router_id in ids}
     for router_id, key, offset in kept:
         keys[router_id].append((key, offset))
+    for found_keys in keys.values():
+        found_keys.sort(key=itemgetter(1))
     counters: dict[str, list[tuple[bytes, bytes]]] = {router_id: [] for router_id in ids}
     for router_id, series, state in held:
         counters[router_id].append((series, state))
@@ -307,6 +346,24 @@ def _store_taken(
         loghead.router_head(h, payloads.get(h.router_id), keys[h.router_id], damage[h.router_id], counters[h.router_id])
         for h in taken
     ]
+
+
+def keys(c: Connection, slot: str, after: Mapping[str, tuple[int, bytes]], each: int) -> dict[str, list[StoredKey]]:
+    """See SampleLog.keys."""
+    offsets, last = [offset for offset, _ in after.values()], [key for _, key in after.values()]
+    values = {"slot": slot, "ids": list(after), "offsets": offsets, "keys": last, "each": each}
+    found: dict[str, list[StoredKey]] = {router_id: [] for router_id in after}
+    for router_id, *key in c.execute(_KEYS_PAGE, values, binary=True):
+        found[router_id].append(StoredKey(*key))
+    for some in found.values():
+        some.sort()
+    return found
+
+
+def drop_keys(c: Connection, slot: str, upto: Mapping[str, int]) -> bool:
+    """Drops up to KEY_ROWS keys of routers, up to an offset each; True: there may be more."""
+    values = {"slot": slot, "ids": list(upto), "upto": list(upto.values()), "limit": KEY_ROWS}
+    return c.execute(_DROP_KEYS, values).rowcount == KEY_ROWS
 
 
 def _heads(rows: Iterable[Any]) -> list[Head]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,18 @@ from breaker_actors.core.log_entries import LogRecord
 from breaker_actors.errors import Unavailable
 from breaker_actors.messages import LogRead
 from breaker_actors.wal import sqlite_file as slotfile
-from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, Read, RouterHead, Stretch, read_each
+from breaker_actors.wal.base import (
+    READ_BYTES,
+    Append,
+    Entry,
+    LogStock,
+    Loss,
+    Read,
+    RouterHead,
+    StoredKey,
+    Stretch,
+    read_each,
+)
 
 T = TypeVar("T")
 
@@ -68,10 +79,26 @@ class SqliteLog:
         self._closed = False
 
     async def acquire(
-        self, slot: str, owner: str, routers: Sequence[tuple[str, int]], now_ms: int, keys_after_ms: int
+        self,
+        slot: str,
+        owner: str,
+        routers: Sequence[tuple[str, int]],
+        now_ms: int,
+        keys_after_ms: int,
+        keys_upto: Mapping[str, int] | None = None,
     ) -> list[RouterHead]:
-        known = self._known(slot)
-        return await self._write(slot, lambda c: slotfile.acquire(c, known, owner, routers, now_ms, keys_after_ms), [])
+        known, upto = self._known(slot), keys_upto or {}
+        return await self._write(
+            slot, lambda c: slotfile.acquire(c, known, owner, routers, now_ms, keys_after_ms, upto), []
+        )
+
+    async def keys(self, slot: str, after: Mapping[str, tuple[int, bytes]], each: int) -> dict[str, list[StoredKey]]:
+        return await self._read(slot, lambda c: slotfile.keys(c, after, each), {})
+
+    async def drop_keys(self, slot: str, upto: Mapping[str, int]) -> None:
+        left = dict(upto)
+        while await self._write(slot, lambda c: slotfile.drop_keys(c, left), False):
+            pass
 
     async def append(self, slot: str, records: Sequence[Append]) -> list[bool]:
         return await self._write(slot, lambda c: slotfile.append(c, records, self._keys_ms), [])

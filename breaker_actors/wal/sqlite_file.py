@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from breaker_actors.sql.sqlite import BUSY_TIMEOUT_S, make_file, synchronous
 from breaker_actors.wal import chain
 from breaker_actors.wal import faults as logfaults
 from breaker_actors.wal import head as loghead
-from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, RouterHead, check_slot
+from breaker_actors.wal.base import READ_BYTES, Append, Entry, LogStock, Loss, RouterHead, StoredKey, check_slot
 from breaker_actors.wal.chain import Extent, Row
 from breaker_actors.wal.faults import Lying
 from breaker_actors.wal.head import Head, Judged
 
 TRIM_ROWS = 200
+KEY_ROWS = 5_000
 PAGE_BYTES, ROW_BYTES = 4096, 100
 """Pages are SQLite's default; ROW_BYTES is what a record takes beside its payload."""
 _OVERFLOW_PAGE = PAGE_BYTES - 4
@@ -72,6 +73,10 @@ _SELECT_RANGE = (
 _STORE_HEAD = f"REPLACE INTO heads ({_HEAD_COLUMNS}) VALUES ({', '.join('?' * len(Head.__struct_fields__))})"  # nosec B608
 
 
+_KEYS_PAGE = """
+SELECT offset, key, received_ms FROM keys WHERE router_id = ? AND (offset, key) > (?, ?) ORDER BY offset, key LIMIT ?
+"""
+_KEYS_UPTO = "SELECT router_id, offset, key FROM keys WHERE router_id = ? AND offset <= ? ORDER BY offset, key LIMIT ?"
 _TWICE = """
 SELECT min(offset), max(offset) FROM keys WHERE router_id = ? GROUP BY key HAVING count(*) > 1 ORDER BY 1
 """
@@ -206,6 +211,7 @@ def acquire(
     routers: Sequence[tuple[str, int]],
     now_ms: int,
     keys_after_ms: int,
+    keys_upto: Mapping[str, int],
 ) -> list[RouterHead]:
     """Puts routers under an owner incarnation; see SampleLog.acquire."""
     owners.clear()
@@ -222,7 +228,15 @@ def acquire(
                     c.execute(_STORE_HEAD, msgspec.structs.astuple(head))
                 taken.append((head, view, damage))
         c.execute("DELETE FROM alive WHERE owner <> ? AND owner NOT IN (SELECT owner FROM heads)", (owner,))
-        return [_router_head(c, head, view, keys_after_ms, damage) for head, view, damage in taken]
+        return [
+            _router_head(c, head, view, keys_after_ms, keys_upto.get(head.router_id, 0), damage)
+            for head, view, damage in taken
+        ]
+
+
+def keys(c: sqlite3.Connection, after: Mapping[str, tuple[int, bytes]], each: int) -> dict[str, list[StoredKey]]:
+    """See SampleLog.keys."""
+    return {id_: list(map(StoredKey._make, c.execute(_KEYS_PAGE, (id_, *at, each)))) for id_, at in after.items()}
 
 
 def _record(c: sqlite3.Connection, router_id: str, offset: int) -> Row | None:
@@ -238,13 +252,30 @@ def _end(c: sqlite3.Connection, router_id: str, offset: int) -> list[tuple[int, 
     ).fetchall()
 
 
-def _router_head(c: sqlite3.Connection, head: Head, view: Row | None, keys_after_ms: int, damage: str) -> RouterHead:
-    keys = c.execute(
-        "SELECT key, offset FROM keys WHERE router_id = ? AND received_ms > ? ORDER BY offset",
-        (head.router_id, keys_after_ms),
+def drop_keys(c: sqlite3.Connection, left: dict[str, int]) -> bool:
+    """Drops up to KEY_ROWS keys of routers, up to an offset each; True: there may be more. Takes out of `left` those
+    that have none any more."""
+    with _transaction(c):
+        room = KEY_ROWS
+        for router_id, upto in list(left.items()):
+            found = c.execute(_KEYS_UPTO, (router_id, upto, room)).fetchall()
+            c.executemany("DELETE FROM keys WHERE router_id = ? AND offset = ? AND key = ?", found)
+            room -= len(found)
+            if not room:
+                return True
+            del left[router_id]
+    return False
+
+
+def _router_head(
+    c: sqlite3.Connection, head: Head, view: Row | None, keys_after_ms: int, keys_upto: int, damage: str
+) -> RouterHead:
+    kept = c.execute(
+        "SELECT key, offset FROM keys WHERE router_id = ? AND offset > ? AND received_ms > ? ORDER BY offset",
+        (head.router_id, keys_upto, keys_after_ms),
     )
     counters = c.execute("SELECT series, state FROM counters WHERE router_id = ?", (head.router_id,)).fetchall()
-    return loghead.router_head(head, None if view is None else view.payload, keys.fetchall(), damage, counters)
+    return loghead.router_head(head, None if view is None else view.payload, kept.fetchall(), damage, counters)
 
 
 def alive(c: sqlite3.Connection, owner: str, now_ms: int) -> None:

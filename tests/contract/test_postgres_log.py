@@ -186,3 +186,21 @@ async def test_connections_are_as_many_as_threads_at_most(postgres_url: str, ope
             mine = "FROM pg_stat_activity WHERE application_name = 'breakers' AND datname = current_database()"
             assert connection.execute(f"SELECT pg_terminate_backend(pid, 5000) {mine}".encode()).rowcount <= 3
     assert len(await log.read(SLOT, "a", 0, 9)) == 2
+
+
+async def test_a_take_reads_the_keys_that_are_not_known_alone(postgres_url: str, open_log: Open) -> None:
+    """Neither all of a slot nor all of a router, in whatever plan, also while nothing is known of the table."""
+    ids = [f"r{i}" for i in range(20)]
+    await open_log(postgres_url).acquire(SLOT, "o1", [(id_, 1) for id_ in ids], 0, 0)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        fill = """INSERT INTO log_keys SELECT 'r-0', 'r' || n % 20, n, decode(md5(n::text), 'hex'), n
+            FROM generate_series(1, 20000) AS n"""
+        connection.execute(fill)
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'log_keys'"
+    upto = {"slot": SLOT, "ids": ids[:10], "upto": [19_900] * 10, "after_ms": 0}
+    page = {"slot": SLOT, "ids": ids[:10], "offsets": [10_000] * 10, "keys": [b""] * 10, "each": 7}
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        for statement, values, rows in ((pgrecords._KEYS, upto, 50), (pgrecords._KEYS_PAGE, page, 70)):
+            with psycopg.connect(f"{postgres_url}?options=-c%20plan_cache_mode%3D{mode}") as connection:
+                assert len(connection.execute(statement.encode(), values, binary=True).fetchall()) == rows
+                assert connection.execute(read).fetchone() == (rows,)

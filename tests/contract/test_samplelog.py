@@ -390,3 +390,43 @@ async def test_a_watermark_is_an_owners_as_long_as_it_owns(make_log: Callable[[]
     assert await given(1_007) == [False] * 4
     (head,) = await other.acquire(SLOT, "o4", [("b", 3)], 0, 0)
     assert head.alive_ms == 1_006, "what was refused is not stored"
+
+
+async def test_keys_are_read_a_page_at_a_time(log: SampleLog) -> None:
+    """Those of each router in their order, behind a place that may lie within a record, whoever owns it."""
+    assert not any((await log.keys(SLOT, {"a": (0, b"")}, 5)).values())
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
+    names = [b"%d" % n * 16 for n in range(10)]
+    await log.append(
+        SLOT, [rec(1, keys=tuple(names[2::-1])), rec(2, keys=tuple(names[3:7])), rec(1, "b", keys=(b"b",))]
+    )
+    places = {"a": (0, b""), "b": (0, b""), "c": (0, b"")}
+    first = await log.keys(SLOT, places, 4)
+    assert {i: [one[:2] for one in found] for i, found in first.items()} == {
+        "a": [(1, names[0]), (1, names[1]), (1, names[2]), (2, names[3])],
+        "b": [(1, b"b")],
+        "c": [],
+    }
+    assert [one.received_ms for one in first["a"]] == [100, 100, 100, 200]
+    rest = await log.keys(SLOT, {"a": first["a"][-1][:2]}, 4)
+    assert [one[:2] for one in rest["a"]] == [(2, name) for name in names[4:7]]
+
+
+async def test_a_take_answers_the_keys_that_are_not_known(log: SampleLog) -> None:
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1)], 0, 0)
+    await log.append(SLOT, [rec(n, router, keys=(b"%d" % n * 16,)) for router in "ab" for n in (1, 2, 3)])
+    a, b = await log.acquire(SLOT, "o2", [("a", 2), ("b", 2)], 0, 0, {"a": 2})
+    assert [offset for _, offset in a.keys] == [3]
+    assert [offset for _, offset in b.keys] == [1, 2, 3]
+
+
+async def test_keys_are_dropped_up_to_an_offset(log: SampleLog) -> None:
+    """However many; those behind it, and of others, stay."""
+    await log.drop_keys(SLOT, {"a": 1})
+    await log.acquire(SLOT, "o1", [("a", 1), ("b", 1), ("c", 1)], 0, 0)
+    many = tuple(n.to_bytes(16, "big") for n in range(6_000))
+    await log.append(SLOT, [rec(n, router, keys=many[::n]) for router in "abc" for n in (1, 2, 3)])
+    await log.drop_keys(SLOT, {"a": 2, "b": 1})
+    heads = await log.acquire(SLOT, "o2", [("a", 2), ("b", 2), ("c", 2)], 0, 0)
+    assert [len(head.keys) for head in heads] == [2_000, 5_000, 11_000]
+    assert {offset for _, offset in heads[0].keys} == {3}

@@ -54,7 +54,7 @@ async def test_a_failed_log_write_is_an_error_to_everything_in_its_group(tmp_pat
             router.append([part(router_id)]),
             router.advance_watermark(5, [(router_id, row.id)]),
             router.subscribe("breaker-0", [SubscribeRequest(router_id, row.id, 1 << 60)]),
-            router.acquire([]),
+            router.release([]),
             return_exceptions=True,
         )
         assert got[0][0].status == "failed"
