@@ -328,13 +328,16 @@ directory = Table(
     Column("epoch", BigInteger, nullable=False),
 )
 
+# Stream names that went away, kept for a day, also beyond their project. See `change_rows.note_stream_names`.
 gone_names = Table(
     "gone_names",
     metadata,
     Column("project_id", Text, primary_key=True),
     Column("name", Text, primary_key=True),
-    Column("until_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger, nullable=False, index=True),
 )
+_G = gone_names.c
+Index("ix_gone_names_project_until", _G.project_id, _G.until_ms, _G.name)
 
 # `config` is a sealed JSON object: it holds addresses and secrets.
 channels = Table(
