@@ -16,7 +16,7 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.idempotency import Onces, forget_answers
 from breaker_actors.store.config.project_end import FINISHED_AT_ONCE, UNFINISHED_MS, end_rest, end_some, has_more
-from breaker_actors.store.config.sessions import end_sessions
+from breaker_actors.store.config.sessions import forget_counted
 from breaker_actors.store.quotas import add, add_one, refuse_churn
 from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
 from breaker_actors.store.secrets import new_ingest_secret
@@ -135,7 +135,7 @@ class Projects(Onces):
             place = Place(by, now_ms, project_id, row.org_id)
             for table in (t.channels, t.mutes, t.mappings, t.declared):
                 c.execute(delete(table).where(table.c.project_id == project_id))
-            end_sessions(c, t.api_keys.c.project_id == project_id)
+            forget_counted(c, t.api_keys.c.project_id == project_id)
             keys = c.execute(delete(t.api_keys).where(t.api_keys.c.project_id == project_id)).rowcount
             add(c, row.org_id, "keys", -keys)
             add(c, row.org_id, "projects", -1)

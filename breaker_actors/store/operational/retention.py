@@ -118,6 +118,7 @@ _AGED: dict[str, tuple[Column[Any], ...]] = {
 # Per table: the column of its end, with an index, then the key.
 _ENDING: dict[str, tuple[Column[Any], ...]] = {
     "gone_names": (t.gone_names.c.until_ms, t.gone_names.c.project_id, t.gone_names.c.name),
+    "sessions": (t.console_sessions.c.ends_ms, t.console_sessions.c.token_sha256),
 }
 
 
