@@ -81,6 +81,7 @@ def make_store(settings: Settings) -> SqlStore:
 
     shares = Shares(
         links=2 * settings.breakers_per_project_max,
+        gone_names=2 * settings.breakers_per_project_max,
         configuration_bytes=settings.configuration_bytes_max,
         audit_bytes=settings.audit_bytes_max,
         events=settings.events_max,

@@ -375,7 +375,7 @@ class Feed:
                 await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
                 failures += 1
             else:
-                self._swap(watch, Board(snapshot))
+                self._swap(watch, await asyncio.to_thread(Board, snapshot))
         watch.loading = None
 
     def _swap(self, watch: Watch, board: Board) -> None:

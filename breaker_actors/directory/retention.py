@@ -77,15 +77,16 @@ class Retention:
             if self._pruned_s is None or at_s - self._pruned_s >= PRUNE_EVERY_S:
                 aged_ms = await self._age(now, at_s)
                 before_ms = aged_ms - self._settings.history_retention_days * DAY_MS
-                await self._store.finish_deletions(now)
                 removed = await self._store.prune(before_ms)
                 removed["ended_links"] = await self._forget_links()
                 removed["answers"] = await self._store.prune_idempotency_keys(aged_ms - KEPT_MS)
                 removed["deliveries"] = await self._store.prune_deliveries(before_ms)
+                removed |= await self._store.prune_ended(aged_ms)
                 if max(removed.values()) < PRUNED_MANY:
                     self._pruned_s = at_s
                 if any(removed.values()):
                     log.info("history_pruned", **removed)
+                await self._store.finish_deletions(now)
         except BreakersError as error:
             log.warning("upkeep_put_off", error=str(error))
 

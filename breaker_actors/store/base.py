@@ -668,8 +668,12 @@ class RetentionStore(Placements, Protocol):
     async def prune_deliveries(self, before_ms: int) -> int:
         """Removes a bounded part of the ended deliveries from before a time; how many."""
 
+    async def prune_ended(self, now_ms: int) -> dict[str, int]:
+        """Removes what was kept until a time that has come, a bounded part of it; how many rows went of each table."""
+
     async def finish_deletions(self, now_ms: int) -> int:
-        """Ends what a process that died left of deleted projects, a bounded number of them; how many."""
+        """Ends what a process that died left of deleted projects, a bounded number of them; how many were found. What
+        fails of one is put off, and keeps nothing else."""
 
     async def shed_deliveries(self, now_ms: int) -> int:
         """Of projects with more deliveries than they may keep: removes the oldest ended ones, and makes those that wait

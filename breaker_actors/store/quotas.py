@@ -68,8 +68,8 @@ _LIVE = exists().where(t.projects.c.id == _S.of_id, t.projects.c.deleted_ms.is_(
 
 class Shares(NamedTuple):
     """What one project may keep, and one organisation. Of `audit_bytes` and `deliveries` twice as much is the end.
-    `links`: that count, and as many that have ended. `full_projects`: so many times what a project may an organisation
-    keeps of configuration, events, deliveries and links that have ended."""
+    `links`: that count, and as many that have ended. `gone_names`: that streams begin with. `full_projects`: so many
+    times what a project may an organisation keeps of configuration, events, deliveries and links that have ended."""
 
     configuration_bytes: int = 64 << 20
     links: int = 20_000
@@ -82,6 +82,7 @@ class Shares(NamedTuple):
     answer_bytes: int = 64 << 20
     mutes: int = 200
     mappings: int = 200
+    gone_names: int = 20_000
     full_projects: int = 10
 
 

@@ -338,7 +338,8 @@ class StoredState(msgspec.Struct, frozen=True, kw_only=True):
 class StreamSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All committed states of a project and the Journal position they were read at, in one transaction.
 
-    Ordered by creation; `gone`: names deleted or renamed away in the last 24 h and not taken again.
+    Ordered by creation; `gone`: names deleted or renamed away in the last 24 h and not taken again, the last
+    ones of more than Shares.gone_names.
     """
 
     position: int

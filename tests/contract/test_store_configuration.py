@@ -311,11 +311,12 @@ async def test_names_gone_are_kept_for_a_day(world: World) -> None:
     await world.store.delete_breaker(world.project_id, row.id, 200)
     assert await _gone(world) == ("a", "b")
     assert await _gone(world, 100 + DAY_MS) == ("b",)
-    await world.breaker("b", now_ms=300)
+    again = await world.breaker("b", now_ms=300)
     assert await _gone(world) == ("a",)
-    late = await world.breaker("c", now_ms=100 + DAY_MS)
-    await world.edit(late.id, name="d", now_ms=101 + DAY_MS)
-    assert await _gone(world, 0) == ("c",)
+    assert (await world.store.prune_ended(99 + DAY_MS))["gone_names"] == 0
+    assert (await world.store.prune_ended(100 + DAY_MS))["gone_names"] == 1
+    await world.store.delete_breaker(world.project_id, again.id, 400)
+    assert await _gone(world, 0) == ("b",)
 
 
 async def test_a_shared_name_is_not_gone_while_a_breaker_has_it(world: World) -> None:

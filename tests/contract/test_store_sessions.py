@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 
 from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.store import tables as t
@@ -18,6 +18,7 @@ from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.store.steps import Turns, Who
 from tests.contract.backends import Backend
 from tests.contract.store_world import World
+from tests.contract.test_outage_effort import Counted, counting
 
 HOUR = 3_600_000
 
@@ -67,6 +68,51 @@ async def test_sessions_of_a_deleted_project_are_gone(world: World) -> None:
     await world.store.create_session(key.id, "token", 10, HOUR)
     await world.store.delete_project(world.project_id, 11)
     assert await world.store.find_session("token", 12) is None
+
+
+async def test_rows_go_with_their_time_whoever_signs_in(world: World) -> None:
+    """Others' sign-ins look at their own key's alone."""
+    old, _ = await world.store.create_key(world.org_id, "project", "p", 1, world.project_id)
+    key = await key_of(world)
+    await world.store.create_session(old.id, "old", 10, HOUR)
+    await world.store.create_session(key.id, "short", 10, 20)
+    await world.store.delete_project(world.project_id, 11)
+    assert await world.store.redeem_link("old", "new", 12, HOUR) is None
+    await world.store.create_session(key.id, "token", HOUR, 2 * HOUR)
+    assert await rows(world) == 2
+    assert (await world.store.prune_ended(HOUR - 1))["sessions"] == 0
+    assert (await world.store.prune_ended(HOUR))["sessions"] == 1
+    assert await world.store.live_sessions(["old", "token"], HOUR) == {"token"}
+
+
+async def rows(world: World) -> int:
+    query = select(func.count()).select_from(t.console_sessions)
+    found: int = await world.store._db.read(lambda c: c.execute(query).scalar_one())  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("ask", ["sign in", "delete project"])
+async def test_what_sessions_of_others_cost(backend: Backend, world: World, ask: str) -> None:
+    """Nothing, however many there are: neither who signs in, nor the end of a project whose keys have them."""
+
+    async def cost(world: World, count: int) -> Counted:
+        theirs, _ = await world.store.create_key(world.org_id, "project", "p", 1, world.project_id)
+        mine, _ = await world.store.create_key(world.org_id, "user", "ann", 1)
+        row = {"kind": "session", "key_id": theirs.id, "inserted_ms": 1, "ends_ms": HOUR}
+        many = [row | {"token_sha256": f"{world.org_id} {n}"} for n in range(count)]
+        await world.store._db.write(lambda c: c.execute(insert(t.console_sessions), many))  # type: ignore[attr-defined]
+        with counting(world) as counted:
+            if ask == "sign in":
+                await world.store.create_session(mine.id, world.org_id, 10, HOUR)
+            else:
+                await world.store.delete_project(world.project_id, 10)
+        return counted
+
+    few = await cost(world, 20)
+    many = await cost(await world.neighbour("other"), 4_000)
+    assert many.statements <= few.statements  # the first one makes some counters
+    if not backend.database:
+        assert many.steps < 1.5 * few.steps, (few.steps, many.steps)
 
 
 async def test_of_too_many_the_oldest_end(world: World) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 from breaker_actors.errors import BreakerExists, Invalid, NotFound, Unavailable
 from breaker_actors.store import steps
 from breaker_actors.store import tables as t
-from breaker_actors.store.config import bulk_steps, project_end
+from breaker_actors.store.config import bulk_steps, project_end, projects
 from breaker_actors.store.config.change_set import Plan
 from breaker_actors.store.quotas import Shares
 from breaker_actors.store.rows import BreakerRow, RouterDraft
@@ -483,10 +483,6 @@ async def test_what_a_process_that_died_left_is_ended_later(
 ) -> None:
     for name in "abcde":
         await world.breaker(name)
-
-    async def die() -> None:
-        raise RuntimeError("killed")
-
     pauses.acts.append(die)
     with pytest.raises(RuntimeError, match="killed"):
         await world.store.delete_project(world.project_id, 50)
@@ -498,6 +494,37 @@ async def test_what_a_process_that_died_left_is_ended_later(
     assert await world.store.finish_deletions(soon + 1) == 0
     await world.settle(9)
     assert await counts(world) == [0, 0, 0]
+
+
+async def test_a_deletion_that_fails_keeps_no_other(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor upkeep: it is put off, and taken up again."""
+    other = await world.neighbour("other")
+    for each in (world, other):
+        for name in "abcde":
+            await each.breaker(name)
+        pauses.begun = False
+        pauses.acts = [die]
+        with pytest.raises(RuntimeError, match="killed"):
+            await each.store.delete_project(each.project_id, 50)
+    real, broken = projects.end_rest, world.project_id
+
+    async def end_rest(steps: Any, who: Any, place: Any) -> list[int]:
+        if place.project_id == broken:
+            raise Unavailable("not now")
+        return await real(steps, who, place)
+
+    monkeypatch.setattr(projects, "end_rest", end_rest)
+    soon = 51 + project_end.UNFINISHED_MS
+    assert await world.store.finish_deletions(soon) == 2
+    assert await world.store.finish_deletions(soon) == 1
+    broken = ""
+    assert [await world.store.finish_deletions(soon) for _ in range(2)] == [1, 0]
+
+
+async def die() -> None:
+    raise RuntimeError("killed")
 
 
 def test_a_step_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ class Accounts(Onces):
             if found is None:
                 raise NotFound("There is no such key.", {"key_id": key_id})
             row = KeyRow(**found._mapping)
-            end_sessions(c, t.api_keys.c.id == key_id)
+            end_sessions(c, key_id)
             with reweighed(c, row.project_id or "", t.api_keys, [key_id] if row.project_id else []):
                 c.execute(delete(t.api_keys).where(t.api_keys.c.id == key_id))
             add(c, org_id, "keys", -1)

@@ -9,16 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, select, update
 
 from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, RouterView, encode_entry
 from breaker_actors.store import tables as t
 from breaker_actors.store.config.routing_tables import Linked, view_of
 from breaker_actors.store.pending import refuse_more
-from breaker_actors.store.quotas import add_ended_links, add_link_count, reweighed
+from breaker_actors.store.quotas import add_ended_links, add_link_count, reweighed, shares
 from breaker_actors.store.reached import note_reached
 from breaker_actors.store.rows import BreakerRow
 from breaker_actors.store.section import DAY_MS, IDS, by_ids, chunks
+from breaker_actors.store.steps import STEP
 
 Entry = tuple[int, bytes]
 _entries = msgspec.msgpack.Encoder()
@@ -214,15 +215,28 @@ def name_streams(breakers: Iterable[tuple[str, str]]) -> dict[str, str]:
 def note_stream_names(
     c: Connection, project_id: str, before: Mapping[str, str], after: Mapping[str, str], harmless: set[str], now_ms: int
 ) -> None:
-    """Keeps the names that went away for a day, and forgets those that are long gone. `harmless`: breakers that went
-    and never left closed: nobody was told anything else of them, so nobody has to hear of their names again. (Of one
-    that goes on under another name a state may still be shown under the old one, until replicas know the new one.)"""
-    mine = t.gone_names.c.project_id == project_id
+    """Keeps the names that went away for a day (upkeep forgets them), the newest ones of too many. `harmless`: breakers
+    that went and never left closed: nobody was told anything else of them, so nobody has to hear of their names again.
+    (Of one that goes on under another name a state may still be shown under the old one, until replicas know the new
+    one.)"""
     names = sorted(name for name in before.keys() - after.keys() if before[name] not in harmless)
-    if before.keys() != after.keys():
-        c.execute(delete(t.gone_names).where(mine, t.gone_names.c.until_ms <= now_ms))
+    if not names:
+        return
+    _forget_names(c, project_id, names)
+    until_ms = now_ms + DAY_MS
+    c.execute(insert(t.gone_names), [{"project_id": project_id, "name": n, "until_ms": until_ms} for n in names])
+    # As many as came and a step more: their number never grows beyond the bound, and comes down to it.
+    beyond = newest_gone(project_id).offset(shares(c).gone_names).limit(len(names) + STEP)
+    _forget_names(c, project_id, c.execute(beyond).scalars().all())
+
+
+def newest_gone(project_id: str) -> Select[Any]:
+    """The names that went away, the last ones first."""
+    g = t.gone_names.c
+    return select(g.name).where(g.project_id == project_id).order_by(g.until_ms.desc(), g.name.desc())
+
+
+def _forget_names(c: Connection, project_id: str, names: Sequence[str]) -> None:
+    g = t.gone_names.c
     for some in chunks(names):
-        c.execute(delete(t.gone_names).where(mine, t.gone_names.c.name.in_(some)))
-    if names:
-        until_ms = now_ms + DAY_MS
-        c.execute(insert(t.gone_names), [{"project_id": project_id, "name": n, "until_ms": until_ms} for n in names])
+        c.execute(delete(t.gone_names).where(g.project_id == project_id, g.name.in_(some)))

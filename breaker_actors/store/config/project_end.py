@@ -1,13 +1,14 @@
 """The end of a deleted project, in steps: its breakers and routers end through the routers' logs.
 
-For callers it is gone before the first step. What a process that dies leaves of it `finish_deletions` takes up.
+For callers it is gone before the first step. What a process that dies leaves of it `finish_deletions` takes up. The
+names of its breakers that went away go with their day.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, or_, select
+from sqlalchemy import ColumnElement, Connection, exists, or_, select
 
 from breaker_actors.store import tables as t
 from breaker_actors.store.config.audit_log import Place
@@ -50,7 +51,6 @@ def end_some(c: Connection, place: Place) -> tuple[list[int], bool]:
     change_ids += end_routers(c, project_id, place.now_ms, STEP)
     if c.execute(select(t.projects.c.id).where(t.projects.c.id == project_id, has_more())).first() is not None:
         return change_ids, True
-    c.execute(delete(t.gone_names).where(t.gone_names.c.project_id == project_id))
     forget(c, project_id)
     hand_over(c, project_id, org_id)
     remove_deleted_projects(c, [project_id])

@@ -1,6 +1,7 @@
 """Sessions of the console, and the one-time links that begin one. Each is a key's, and may do what the key may.
 
-Only a SHA-256 of a token is stored. A session ends at its time, when somebody signs out, and with its key.
+Only a SHA-256 of a token is stored. A session ends at its time, when somebody signs out, and with its key: it is looked
+up with that, though its row may stay until upkeep finds that its time has come.
 """
 
 from __future__ import annotations
@@ -84,9 +85,14 @@ class Sessions(StorePart):
         return None if found is None else Who(found.org_id, found.project_id or "")
 
 
-def end_sessions(c: Connection, keys: ColumnElement[bool]) -> None:
-    """Ends those of the keys, which are about to go."""
-    c.execute(delete(t.console_sessions).where(_S.key_id.in_(select(_K.id).where(keys))))
+def end_sessions(c: Connection, key_id: str) -> None:
+    """Ends those of a key that is about to go."""
+    c.execute(delete(t.console_sessions).where(_S.key_id == key_id))
+    forget_counted(c, _K.id == key_id)
+
+
+def forget_counted(c: Connection, keys: ColumnElement[bool]) -> None:
+    """Drops what is counted of keys that are about to go."""
     for action in COUNTED:
         counters = select(repeated_name(action, _K.id)).where(keys)
         c.execute(delete(t.counters).where(t.counters.c.name.in_(counters)))
@@ -117,10 +123,10 @@ def _sign_in(c: Connection, key_id: str, token: str, now_ms: int, ends_ms: int) 
 
 
 def _grant(c: Connection, kind: Grant, key_id: str, token: str, now_ms: int, ends_ms: int) -> None:
-    """Raises NotFound where the key is gone. What has ended goes, and of too many of the key's own the oldest."""
+    """Raises NotFound where the key is gone. Of the key's own what has ended goes, and of too many the oldest."""
     if c.execute(select(_K.id).where(_K.id == key_id).with_for_update()).first() is None:
         raise _no_key(key_id)
-    c.execute(delete(t.console_sessions).where(_S.ends_ms <= now_ms))
+    c.execute(delete(t.console_sessions).where(_S.key_id == key_id, _S.ends_ms <= now_ms))
     newest = select(_S.token_sha256).where(_S.key_id == key_id).order_by(_S.inserted_ms.desc(), _S.token_sha256)
     if too_many := c.execute(newest.offset(SESSIONS_MAX - 1)).scalars().all():
         c.execute(delete(t.console_sessions).where(_S.token_sha256.in_(too_many)))

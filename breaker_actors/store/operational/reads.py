@@ -9,7 +9,8 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, Table, false, 
 
 from breaker_actors.errors import NotFound
 from breaker_actors.store import tables as t
-from breaker_actors.store.config.change_rows import name_streams
+from breaker_actors.store.config.change_rows import name_streams, newest_gone
+from breaker_actors.store.quotas import shares
 from breaker_actors.store.rows import EventQuery, EventRow, EventSource, StoredState, StreamSnapshot
 from breaker_actors.store.section import IDS, StorePart, belongs, by_ids, chunks
 
@@ -166,7 +167,7 @@ def _snapshot(c: Connection, project_id: str, now_ms: int) -> StreamSnapshot:
     if shard is None:
         raise NotFound("no such project", {"project_id": project_id})
     position = c.execute(select(t.journals.c.sequence).where(t.journals.c.shard == shard)).scalar()
-    gone = select(t.gone_names.c.name).where(t.gone_names.c.project_id == project_id, t.gone_names.c.until_ms > now_ms)
+    gone = newest_gone(project_id).where(t.gone_names.c.until_ms > now_ms).limit(shares(c).gone_names)
     states = _states(c, project_id, None)
     taken = name_streams((state.breaker_id, state.name) for state in states)
     return StreamSnapshot(

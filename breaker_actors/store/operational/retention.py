@@ -67,6 +67,17 @@ class Upkeeps(StorePart):
         removed["mutes"] = await self._db.write(lambda c: prune_mutes(c, before_ms))
         return removed
 
+    async def prune_ended(self, now_ms: int) -> dict[str, int]:
+        removed = {}
+        for name, columns in _ENDING.items():
+            removed[name] = 0
+            for _ in range(PAGES_MAX):
+                gone = await self._db.write(partial(_forget_page, columns=columns, now_ms=now_ms))
+                removed[name] += gone
+                if gone < PAGE:
+                    break
+        return removed
+
     async def _prune_beyond(self) -> int:
         """Removes the oldest events of projects that have more than their share, all of deleted ones; how many."""
         removed = 0
@@ -103,6 +114,25 @@ _AGED: dict[str, tuple[Column[Any], ...]] = {
     "backfill_events": (t.backfill_events.c.inserted_ms, t.backfill_events.c.number),
     "audit": (t.audit.c.at_ms, t.audit.c.number),
 }
+
+
+# Per table: the column of its end, with an index, then the key.
+_ENDING: dict[str, tuple[Column[Any], ...]] = {
+    "gone_names": (t.gone_names.c.until_ms, t.gone_names.c.project_id, t.gone_names.c.name),
+    "sessions": (t.console_sessions.c.ends_ms, t.console_sessions.c.token_sha256),
+}
+
+
+def _forget_page(c: Connection, columns: Sequence[Column[Any]], now_ms: int) -> int:
+    """Removes up to PAGE rows that have ended; how many. Those that others hold go another time: nobody waits for who
+    waits."""
+    end, *key = columns
+    found = c.execute(
+        select(*key).where(end <= now_ms).order_by(end).limit(PAGE).with_for_update(skip_locked=True)
+    ).all()
+    for some in chunks(found):
+        c.execute(delete(end.table).where(tuple_(*key).in_([tuple(row) for row in some])))
+    return len(found)
 
 
 def _starts_ongoing_outage() -> ColumnElement[bool]:

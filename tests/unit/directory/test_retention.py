@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 
 from breaker_actors.directory import retention
 from breaker_actors.directory.retention import DAY_MS, PRUNE_EVERY_S, Retention
+from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import ForgottenLinks
 from tests.support.fake_gateway import NOW_MS, FakeClock
@@ -22,6 +24,7 @@ class Books:
     def __init__(self, history_ms: int | None) -> None:
         self.history = history_ms
         self.before: list[int] = []
+        self.ended: list[int] = []
 
     async def history_ms(self) -> int | None:
         return self.history
@@ -44,6 +47,10 @@ class Books:
 
     async def finish_deletions(self, now_ms: int) -> int:
         return 0
+
+    async def prune_ended(self, now_ms: int) -> dict[str, int]:
+        self.ended.append(now_ms)
+        return {"gone_names": 0}
 
     shed_deliveries = prune_idempotency_keys = prune_deliveries = finish_deletions
 
@@ -94,6 +101,18 @@ async def test_the_next_round_is_in_ten_minutes_of_real_time(tmp_path: Path) -> 
     clock.seconds += PRUNE_EVERY_S
     await keeper.round()
     assert ages(books)[1:] == [0]
+
+
+async def test_deletions_that_fail_keep_nothing_from_going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come last; what ended goes by the time of history."""
+
+    async def fails(self: Books, now_ms: int) -> int:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(Books, "finish_deletions", fails)
+    books, clock = Books(NOW_MS), FakeClock(NOW_MS + 400 * DAY_MS)
+    await upkeep(tmp_path, books, clock).round()
+    assert (ages(books), books.ended) == ([DAY_MS], [NOW_MS + DAY_MS])
 
 
 async def test_the_line_shows_every_number(tmp_path: Path) -> None:

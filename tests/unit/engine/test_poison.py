@@ -252,6 +252,8 @@ async def make_c930192(directory: Path) -> tuple[Tenant, Tenant, list[str], str]
             c.execute(f"DROP INDEX {index}")
         for index in ("ix_breakers_shadow_of", "ix_audit_target", "ix_audit_org", "ix_events_outage"):
             c.execute(f"DROP INDEX {index}")
+        for index in ("ix_gone_names_until_ms", "ix_gone_names_project_until"):
+            c.execute(f"DROP INDEX {index}")
         c.execute("DROP INDEX ix_outbox_outage")
         c.execute("CREATE INDEX ix_outbox_incident ON outbox (incident, channel_id)")
         for table, columns in NEWER.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from typing import Any
 
 import msgspec
@@ -17,11 +18,12 @@ from api.routes import stream
 from api.stream.feed import Feed
 from api.stream.org_streams import OrgStreams
 from api.stream.sse import HEARTBEAT, StreamTiming
+from api.stream.state_board import Board
 from breaker_actors.errors import Overloaded, Unavailable
 from breaker_actors.messages import Commit, EventDraft, FeedEntry
 from breaker_actors.settings import Settings
 from breaker_actors.sql.readers import _OWNER
-from breaker_actors.store.rows import BreakerRow
+from breaker_actors.store.rows import BreakerRow, StreamSnapshot
 from tests.support.fake_gateway import moved
 from tests.support.stream_client import Client
 from tests.support.web_world import TIMING, World, error_of, soon
@@ -311,6 +313,26 @@ async def test_new_clients_hear_of_names_gone_only_where_some_client_may_hold_an
         await soon(lambda: restarted.body)
         assert restarted.told() == [("tripped", "closed", None)]
         await restarted.leave()
+
+
+async def test_a_board_is_made_while_others_are_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one takes a hundredth of a second or more."""
+    begun, answered, waited = threading.Event(), threading.Event(), list[bool]()
+
+    class SlowBoard(Board):
+        def __init__(self, snapshot: StreamSnapshot) -> None:
+            begun.set()
+            waited.append(answered.wait(1))
+            super().__init__(snapshot)
+
+    monkeypatch.setattr("api.stream.feed.Board", SlowBoard)
+    await world.breaker("a")
+    client = Client(world)
+    await soon(begun.is_set)
+    answered.set()
+    await soon(lambda: client.body)
+    assert (client.told(), waited) == ([("a", "closed", None)], [True])
+    await client.leave()
 
 
 async def trip(world: World, row: BreakerRow) -> None:
