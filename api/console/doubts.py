@@ -36,7 +36,7 @@ def doubt_of(fields: Mapping[str, Any]) -> Doubt | None:
     threshold = fields.get("threshold")
     if not isinstance(threshold, int | float) or (ends := _ends(fields)) is None or ends[0] <= threshold <= ends[1]:
         return None
-    words = f"{figure(threshold)} is {figure(round(100 * threshold, 6))} %"
+    words = f"{figure(threshold)} is {figure(round(100.0 * threshold, 6))} %"
     share = threshold / 100
     if not ends[0] <= share <= ends[1]:
         what = "an error rate lies" if ends[0] == 0 else "the change of an error rate lies"

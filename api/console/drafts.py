@@ -7,6 +7,7 @@ size is bounded as the API bounds it, before anything is made of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,13 +106,14 @@ def drafted(form: Mapping[str, str], pairs: Sequence[tuple[str, str]], base: Map
 
 
 def number(text: str, whole: bool) -> int | float | str | None:
-    """The number that a text is, the text where it is none, None where it is empty."""
+    """The number that a text is, the text where it is none or beyond what a float holds, None where it is empty."""
     text = text.strip()
     if not text:
         return None
     try:
-        return int(text) if whole or text.lstrip("+-").isdigit() else float(text)
-    except ValueError:
+        found = int(text) if whole or text.lstrip("+-").isdigit() else float(text)
+        return found if math.isfinite(found) else text
+    except (ValueError, OverflowError):
         return text
 
 

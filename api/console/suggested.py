@@ -3,7 +3,6 @@ bounds of a screen. The draft is tried with it beside, as every draft is."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +80,6 @@ def _found(kept: Kept, late: Callable[[], bool], rule: Rule, trips: float) -> tu
 
 def _trips(given: Mapping[str, str]) -> float:
     found = drafts.number(given.get("trips_a_week", "") or "1", whole=False)
-    if isinstance(found, str) or found is None or not math.isfinite(found) or not 0 <= found <= TRIPS_MAX:
+    if isinstance(found, str) or found is None or not 0 <= found <= TRIPS_MAX:
         raise Invalid(f"Trips a week: a number from 0 to {TRIPS_MAX}.")
     return float(found)

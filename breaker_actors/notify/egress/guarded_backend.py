@@ -10,6 +10,7 @@ for ever a connection whose request was cancelled between two of its steps, and 
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,9 +27,20 @@ ADDRESSES_MAX = 4
 CONNECT_S = 10.0
 REFUSAL_S = 1.0
 """Longer than nearly every look-up of a name."""
-READ_MAX, ANSWER_BYTES_MAX = 4_096, 65_536
-"""Bytes that are read at once, and of one answer in all, with what comes before its status: a receiver may send any
-number of informational answers first, and each piece is parsed in one go of the loop that serves everybody."""
+READ_MAX, LINES_AT_ONCE = 4_096, 32
+"""Bytes that are read at once, and lines that are parsed in one go of the loop that serves everybody."""
+HEAD_BYTES_MAX, HEAD_LINES_MAX = 16_384, 128
+"""What may come before a body: the status, its headers, and any number of informational answers before them. A head is
+parsed as a whole when it ends."""
+ANSWER_BYTES_MAX, ANSWER_LINES_MAX, FRAMED = 65_536, 1_024, 4
+"""Of one answer in all: chunks of a body and the headers behind it are lines, too. What follows a head may be that many
+times what is wanted of the body."""
+PORTION_BYTES = 16
+"""What a portion counts at least, however little arrived: an answer may come byte by byte."""
+BLANKS_MAX = 100
+"""Blanks in a row. h11 takes time by their square to find a line with more of them not valid."""
+_LINES = re.compile(rb"(?:[^\n]*+\n){%d}" % LINES_AT_ONCE)
+_BLANKS = re.compile(rb"(?<![ \t])[ \t]{%d}" % (BLANKS_MAX + 1))
 
 
 _ENDS: ContextVar[float | None] = ContextVar("ends", default=None)
@@ -65,22 +77,55 @@ class NameRefused(Exception):
 
 
 class BoundedStream(httpcore.AsyncNetworkStream):
-    """A connection of which no answer is read without end."""
+    """A connection of which no answer is read without end, nor what takes long to parse. What arrives is handed on in
+    portions, others' turns between them, so that only what the parser asked for counts: what follows a head in the same
+    piece is none of it."""
 
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
         self._stream = stream
-        self._answered_bytes = 0
+        self._held = b""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._bytes = self._lines = self._blanks = 0
+        self._bytes_max, self._lines_max = HEAD_BYTES_MAX, HEAD_LINES_MAX
+
+    def end_head(self, body_max: int) -> None:
+        """The status is known: the bounds of the whole answer hold from here on. `body_max`: bytes of the body that are
+        wanted."""
+        self._bytes_max = min(self._bytes + FRAMED * body_max, ANSWER_BYTES_MAX)
+        self._lines_max = ANSWER_LINES_MAX
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's interface
-        """Raises httpcore.RemoteProtocolError beyond ANSWER_BYTES_MAX since the last write."""
-        if self._answered_bytes >= ANSWER_BYTES_MAX:
+        """Raises httpcore.RemoteProtocolError beyond the bounds, which are counted since the last write."""
+        if self._bytes >= self._bytes_max or self._lines >= self._lines_max:
             raise httpcore.RemoteProtocolError("the answer has no end")
-        found = await self._stream.read(min(max_bytes, READ_MAX), _left_s(timeout))
-        self._answered_bytes += len(found)
+        left_s = _left_s(timeout)
+        if not self._held:
+            self._held = await self._stream.read(min(max_bytes, READ_MAX), left_s)
+        elif left_s == 0:
+            raise httpcore.ReadTimeout
+        else:
+            await asyncio.sleep(0)
+        return self._portion() if self._held else b""
+
+    def _portion(self) -> bytes:
+        """The beginning of what is held, as far as it may be handed on now."""
+        lines = _LINES.match(self._held)
+        portion = b" " * self._blanks + (self._held[: lines.end()] if lines else self._held)
+        if too_many := _BLANKS.search(portion):
+            portion = portion[: too_many.end() - 1]
+        size = len(portion) - self._blanks
+        if not size:
+            raise httpcore.RemoteProtocolError("the answer has blanks without end")
+        found, self._held = self._held[:size], self._held[size:]
+        self._blanks = len(portion) - len(portion.rstrip(b" \t"))
+        self._bytes += max(size, PORTION_BYTES)
+        self._lines += found.count(b"\n")
         return found
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
-        self._answered_bytes = 0
+        self._begin()
         await self._stream.write(buffer, _left_s(timeout))
 
     async def aclose(self) -> None:
@@ -95,6 +140,8 @@ class BoundedStream(httpcore.AsyncNetworkStream):
         return BoundedStream(await self._stream.start_tls(ssl_context, server_hostname, _left_s(timeout)))
 
     def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable" and self._held:
+            return True
         return self._stream.get_extra_info(info)
 
 

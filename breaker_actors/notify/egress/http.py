@@ -17,6 +17,7 @@ import httpx
 
 from breaker_actors.notify.egress.connections import Connections
 from breaker_actors.notify.egress.guarded_backend import (
+    BoundedStream,
     DestinationRefused,
     GuardedBackend,
     NameRefused,
@@ -115,6 +116,8 @@ class Poster:
             answer.status = response.status
             answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
             answer.retry_after = _header(response.headers, b"retry-after")
+            if isinstance(stream := response.extensions["network_stream"], BoundedStream):
+                stream.end_head(answer.body_max)
             with time_limit(BODY_S):
                 await _read_body(response, answer)
 

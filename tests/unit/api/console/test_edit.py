@@ -248,6 +248,32 @@ async def test_a_new_one_that_is_wrong_or_remarked_on(ann: Visitor, world: World
     assert "The breaker was made." not in await ann.page(f"b/{row.id}")
 
 
+@pytest.mark.parametrize("digits", [308, 309, 400, 5_000])
+async def test_a_threshold_of_any_length_is_answered(ann: Visitor, world: World, digits: int) -> None:
+    row = await world.breaker("checkout", threshold=0.25, kind="error_rate")
+    answer = await sent(ann, row, threshold="9" * digits)
+    assert (answer.status, "Not done" in answer.body.decode()) == (422, True)
+    assert (await stored(world, row)).rule.threshold == 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "found"),
+    [
+        (" 5 ", False, 5),
+        ("0.5", False, 0.5),
+        ("0.5", True, "0.5"),
+        ("9" * 308, True, int("9" * 308)),
+        ("9" * 309, False, "9" * 309),
+        ("9" * 309, True, "9" * 309),
+        ("-1e400", False, "-1e400"),
+        ("nan", False, "nan"),
+        ("", True, None),
+    ],
+)
+def test_what_is_no_number_of_any_use_stays_a_text(text: str, whole: bool, found: Any) -> None:
+    assert drafts.number(text, whole) == found
+
+
 async def test_percent_for_a_share_are_asked_about_before_a_breaker_is_made(ann: Visitor, world: World) -> None:
     given = fields_of(await ann.page("new")) | {"metric": "m", "threshold": "30"}
     asked = await ann.post("new", **given)
