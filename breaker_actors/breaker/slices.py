@@ -17,6 +17,9 @@ milliseconds."""
 HEAVY_ROWS, ROW_S, REST_MAX_S = 2 * SLICE_ROWS, 5e-8, 0.05
 """Work of so many rows and more in one piece, as of a window of a million samples, is followed by a rest for others, as
 long as it took by the rows, REST_MAX_S at most."""
+RESTS = 2
+"""Times as long as a slice took is the rest after one of breakers that rest themselves: they have more to do than there
+is time for, maybe for ever, and a machine has several such processes."""
 
 Step = Callable[[], int]
 """A piece of work: how many rows it was. It does not fail."""
@@ -26,13 +29,13 @@ class Slices:
     """Who goes on next. Bounded by the breakers there are, each waits once at most, and by the tasks of the process."""
 
     def __init__(self) -> None:
-        self._waiting: NestedTurns[Step] = NestedTurns(lambda _: 1)
+        self._waiting: NestedTurns[tuple[Step, bool]] = NestedTurns(lambda _: 1)
         self._is_called = False
         self._free_s = 0.0
 
     def put(self, hosted: HostedBreaker, step: Step) -> None:
         """Goes on with a breaker when its turn has come."""
-        self._waiting.append(hosted.org_id, hosted.project_id, step)
+        self._waiting.append(hosted.org_id, hosted.project_id, (step, hosted.resting))
         self._call()
 
     def work(self, breakers: Sequence[HostedBreaker]) -> Slice:
@@ -42,7 +45,7 @@ class Slices:
     async def turn(self, org_id: str, project_id: str) -> None:
         """Returns when a slice of work of a task may begin."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(org_id, project_id, partial(_begin, turn))
+        self._waiting.append(org_id, project_id, (partial(_begin, turn), False))
         self._call()
         await turn
 
@@ -64,13 +67,18 @@ class Slices:
                 loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        self._is_called, done = False, 0
+        self._is_called, done, resting, loop = False, 0, 0, asyncio.get_running_loop()
+        begun = loop.time()
         try:
             while self._waiting and done < SLICE_ROWS:
-                (step,) = self._waiting.take(1)
-                done += step()
+                ((step, rests),) = self._waiting.take(1)
+                rows = step()
+                done, resting = done + rows, resting + rows * rests
         finally:
             self.rest(done)
+            if resting > SLICE_ROWS // 2:
+                now = loop.time()
+                self._free_s = max(self._free_s, now + min(REST_MAX_S, RESTS * (now - begun)))
             if self._waiting:
                 self._call()
 

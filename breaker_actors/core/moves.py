@@ -27,7 +27,7 @@ RANKED = 1000
 
 BEHIND_MS, TICKS_FEW = 3_000, 4
 """Who is not further behind has few timers to fire: moves take 100 ms for three of them."""
-LEAPT, SEEN = 32, 128
+LEAPT, SEEN = 16, 128
 """So many ticks of one leap, or samples that a move reports on, cost as much as an ordinary evaluation."""
 
 EvidenceMaker = Callable[[Rule, Record, int], Evidence]

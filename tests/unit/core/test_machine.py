@@ -542,7 +542,7 @@ def test_in_small_steps_as_in_one(seed: int) -> None:
 
 
 def test_effort_bounds_a_step() -> None:
-    """A day of ticks that each move a baseline goes in steps of some evaluations, a thousand ticks for thirty."""
+    """A day of ticks that each move a baseline goes in steps of some evaluations, a thousand ticks for sixty."""
     rule = {"metric": "m", "kind": "delta", "op": "gt", "threshold": 1e9, "window_ms": 86_400_000}
     breaker, _ = Breaker.create(parse_rule({**rule, "eval_interval_ms": 1, "kind_params": {"alpha": 1e-9}}), 0)
     for at, value in ((10, 1.0), (1_000, 3.0)):
