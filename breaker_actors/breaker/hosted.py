@@ -86,8 +86,8 @@ class Item(msgspec.Struct, frozen=True):
     body: SampleColumns | bytes | None
     start: int
     stop: int
-    bytes: int = 0
-    """Of the record, as it lies in the log."""
+    size: int = 0
+    """Bytes of the record, as it lies in the log."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -468,7 +468,7 @@ def read_later(hosted: HostedBreaker) -> None:
 
 def _weight(item: Item) -> int:
     """In rows: at least one, and one for each ITEM_ROW_BYTES of the record, which is held whole."""
-    return max(1, item.stop - item.start) + item.bytes // ITEM_ROW_BYTES
+    return max(1, item.stop - item.start) + item.size // ITEM_ROW_BYTES
 
 
 def reading_rows(hosted: HostedBreaker) -> int:
