@@ -32,6 +32,7 @@ class Slices:
         self._waiting: NestedTurns[tuple[Step, bool]] = NestedTurns(lambda _: 1)
         self._is_called = False
         self._free_s = 0.0
+        self._turns: set[asyncio.Future[None]] = set()
 
     def put(self, hosted: HostedBreaker, step: Step) -> None:
         """Goes on with a breaker when its turn has come."""
@@ -46,11 +47,15 @@ class Slices:
         """Returns when a slice of work of a task may begin."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(org_id, project_id, (partial(_begin, turn), False))
+        self._turns.add(turn)
+        turn.add_done_callback(self._turns.discard)
         self._call()
         await turn
 
     def close(self) -> None:
-        """Nobody goes on any more."""
+        """Nobody goes on any more; tasks that wait for a turn are cancelled."""
+        for turn in list(self._turns):
+            turn.cancel()
         self._waiting = NestedTurns(lambda _: 1)
 
     def rest(self, rows: int) -> None:
@@ -67,7 +72,7 @@ class Slices:
                 loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        self._is_called, done, resting, loop = False, 0, 0, asyncio.get_running_loop()
+        done, resting, loop = 0, 0, asyncio.get_running_loop()
         begun = loop.time()
         try:
             while self._waiting and done < SLICE_ROWS:
@@ -75,6 +80,7 @@ class Slices:
                 rows = step()
                 done, resting = done + rows, resting + rows * rests
         finally:
+            self._is_called = False  # who puts itself again meanwhile comes behind the rest
             self.rest(done)
             if resting > SLICE_ROWS // 2:
                 now = loop.time()

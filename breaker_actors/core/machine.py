@@ -136,6 +136,9 @@ class Breaker(Mover):
         """
         effects = self.fire(until_ms, effects_max, effort)
         if (effects_max is not None and len(effects) >= effects_max) or (effort is not None and effort.left <= 0):
+            schedule = self.schedule
+            if schedule.now <= schedule.last_eval < schedule.next_tick:  # else a restored breaker ran that tick again
+                schedule.now = schedule.last_eval + 1
             return effects
         if until_ms >= self.schedule.next_tick:
             effects += self._fire_at(self.schedule.tick_up_to(until_ms), "tick")

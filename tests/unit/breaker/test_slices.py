@@ -264,11 +264,47 @@ async def test_heavy_work_is_followed_by_a_rest() -> None:
         at.append(loop.time())
         return rows
 
-    for rows in (10 * SLICE_ROWS, 100, 100):
-        slices.put(one, partial(step, rows))
+    def again() -> int:
+        slices.put(one, partial(step, 100))
+        return step(10 * SLICE_ROWS)
+
+    slices.put(one, again)
+    slices.put(one, partial(step, 100))
     await until(partial(has, at, 3))
     assert at[1] - at[0] >= 10 * SLICE_ROWS * 5e-8
-    assert at[2] - at[1] < 10 * SLICE_ROWS * 5e-8
+
+
+async def test_who_has_more_to_do_than_there_is_time_for_rests_longer_than_it_works() -> None:
+    """It puts itself again, on and on."""
+    slices, one, loop = Slices(), hosted("one", "org", PLAIN), asyncio.get_running_loop()
+    one.resting = True
+    begun, ended, worked_s, time = list[float](), list[float](), [0.0], loop.time
+
+    def step() -> int:
+        begun.append(loop.time())
+        slices.put(one, step)
+        worked_s[0] += 0.002
+        ended.append(loop.time())
+        return SLICE_ROWS
+
+    with patch.object(loop, "time", lambda: time() + worked_s[0]):
+        slices.put(one, step)
+        await until(partial(reached, begun, 20))
+        slices.close()
+    assert min(after - before for before, after in zip(ended, begun[1:], strict=False)) >= 0.0039
+
+
+async def reached(found: Sequence[object], count: int) -> bool:
+    return len(found) >= count
+
+
+async def test_a_task_that_waits_for_a_turn_ends_with_all() -> None:
+    slices = Slices()
+    waiting = asyncio.create_task(slices.turn("org", "p"))
+    await asyncio.sleep(0)
+    slices.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_records_are_not_kept_for_who_waits_long(host: BreakerHost) -> None:

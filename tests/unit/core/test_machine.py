@@ -511,7 +511,8 @@ def test_whatever_the_rule_open_lasts_100_ms(policy: str, op: str) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_in_small_steps_as_in_one(seed: int) -> None:
-    """However little effort each call may take: the same effects, and the same record."""
+    """However little effort each call may take: the same effects, and the same record; also where a restart comes
+    behind any of them."""
     draw = Random(seed)
     rule = parse_rule(
         {
@@ -528,16 +529,23 @@ def test_in_small_steps_as_in_one(seed: int) -> None:
     )
     (one, first), (other, again) = Breaker.create(rule, 0), Breaker.create(rule, 0)
     assert first == again
-    now = 0
+    now, came = 0, list[tuple[Batch, int]]()
     for _ in range(6):
         now += draw.choice([3, 900, 9_000])
         whole, pieces = one.advance(now - 1), tuple[Effect, ...]()
         while other.now_ms < now:
             effort = Effort(draw.choice([1, 2, 40]))
             pieces += other.advance(now - 1, draw.choice([1, 100]), effort)
+            if draw.random() < 0.2:
+                restored = Breaker.restore(rule, other.record())
+                for batch, received_ms in came:
+                    restored.load(batch, received_ms)
+                assert pieces + restored.advance(now - 1) == whole
+                assert restored.record() == one.record()
         assert pieces == whole
         assert other.record() == one.record()
         batch = Batch.of([(now, draw.choice([0.5, 2.0, 9.0]), draw.random() < 0.5)])
+        came.append((batch, now))
         assert one.ingest(batch, now) == other.ingest(batch, now)
 
 
