@@ -121,11 +121,11 @@ class Retention:
     async def _trim(self, now: int) -> None:
         placed = {p.log_slot for p in await self._store.placements("router") if p.log_slot}
         # first what lies there, then who needs it: a router that is made meanwhile is never taken for a gone one, and
-        # what comes into a log that nobody listens to may be there for whoever is linked meanwhile
+        # what comes into a log meanwhile may be there for whoever is linked meanwhile, whoever else has read it
         stock = {slot: await self._log.stock(slot) for slot in sorted(placed)}
         ends = {entry.router_id: entry.last_offset for entries in stock.values() for entry in entries}
         floors = [
-            floor if floor.offset is not None else replace(floor, offset=ends.get(floor.router_id, 0))
+            replace(floor, offset=_least(floor.offset, ends.get(floor.router_id)))
             for floor in await self._store.log_floors()
         ]
         needed = {floor.router_id: floor for floor in floors if not floor.project_id}
@@ -165,3 +165,10 @@ def _spared(slot: str, entry: LogStock, needed: LogFloor | None, now: int) -> Lo
         return LogFloor(entry.router_id, "", slot, entry.last_offset, newest_ms)
     since_ms = newest_ms if needed.since_ms is None else min(newest_ms, needed.since_ms)
     return LogFloor(entry.router_id, "", slot, needed.offset, since_ms)
+
+
+def _least(floor: int | None, end: int | None) -> int:
+    """Up to where a log may go, at most: as far as its readers are, and as it was before they were asked."""
+    if floor is None:
+        return end or 0
+    return floor if end is None else min(floor, end)

@@ -59,7 +59,8 @@ class MuteKeeper:
         self._failed_ms = 0
         # by project whose look is under way, then by mute: what waits on each channel behind it
         self._behind: dict[str, dict[str, Counter[str]]] = {}
-        self._warnings: dict[str, Counter[str]] = {}
+        self._begun: dict[str, int] = {}
+        self._warnings: dict[str, tuple[int, Counter[str]]] = {}
 
     def due_ms(self, now: int) -> int:
         """When it is to be asked again at the latest."""
@@ -99,7 +100,7 @@ class MuteKeeper:
         if now < self._rested_ms:
             return
         if self._warnings:
-            channels.update(await self._warn(epoch, now))
+            channels.update(await self._warn(epoch))
         for number in range(PAGES_MAX):
             if self._after is not None and (number % 2 == 0 or not self._rota):
                 looked = await self._store.look_at_held(epoch, now, self._after, None, self._warning_ms)
@@ -113,7 +114,7 @@ class MuteKeeper:
                 turns = self._rota.next(PROJECTS_MAX)
                 looked = await self._store.look_at_held(epoch, now, 0, turns, self._warning_ms)
                 self._rota.note(looked.turns)
-                self._count(turns, looked)
+                self._count(turns, looked, now)
             else:
                 break
             channels.update(self._looked(looked, now))
@@ -136,25 +137,28 @@ class MuteKeeper:
         for mute_id in tended.ended:
             log.info("mute_ended", mute_id=mute_id, reason="expired")
 
-    def _count(self, turns: Mapping[str, int], looked: HeldLook) -> None:
+    def _count(self, turns: Mapping[str, int], looked: HeldLook, now: int) -> None:
         """Adds what waits behind mutes that end soon: from the begin of each project's look to its end, whereupon they
-        are warned of."""
+        are warned of. What was not soon when that look began was counted in part; the next look counts it."""
         for project_id in looked.turns:
             if turns[project_id] == 0:
                 self._behind.pop(project_id, None)
+                self._begun[project_id] = now
         for (project_id, mute_id, channel_id), n in looked.behind.items():
             self._behind.setdefault(project_id, {}).setdefault(mute_id, Counter())[channel_id] += n
         for project_id, last in looked.turns.items():
             if last is None:
-                self._warnings |= self._behind.pop(project_id, {})
+                begun = self._begun.pop(project_id)
+                self._warnings |= {one: (begun, n) for one, n in self._behind.pop(project_id, {}).items()}
 
-    async def _warn(self, epoch: int, now: int) -> Sequence[str]:
+    async def _warn(self, epoch: int) -> Sequence[str]:
         behind: dict[str, Counter[str]] = {}
-        for mute_id, channels in self._warnings.items():
-            if behind and sum(map(len, behind.values())) + len(channels) > WARNINGS_MAX:
+        as_of = next(iter(self._warnings.values()))[0]
+        for mute_id, (begun, channels) in self._warnings.items():
+            if begun != as_of or (behind and sum(map(len, behind.values())) + len(channels) > WARNINGS_MAX):
                 break
             behind[mute_id] = channels
-        warned = await self._store.warn_of_ends(epoch, now, self._warning_ms, behind)
+        warned = await self._store.warn_of_ends(epoch, as_of, self._warning_ms, behind)
         for mute_id in behind:
             del self._warnings[mute_id]
         if warned:

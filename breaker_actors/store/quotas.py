@@ -284,7 +284,8 @@ def refuse_many_links(c: Connection, project_id: str, more: int) -> None:
     each router's routing table names all of its own. Raises Invalid, also where as many have ended and are not
     forgotten, or many times as many of its organisation: unlinking always goes through, so it is what is linked anew
     that is bounded."""
-    _refuse_beside_ended(c, project_id)
+    if more:
+        _refuse_beside_ended(c, project_id)
     linked = t.links.join(t.breakers, t.breakers.c.id == t.links.c.breaker_id)
     count = c.execute(
         select(func.count()).select_from(linked).where(t.breakers.c.project_id == project_id)

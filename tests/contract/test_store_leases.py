@@ -333,6 +333,26 @@ async def test_an_end_whose_trip_is_sent_again_meanwhile_waits_for_it(
     assert [one.kind for one in await told.send_all(channel.id)] == ["trip", "recover"]
 
 
+async def test_what_is_redriven_meanwhile_comes_before_what_was_found(
+    told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage that is told again is told before the next one, which stands."""
+    channel, row = await told.channel(), await told.breaker()
+    await told.moves(row.id, "open")
+    (trip,) = await told.take(channel.id)
+    await told.settle(trip, "dead")
+    await told.moves(row.id, "half_open", "closed", "open")
+
+    async def redrive() -> None:
+        await told.store.redrive_delivery(told.world.project_id, channel.id, trip.id, 10_000)
+
+    between(told, monkeypatch, redrive)
+    assert [one.rows for one in await told.lease(channel.id)] == [()]
+    sent = [(one.kind, one.number) for one in await told.send_all(channel.id)]
+    assert sent == sorted(sent, key=lambda one: one[1])
+    assert (sent[0][1], sent[-1][0]) == (trip.number, "trip")
+
+
 async def test_what_ended_meanwhile_is_not_taken(told: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next of its breaker is looked for at once."""
     channel, row = await told.channel(), await told.breaker()

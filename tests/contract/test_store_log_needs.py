@@ -162,6 +162,7 @@ async def test_beside_many_links_that_ended_no_new_ones_are_made(small: Callable
         await world.router(row.id)
     with pytest.raises(Invalid, match="3 links of this project have ended of late"):
         await store.link_breakers(project_id, other.id, [row.id], 61)
+    await world.router()
     await world.breaker("b")
     await store.unlink_breaker(project_id, row.router_ids[0], row.id, 62)
     assert await forgotten(world) == 2

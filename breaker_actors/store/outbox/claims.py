@@ -107,6 +107,9 @@ _PENDING_OF = (
     .limit(bindparam("most"))
     .with_for_update()
 )
+REDRIVEN = "redriven"
+"""The counter of redrives: each puts something before what has waited till then."""
+_REDRIVEN = select(t.counters.c.value).where(t.counters.c.name == REDRIVEN)
 
 
 class Term(NamedTuple):
@@ -192,18 +195,26 @@ def _free_ms(row: Any, term: Term) -> int | None:
     return max(next_ms, leased_ms)
 
 
-def ready(c: Connection, wants: Mapping[str, int], term: Term) -> tuple[dict[str, Any], dict[str, Ready]]:
-    """Channels that are there, and what of each may be claimed. It may walk through all that waits for a channel, so
-    nobody's writes may wait for it. Raises Fenced."""
+def ready(c: Connection, wants: Mapping[str, int], term: Term) -> tuple[dict[str, Any], dict[str, Ready], int]:
+    """Channels that are there, what of each may be claimed, and the count of redrives (see `take`). It may walk through
+    all that waits for a channel, so nobody's writes may wait for it. Raises Fenced."""
     NOTIFIER.look(c, term.epoch)
     there = channels_of(c, list(wants))
-    return there, {channel_id: Ready(*heads_of(c, channel_id, wants[channel_id], term)) for channel_id in there}
+    heads = {channel_id: Ready(*heads_of(c, channel_id, wants[channel_id], term)) for channel_id in there}
+    return there, heads, _redriven(c)
 
 
-def take(c: Connection, found: Mapping[str, Ready], term: Term) -> Taken:
+def _redriven(c: Connection) -> int:
+    return c.execute(_REDRIVEN).scalar() or 0
+
+
+def take(c: Connection, found: Mapping[str, Ready], term: Term, redriven: int) -> Taken:
     """Leases what was found, and ends what follows a trip that was never told. Raises Fenced: so nobody else can have
-    leased any of them since. An end whose trip is to be sent again by now waits behind it."""
+    leased any of them since. Nothing, where something was redriven since `redriven` were: it may come before what was
+    found. An end whose trip is to be sent again by now waits behind it."""
     NOTIFIER.check(c, term.epoch)
+    if _redriven(c) != redriven:
+        return Taken([], {})
     heads = [(channel_id, head) for channel_id, one in found.items() for head in one.heads]
     ends = {head.number: (channel_id, head.incident) for channel_id, head in heads if head.kind != "trip"}
     outages = set(ends.values())

@@ -68,10 +68,10 @@ class Outbox(StorePart):
         self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
     ) -> list[Leased]:
         term = Term(epoch, now_ms, until_ms, frozenset(held))
-        there, ready = await self._db.read(lambda c: leases.ready(c, wants, term))
+        there, ready, redriven = await self._db.read(lambda c: leases.ready(c, wants, term))
         taken = leases.Taken([], {})
         if any(one.heads for one in ready.values()):
-            taken = await self._db.write(lambda c: leases.take(c, ready, term))
+            taken = await self._db.write(lambda c: leases.take(c, ready, term, redriven))
         mine: dict[str, list[DeliveryRow]] = {channel_id: [] for channel_id in there}
         for row in taken.rows:
             mine[row.channel_id].append(row)
@@ -261,6 +261,7 @@ def _redrive(c: Connection, place: Place, project_id: str, channel_id: str, deli
     _refuse_endless(c, rows[-1])
     again = {"state": "pending", "attempts": 0, "next_ms": 0, "since_ms": None, "ended_ms": None}
     c.execute(update(t.outbox).where(meant).values(again))
+    bump(c, leases.REDRIVEN)
     after = {"state": "pending", "deliveries": len(rows)}
     write_down(c, place, [Note("delivery.redrive", delivery_id, {"state": "dead"}, after)])
     told = select(*COLUMNS).where(o.number.in_([row.number for row in rows])).order_by(o.number)

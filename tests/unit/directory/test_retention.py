@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from breaker_actors.directory import retention
-from breaker_actors.directory.retention import DAY_MS, PRUNE_EVERY_S, Retention
+from breaker_actors.directory.retention import DAY_MS, PRUNE_EVERY_S, Retention, _least
 from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import ForgottenLinks
@@ -113,6 +113,16 @@ async def test_deletions_that_fail_keep_nothing_from_going(tmp_path: Path, monke
     books, clock = Books(NOW_MS), FakeClock(NOW_MS + 400 * DAY_MS)
     await upkeep(tmp_path, books, clock).round()
     assert (ages(books), books.ended) == ([DAY_MS], [NOW_MS + DAY_MS])
+
+
+@pytest.mark.parametrize(
+    ("floor", "end", "least"), [(None, None, 0), (None, 7, 7), (20, 7, 7), (3, 7, 3), (3, None, 3)]
+)
+def test_no_log_goes_beyond_what_lay_in_it_before_its_readers_were_asked(
+    floor: int | None, end: int | None, least: int
+) -> None:
+    """Who is linked while they are asked is not among them, maybe."""
+    assert _least(floor, end) == least
 
 
 async def test_the_line_shows_every_number(tmp_path: Path) -> None:

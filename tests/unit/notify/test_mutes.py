@@ -9,9 +9,12 @@ import msgspec
 import pytest
 
 from breaker_actors.errors import Unavailable
+from breaker_actors.notify.mute_keeper import MuteKeeper
+from breaker_actors.settings import Settings
 from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import Window
-from breaker_actors.store.rows import ChannelDraft, MuteDraft, MuteRow
+from breaker_actors.store.rows import ChannelDraft, HeldLook, MuteDraft, MuteRow
+from breaker_actors.telemetry.meters import Meters
 from tests.unit.notify.test_notifier import HOUR, MINUTE, Shop, empty, shop
 
 __all__ = ["empty", "shop"]
@@ -226,6 +229,25 @@ async def test_a_warning_counts_what_all_looks_at_its_project_found(
         (warning,) = shop.sender.got(channel.id)
         assert warning.muted_by is not None
         assert (warning.kind, warning.muted_by.holding) == ("mute_ending", 11)
+
+
+async def test_a_look_counts_for_the_ends_that_were_near_when_it_began(shop: Shop) -> None:
+    """Of others it has counted its later part alone: the store is asked as of then, and the next look counts all."""
+    asked: list[tuple[int, dict[str, dict[str, int]]]] = []
+
+    class Store:
+        async def warn_of_ends(self, epoch: int, now_ms: int, ahead_ms: int, behind: dict[str, Any]) -> tuple[str, ...]:
+            asked.append((now_ms, {id_: dict(channels) for id_, channels in behind.items()}))
+            return ()
+
+    keeper = MuteKeeper(Store(), shop.clock, Settings(), Meters("notifier", "notifier"))  # type: ignore[arg-type]
+    keeper._count({"p": 0, "q": 0}, HeldLook(last=1, turns={"p": 4, "q": 2}, behind={("p", "m", "c"): 2}), 100)
+    keeper._count({"p": 4}, HeldLook(last=1, turns={"p": None}, behind={("p", "m", "c"): 1}), 200)
+    keeper._count({"q": 2}, HeldLook(last=1, turns={"q": None}, behind={("q", "n", "d"): 1}), 300)
+    keeper._count({"r": 0}, HeldLook(last=1, turns={"r": None}, behind={("r", "o", "e"): 5}), 400)
+    while keeper._warnings:
+        await keeper._warn(1)
+    assert asked == [(100, {"m": {"c": 3}, "n": {"d": 1}}), (400, {"o": {"e": 5}})]
 
 
 async def test_a_mute_that_holds_nothing_is_warned_of_once_it_does(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
