@@ -178,7 +178,7 @@ class HostedBreaker:
         self.inbox = EMPTY
         self.inbox_rows = 0
         self.blocked = True
-        self.resting = self.keeps = False
+        self.resting, self.keeps = False, True
         self._drafts: tuple[EventDraft, ...] | None = None
         self.dropped = False
         self.aside = False
