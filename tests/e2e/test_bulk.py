@@ -13,6 +13,9 @@ from tests.support.live import LiveService, serving, tree_of, wait_for
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 COUNT = 5_000
+LOOPS_MAX = 70
+"""Times as long as a fixed piece of Python on the same machine: some 50 on one that is left alone, where 70 are 15 s if
+it is fast."""
 RULE = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 1.0, "min_state_duration_ms": 0, "cooldown_ms": 60_000}
 
 
@@ -36,6 +39,14 @@ def put(live: LiveService, path: str, breakers: list[dict[str, Any]]) -> tuple[d
     return answer.json(), time.monotonic() - start
 
 
+def loop_s() -> float:
+    """Seconds for a fixed piece of Python."""
+    start, n = time.perf_counter(), 0
+    for i in range(5_000_000):
+        n += i & 7
+    return time.perf_counter() - start
+
+
 def states(live: LiveService, path: str, ids: list[str]) -> dict[str, dict[str, Any]]:
     answer = live.user.post(f"{path}/breakers/state:batch", json={"breaker_ids": ids}, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -48,9 +59,11 @@ def test_five_thousand_breakers_in_one_put(live: LiveService) -> None:
     path = f"/v1/projects/{project['project_id']}"
     wanted = [{**RULE, "name": f"b{i}"} for i in range(COUNT)]
     before = rss_mb(live)
+    loops = [loop_s()]
     first, took = put(live, path, wanted)
+    loops.append(loop_s())
     assert (first["changed"], first["count"]) == (True, COUNT)
-    assert took < 15, took
+    assert took < LOOPS_MAX * sum(loops) / 2, (took, loops)
     listed = live.user.get(f"{path}/breakers", timeout=60).json()
     ids = [b["id"] for b in listed["breakers"]]
     assert len(states(live, path, ids)) == COUNT
