@@ -87,7 +87,7 @@ class Applying:
         if hosted.breaker is not None and hosted.breaker.effort > STEP_EFFORT and not hosted.blocked:
             return self.put_off(hosted, target)
         router_id, after, todo = target.router_id, target.after, None
-        end = self.worked + SLICE_ROWS
+        end = self.slice_end()
         for index, start, stop in target.spans:
             if self.worked >= end and not hosted.blocked:
                 return self.put_off(hosted, target)
@@ -143,6 +143,10 @@ class Applying:
         """A free breaker goes on in its turn; meanwhile it takes nothing but word of what it is to read."""
         hosted.blocked = hosted.resting = True
         return _REST
+
+    def slice_end(self) -> int:
+        """Up to where `worked` may come in a slice that begins now."""
+        return self.worked + SLICE_ROWS
 
     def _count(self, hosted: HostedBreaker, rows: int, effects: Effects) -> None:
         """So many rows were applied and evaluated; a move reports on all of the window."""

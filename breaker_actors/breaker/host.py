@@ -41,8 +41,6 @@ from breaker_actors.transport.peers import DirectoryPeer, Net
 from breaker_actors.wal.base import SampleLog
 
 BEAT_S = 0.5
-ROUND_ROWS = 50_000
-"""Work of a round of timers that is done at once, a slice; the others go on in their turns."""
 
 log = structlog.get_logger()
 
@@ -333,7 +331,7 @@ class BreakerHost:
 
     async def _fire(self, due: Sequence[HostedBreaker], upto_ms: int) -> None:
         answers = await self._watermarks.request(due, upto_ms)
-        end = self._applying.worked + ROUND_ROWS
+        end = self._applying.slice_end()
         for hosted in due:
             if hosted.dropped:
                 continue

@@ -114,14 +114,14 @@ class Watermark(msgspec.Struct, frozen=True):
 class HostedBreaker:
     """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it, or it waits for
     its turn: `resting` when it has more to do than goes in one step. What comes while it is blocked is read from the
-    log later, unless it `keeps` that: for the time of a commit's first try.
+    log later, unless it `keeps` that: while it is restored, and for the time of a commit's first try.
 
-    Who sets a field from outside: `applying` sets `blocked`, `resting` and `keeps`; `watermarks` `watermark` and
-    `looked_ms`; `commits` `stored_version`; `wakeups` `wake`; `metrics` `noted`; `subscriptions` and the host's
-    `link` the owners in `routers`; `recovery` moves `cut` over what it has read, and makes `breaker` from its stored
-    record. `dirty` is set by whoever changes what a checkpoint stores and cleared by `commits`; `needs_refill` is set
-    by `apply` and cleared by the host, which has the window refilled. Everything else is set by the methods below
-    alone."""
+    Who sets a field from outside: `applying` sets `blocked`, `resting` and `keeps`, which `read_later` ends;
+    `watermarks` `watermark` and `looked_ms`; `commits` `stored_version`; `wakeups` `wake`; `metrics` `noted`;
+    `subscriptions` and the host's `link` the owners in `routers`; `recovery` moves `cut` over what it has read, and
+    makes `breaker` from its stored record. `dirty` is set by whoever changes what a checkpoint stores and cleared by
+    `commits`; `needs_refill` is set by `apply` and cleared by the host, which has the window refilled. Everything
+    else is set by the methods below alone."""
 
     __slots__ = (
         "_drafts",

@@ -207,19 +207,19 @@ class Evidence:
             return
         self.baseline = inner if self.baseline is None else _learned(self._alpha, inner, self.baseline)
 
-    def learn_ticks(self, ticks: int) -> tuple[int, bool]:
-        """Up to `ticks` healthy ticks over an aggregate that stands still: how many were run, and whether that is all
-        there is to do (the baseline does not move any more). A tick that would breach is left to be run."""
+    def learn_ticks(self, ticks: int) -> int:
+        """Up to `ticks` healthy ticks over an aggregate that stands still, until the baseline does not move any more:
+        how many were run. A tick that would breach is left to be run."""
         inner, baseline = self.inner, self.baseline
         if inner is None or baseline is None:
-            return 0, False
+            return 0
         run, arrived = 0, False
         while run < ticks and not arrived and not self.breaches(value := clamp(inner - baseline)):
             self._value = value
             learned = _learned(self._alpha, inner, baseline)
             run, arrived, baseline = run + 1, learned == baseline, learned
         self.baseline = baseline
-        return run, arrived
+        return run
 
     def delta_tick_is_idle(self) -> bool:
         """Would a tick in closed leave verdict and baseline as they are?"""

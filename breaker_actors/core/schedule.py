@@ -216,7 +216,7 @@ class Schedule:
     def _leap_baseline(self, last: int) -> int:
         """The aggregate stands still, the baseline moves towards it tick by tick until it arrives or breaches."""
         interval = self.rule.eval_interval_ms
-        run, _ = self.evidence.learn_ticks(min((last - self.next_tick) // interval + 1, LEAP_MAX))
+        run = self.evidence.learn_ticks(min((last - self.next_tick) // interval + 1, LEAP_MAX))
         if run:
             self.next_tick += run * interval
             self.last_eval = self.next_tick - interval

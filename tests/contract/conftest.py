@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from breaker_actors.store.quotas import Shares
+from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.wal.base import SampleLog
 from tests.contract.backends import STORE, Backend
@@ -44,6 +46,21 @@ async def make_store(backend: Backend) -> AsyncIterator[Callable[[], Awaitable[S
 @pytest.fixture
 async def store(make_store: Callable[[], Awaitable[SqlStore]]) -> SqlStore:
     return await make_store()
+
+
+@pytest.fixture
+async def small(backend: Backend) -> AsyncIterator[Callable[..., Awaitable[World]]]:
+    """Makes a project on a store with small bounds."""
+    stores: list[SqlStore] = []
+
+    async def make(**bounds: int) -> World:
+        stores.append(SqlStore(backend.url, SecretBox(b"k" * 32), shares=Shares(**bounds)))
+        await stores[-1].open()
+        return await World.make(stores[-1])
+
+    yield make
+    for store in stores:
+        await store.close()
 
 
 @pytest.fixture

@@ -78,6 +78,15 @@ def repeat(c: Connection, channel_id: str, times: int, state: str, outages: bool
     add(c, like["project_id"], "deliveries", times)
 
 
+async def cost_as_much(backend: Backend, world: World, cost: Callable[[World, int], Awaitable[Counted]]) -> None:
+    """What a little costs, and much of it, in as many statements and steps."""
+    few = await cost(world, FEW)
+    many = await cost(await world.neighbour("other"), MANY)
+    assert few.statements == many.statements
+    if not backend.database:
+        assert many.steps < 1.5 * few.steps, (few.steps, many.steps)
+
+
 @pytest.mark.parametrize("state", ["sent", "dead", "suppressed"])
 @pytest.mark.parametrize("ask", ["trip", "recover", "delete", "standing", "settle"])
 async def test_it_does_not_grow_with_the_trips_of_the_outage(
@@ -108,11 +117,7 @@ async def test_it_does_not_grow_with_the_trips_of_the_outage(
             await asking[ask]()
         return counted
 
-    few = await cost(world, FEW)
-    many = await cost(await world.neighbour("other"), MANY)
-    assert few.statements == many.statements
-    if not backend.database:
-        assert many.steps < 1.5 * few.steps, (few.steps, many.steps)
+    await cost_as_much(backend, world, cost)
 
 
 async def test_an_id_is_taken_up_again_whatever_it_has_behind_it(backend: Backend, world: World) -> None:
@@ -138,11 +143,7 @@ async def test_an_id_is_taken_up_again_whatever_it_has_behind_it(backend: Backen
         assert state.transition_seq == moves
         return counted
 
-    few = await cost(world, FEW)
-    many = await cost(await world.neighbour("other"), MANY)
-    assert few.statements == many.statements
-    if not backend.database:
-        assert many.steps < 1.5 * few.steps, (few.steps, many.steps)
+    await cost_as_much(backend, world, cost)
 
 
 async def test_a_lease_walks_what_waits_once(backend: Backend, world: World) -> None:

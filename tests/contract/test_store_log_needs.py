@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,10 @@ from breaker_actors.messages import RouterRef
 from breaker_actors.store import section
 from breaker_actors.store.config import router_set
 from breaker_actors.store.operational import log_needs
-from breaker_actors.store.quotas import Shares, used
+from breaker_actors.store.quotas import used
 from breaker_actors.store.rows import BreakerRow, ForgottenLinks
-from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
 from breaker_actors.store.tables import ended_links
-from tests.contract.backends import Backend
 from tests.contract.store_world import RULE, World
 
 HOUR = 3_600_000
@@ -30,21 +28,6 @@ ENDED_AT = 30
 
 def record(now_ms: int) -> bytes:
     return msgspec.msgpack.encode(Record(created_ms=0, now_ms=now_ms, grid_ms=0, state_since_ms=0))
-
-
-@pytest.fixture
-async def small(backend: Backend) -> AsyncIterator[Callable[..., Awaitable[World]]]:
-    """Makes a project on a store with small bounds."""
-    stores = []
-
-    async def make(**bounds: int) -> World:
-        stores.append(SqlStore(backend.url, SecretBox(b"k" * 32), shares=Shares(**bounds)))
-        await stores[-1].open()
-        return await World.make(stores[-1])
-
-    yield make
-    for store in stores:
-        await store.close()
 
 
 async def left(world: World, count: int, now_ms: int, cut: int = 9) -> tuple[BreakerRow, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,21 +23,6 @@ from tests.contract.backends import Backend
 from tests.contract.store_world import RULE, World, event
 
 BULK = {"text": "x" * 10_000}
-
-
-@pytest.fixture
-async def small(backend: Backend) -> AsyncIterator[Callable[..., Any]]:
-    """Makes a project on a store with small bounds."""
-    stores = []
-
-    async def make(**bounds: int) -> World:
-        stores.append(SqlStore(backend.url, SecretBox(b"k" * 32), shares=Shares(**bounds)))
-        await stores[-1].open()
-        return await World.make(stores[-1])
-
-    yield make
-    for store in stores:
-        await store.close()
 
 
 async def sums(world: World) -> dict[str, int]:
