@@ -10,9 +10,7 @@ from sqlalchemy import func, select
 
 from breaker_actors.store.tables import outbox
 from tests.contract.outbox_world import OutboxWorld
-from tests.contract.test_store_shares import read, small, sums
-
-__all__ = ["small"]
+from tests.contract.test_store_shares import read, sums
 
 Small = Callable[..., Any]
 NOW_MS = 50_000

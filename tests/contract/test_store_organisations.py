@@ -17,9 +17,7 @@ from breaker_actors.store.rows import ChannelDraft, Once, Repeated
 from breaker_actors.store.tables import audit, events, idempotency_keys, stored
 from tests.contract.store_world import World, event
 from tests.contract.test_store_once import CREATES, asked
-from tests.contract.test_store_shares import all_sums, read, replace_store, small, summed_anew
-
-__all__ = ["small"]
+from tests.contract.test_store_shares import all_sums, read, replace_store, summed_anew
 
 Small = Callable[..., Any]
 MAKES: dict[str, Callable[[World], Awaitable[Any]]] = {

@@ -17,9 +17,7 @@ from breaker_actors.store.tables import alert_payloads, outbox
 from tests.contract.mute_world import HOUR, MuteWorld
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
-from tests.contract.test_store_shares import read, small, sums
-
-__all__ = ["small"]
+from tests.contract.test_store_shares import read, sums
 
 LONG = "y" * 3_900
 

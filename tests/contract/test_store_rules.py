@@ -31,9 +31,8 @@ from breaker_actors.store.tables import declared
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
 from tests.contract.test_store_routers import COUNTED
-from tests.contract.test_store_shares import read, small, sums
+from tests.contract.test_store_shares import read, sums
 
-__all__ = ["small"]
 NAMES = st.sampled_from(["a", "b", "c d", "é", "x.y", "no", "é/ü"])
 RULE: dict[str, Any] = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 1.5}
 PROJECTS = count()
