@@ -339,6 +339,26 @@ async def test_what_was_changed_meanwhile_is_decided_on_anew(world: World) -> No
     assert {one.name for one in (await store.list_breakers(world.project_id))[0]} == {"by hand", "a"}
 
 
+async def test_a_mute_that_ended_meanwhile_is_made_anew(world: World) -> None:
+    """The Notifier ends it between the look and the write: an end has no entry in the audit log."""
+    store, epoch = world.store, await world.store.open_notifier()
+    quiet = {"q": {"all": True, "comment": "c", "starts_ms": 0, "ends_ms": 1_000}}
+    longer = {"q": {**quiet["q"], "ends_ms": 100_000}}
+    await apply(world, {"mutes": quiet}, world.project_id)
+    loop, looks = asyncio.get_running_loop(), list[int]()
+
+    def decide(rules: Any) -> RulesChange | None:
+        if not looks:
+            asyncio.run_coroutine_threadsafe(store.tend_mutes(epoch, 1_001, 0), loop).result()
+        looks.append(len(rules.mutes))
+        return applying(asked({"mutes": longer}, world.project_id, 999), rules, Guards(None, True, 100))[1]
+
+    await store.apply_rules(world.project_id, decide, 999, "k", "key")
+    assert len(looks) == 2
+    mutes = await store.list_mutes(world.project_id)
+    assert sorted((row.state(2_000), row.ends_ms) for row in mutes) == [("active", 100_000), ("expired", 1_000)]
+
+
 def raised(row: BreakerRow, by: float) -> BreakerRow:
     return msgspec.structs.replace(row, rule=msgspec.structs.replace(row.rule, threshold=row.rule.threshold + by))
 

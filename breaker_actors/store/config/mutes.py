@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -54,7 +54,7 @@ class Mutes(Onces):
         def work(c: Connection) -> MuteRow:
             row = _existing(c, project_id, mute_id)
             if row.state(now_ms) == "expired":
-                raise Invalid("This mute has ended: make a new one.", {"state": "expired"})
+                raise _ended()
             return change_mute(c, Place(by, now_ms, project_id), row, edit(row))
 
         return await self._write_small(project_id, work)
@@ -97,7 +97,8 @@ def put_mute(c: Connection, place: Place, id_: str, draft: MuteDraft, by_name: s
 
 
 def change_mute(c: Connection, place: Place, row: MuteRow, wanted: MuteRow) -> MuteRow:
-    """Changes a mute of a locked project that has not ended; nothing is written where nothing is wanted."""
+    """Changes a mute of a locked project; nothing is written where nothing is wanted. Raises Invalid where it has
+    ended: the Notifier asks for no lock of the project to end one."""
     if wanted == row:
         return row
     changed = {field: getattr(wanted, field) for field in MuteDraft.__struct_fields__}
@@ -105,7 +106,8 @@ def change_mute(c: Connection, place: Place, row: MuteRow, wanted: MuteRow) -> M
     if wanted.matchers != row.matchers:
         changed["matched_ms"] = place.now_ms  # its limit for matching nothing begins anew
     new = msgspec.structs.replace(row, **changed)
-    c.execute(update(t.mutes).where(t.mutes.c.id == row.id).values(changed))
+    if not c.execute(update(t.mutes).where(t.mutes.c.id == row.id, LIVE).values(changed)).rowcount:
+        raise _ended()
     if msgspec.structs.replace(wanted, comment=row.comment) != row:
         bump(c, MUTES)  # a comment lets nothing go
     write_down(c, place, [Note("mute.update", row.id, row, new)])
@@ -117,6 +119,16 @@ def remove_mute(c: Connection, place: Place, row: MuteRow) -> MuteRow:
     ended = end_mute(c, row, "deleted", place.now_ms)
     write_down(c, place, [Note("mute.end", row.id, row, ended)])
     return ended
+
+
+def all_live(c: Connection, rows: Collection[MuteRow]) -> bool:
+    """Whether none of these mutes, which had not ended, has ended since."""
+    live = select(func.count()).select_from(t.mutes).where(t.mutes.c.id.in_([row.id for row in rows]), LIVE)
+    return c.execute(live).scalar_one() == len(rows)
+
+
+def _ended() -> Invalid:
+    return Invalid("This mute has ended: make a new one.", {"state": "expired"})
 
 
 def _find(c: Connection, project_id: str, mute_id: str) -> MuteRow | None:

@@ -33,7 +33,7 @@ from breaker_actors.store.config.router_set import (
 )
 from breaker_actors.store.config.routers import load_router_rows
 from breaker_actors.store.quotas import redeclared, within_share
-from breaker_actors.store.rows import SYSTEM, DeclaredRow, ProjectRules, RouterRow, RulesChange
+from breaker_actors.store.rows import SYSTEM, DeclaredRow, MuteRow, ProjectRules, RouterRow, RulesChange
 from breaker_actors.store.section import lock_project
 from breaker_actors.store.steps import Who
 
@@ -120,7 +120,7 @@ class Rules(Channels):
         """The ids of the change rows; None, and nothing is changed, where the project is another one by now."""
         applier = _Applier(c, place, by_name)
         lock_project(c, applier.project_id)
-        if _seen(c, applier.project_id) != seen:
+        if _seen(c, applier.project_id) != seen or not mutes.all_live(c, _mutes_of(change)):
             return None
         self._apply_channels(applier, change)
         change_ids = _apply_breakers(applier, change, self._breakers_max)
@@ -219,6 +219,10 @@ def _apply_mappings(applier: _Applier, change: RulesChange) -> None:
         rows = mappings.load_mappings(applier.c, applier.project_id)
         paths = {row.id: "" for row in rows} | {row.id: f"mappings.{row.name}." for row in change.mappings}
         mappings.carry_out_mappings(applier.c, applier.place, rows, change.mappings, paths)
+
+
+def _mutes_of(change: RulesChange) -> list[MuteRow]:
+    return [*change.mutes_ended, *(old for old, _ in change.mutes_edited)]
 
 
 def _apply_mutes(applier: _Applier, change: RulesChange) -> None:
