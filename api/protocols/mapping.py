@@ -247,7 +247,6 @@ def _predicate(matcher: SeriesMatcher) -> Predicate:
         return lambda series, effort: bool(value) and read(series) == value
     if matcher.op == "!=":
         return lambda series, effort: read(series) != value
-    pattern = globs.pattern(value)
     last, held = "", False
 
     def like(series: Series, effort: Effort) -> bool:
@@ -257,7 +256,7 @@ def _predicate(matcher: SeriesMatcher) -> Predicate:
             return False
         if text != last:  # series of one resource come one after another
             effort.spend(globs.cost(value, text))
-            last, held = text, pattern.fullmatch(text) is not None
+            last, held = text, globs.matches(value, text)
         return held
 
     return like

@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from breaker_actors.text import globs
-from breaker_actors.text.globs import pattern as _pattern
 
 Op = Literal["=", "!=", "glob"]
 MATCHERS_MAX = 20
@@ -121,10 +120,9 @@ def _holds(matcher: Matcher, values: Sequence[str], effort: Effort | None) -> bo
         case "!=":
             return matcher.value not in values
         case "glob":
-            pattern = _pattern(matcher.value)
             for value in values:
                 if effort is not None:
-                    effort.spend(cost(matcher, value))
-                if pattern.fullmatch(value):
+                    effort.spend(globs.cost(matcher.value, value))
+                if globs.matches(matcher.value, value):
                     return True
             return False
