@@ -15,13 +15,11 @@ from api.cli.named import is_id
 from api.cli.output import put_json, put_table
 from api.cli.spans import SINCE_HELP, since_ms
 from api.cli.store_access import AsJson, instant
+from api.wire.changed_fields import changed_fields, value_at
 from breaker_actors.clock import SystemClock
 
 TITLES = ("time", "who", "action", "name", "id", "what changed")
 SIDES = ("before", "after")
-OMITTED = "omitted_characters"
-DULL = ("updated_ms", "inserted_ms", "created_ms")
-"""Fields that change with every change."""
 INSTANTS = ("starts_ms", "ends_ms", "ended_ms", "until_ms", "since_ms")
 VALUE_CHARS, CHANGES_CHARS = 40, 160
 
@@ -72,18 +70,17 @@ def name_of(entry: dict[str, Any]) -> str | None:
 
 def changes(entry: dict[str, Any]) -> str | None:
     """Fields that have another value than before, shortly, and of an override why."""
-    before, after = (_flat(entry[side] or {}) for side in SIDES)
-    if entry["action"] == "override.set" and "control.override.kind" in after:
-        return f"{after['control.override.kind']}: {after.get('control.override.reason')}"
-    if entry["action"] == "override.end":
-        return after.get("control.comment")
-    if entry["before"] is None or entry["after"] is None:
-        return (after or before).get("comment")  # a mute's
-    names = [name for name in dict.fromkeys((*before, *after)) if name not in DULL]
+    before, after = (entry[side] for side in SIDES)
+    control = value_at(after, "control")
+    if entry["action"] == "override.set" and (kind := value_at(control, "override", "kind")) is not None:
+        return f"{kind}: {value_at(control, 'override', 'reason')}"
+    ended = entry["action"] == "override.end"
+    if ended or before is None or after is None:
+        comment: str | None = value_at(control if ended else after or before, "comment")  # or a mute's
+        return comment
     told = [
-        f"{name} {_text(before.get(name), name)} -> {_text(after.get(name), name)}"
-        for name in names
-        if before.get(name) != after.get(name)
+        f"{name} {_text(old, key)} -> {_text(new, key)}"
+        for name, key, old, new in changed_fields(before, after, CHANGES_CHARS)
     ]
     return _cut(", ".join(told), CHANGES_CHARS) or None
 
@@ -93,15 +90,6 @@ def _meant(entries: Iterator[dict[str, Any]], who: str | None, name: str | None)
         named = {str(side["name"]) for side in (entry["before"], entry["after"]) if side and side.get("name")}
         if (who is None or who in (entry["who"], entry["key_id"])) and (name is None or name in named):
             yield entry
-
-
-def _flat(fields: dict[str, Any], at: str = "") -> dict[str, Any]:
-    """Fields within fields by their whole name."""
-    found: dict[str, Any] = {}
-    for name, value in fields.items():
-        inside = isinstance(value, dict) and OMITTED not in value
-        found |= _flat(value, f"{at}{name}.") if inside else {f"{at}{name}": value}
-    return found
 
 
 def _text(value: Any, name: str = "") -> str:

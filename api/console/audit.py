@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 from quart import Response, request
 
+from api.admission.intake import Turn
 from api.console import overriding
 from api.console.asking import ask
 from api.console.blueprint import blueprint
 from api.console.looks import page, span
 from api.console.project import open_project
+from api.context.current import callers
 from api.context.replica import replica
+from api.wire.changed_fields import changed_fields, value_at
 
 ROWS = 25
 FIELDS_MAX, SHORT, LONG = 60, 60, 4_000
 """Fields of an entry that are listed; and characters of a value that are shown at once, and unfolded."""
-DULL = ("updated_ms", "inserted_ms", "created_ms")
-"""They change with every change."""
 TIMES_FROM, TIMES_TO = 10**12, 10**13
 """Milliseconds from 2001 to 2286 are points in time; less are spans."""
-OMITTED = "omitted_characters"
 ACTIONS = (
     "breaker.",
     "router.",
@@ -51,6 +51,7 @@ PLACES = {
 GONE = ("delete", "revoke")
 LINKS = ("router.link", "router.unlink")
 """Entries that have ids and no names."""
+SIDES = ("before", "after")
 _OVER = re.compile(r"[\r\n]")
 
 
@@ -145,8 +146,7 @@ async def audit(project_id: str) -> Response:
         "cursor": wanted["cursor"],
     }
     found = (await ask("GET", "/audit" if of_org else f"/projects/{project.id}/audit", None, asked)).body
-    links = not of_org and any(row["action"] in LINKS for row in found["entries"])
-    names = await _names_of(project.id) if links else {}
+    root = "" if of_org else f"/console/p/{project.id}"
     base = ({"of": "organisation"} if of_org else {}) | {
         name: wanted[name] for name in ("action", "target") if wanted[name]
     }
@@ -155,17 +155,34 @@ async def audit(project_id: str) -> Response:
         project=project,
         of_org=of_org,
         wanted=wanted,
-        entries=[entry_of(row, "" if of_org else f"/console/p/{project.id}", names) for row in found["entries"]],
+        entries=await _entries(found["entries"], root, await _names_of(project.id, found["entries"])),
         actions=ORG_ACTIONS if of_org else ACTIONS,
         older=_address(base | {"cursor": found["next_cursor"]}) if found["next_cursor"] else None,
         newest=_address(base) if wanted["cursor"] else None,
     )
 
 
-async def _names_of(project_id: str) -> dict[str, str]:
-    """The names of breakers, and of routers that have some, by id."""
-    rows = (await replica().indexes.get(project_id)).rows.values()
-    return {id_: name for row in rows for id_, name in ((row.id, row.name), *row.routers.items())}
+async def _names_of(project_id: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The names of breakers, and of routers that have some, that entries of links tell by their ids alone."""
+    links = [row for row in rows if row["action"] in LINKS]
+    if not links:
+        return {}
+    index = await replica().indexes.get(project_id)
+    breakers = {id_ for row in links for side in SIDES for id_ in _linked(row, side)}
+    routers = {row["target_id"] for row in links}
+    return {id_: index.rows[id_].name for id_ in breakers if id_ in index.rows} | {
+        id_: index.routers[id_] for id_ in routers if id_ in index.routers
+    }
+
+
+async def _entries(rows: Sequence[Mapping[str, Any]], root: str, names: Mapping[str, str]) -> list[Entry]:
+    """One in each turn of the caller's. Raises Overloaded where too many wait for theirs."""
+    found = list[Entry]()
+    async with Turn(replica().intake.turns, callers()) as turn:
+        for row in rows:
+            await turn.next()
+            found.append(entry_of(row, root, names))
+    return found
 
 
 def entry_of(row: Mapping[str, Any], root: str, names: Mapping[str, str] | None = None) -> Entry:
@@ -173,51 +190,53 @@ def entry_of(row: Mapping[str, Any], root: str, names: Mapping[str, str] | None 
     by its id alone."""
     if row["action"] in LINKS:
         return _link_entry(row, root, names or {})
-    changes = changes_of(row["before"], row["after"])
+    changes, more = changes_of(row["before"], row["after"])
     sides = (row["after"] or {}, row["before"] or {})
     name = next((shortened(side[what]).short for what in ("name", "comment") for side in sides if side.get(what)), "")
-    more = max(0, len(changes) - FIELDS_MAX)
-    return Entry(row, *_sentence(row, name, changes), _place(row, root), changes[:FIELDS_MAX], more, _why(row))
+    return Entry(row, *_sentence(row, name), _place(row, root), changes, more, _why(row))
 
 
 def _link_entry(row: Mapping[str, Any], root: str, names: Mapping[str, str]) -> Entry:
     """Of links the breakers alone that came and went, by name where they have one still."""
-    old, new = ((row[side] or {}).get("breaker_ids") or [] for side in ("before", "after"))
-    gone, come = ([id_ for id_ in these if id_ not in set(those)] for these, those in ((old, new), (new, old)))
+    old, new = (dict.fromkeys(_linked(row, side)) for side in SIDES)
+    gone, come = ([id_ for id_ in these if id_ not in those] for these, those in ((old, new), (new, old)))
     told = [shortened(", ".join(names.get(id_, id_) for id_ in ids)) if ids else None for ids in (gone, come)]
     changes = [Change("breakers", *told)] if gone or come else []
     name = shortened(names.get(row["target_id"], "")).short if row["target_id"] in names else ""
     return Entry(row, DID[row["action"]], name, "", _place(row, root), changes, 0, "")
 
 
-def _sentence(row: Mapping[str, Any], name: str, changes: list[Change]) -> tuple[str, str, str]:
+def _linked(row: Mapping[str, Any], side: str) -> list[str]:
+    """The ids of breakers that an entry of links tells of one side."""
+    return (row[side] or {}).get("breaker_ids") or []
+
+
+def _sentence(row: Mapping[str, Any], name: str) -> tuple[str, str, str]:
     """What somebody did, to what, and what else is to be said of it."""
     action = row["action"]
     if action == "override.set":
-        after = _flat(row["after"] or {})
-        since, until = (after.get(f"control.override.{side}_ms") for side in ("since", "until"))
+        kind, since, until = (
+            value_at(row["after"], "control", "override", key) for key in ("kind", "since_ms", "until_ms")
+        )
         lasting = f"for {span(until - since)}" if isinstance(since, int) and isinstance(until, int) else ""
-        return f"{overriding.DID.get(after.get('control.override.kind', ''), 'overrode')} the breaker", name, lasting
-    if action == "breaker.update" and [one.field for one in changes if one.field.startswith("control.")]:
-        modes = [one.new.short for one in changes if one.field == "control.mode" and one.new is not None]
-        if modes:
-            return "changed the breaker", name, f"to {modes[0]}"
+        return f"{overriding.DID.get(kind or '', 'overrode')} the breaker", name, lasting
+    if action == "breaker.update":
+        old, new = (value_at(row[side], "control", "mode") for side in SIDES)
+        if new is not None and new != old:
+            return "changed the breaker", name, f"to {shortened(new).short}"
     return DID.get(action, action), name, ""
 
 
-def changes_of(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[Change]:
-    """The fields that differ; all of a thing that was made or is gone."""
-    old, new = _flat(before or {}), _flat(after or {})
-    names = [name for name in dict.fromkeys((*old, *new)) if name not in DULL]
-    return [
-        Change(
-            shortened(name).short,
-            _value(name, old[name]) if name in old else None,
-            _value(name, new[name]) if name in new else None,
-        )
-        for name in names
-        if name not in old or name not in new or old[name] != new[name]
-    ]
+def changes_of(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[list[Change], int]:
+    """The fields that differ, the first FIELDS_MAX of them, and how many there are more; all of a thing that was made
+    or is gone."""
+    found, more = list[Change](), 0
+    for name, key, old, new in changed_fields(before, after, SHORT + 1):
+        if len(found) < FIELDS_MAX:
+            found.append(Change(shortened(name).short, _value(key, old), _value(key, new)))
+        else:
+            more += 1
+    return found, more
 
 
 def shortened(value: Any) -> Value:
@@ -231,21 +250,12 @@ def shortened(value: Any) -> Value:
     return Value(f"{short}…", text[:LONG], max(0, len(text) - LONG))
 
 
-def _value(name: str, value: Any) -> Value:
+def _value(key: str, value: Any) -> Value | None:
     """A field's value; a time as one."""
-    is_time = name.endswith("_ms") and type(value) is int and TIMES_FROM < value < TIMES_TO
+    if value is None:
+        return None
+    is_time = key.endswith("_ms") and type(value) is int and TIMES_FROM < value < TIMES_TO
     return Value("", ms=value) if is_time else shortened(value)
-
-
-def _flat(fields: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """Fields within fields by their whole name; null is as not there."""
-    found: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, dict) and value and OMITTED not in value:
-            found |= _flat(value, f"{at}{name}.")
-        elif value is not None:
-            found[f"{at}{name}"] = value
-    return found
 
 
 def _place(row: Mapping[str, Any], root: str) -> str | None:
@@ -257,8 +267,8 @@ def _place(row: Mapping[str, Any], root: str) -> str | None:
 
 def _why(row: Mapping[str, Any]) -> str:
     """What who did it said of it: of an override its reason."""
-    after = _flat(row["after"] or {})
-    found = after.get("control.override.reason") or after.get("control.comment") or ""
+    control = value_at(row["after"], "control")
+    found = value_at(control, "override", "reason") or value_at(control, "comment")
     return shortened(found).short if found else ""
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import tracemalloc
+from typing import Any
 
 import pytest
 
-from api.console.audit import changes_of, entry_of, shortened
+from api.console.audit import Entry, changes_of, entry_of, shortened
 from tests.support.web_world import World
 from tests.unit.api.console.conftest import Visitor, sign_in
 
@@ -121,15 +124,17 @@ async def test_who_may_not_reads_no_log(world: World, guest: Visitor) -> None:
 def test_only_what_differs_is_a_change() -> None:
     before = {"name": "a", "updated_ms": 1, "rule": {"threshold": 1, "op": "gt"}, "gone": [1], "same": {}}
     after = {"name": "a", "updated_ms": 2, "rule": {"threshold": 2, "op": "gt"}, "new": "", "same": {}}
-    found = {change.field: tuple(side and side.short for side in change[1:]) for change in changes_of(before, after)}
+    changes, more = changes_of(before, after)
+    found = {change.field: tuple(side and side.short for side in change[1:]) for change in changes}
     assert found == {"rule.threshold": ("1", "2"), "gone": ("[1]", None), "new": (None, "empty")}
-    assert changes_of(None, None) == []
+    assert more == 0
+    assert changes_of(None, None) == ([], 0)
 
 
 def test_times_are_told_as_times_and_spans_as_figures() -> None:
-    (at, span) = changes_of(
+    (at, span), _ = changes_of(
         {"ends_ms": None, "window_ms": 10_000}, {"ends_ms": 1_795_242_600_000, "window_ms": 20_000}
-    )[::-1]
+    )
     assert at.new is not None
     assert span.new is not None
     assert (at.new.ms, span.new.short) == (1_795_242_600_000, "20000")
@@ -147,6 +152,67 @@ def test_an_entry_lists_so_many_fields_at_most() -> None:
     entry = entry_of(row, "/p")
     assert (len(entry.changes), entry.more, entry.place) == (60, 39, "/p/b/1")
     assert entry_of(row, "").place is None
+
+
+def test_names_of_fields_take_no_more_than_is_shown_of_them() -> None:
+    """However long the key is that a thousand fields are in: their whole names would be 40 MB."""
+    before, after = ({"actions": {"k" * 20_000: {f"{n}": n + side for n in range(990)}}} for side in (0, 1))
+    row = {"action": "breaker.update", "target_id": "1", "before": before, "after": after}
+    tracemalloc.start()
+    entry = entry_of(row, "")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+    assert (len(entry.changes), entry.more) == (60, 930)
+    assert entry.changes[0].field == f"actions.{'k' * 52}…"
+
+
+def test_a_change_of_mode_is_told_however_much_else_was_changed() -> None:
+    before, after = ({"actions": {f"{n}": side for n in range(99)}, "control": {"mode": side}} for side in ("a", "b"))
+    entry = entry_of({"action": "breaker.update", "target_id": "1", "before": before, "after": after}, "")
+    assert (entry.did, entry.then, entry.more) == ("changed the breaker", "to b", 40)
+
+
+async def test_others_are_served_between_two_entries(
+    world: World, ann: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        await world.breaker(f"b{number}")
+    rounds, told = [0], list[int]()
+
+    async def bystander() -> None:
+        while True:
+            rounds[0] += 1
+            await asyncio.sleep(0)
+
+    def entry_in_a_round(*given: Any) -> Entry:
+        told.append(rounds[0])
+        return entry_of(*given)
+
+    monkeypatch.setattr("api.console.audit.entry_of", entry_in_a_round)
+    task = asyncio.create_task(bystander())
+    await ann.page("audit")
+    task.cancel()
+    assert len(told) >= 4
+    assert len(set(told)) == len(told)
+
+
+def test_links_of_many_breakers_are_compared_once() -> None:
+    """Each id with all others would be seconds of work for a page of the largest entries."""
+    hashed = 0
+
+    class Id(str):
+        def __hash__(self) -> int:
+            nonlocal hashed
+            hashed += 1
+            return super().__hash__()
+
+    old, new = ([Id(f"{n:032}") for n in range(first, first + 500)] for first in (0, 250))
+    sides = {"before": {"breaker_ids": old}, "after": {"breaker_ids": new}}
+    (change,) = entry_of({"action": "router.link", "target_id": "1"} | sides, "").changes
+    assert change.old is not None
+    assert change.old.short.startswith(f"{0:032}, ")
+    assert hashed <= 4 * 1_000
 
 
 async def test_links_are_told_by_the_names_of_what_came_and_went(world: World, ann: Visitor) -> None:
