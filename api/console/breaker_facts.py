@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
+from api.admission.intake import Turn
 from api.console.asking import Refused, ask
 from api.console.refusing import ms_of
 from api.console.unreached import OWN_SLACK, failure
+from api.context.current import callers
 from api.context.replica import replica
 from api.lookup.project_index import Shown
 from breaker_actors.core.model import BreakerMode, Rule
@@ -24,7 +27,8 @@ MOVES = 20
 ROUTERS_MAX, SHADOWS_MAX, CHANNELS_MAX, MUTES_MAX = 50, 20, 50, 20
 ROUTERS_LOOKED_AT = 10
 """Routers whose labels are looked at for mutes that ask for them."""
-MUTES_EFFORT = 10_000_000
+MUTES_EFFORT, MUTES_SLICE = 10_000_000, 2_000_000
+"""What matching mutes may take for one page, and before others have their turn: about nanoseconds."""
 DIFFERENCES_MAX = 10
 
 
@@ -223,20 +227,41 @@ def untold(move: Mapping[str, Any], channels: Sequence[Mapping[str, Any]]) -> st
     return "No delivery of it is known"
 
 
+class Muting:
+    """Which mutes match, looked for in the turns of one request: a matcher after the other, for MUTES_SLICE before
+    others are served, and for MUTES_EFFORT in all."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._effort = Effort(MUTES_EFFORT)
+        self._ends = MUTES_EFFORT
+
+    async def matches(self, mute: MuteRow, breaker: BreakerFacts) -> bool:
+        """Whether the mute matches the breaker, on whichever channels. Raises Spent, and Overloaded where too many wait
+        for their turn."""
+        for matcher in mute.matchers:
+            if self._effort.left <= self._ends:
+                await self._turn.next()
+                self._ends = self._effort.left - MUTES_SLICE
+            if not matches_breaker((matcher,), breaker, self._effort):
+                return False
+        return True
+
+
 async def muted_among(project_id: str, rows: Sequence[Shown]) -> dict[str, str]:
     """Of some breakers those that an active mute matches, with its comment. Mutes that ask for labels of routers are
-    told on a breaker's own page alone: here they would cost a read for each router."""
+    told on a breaker's own page alone: here they would cost a read for each router. Raises Overloaded."""
     active = [mute for mute in await _active_mutes(project_id) if not asks_routers(mute.matchers)]
-    found, effort = dict[str, str](), Effort(MUTES_EFFORT)
-    try:
-        for row in rows:
-            facts = _facts(row)
-            for mute in active:
-                if matches_breaker(mute.matchers, facts, effort):
-                    found[row.id] = mute.comment
-                    break
-    except Spent:
-        pass
+    found = dict[str, str]()
+    async with Turn(replica().intake.turns, callers()) as turn:
+        muting = Muting(turn)
+        with suppress(Spent):
+            for row in rows if active else ():
+                facts = _facts(row)
+                for mute in active:
+                    if await muting.matches(mute, facts):
+                        found[row.id] = mute.comment
+                        break
     return found
 
 
@@ -258,19 +283,18 @@ def _facts(row: Shown | Row, routers: Sequence[dict[str, str]] = ()) -> BreakerF
 
 
 async def mutes_of(project_id: str, row: Row) -> list[MuteRow]:
-    """The active mutes that match the breaker, on all channels or on some."""
+    """The active mutes that match the breaker, on all channels or on some. Raises Overloaded."""
     active = await _active_mutes(project_id)
     labels = list[dict[str, str]]()
     if any(asks_routers(mute.matchers) for mute in active):
         for router_id in row.router_ids[:ROUTERS_LOOKED_AT]:
             router = await replica().config.get_router(project_id, router_id)
             labels += [] if router is None else [router.metadata]
-    facts = _facts(row, labels)
-    found, effort = list[MuteRow](), Effort(MUTES_EFFORT)
-    try:
-        for mute in active:
-            if matches_breaker(mute.matchers, facts, effort):
-                found.append(mute)
-    except Spent:
-        pass
+    facts, found = _facts(row, labels), list[MuteRow]()
+    async with Turn(replica().intake.turns, callers()) as turn:
+        muting = Muting(turn)
+        with suppress(Spent):
+            for mute in active:
+                if await muting.matches(mute, facts):
+                    found.append(mute)
     return found[:MUTES_MAX]
