@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -173,7 +174,7 @@ class Database:
     for reads in a turn that organisations share, and one for the reads of one row that every request begins with: they
     do not stand behind long ones. Closed means closed: later calls are refused.
     `asides` notes what could not be read in a transaction; `unread` is called after one while any waits.
-    `options` are known to every transaction."""
+    `around` is around the work of each transaction, within it. `options` are known to every transaction."""
 
     def __init__(
         self,
@@ -181,6 +182,7 @@ class Database:
         asides: Asides | None = None,
         unread: Callable[[], None] = lambda: None,
         synced: bool = False,
+        around: Callable[[Connection], AbstractContextManager[object]] = contextlib.nullcontext,
         **options: Any,
     ) -> None:
         self._url = url
@@ -188,6 +190,7 @@ class Database:
         self._options = options
         self._asides = asides or Asides()
         self._unread = unread
+        self._around = around
         self._modes = _SQLITE if is_sqlite(url) else _POSTGRES
         self._engines: _Engines | None = None
         self._keeper = LogKeeper(Path(sqlite_url(url).database or "")) if is_sqlite(url) else None
@@ -261,10 +264,14 @@ class Database:
 
     def _transact(self, engine: Engine, work: Callable[[Connection], T]) -> T:
         with reading_for(self._asides):
-            done = transact(engine, work)
+            done = transact(engine, partial(self._whole, work))
         if engine.get_execution_options().get("writes", False):
             self._keep_log(engine)
         return done
+
+    def _whole(self, work: Callable[[Connection], T], c: Connection) -> T:
+        with self._around(c):
+            return work(c)
 
     def _keep_log(self, engine: Engine) -> None:
         """After a write; what goes wrong here has not harmed it."""

@@ -149,7 +149,7 @@ def _write(c: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]
     by_project: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_project.setdefault(row["project_id"], []).append(row)
-    for project_id, mine in sorted(by_project.items()):
+    for project_id, mine in by_project.items():
         payloads = point_to_payloads(mine)
         room = 2 * shares(c).deliveries - used(c, project_id, "deliveries")
         room -= sum(payload.units for payload in payloads.values())

@@ -1,4 +1,8 @@
-"""What the projects of an organisation keep together: their sums added up, when somebody asks."""
+"""What the projects of an organisation keep together: their sums added up, when somebody asks.
+
+What is asked about one project knows what the transaction adds to it itself: whoever asks so changes no other project.
+All else is what is stored.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sqlalchemy import BigInteger, Connection, bindparam, cast, func, select
 
 from breaker_actors.store import tables as t
+from breaker_actors.store.section import raised
 
 _S, _P, _W = t.stored.c, t.projects.c, t.workspaces.c
 _OWNED = t.stored.join(t.projects, _P.id == _S.of_id).join(t.workspaces, _W.id == _P.workspace_id)
@@ -46,13 +51,15 @@ _LARGEST = (
 
 def sum_of_owner(c: Connection, project_id: str, what: str) -> int:
     """What the projects of a project's organisation keep."""
-    return int(c.execute(_OF_ONE, {"of": project_id, "which": what}).scalar_one())
+    stored = int(c.execute(_OF_ONE, {"of": project_id, "which": what}).scalar_one())
+    return stored + raised(c, _S.used, project_id, what)
 
 
 def own_and_owners(c: Connection, project_id: str, what: str) -> tuple[int, int]:
     """What a project keeps, and the same of all of its organisation, in one statement."""
     own, together = c.execute(_BOTH, {"of": project_id, "which": what}).one()
-    return max(0, own), int(together)
+    more = raised(c, _S.used, project_id, what)
+    return max(0, own + more), int(together) + more
 
 
 def organisations_beyond(c: Connection, most: Mapping[str, int], limit: int) -> Iterator[tuple[str, str, int]]:

@@ -2,7 +2,8 @@
 deliveries; and each organisation: of configuration, events and deliveries so much as some full projects, its own audit
 log, that of its deleted projects, kept answers, and how many projects, workspaces and keys it has.
 
-The sums change in the transaction of what they count. Sizes are those of the stored texts, measured in the database
+The sums change in the transaction of what they count, at its end (`section.sums_at_the_end`); what is asked about one
+project or organisation knows what the transaction adds. Sizes are those of the stored texts, measured in the database
 before and after a write: they are what a new sum over all rows would say. Configuration and audit are written in serial
 transactions only, so two writers can't pass a bound together.
 """
@@ -30,7 +31,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    update,
+    tuple_,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -40,7 +41,7 @@ from breaker_actors.messages import ProjectShare, ShareLimit
 from breaker_actors.store import tables as t
 from breaker_actors.store.org_sums import largest_projects, organisations_beyond, own_and_owners, sum_of_owner
 from breaker_actors.store.rows import BreakerRow, StoredFigures
-from breaker_actors.store.section import IDS, StorePart, by_ids, raise_sum
+from breaker_actors.store.section import IDS, StorePart, by_ids, chunks, drop_sum, raise_sum, raised
 
 Counted = Literal["projects", "workspaces", "keys"]
 OfProject = Literal["configuration", "audit", "events", "deliveries"]
@@ -149,13 +150,13 @@ def shares(c: Connection) -> Shares:
 
 
 def used(c: Connection, of_id: str, what: What) -> int:
-    return max(0, c.execute(_USED, {"of": of_id, "which": what}).scalar() or 0)
+    stored = c.execute(_USED, {"of": of_id, "which": what}).scalar() or 0
+    return max(0, stored + raised(c, _S.used, of_id, what))
 
 
 def add(c: Connection, of_id: str, what: What, count: int) -> None:
     """Changes a sum; several may do it at once."""
-    if count:
-        raise_sum(c, _S.used, count, {"of_id": of_id, "what": what})
+    raise_sum(c, _S.used, count, of_id, what)
 
 
 def add_one(c: Connection, org_id: str, what: Counted) -> None:
@@ -172,13 +173,14 @@ def add_one(c: Connection, org_id: str, what: Counted) -> None:
 
 def forget(c: Connection, project_id: str) -> None:
     """Drops the sums of a project whose configuration has gone."""
-    c.execute(delete(t.stored).where(_S.of_id == project_id, _S.what.in_(("configuration", "ended_links"))))
+    for what in ("configuration", "ended_links"):
+        drop_sum(c, _S.used, project_id, what)
 
 
 def hand_over(c: Connection, project_id: str, org_id: str) -> None:
     """The audit log of a project that was deleted stays as long as all others, and counts for its organisation."""
     add(c, org_id, "gone_audit", used(c, project_id, "audit"))
-    c.execute(delete(t.stored).where(_S.of_id == project_id, _S.what == "audit"))
+    drop_sum(c, _S.used, project_id, "audit")
 
 
 def audit_sum(c: Connection, project_id: str) -> tuple[str, Literal["audit", "gone_audit"]]:
@@ -225,8 +227,10 @@ def _beyond_together(
 
 
 def sweep(c: Connection) -> None:
-    """Drops empty sums of deleted projects."""
-    c.execute(delete(t.stored).where(_S.what.in_(("events", "deliveries")), _S.used <= 0, ~_LIVE))
+    """Drops empty sums of deleted projects. Those that somebody adds to stay: nobody is waited for."""
+    empty = select(_S.of_id, _S.what).where(_S.what.in_(("events", "deliveries")), _S.used <= 0, ~_LIVE)
+    for some in chunks(c.execute(empty.with_for_update(of=t.stored, skip_locked=True)).all()):
+        c.execute(delete(t.stored).where(tuple_(_S.of_id, _S.what).in_([tuple(row) for row in some])))
 
 
 def weight_of(table: Table) -> ColumnElement[int]:
@@ -272,11 +276,8 @@ def within_share(c: Connection, project_id: str) -> Iterator[None]:
 
 def add_ended_links(c: Connection, project_id: str, count: int) -> None:
     """Counts links that ended, or are forgotten. The sum is never below 0: what ended before there was one is not in
-    it."""
-    add(c, project_id, "ended_links", count)
-    if count < 0:
-        mine = (_S.of_id == project_id) & (_S.what == "ended_links")
-        c.execute(update(t.stored).where(mine, _S.used < 0).values(used=0))
+    it. In serial transactions only."""
+    add(c, project_id, "ended_links", count if count > 0 else max(count, -used(c, project_id, "ended_links")))
 
 
 def refuse_many_links(c: Connection, project_id: str, more: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -18,6 +20,7 @@ from sqlalchemy import (
     Table,
     Update,
     bindparam,
+    delete,
     select,
     update,
 )
@@ -105,22 +108,68 @@ def must_exist(c: Connection, query: Select[Any], what: str, **values: Any) -> N
         raise NotFound(f"There is no such {what}.")
 
 
+_Sums = dict[Column[int], Counter[tuple[str, ...]]]
+"""What a transaction adds to sums: by column and primary key."""
+_SUMS: tuple[Column[int], ...] = (t.stored.c.used, t.counters.c.value)
+"""The columns that are sums, in the order in which they are written: everybody's counters last."""
+
+
+@contextmanager
+def sums_at_the_end(c: Connection) -> Iterator[None]:
+    """Around the work of a transaction. What it adds to sums (`raise_sum`) is written at its end, each sum once and all
+    in one order, and nothing of it where it raises. So who holds a sum waits for nothing but a sum behind it: no two
+    ever wait for what the other one has, in whatever order they do their work."""
+    sums: _Sums = {column: Counter() for column in _SUMS}
+    c.execution_options(sums=sums)
+    yield
+    for column, added in sums.items():
+        for key, by in sorted(added.items()):
+            if by:
+                _write_sum(c, column, key, by)
+
+
+def raise_sum(c: Connection, column: Column[int], by: int, *key: str) -> None:
+    """Adds to a sum, which starts at 0; several may do it at once. It is written at the end of the transaction."""
+    _sums(c)[column][key] += by
+
+
+def raised(c: Connection, column: Column[int], *key: str) -> int:
+    """What the transaction adds to a sum, as far as it has come: not stored yet."""
+    return _sums(c)[column][key]
+
+
+def drop_sum(c: Connection, column: Column[int], *key: str) -> None:
+    """Forgets a sum, with what the transaction has added to it. Of such only as serial transactions alone change."""
+    _sums(c)[column].pop(key, None)
+    mine = (column.table.c[name] == value for name, value in _row_of(column, key).items())
+    c.execute(delete(column.table).where(*mine))
+
+
 def bump(c: Connection, counter: str, by: int = 1) -> None:
-    """Raises a counter, which starts at 0; several may do it at once."""
-    raise_sum(c, t.counters.c.value, by, {"name": counter})
+    """Raises a counter, as a sum is."""
+    raise_sum(c, t.counters.c.value, by, counter)
 
 
-def raise_sum(c: Connection, column: Column[int], by: int, key: Mapping[str, str]) -> None:
-    """Adds to a sum; its row is made with 0 where there is none. Several may do it at once."""
-    adding, values = _adding(column, tuple(key)), {**{f"of_{name}": value for name, value in key.items()}, "by": by}
-    if c.execute(adding, values).rowcount == 0:
-        insert_new(c, column.table, {**key, column.name: 0})
-        c.execute(adding, values)
+def _sums(c: Connection) -> _Sums:
+    found: _Sums = c.get_execution_options()["sums"]
+    return found
+
+
+def _write_sum(c: Connection, column: Column[int], key: tuple[str, ...], by: int) -> None:
+    row = _row_of(column, key)
+    values = {f"of_{name}": value for name, value in row.items()} | {"by": by}
+    if c.execute(_adding(column), values).rowcount == 0:
+        insert_new(c, column.table, row | {column.name: 0})
+        c.execute(_adding(column), values)
+
+
+def _row_of(column: Column[int], key: tuple[str, ...]) -> dict[str, Any]:
+    return dict(zip(column.table.primary_key.columns.keys(), key, strict=True))
 
 
 @cache
-def _adding(column: Column[int], key: tuple[str, ...]) -> Update:
-    mine = (column.table.c[name] == bindparam(f"of_{name}") for name in key)
+def _adding(column: Column[int]) -> Update:
+    mine = (name == bindparam(f"of_{name.name}") for name in column.table.primary_key.columns)
     return update(column.table).where(*mine).values({column: column + bindparam("by")})
 
 

@@ -16,6 +16,7 @@ from breaker_actors.store.operational.parts import Operations
 from breaker_actors.store.outbox.outbox import Outbox
 from breaker_actors.store.quotas import Shares, Stored
 from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.section import sums_at_the_end
 from breaker_actors.store.steps import Steps
 from breaker_actors.telemetry.set_aside import Asides
 
@@ -42,7 +43,7 @@ class SqlStore(Configuration, Operations, Outbox, Stored):
         self._breakers_max = breakers_max
         self.asides = Asides()
         self._telling: asyncio.Task[None] | None = None
-        self._db = Database(url, self.asides, self._tell, synced, shares=shares or Shares())
+        self._db = Database(url, self.asides, self._tell, synced, sums_at_the_end, shares=shares or Shares())
         self._steps = Steps(self._db)
 
     async def open(self) -> None:

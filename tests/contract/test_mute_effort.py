@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy.event import listens_for
 
 from breaker_actors.store.mutes import matching
 from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import WEEKDAYS, Window
 from breaker_actors.store.outbox import held, judges, judging, muting
+from breaker_actors.store.outbox.muting import told_late
 from tests.contract.mute_world import HOUR, NAMED_A, MuteWorld
 from tests.contract.store_world import World
 
@@ -162,6 +164,43 @@ async def test_a_look_ends_where_its_effort_does_and_goes_on_there(
     monkeypatch.setattr(held, "EFFORT_MAX", 100)
     assert await told.look() == {"pending": 6}
     assert (await told.store.stored_figures()).unmuted == 6
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_what_takes_the_place_of_held_ones_costs_as_many_statements(
+    told: MuteWorld, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """However many breakers and channels: inside a mute, and after it, before the look that lets go."""
+    statements: list[str] = []
+    for engine in {told.store._db._engines.serial, told.store._db._engines.rows}:
+
+        @listens_for(engine, "before_cursor_execute")
+        def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+            statements.append(statement)
+
+    async def counted(breakers: int, channels: int) -> int:
+        one = MuteWorld(await told.world.neighbour(f"{breakers} x {channels}"))
+        await one.open()
+        ids = [(await one.channel()).id for _ in range(channels)]
+        rows = [await one.breaker(f"b{number}") for number in range(breakers)]
+        mute = await one.mute(ends_ms=None)
+        assert await one.world.write(*(one.commit(row.id, "open") for row in rows)) == ["ok"] * breakers
+        assert await one.world.write(*(one.commit(row.id, "half_open") for row in rows)) == ["ok"] * breakers
+        if ended:
+            await one.end(mute, 2_500)
+        late = Counted(told_late)
+        monkeypatch.setattr(muting, "told_late", late)
+        statements.clear()
+        assert await one.world.write(*(one.commit(row.id, "open") for row in rows)) == ["ok"] * breakers
+        count = len(statements)
+        words = ["trip suppressed", "trip pending" if ended else "trip held"] * breakers
+        assert [sorted(await one.words(id_)) for id_ in ids] == [sorted(words)] * channels
+        assert late.calls == (breakers if ended else 0)
+        newest = [(await one.rows(id_))[-1] for id_ in ids]
+        assert [row.told.muted_by is not None for row in newest] == [ended] * channels
+        return count
+
+    assert await counted(6, 9) == await counted(2, 1)
 
 
 async def test_routers_are_read_where_a_matcher_asks_and_so_many(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from itertools import pairwise
 from typing import Any
@@ -16,10 +17,12 @@ from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.sql.retries import AGAIN, TRIES
 from breaker_actors.store import tables as t
 from breaker_actors.store.operational.retention import PAGE
-from breaker_actors.store.quotas import add
+from breaker_actors.store.quotas import UNMUTED, UNSENT, add, used
 from breaker_actors.store.rows import BreakerItem
 from breaker_actors.store.secrets import SecretBox
+from breaker_actors.store.section import bump
 from breaker_actors.store.sql_store import SqlStore
+from tests.contract.mute_world import AHEAD_MS, HOUR, MuteWorld
 from tests.contract.store_world import RULE, World, draft, event
 from tests.support.pgproxy import proxy
 
@@ -205,6 +208,51 @@ async def test_removal_of_old_events_takes_from_sums_in_order(postgres_url: str,
     await first_waits(postgres_url, "stored", "what = 'events' AND of_id", ids, store.prune(1 << 60))
     left = select(t.stored.c.used).where(t.stored.c.what == "events")
     assert await store._db.read(lambda c: c.execute(left).scalars().all()) == [0, 0]
+
+
+async def test_who_adds_to_the_same_sums_in_other_orders_is_not_sent_away(postgres_url: str, open_store: Open) -> None:
+    """A change and a commit, each of which has added to what the other adds to next: both go through at the first
+    try."""
+    changes, commits = await open_store(postgres_url), await open_store(postgres_url)
+    both, tries = threading.Barrier(2, timeout=20), Counter[str]()
+
+    def adding(name: str, order: int) -> Callable[[Connection], None]:
+        def work(c: Connection) -> None:
+            tries[name] += 1
+            first, last = (
+                lambda: [bump(c, UNMUTED), add(c, "b", "deliveries", 1)],
+                lambda: [add(c, "a", "deliveries", 1), bump(c, UNSENT)],
+            )[::order]
+            first()
+            if tries[name] == 1:
+                both.wait()
+            last()
+
+        return work
+
+    await changes._db.write(lambda c: [add(c, id_, "deliveries", 1) for id_ in "ab"])
+    await asyncio.gather(changes._db.write(adding("a change", 1)), commits._db.write_rows(adding("a commit", -1)))
+    assert tries == {"a change": 1, "a commit": 1}
+    sums = await changes._db.read(lambda c: [used(c, id_, "deliveries") for id_ in "ab"])
+    assert sums == [3, 3]
+
+
+async def test_warnings_of_mutes_lock_sums_in_order(postgres_url: str, open_store: Open) -> None:
+    """Of projects, as the Journal does, whatever the ids of their mutes are."""
+    store = await open_store(postgres_url)
+    world = await World.make(store)
+    epoch = await store.open_notifier()
+    worlds = sorted([world, await world.neighbour("other")], key=lambda world: world.project_id)
+    behind: dict[str, dict[str, int]] = {}
+    for one in worlds:
+        told = MuteWorld(one)
+        channel, others = await told.channel(), [await told.mute() for _ in range(8)]
+        behind |= {mute.id: {channel.id: 1} for mute in others}
+        await store._db.write(lambda c, id_=one.project_id: add(c, id_, "deliveries", 1))  # type: ignore[misc]
+    ids = [one.project_id for one in worlds]
+    work = store.warn_of_ends(epoch, HOUR - AHEAD_MS, AHEAD_MS, behind)
+    await first_waits(postgres_url, "stored", "what = 'deliveries' AND of_id", ids, work)
+    assert await store._db.read(lambda c: [used(c, id_, "deliveries") for id_ in ids]) == [9, 9]
 
 
 @pytest.mark.parametrize("state", AGAIN)

@@ -164,20 +164,18 @@ def _prune_page(c: Connection, query: Select[Any], key: Sequence[Column[Any]], b
 
 
 def _remove(c: Connection, key: Sequence[Column[Any]], keys: Sequence[tuple[Any, ...]]) -> None:
-    """Deletes rows, and takes them from what their projects and organisations keep. Events from each sum once and in
-    order of the projects, as the Journal adds to them: else each may hold what the other waits for."""
+    """Deletes rows, and takes them from what their projects and organisations keep."""
     table = key[0].table
-    events = Counter[str]()
     for some in chunks(keys):
         mine = tuple_(*key).in_(some)
         if table is t.audit:
             _take_audit(c, mine)
         if table is t.events:
-            events.update(c.execute(delete(t.events).where(mine).returning(t.events.c.project_id)).scalars())
+            gone = c.execute(delete(t.events).where(mine).returning(t.events.c.project_id)).scalars()
+            for project_id, count in Counter(gone).items():
+                add(c, project_id, "events", -count)
         else:
             c.execute(delete(table).where(mine))
-    for project_id, count in sorted(events.items()):
-        add(c, project_id, "events", -count)
 
 
 def _take_audit(c: Connection, mine: ColumnElement[bool]) -> None:

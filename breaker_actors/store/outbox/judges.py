@@ -42,6 +42,7 @@ def hold_back(c: Connection, rows: Sequence[dict[str, Any]]) -> list[Superseded]
     births = Births(c, rows)
     for mine, judge in _judges(c, rows):
         births.judge(mine, judge)
+    births.own_up()
     if births.unmuted:
         bump(c, UNMUTED, births.unmuted)
     return births.ended

@@ -50,14 +50,20 @@ _BREAKERS, _LINKED = FACTS.where(t.breakers.c.id.in_(IDS)), _linked_statement()
 _METADATA = select(t.routers.c.id, t.routers.c.metadata).where(t.routers.c.id.in_(IDS))
 _CHANNELS = select(t.channels.c.id, t.channels.c.name, t.channels.c.channel).where(t.channels.c.id.in_(IDS))
 _NAMED = select(*MUTE_COLUMNS).where(t.mutes.c.id.in_(IDS))
+_SUPERSEDE = (
+    update(t.outbox)
+    .where(t.outbox.c.number == bindparam("its"), t.outbox.c.state == "held")
+    .values(state=bindparam("to"), ended_ms=bindparam("ended"))
+)
 _MUTES = select(*MUTE_COLUMNS).where(LIVE, t.mutes.c.project_id.in_(IDS)).order_by(t.mutes.c.number)
 
 
 class Superseded(NamedTuple):
-    """A held delivery of the store that ends when the new one `by` is stored; `state` pending: it goes out with it."""
+    """A held delivery of the store that ends when the new one `by` is stored; pending and without an end: it goes out
+    with it."""
 
     number: int
-    at_ms: int
+    ended_ms: int | None
     by: str
     state: Literal["suppressed", "pending"] = "suppressed"
 
@@ -164,6 +170,7 @@ class Births:
         self._held = _held_of(c, rows)
         # after the held ones are locked: what is released meanwhile counts as told
         self._told = told_outages(c, outages_of(rows))
+        self._owning: list[tuple[dict[str, Any], str]] = []
         self.ended: list[Superseded] = []
         self.unmuted = 0
 
@@ -191,6 +198,18 @@ class Births:
             if before is not None:
                 self._end(before, row)
 
+    def own_up(self) -> None:
+        """Trips that nobody mutes and that take the place of held ones of their outage say what their receivers did not
+        hear; the mutes may have ended since. Once all rows are judged. What channels are told alike stays one text."""
+        mutes = mutes_named(self._c, (mute_id for _, mute_id in self._owning))
+        late: dict[tuple[int, str], tuple[AlertPayload, AlertPayload]] = {}
+        for row, mute_id in self._owning:
+            if mute_id in mutes:
+                key = (id(row["told"]), mute_id)
+                if key not in late:
+                    late[key] = row["told"], told_late(row["told"], mutes[mute_id])
+                row["told"] = late[key][1]
+
     def _mute_of(self, row: dict[str, Any], judge: Judge | None, at_ms: int) -> str | None:
         """Raises Spent."""
         breaker = self._breakers.get(row["breaker_id"])
@@ -207,7 +226,8 @@ class Births:
             key = (row["channel_id"], row["breaker_id"])
             self._held[key] = _Held(mute_id, row["incident"], row, 0, row["created_ms"])
         else:
-            _own_up(self._c, row, before)
+            if before is not None and before.mute_id is not None and before.incident == row["incident"]:
+                self._owning.append((row, before.mute_id))
             self._told.add((row["channel_id"], row["incident"]))
 
     def _end_both(self, row: dict[str, Any], before: _Held, judge: Judge | None) -> _Held | None:
@@ -226,7 +246,7 @@ class Births:
         if before.row is not None:
             before.row["state"] = "pending"
         else:
-            self.ended.append(Superseded(before.number, row["created_ms"], row["id"], "pending"))
+            self.ended.append(Superseded(before.number, None, row["id"], "pending"))
         return None
 
     def _end(self, before: _Held, row: dict[str, Any]) -> None:
@@ -236,15 +256,6 @@ class Births:
             self.ended.append(Superseded(before.number, row["created_ms"], row["id"]))
 
 
-def _own_up(c: Connection, row: dict[str, Any], before: _Held | None) -> None:
-    """A trip that nobody mutes and that takes the place of a held one of its outage says what its receiver did not
-    hear; the mute may have ended since."""
-    if before is None or before.mute_id is None or before.incident != row["incident"]:
-        return
-    if mute := mutes_named(c, [before.mute_id]).get(before.mute_id):
-        row["told"] = told_late(row["told"], mute)
-
-
 def _suppress(row: dict[str, Any], mute_id: str | None, at_ms: int | None = None) -> None:
     row |= {"state": "suppressed", "mute_id": mute_id, "ended_ms": row["created_ms"] if at_ms is None else at_ms}
 
@@ -252,9 +263,8 @@ def _suppress(row: dict[str, Any], mute_id: str | None, at_ms: int | None = None
 def suppress_held(c: Connection, ended: Sequence[Superseded]) -> None:
     """Ends held deliveries whose outage is over, or that a newer one took the place of, and lets go what nothing
     mutes."""
-    for one in ended:
-        values = {"state": one.state} | ({} if one.state == "pending" else {"ended_ms": one.at_ms})
-        c.execute(update(t.outbox).where(t.outbox.c.number == one.number, HELD).values(values))
+    if ended:
+        c.execute(_SUPERSEDE, [{"its": one.number, "to": one.state, "ended": one.ended_ms} for one in ended])
 
 
 def suppress_ended(

@@ -363,7 +363,7 @@ def _remove(c: Connection, query: Select[Any], most: int = PRUNE_MAX) -> int:
     rows = c.execute(query.limit(most)).all()
     for some in chunks([row.number for row in rows]):
         c.execute(delete(t.outbox).where(t.outbox.c.number.in_(some)))
-    for project_id, count in sorted(Counter(row.project_id for row in rows).items()):
+    for project_id, count in Counter(row.project_id for row in rows).items():
         add(c, project_id, "deliveries", -count)
     drop_unused(c, [row.payload_id for row in rows])
     return len(rows)

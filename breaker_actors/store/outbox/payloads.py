@@ -7,7 +7,6 @@ and `held.py`, which write them, `outbox.py`, which removes rows.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,20 +66,14 @@ def store_payloads(c: Connection, payloads: Mapping[str, Payload], rows: Iterabl
     if not wanted:
         return
     c.execute(_ADD, [{"id": one.id, "project_id": one.project_id, "payload": one.told} for one in wanted])
-    units = Counter[str]()
     for one in wanted:
-        units[one.project_id] += one.units
-    for project_id, count in sorted(units.items()):
-        add(c, project_id, "deliveries", count)
+        add(c, one.project_id, "deliveries", one.units)
 
 
 def drop_unused(c: Connection, payload_ids: Iterable[str | None]) -> None:
     """Removes those of these payloads that no row points to any more, and takes them from their projects' counts."""
     ids = sorted({id_ for id_ in payload_ids if id_ is not None})
-    units = Counter[str]()
     for project_id, count in by_ids(c, _COUNTS, ids):
-        units[project_id] += int(count)
+        add(c, project_id, "deliveries", -int(count))
     for some in chunks(ids):
         c.execute(_REMOVE, {"ids": some})
-    for project_id, count in sorted(units.items()):
-        add(c, project_id, "deliveries", -count)
