@@ -13,9 +13,8 @@ from tests.support.live import LiveService, serving, tree_of, wait_for
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 COUNT = 5_000
-LOOPS_MAX = 70
-"""Times as long as a fixed piece of Python on the same machine: some 50 on one that is left alone, where 70 are 15 s if
-it is fast."""
+MOST_S, LOOPS_MAX = 15, 70
+"""So long, or on a slow machine so many times as long as a fixed piece of Python: some 50 on one that is left alone."""
 RULE = {"metric": "m", "kind": "avg", "op": "gt", "threshold": 1.0, "min_state_duration_ms": 0, "cooldown_ms": 60_000}
 
 
@@ -63,7 +62,7 @@ def test_five_thousand_breakers_in_one_put(live: LiveService) -> None:
     first, took = put(live, path, wanted)
     loops.append(loop_s())
     assert (first["changed"], first["count"]) == (True, COUNT)
-    assert took < LOOPS_MAX * sum(loops) / 2, (took, loops)
+    assert took < max(MOST_S, LOOPS_MAX * sum(loops) / 2), (took, loops)
     listed = live.user.get(f"{path}/breakers", timeout=60).json()
     ids = [b["id"] for b in listed["breakers"]]
     assert len(states(live, path, ids)) == COUNT
