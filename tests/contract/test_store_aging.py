@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Table, func, insert, select
 
+from breaker_actors.store import section
 from breaker_actors.store import tables as t
 from breaker_actors.store.operational import retention
 from breaker_actors.store.outbox import outbox
 from breaker_actors.store.quotas import add
+from breaker_actors.store.rows import MuteDraft, Once
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.section import new_id
 from breaker_actors.store.sql_store import SqlStore
@@ -66,8 +68,10 @@ async def test_old_events_of_every_journal_go(backend: Backend, monkeypatch: pyt
     store = SqlStore(backend.url, SecretBox(b"k" * 32), shards=2)
     await store.open()
     world = await World.make(store)
-    projects = [await store.create_project(world.org_id, world.workspace_id, f"p{n}", 1) for n in range(8)]
-    of_shard = {project.shard: project.id for project in projects}
+    of_shard: dict[int, str] = {}
+    while len(of_shard) < 2:
+        project = await store.create_project(world.org_id, world.workspace_id, "p", 1)
+        of_shard[project.shard] = project.id
     for shard, age_ms in ((0, OLD_MS), (1, 0)):
         world.project_id, world.journal = of_shard[shard], await store.open_journal(shard)
         row = await world.breaker("a")
@@ -140,3 +144,50 @@ async def test_what_is_sent_again_meanwhile_stays(world: World, monkeypatch: pyt
     monkeypatch.setattr(world.store, "_in_steps", redriven_before)
     assert await world.store.prune_deliveries(OLD_MS) == 2
     assert await told.words(channel.id) == ["trip pending"]
+
+
+async def fill(world: World, table: Table, count: int) -> None:
+    """So many more like the only row of a table, all young."""
+
+    def work(c: Connection) -> None:
+        like = dict(c.execute(select(table).order_by(table.c.number).limit(1)).one()._mapping)
+        own = "id" if table is t.mutes else "key"
+        if table is t.mutes:
+            like |= {"ended_ms": OLD_MS, "comment": "c" * 4_000}
+        else:
+            like |= {"inserted_ms": OLD_MS, "sealed": b"x" * 4_000}
+        like.pop("number")
+        c.execute(insert(table), [like | {own: new_id()} for _ in range(count)])
+
+    await write(world, work)
+
+
+@pytest.mark.parametrize("table", [t.mutes, t.idempotency_keys])
+async def test_what_is_young_costs_no_look(backend: Backend, world: World, table: Table) -> None:
+    async def cost(world: World, count: int) -> Counted:
+        draft = MuteDraft(starts_ms=0, ends_ms=None, all=True, comment="c")
+        once = Once(
+            org_id=world.org_id, operation="POST /x", key="k", fingerprint="f", now_ms=OLD_MS, status=201, answer=str
+        )
+        await world.store.create_mute(world.project_id, draft, OLD_MS, once=once)
+        await fill(world, table, count)
+        with counting(world) as counted:
+            assert await world.store.prune_idempotency_keys(OLD_MS) == 0
+            assert (await world.store.prune(OLD_MS))["mutes"] == 0
+        return counted
+
+    await cost_as_much(backend, world, cost)
+
+
+async def test_old_ones_of_both_go_in_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(section, "PARAMETERS_MAX", 2)
+    draft = MuteDraft(starts_ms=0, ends_ms=None, all=True, comment="c")
+    for n in range(5):
+        once = Once(
+            org_id=world.org_id, operation="POST /x", key=str(n), fingerprint="f", now_ms=n, status=201, answer=str
+        )
+        mute = await world.store.create_mute(world.project_id, draft, n, once=once)
+        await world.store.end_mute(world.project_id, mute.id, n)
+    assert await world.store.prune_idempotency_keys(4) == 4
+    assert (await world.store.prune(3))["mutes"] == 3
+    assert len(await world.store.list_mutes(world.project_id)) == 2

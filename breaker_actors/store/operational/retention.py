@@ -26,7 +26,7 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.aging import Aging, Part
 from breaker_actors.store.config.audit_log import OVERRIDES
 from breaker_actors.store.outages import begins_outage
-from breaker_actors.store.outbox.held import prune_mutes
+from breaker_actors.store.outbox.held import forget_mutes
 from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
 from breaker_actors.store.section import bump, chunks
 
@@ -58,7 +58,8 @@ class Upkeeps(Aging):
             removed[part.age.table.name] += await self._remove_old(part, before_ms, PAGE, PAGES_MAX, remove)
         await self._db.write(_forget_counted)
         removed["events"] = removed.get("events", 0) + await self._prune_beyond()
-        removed["mutes"] = await self._db.write(lambda c: prune_mutes(c, before_ms))
+        mutes = await self._db.read(partial(_old_mutes, before_ms=before_ms))
+        removed["mutes"] = await self._in_steps(mutes, forget_mutes)
         return removed
 
     async def prune_ended(self, now_ms: int) -> dict[str, int]:
@@ -123,6 +124,12 @@ _ENDING: dict[str, tuple[Column[Any], ...]] = {
     "gone_names": (t.gone_names.c.until_ms, t.gone_names.c.project_id, t.gone_names.c.name),
     "sessions": (t.console_sessions.c.ends_ms, t.console_sessions.c.token_sha256),
 }
+
+
+def _old_mutes(c: Connection, before_ms: int) -> list[int]:
+    m = t.mutes.c
+    old = select(m.number).where(m.ended_ms < before_ms).order_by(m.ended_ms).limit(PAGE)
+    return list(c.execute(old).scalars())
 
 
 def _forget_page(c: Connection, columns: Sequence[Column[Any]], now_ms: int) -> int:
