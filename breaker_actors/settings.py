@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     configuration_bytes_max: int = Field(
         64 << 20,
         ge=1 << 20,
-        description="bytes of a project's breakers, routers, links, channels, mappings, keys; more is 422",
+        description="bytes of a project's breakers, routers, links, channels, mappings, mutes, keys; more is 422",
     )
     audit_bytes_max: int = Field(
         256 << 20,

@@ -112,13 +112,14 @@ def weight(*columns: Column[Any]) -> ColumnElement[int]:
     return sizes
 
 
-_B, _C = t.breakers.c, t.channels.c
+_B, _C, _M = t.breakers.c, t.channels.c, t.mutes.c
 _WEIGHTS: dict[Table, ColumnElement[int]] = {
     t.breakers: weight(_B.name, _B.rule, _B.actions, _B.metadata, _B.control),
     t.routers: weight(t.routers.c.name, t.routers.c.metadata),
     t.channels: weight(_C.name, _C.config),
     t.api_keys: weight(t.api_keys.c.name),
     t.mappings: weight(t.mappings.c.name, t.mappings.c.matchers, t.mappings.c.to),
+    t.mutes: weight(_M.matchers, _M.windows, _M.comment, _M.created_name),
 }
 
 
@@ -363,8 +364,9 @@ def _refuse_beyond(c: Connection, after: int, together: int) -> None:
     most = shares(c).configuration_bytes
     if after > most:
         raise Invalid(
-            f"This project's breakers, routers, links, channels, mappings, keys and what files declare of them would"
-            f" take {after} bytes, and {most} is the most: delete some, or make their actions and metadata smaller.",
+            f"This project's breakers, routers, links, channels, mappings, mutes, keys and what files declare of them"
+            f" would take {after} bytes, and {most} is the most: delete some, or make their actions and metadata"
+            " smaller.",
             {"limit": "BREAKERS_CONFIGURATION_BYTES_MAX"},
         )
     most *= shares(c).full_projects

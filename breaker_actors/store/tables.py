@@ -436,6 +436,8 @@ _LIVE = text("ended_ms IS NULL")
 Index("ix_mutes_project_number", mutes.c.project_id, mutes.c.number)
 Index("ix_mutes_live", mutes.c.project_id, sqlite_where=_LIVE, postgresql_where=_LIVE)
 Index("ix_mutes_ends", mutes.c.ends_ms, sqlite_where=_LIVE, postgresql_where=_LIVE)
+_OVER = text("ended_ms IS NOT NULL")
+Index("ix_mutes_ended", mutes.c.ended_ms, sqlite_where=_OVER, postgresql_where=_OVER)
 
 # What becomes of series of open protocols: see `mappings/`. `position`: from 1 on, without gaps within a project.
 mappings = Table(
@@ -545,7 +547,7 @@ idempotency_keys = Table(
     Column("operation", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("sealed", LargeBinary, nullable=False),
-    Column("inserted_ms", BigInteger, nullable=False),
+    Column("inserted_ms", BigInteger, nullable=False, index=True),
     UniqueConstraint("org_id", "operation", "key"),
 )
 Index("ix_idempotency_keys_org_number", idempotency_keys.c.org_id, idempotency_keys.c.number)

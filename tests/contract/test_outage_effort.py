@@ -37,12 +37,15 @@ class Counted:
 
 
 @contextmanager
-def counting(world: World) -> Iterator[Counted]:
+def counting(world: World, writes_alone: bool = False) -> Iterator[Counted]:
     engines = world.store._db._engines  # type: ignore[attr-defined]
     counted = Counted()
 
-    def asked(*_: Any) -> None:
-        counted.statements += 1
+    def counts(connection: Any) -> bool:
+        return not writes_alone or connection.engine is not engines.read
+
+    def asked(connection: Any, *_: Any) -> None:
+        counted.statements += counts(connection)
 
     def stepped() -> None:
         counted.steps += not counted.is_over
@@ -50,7 +53,7 @@ def counting(world: World) -> Iterator[Counted]:
     def begun(connection: Any) -> None:
         driver = connection.connection.driver_connection
         if isinstance(driver, sqlite3.Connection):
-            driver.set_progress_handler(stepped, STEPS)
+            driver.set_progress_handler(stepped if counts(connection) else None, STEPS)
 
     for engine in engines:
         listen(engine, "begin", begun)

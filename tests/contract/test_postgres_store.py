@@ -185,7 +185,7 @@ async def test_a_change_locks_its_breakers_in_order_whatever_becomes_of_them(
 
 
 async def test_removal_of_old_events_takes_from_sums_in_order(postgres_url: str, open_store: Open) -> None:
-    """Of a whole page, as the Journal adds to those of a commit: whoever's events come first in it."""
+    """Of a whole step, as the Journal adds to those of a commit: whoever's events come first in it."""
     store = await open_store(postgres_url)
     world = await World.make(store)
     other = await world.neighbour("other")
@@ -196,7 +196,7 @@ async def test_removal_of_old_events_takes_from_sums_in_order(postgres_url: str,
 
     def fill(c: Connection) -> None:
         like = dict(c.execute(select(t.events)).one()._mapping)
-        places = [last.project_id] * (PAGE // 2) + [first.project_id] * (PAGE // 2 - 1)
+        places = [last.project_id, first.project_id] * (PAGE // 2 - 1) + [last.project_id]
         c.execute(update(t.events).values(sequence=PAGE, breaker_id="gone"))
         rows = [like | {"sequence": n, "transition_seq": 1 + n, "project_id": id_} for n, id_ in enumerate(places, 1)]
         c.execute(insert(t.events), [row | {"breaker_id": "gone"} for row in rows])

@@ -13,12 +13,13 @@ from sqlalchemy import Connection, func, select
 from breaker_actors.core.model import Control, Override
 from breaker_actors.errors import Invalid
 from breaker_actors.messages import ProjectShare
+from breaker_actors.store.config import mutes as module
 from breaker_actors.store.config.audit_log import OMITTED
-from breaker_actors.store.quotas import AUDIT_WEIGHT, Shares
-from breaker_actors.store.rows import BreakerItem, ChannelDraft, RouterDraft, StoredFigures
+from breaker_actors.store.quotas import AUDIT_WEIGHT, Shares, weight_of
+from breaker_actors.store.rows import BreakerItem, ChannelDraft, MuteDraft, MuteRow, RouterDraft, StoredFigures
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
-from breaker_actors.store.tables import audit, breakers, counters, events, stored
+from breaker_actors.store.tables import audit, breakers, counters, events, mutes, stored
 from tests.contract.backends import Backend
 from tests.contract.store_world import RULE, World, event
 
@@ -351,3 +352,38 @@ async def test_ten_thousand_ordinary_breakers_take_a_sixth(world: World) -> None
     await world.store.replace_breakers(world.project_id, items, lambda rows, removed: None, 5)
     assert (await sums(world))["configuration"] * 10 < Shares().configuration_bytes / 6
     assert await read(world, lambda c: c.execute(select(func.count()).select_from(breakers)).scalar_one()) == 1_000
+
+
+async def test_mutes_count_as_long_as_they_are_kept(small: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the byte. The oldest that have ended make room for new ones; those that have not are refused beyond the share,
+    and may always end."""
+    monkeypatch.setattr(module, "KEPT_BYTES", 6_000)
+    world = await small(configuration_bytes=10_000)
+
+    async def make(size: int, now_ms: int = 1) -> MuteRow:
+        return await world.store.create_mute(
+            world.project_id, MuteDraft(starts_ms=0, ends_ms=None, all=True, comment="c" * size), now_ms
+        )
+
+    async def numbers() -> list[int]:
+        """Of the mutes that are kept, whose sum is the one that is stored."""
+        query = select(func.coalesce(func.sum(weight_of(mutes)), 0)).where(mutes.c.project_id == world.project_id)
+        assert (await sums(world))["configuration"] == int(await read(world, lambda c: c.execute(query).scalar_one()))
+        return [row.number for row in await world.store.list_mutes(world.project_id)]
+
+    old = [await make(2_000) for _ in range(2)]
+    for row in old:
+        await world.store.end_mute(world.project_id, row.id, 5)
+    live = [await make(4_000) for _ in range(2)]
+    assert await numbers() == [row.number for row in live]
+    with pytest.raises(Invalid, match="mutes, keys and what files declare of them would take"):
+        await make(4_000)
+    with pytest.raises(Invalid, match="10000 is the most"):
+        await world.store.update_mute(world.project_id, live[0].id, lambda row: replace(row, comment="d" * 7_000), 6)
+    await world.store.update_mute(world.project_id, live[0].id, lambda row: replace(row, comment="d"), 6)
+    await numbers()
+    for row in live:
+        await world.store.end_mute(world.project_id, row.id, 7)
+    assert await numbers() == [row.number for row in live]
+    assert (await world.store.prune(8))["mutes"] == 2
+    assert (await numbers(), (await sums(world))["configuration"]) == ([], 0)

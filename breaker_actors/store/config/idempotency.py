@@ -15,9 +15,9 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, cast, delete, func
 
 from breaker_actors.errors import IdempotencyKeyReused
 from breaker_actors.store import tables as t
+from breaker_actors.store.aging import Aging
 from breaker_actors.store.quotas import add, shares, used, weight
 from breaker_actors.store.rows import KEPT_MS, Once, Repeated
-from breaker_actors.store.section import StorePart
 from breaker_actors.store.steps import Who
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class _Kept(msgspec.Struct, frozen=True):
     thing: str | None = None
 
 
-class Onces(StorePart):
+class Onces(Aging):
     async def write_once(
         self,
         who: Who,
@@ -73,12 +73,10 @@ class Onces(StorePart):
         return await self._steps.write_small(who, attempt)
 
     async def prune_idempotency_keys(self, before_ms: int) -> int:
-
-        def work(c: Connection) -> int:
-            old = select(_I.number).where(_I.inserted_ms < before_ms).order_by(_I.number).limit(PRUNED_MAX)
-            return forget_answers(c, _I.number.in_(old))
-
-        return await self._db.write(work)
+        is_old = _I.inserted_ms < before_ms
+        old = select(_I.number).where(is_old).order_by(_I.inserted_ms).limit(PRUNED_MAX)
+        numbers = await self._db.read(lambda c: c.execute(old).scalars().all())
+        return await self._in_steps(numbers, lambda c, some: forget_answers(c, _I.number.in_(some) & is_old))
 
     def _look(self, c: Connection, once: Once) -> None:
         mine = (_I.org_id == once.org_id) & (_I.operation == once.operation) & (_I.key == once.key)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import msgspec
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from breaker_actors.errors import Invalid, NotFound
 from breaker_actors.store import tables as t
@@ -13,14 +14,15 @@ from breaker_actors.store.base import MuteEdit
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.idempotency import Onces
 from breaker_actors.store.mutes.matching import BreakerFacts
-from breaker_actors.store.outbox.held import MUTES, end_mute, holding, project_facts
+from breaker_actors.store.outbox.held import MUTES, end_mute, forget_mutes, holding, project_facts
 from breaker_actors.store.outbox.muting import LIVE, MUTE_COLUMNS, mute_of
-from breaker_actors.store.quotas import refuse_many_mutes
+from breaker_actors.store.quotas import refuse_many_mutes, reweighed, weight_of, within_share
 from breaker_actors.store.rows import SYSTEM, MuteDraft, MuteRow, Once
-from breaker_actors.store.section import bump, lock_project, new_id
+from breaker_actors.store.section import bump, chunks, lock_project, new_id
 
-KEPT_MAX = 1_000
-"""Mutes of a project that are kept, those that have ended included: beyond it the oldest ended ones go."""
+KEPT_MAX, KEPT_BYTES = 1_000, 1 << 19
+"""Mutes of a project that are kept, those that have ended included, and bytes that they count: where there are
+more when one is made the oldest ended ones go."""
 
 
 class Mutes(Onces):
@@ -38,7 +40,8 @@ class Mutes(Onces):
             if check is not None:
                 check()
             lock_project(c, project_id)
-            return put_mute(c, Place(by, now_ms, project_id), new_id(), draft, by_name)
+            with making_mutes(c, project_id):
+                return put_mute(c, Place(by, now_ms, project_id), new_id(), draft, by_name)
 
         return await self.write_once(await self._steps.whose(project_id), once, work)
 
@@ -81,15 +84,23 @@ def load_mutes(c: Connection, project_id: str) -> list[MuteRow]:
     return [mute_of(row) for row in c.execute(query).all()]
 
 
+@contextmanager
+def making_mutes(c: Connection, project_id: str) -> Iterator[None]:
+    """Makes room for what a block makes. Raises Invalid where it is beyond the project's share all the same."""
+    with within_share(c, project_id):
+        yield
+        _forget_oldest(c, project_id)
+
+
 def put_mute(c: Connection, place: Place, id_: str, draft: MuteDraft, by_name: str) -> MuteRow:
-    """Makes a mute of a locked project. Raises Invalid for one too many."""
+    """Makes a mute of a locked project, inside `making_mutes`. Raises Invalid for one too many."""
     project_id = place.project_id or ""
     values = {field: getattr(draft, field) for field in MuteDraft.__struct_fields__}
     values |= {"id": id_, "project_id": project_id, "created_by": place.by, "created_name": by_name}
     values |= {"inserted_ms": place.now_ms, "updated_ms": place.now_ms}
     refuse_many_mutes(c, project_id, place.now_ms)
-    number = c.execute(insert(t.mutes).values(values).returning(t.mutes.c.number)).scalar_one()
-    _forget_oldest(c, project_id)
+    with reweighed(c, project_id, t.mutes, [id_]):
+        number = c.execute(insert(t.mutes).values(values).returning(t.mutes.c.number)).scalar_one()
     row = MuteRow(**values, number=number)
     bump(c, MUTES)
     write_down(c, place, [Note("mute.create", row.id, after=row)])
@@ -97,8 +108,8 @@ def put_mute(c: Connection, place: Place, id_: str, draft: MuteDraft, by_name: s
 
 
 def change_mute(c: Connection, place: Place, row: MuteRow, wanted: MuteRow) -> MuteRow:
-    """Changes a mute of a locked project; nothing is written where nothing is wanted. Raises Invalid where it has
-    ended: the Notifier asks for no lock of the project to end one."""
+    """Changes a mute of a locked project; nothing is written where nothing is wanted. Raises Invalid beyond the
+    project's share, and where the mute has ended: the Notifier asks for no lock of the project to end one."""
     if wanted == row:
         return row
     changed = {field: getattr(wanted, field) for field in MuteDraft.__struct_fields__}
@@ -106,7 +117,9 @@ def change_mute(c: Connection, place: Place, row: MuteRow, wanted: MuteRow) -> M
     if wanted.matchers != row.matchers:
         changed["matched_ms"] = place.now_ms  # its limit for matching nothing begins anew
     new = msgspec.structs.replace(row, **changed)
-    if not c.execute(update(t.mutes).where(t.mutes.c.id == row.id, LIVE).values(changed)).rowcount:
+    with within_share(c, row.project_id), reweighed(c, row.project_id, t.mutes, [row.id]):
+        found = c.execute(update(t.mutes).where(t.mutes.c.id == row.id, LIVE).values(changed)).rowcount
+    if not found:
         raise _ended()
     if msgspec.structs.replace(wanted, comment=row.comment) != row:
         bump(c, MUTES)  # a comment lets nothing go
@@ -146,9 +159,15 @@ def _existing(c: Connection, project_id: str, mute_id: str) -> MuteRow:
 
 
 def _forget_oldest(c: Connection, project_id: str) -> None:
+    """Removes the oldest mutes that have ended, as many as there are beyond KEPT_MAX and KEPT_BYTES."""
     m = t.mutes.c
-    mine = m.project_id == project_id
-    much = c.execute(select(func.count()).select_from(t.mutes).where(mine)).scalar_one() - KEPT_MAX
-    if much > 0:
-        ended = select(m.number).where(mine, ~LIVE).order_by(m.number).limit(much)
-        c.execute(delete(t.mutes).where(m.number.in_(list(c.execute(ended).scalars()))))
+    query = select(m.number, weight_of(t.mutes), ~LIVE).where(m.project_id == project_id).order_by(m.number)
+    rows = c.execute(query).all()
+    much, bytes_much = len(rows) - KEPT_MAX, sum(size for _, size, _ in rows) - KEPT_BYTES
+    oldest: list[int] = []
+    for number, size, has_ended in rows:
+        if has_ended and (much > 0 or bytes_much > 0):
+            oldest.append(number)
+            much, bytes_much = much - 1, bytes_much - size
+    for some in chunks(oldest):
+        forget_mutes(c, some)

@@ -230,8 +230,10 @@ def _apply_mutes(applier: _Applier, change: RulesChange) -> None:
         mutes.remove_mute(applier.c, applier.place, row)
     for old, new in change.mutes_edited:
         mutes.change_mute(applier.c, applier.place, old, new)
-    for id_, draft in change.mutes_made:
-        mutes.put_mute(applier.c, applier.place, id_, draft, applier.by_name)
+    if change.mutes_made:
+        with mutes.making_mutes(applier.c, applier.project_id):
+            for id_, draft in change.mutes_made:
+                mutes.put_mute(applier.c, applier.place, id_, draft, applier.by_name)
 
 
 def _declare(applier: _Applier, change: RulesChange) -> None:

@@ -22,7 +22,7 @@ from breaker_actors.errors import SchemaMismatch
 from breaker_actors.sql.database import is_sqlite, make_engine, sqlite_url, translate
 from breaker_actors.sql.sqlite import make_file
 
-KNOWN = tuple(f"{number:04}" for number in range(1, 27))
+KNOWN = tuple(f"{number:04}" for number in range(1, 28))
 HEAD = KNOWN[-1]
 UPGRADE_LOCK = 0x62726B72_0002
 """The advisory lock of PostgreSQL under which a schema is changed."""

@@ -11,7 +11,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Select,
     case,
     delete,
     exists,
@@ -24,21 +23,23 @@ from sqlalchemy import (
 )
 
 from breaker_actors.store import tables as t
+from breaker_actors.store.aging import Aging, Part
 from breaker_actors.store.config.audit_log import OVERRIDES
 from breaker_actors.store.outages import begins_outage
-from breaker_actors.store.outbox.held import prune_mutes
+from breaker_actors.store.outbox.held import forget_mutes
 from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
-from breaker_actors.store.section import StorePart, bump, chunks
+from breaker_actors.store.section import bump, chunks
 
 HISTORY = "history_ms"
 """The counter that says up to when time has gone on for what grows old."""
 PAGE = 1_000
 PAGES_MAX = 20
 PROJECTS_AT_ONCE = 10
-"""A round removes at most PAGE x PAGES_MAX rows of a table; what is left goes in the next one."""
+"""A round looks at PAGE x PAGES_MAX rows of a table at most, of events at so many for each journal, and removes what of
+them may go; what is left goes in the next one."""
 
 
-class Upkeeps(StorePart):
+class Upkeeps(Aging):
     async def history_ms(self) -> int | None:
         return await self._db.read(_history_ms)
 
@@ -51,20 +52,14 @@ class Upkeeps(StorePart):
         await self._db.write(work)
 
     async def prune(self, before_ms: int) -> dict[str, int]:
-        removed = {}
-        for name, columns in _AGED.items():
-            removed[name] = 0
-            query = _oldest(columns, _STARTS_ONGOING_OUTAGE if name == "events" else None)
-            for _ in range(PAGES_MAX):
-                gone, seen = await self._db.write(
-                    partial(_prune_page, query=query, key=columns[1:], before_ms=before_ms)
-                )
-                removed[name] += gone
-                if gone == 0 or seen < PAGE:
-                    break
+        removed = dict.fromkeys(("events", "audit", "backfill_events"), 0)
+        for part in await self._db.read(_parts):
+            remove = partial(_remove, part=part)
+            removed[part.age.table.name] += await self._remove_old(part, before_ms, PAGE, PAGES_MAX, remove)
         await self._db.write(_forget_counted)
-        removed["events"] += await self._prune_beyond()
-        removed["mutes"] = await self._db.write(lambda c: prune_mutes(c, before_ms))
+        removed["events"] = removed.get("events", 0) + await self._prune_beyond()
+        mutes = await self._db.read(partial(_old_mutes, before_ms=before_ms))
+        removed["mutes"] = await self._in_steps(mutes, forget_mutes)
         return removed
 
     async def prune_ended(self, now_ms: int) -> dict[str, int]:
@@ -82,7 +77,8 @@ class Upkeeps(StorePart):
         """Removes the oldest events of projects that have more than their share, all of deleted ones; how many."""
         removed = 0
         for _ in range(PAGES_MAX):
-            gone = await self._db.write(_prune_largest)
+            part, found = await self._db.read(_too_many)
+            gone = await self._in_steps(found, partial(_drop, part=part))
             removed += gone
             if gone == 0:
                 break
@@ -102,18 +98,25 @@ def _history_ms(c: Connection) -> int | None:
     noted = c.execute(select(t.counters.c.value).where(t.counters.c.name == HISTORY)).scalar()
     if noted is not None:
         return int(noted)
-    newest = (select(age).order_by(*(column.desc() for column in key)).limit(1) for age, *key in _AGED.values())
+    newest = (select(p.age).where(p.mine).order_by(*(one.desc() for one in p.order)).limit(1) for p in _parts(c))
     times = [at_ms for query in newest if (at_ms := c.execute(query).scalar()) is not None]
     return max(times, default=None)
 
 
-# Per table: the column of its age, then the key by which it grows. Rows are written about in order of age, so old ones
-# are found at the beginning of the key without an index on the age.
-_AGED: dict[str, tuple[Column[Any], ...]] = {
-    "events": (t.events.c.ts_ms, t.events.c.shard, t.events.c.sequence),
-    "backfill_events": (t.backfill_events.c.inserted_ms, t.backfill_events.c.number),
-    "audit": (t.audit.c.at_ms, t.audit.c.number),
-}
+def _parts(c: Connection) -> list[Part]:
+    """Tables whose rows are written about in order of age, so that old ones are found at the beginning of the key
+    without an index on the age; of events those of each journal, as they are numbered there."""
+    b, a = t.backfill_events.c, t.audit.c
+    return [
+        *(_events_of(shard) for shard in c.execute(select(t.journals.c.shard).order_by(t.journals.c.shard)).scalars()),
+        Part("backfill_events", b.inserted_ms, (b.number,)),
+        Part("audit", a.at_ms, (a.number,)),
+    ]
+
+
+def _events_of(shard: int) -> Part:
+    e = t.events.c
+    return Part(f"events {shard}", e.ts_ms, (e.sequence,), ~_STARTS_ONGOING_OUTAGE, e.shard == shard)
 
 
 # Per table: the column of its end, with an index, then the key.
@@ -121,6 +124,12 @@ _ENDING: dict[str, tuple[Column[Any], ...]] = {
     "gone_names": (t.gone_names.c.until_ms, t.gone_names.c.project_id, t.gone_names.c.name),
     "sessions": (t.console_sessions.c.ends_ms, t.console_sessions.c.token_sha256),
 }
+
+
+def _old_mutes(c: Connection, before_ms: int) -> list[int]:
+    m = t.mutes.c
+    old = select(m.number).where(m.ended_ms < before_ms).order_by(m.ended_ms).limit(PAGE)
+    return list(c.execute(old).scalars())
 
 
 def _forget_page(c: Connection, columns: Sequence[Column[Any]], now_ms: int) -> int:
@@ -149,33 +158,19 @@ def _starts_ongoing_outage() -> ColumnElement[bool]:
 _STARTS_ONGOING_OUTAGE = _starts_ongoing_outage()
 
 
-def _oldest(columns: Sequence[Column[Any]], kept: ColumnElement[bool] | None) -> Select[Any]:
-    age, *key = columns
-    query = select(*key, age).order_by(*key).limit(PAGE)
-    return query if kept is None else query.where(~kept)
-
-
-def _prune_page(c: Connection, query: Select[Any], key: Sequence[Column[Any]], before_ms: int) -> tuple[int, int]:
-    """Removes old rows among the first PAGE ones; answers how many, and how many rows were looked at."""
-    rows = c.execute(query).all()
-    old = [row for row in rows if row[-1] < before_ms]
-    _remove(c, key, [tuple(row[:-1]) for row in old])
-    return len(old), len(rows)
-
-
-def _remove(c: Connection, key: Sequence[Column[Any]], keys: Sequence[tuple[Any, ...]]) -> None:
-    """Deletes rows, and takes them from what their projects and organisations keep."""
-    table = key[0].table
-    for some in chunks(keys):
-        mine = tuple_(*key).in_(some)
+def _remove(c: Connection, keys: Sequence[int], part: Part) -> int:
+    """Deletes those rows of a part that may still go, and takes them from what their projects and organisations keep;
+    how many."""
+    table = part.age.table
+    which = part.mine & part.order[-1].in_(keys) & part.goes
+    if table is not t.events:
         if table is t.audit:
-            _take_audit(c, mine)
-        if table is t.events:
-            gone = c.execute(delete(t.events).where(mine).returning(t.events.c.project_id)).scalars()
-            for project_id, count in Counter(gone).items():
-                add(c, project_id, "events", -count)
-        else:
-            c.execute(delete(table).where(mine))
+            _take_audit(c, which)
+        return c.execute(delete(table).where(which)).rowcount
+    gone = Counter(c.execute(delete(t.events).where(which).returning(t.events.c.project_id)).scalars())
+    for project_id, count in gone.items():
+        add(c, project_id, "events", -count)
+    return gone.total()
 
 
 def _take_audit(c: Connection, mine: ColumnElement[bool]) -> None:
@@ -192,18 +187,22 @@ def _take_audit(c: Connection, mine: ColumnElement[bool]) -> None:
             add(c, of_id, what, -int(size))
 
 
-def _prune_largest(c: Connection) -> int:
-    """Removes a page of the oldest events of the project that is farthest beyond its share; how many."""
+def _too_many(c: Connection) -> tuple[Part, list[int]]:
+    """A page of the oldest events of the project that is farthest beyond its share. It walks over beginnings of outages
+    that go on, so nobody's writes may wait for it."""
     e = t.events.c
     for project_id, much in beyond(c, "events", PROJECTS_AT_ONCE):
-        oldest = (
-            select(e.shard, e.sequence)
-            .where(e.project_id == project_id, ~_STARTS_ONGOING_OUTAGE)
-            .order_by(e.ts_ms, e.sequence)
-        )
-        found = c.execute(oldest.limit(min(PAGE, much))).all()
+        oldest = select(e.shard, e.sequence).where(e.project_id == project_id, ~_STARTS_ONGOING_OUTAGE)
+        found = c.execute(oldest.order_by(e.ts_ms, e.sequence).limit(min(PAGE, much))).all()
         if found:
-            _remove(c, (e.shard, e.sequence), [tuple(row) for row in found])
-            bump(c, DROPPED, len(found))
-            return len(found)
-    return 0
+            shard = found[0].shard
+            return _events_of(shard), [row.sequence for row in found if row.shard == shard]
+    return _events_of(0), []
+
+
+def _drop(c: Connection, keys: Sequence[int], part: Part) -> int:
+    """Removes events before their time, counted."""
+    gone = _remove(c, keys, part)
+    if gone:
+        bump(c, DROPPED, gone)
+    return gone

@@ -20,6 +20,7 @@ from sqlalchemy import (
     String,
     bindparam,
     case,
+    delete,
     exists,
     func,
     or_,
@@ -59,7 +60,7 @@ from breaker_actors.store.outbox.muting import (
     told_late,
 )
 from breaker_actors.store.outbox.payloads import TOLD, drop_unused, point_to_payloads, store_payloads
-from breaker_actors.store.quotas import UNMUTED
+from breaker_actors.store.quotas import UNMUTED, add, weight_of
 from breaker_actors.store.rows import (
     ALERTS_ALONE,
     SYSTEM,
@@ -483,9 +484,11 @@ def holding(c: Connection, project_id: str) -> dict[str, int]:
     return {mute_id: n for mute_id, n in c.execute(query)}
 
 
-def prune_mutes(c: Connection, before_ms: int, most: int = 1_000) -> int:
-    """Forgets mutes that ended before a time, and those of projects that are gone; at most so many."""
+def forget_mutes(c: Connection, numbers: Sequence[int]) -> int:
+    """Removes mutes, which count no more; how many."""
     m = t.mutes.c
-    old = select(m.number).where(m.ended_ms < before_ms).order_by(m.number).limit(most)
-    numbers = list(c.execute(old).scalars())
-    return c.execute(t.mutes.delete().where(m.number.in_(numbers))).rowcount if numbers else 0
+    mine = m.number.in_(numbers)
+    sizes = select(m.project_id, func.sum(weight_of(t.mutes))).where(mine)
+    for project_id, size in c.execute(sizes.group_by(m.project_id).order_by(m.project_id)).all():
+        add(c, project_id, "configuration", -int(size))
+    return c.execute(delete(t.mutes).where(mine)).rowcount

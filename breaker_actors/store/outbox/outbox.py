@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, delete, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, literal, select, update
 
 from breaker_actors.errors import BreakersError, NotFound, NotRedrivable
 from breaker_actors.store import tables as t
+from breaker_actors.store.aging import Aging, Part
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import slack_place
@@ -44,20 +45,18 @@ from breaker_actors.store.rows import (
     MutesTended,
     Waiting,
 )
-from breaker_actors.store.section import IDS, StorePart, belongs, bump, by_ids, chunks, lock_project
-from breaker_actors.store.steps import Who
+from breaker_actors.store.section import IDS, belongs, bump, by_ids, lock_project
 
-PRUNE_MAX = 5_000
+PRUNE_MAX, PRUNE_PAGES = 5_000, 20
+"""A round looks at so many pages of so many deliveries at most that are old."""
 _KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 SHED_PAGES, SHED_AT_ONCE = 20, 10
 """A round sheds so many times PRUNE_MAX rows at most, in steps of PARAMETERS_MAX with rests between, and looks at so
 many projects for each."""
-_SERVICE = Who("", is_large=True)
-_GOING = (t.outbox.c.number, t.outbox.c.project_id, t.outbox.c.payload_id)
 TOO_MANY = "too many deliveries of this project wait (BREAKERS_DELIVERIES_MAX)"
 
 
-class Outbox(StorePart):
+class Outbox(Aging):
     async def open_notifier(self) -> int:
         return int((await self._db.write(NOTIFIER.open)).epoch)
 
@@ -192,16 +191,13 @@ class Outbox(StorePart):
         return await self._write_small(project_id, lambda c: _redrive(c, place, project_id, channel_id, delivery_id))
 
     async def prune_deliveries(self, before_ms: int) -> int:
-        return await self._db.write(lambda c: _prune(c, before_ms))
+        return await self._remove_old(_OLD, before_ms, PRUNE_MAX, PRUNE_PAGES, _remove)
 
     async def shed_deliveries(self, now_ms: int) -> int:
         done = 0
         for _ in range(SHED_PAGES):
             what = await self._db.read(partial(_to_shed, now_ms=now_ms))
-            changed = 0
-            for some in chunks(what.numbers):
-                shed = partial(_shed, what=what, some=some, now_ms=now_ms)
-                changed += await self._steps.write_small(_SERVICE, shed)
+            changed = await self._in_steps(what.numbers, partial(_shed, what=what, now_ms=now_ms))
             done += changed
             if changed == 0:
                 break
@@ -323,12 +319,6 @@ def _refuse_endless(c: Connection, last: Row[Any]) -> None:
         )
 
 
-def _prune(c: Connection, before_ms: int) -> int:
-    """Removes ended rows from before a time, oldest first; at most PRUNE_MAX."""
-    o = t.outbox.c
-    return _remove(c, select(*_GOING).where(o.created_ms < before_ms, _ENDED).order_by(o.created_ms))
-
-
 class Shedding(NamedTuple):
     """What is shed next of a project: rows that ended and are removed, or such as wait and end; oldest first."""
 
@@ -349,20 +339,21 @@ def _to_shed(c: Connection, now_ms: int) -> Shedding:
     return Shedding([], True)
 
 
-def _shed(c: Connection, what: Shedding, some: Sequence[int], now_ms: int) -> int:
+def _shed(c: Connection, some: Sequence[int], what: Shedding, now_ms: int) -> int:
     """Removes or ends some of those rows, as far as they are still what they were; how many."""
     if not what.ended:
         return _end(c, some, now_ms)
-    removed = _remove(c, select(*_GOING).where(t.outbox.c.number.in_(some), _ENDED))
+    removed = _remove(c, some)
     if removed:
         bump(c, DELIVERIES_DROPPED, removed)
     return removed
 
 
-def _remove(c: Connection, query: Select[Any], most: int = PRUNE_MAX) -> int:
-    rows = c.execute(query.limit(most)).all()
-    for some in chunks([row.number for row in rows]):
-        c.execute(delete(t.outbox).where(t.outbox.c.number.in_(some)))
+def _remove(c: Connection, numbers: Sequence[int]) -> int:
+    """Removes those of some rows that have ended, and are not needed; how many."""
+    o = t.outbox.c
+    rows = c.execute(select(o.number, o.project_id, o.payload_id).where(o.number.in_(numbers), _ENDED)).all()
+    c.execute(delete(t.outbox).where(o.number.in_([row.number for row in rows])))
     for project_id, count in Counter(row.project_id for row in rows).items():
         add(c, project_id, "deliveries", -count)
     drop_unused(c, [row.payload_id for row in rows])
@@ -411,3 +402,4 @@ def _forgettable() -> ColumnElement[bool]:
 
 
 _ENDED = _forgettable()
+_OLD = Part("deliveries", t.outbox.c.created_ms, (t.outbox.c.created_ms, t.outbox.c.number), _ENDED)

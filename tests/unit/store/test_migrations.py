@@ -16,7 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, select
+from sqlalchemy import Engine, create_engine, func, insert, select
 
 from breaker_actors.errors import SchemaMismatch, Unavailable
 from breaker_actors.sql.database import make_engine
@@ -24,9 +24,10 @@ from breaker_actors.store import migrations
 from breaker_actors.store.migrations import upgrade
 from breaker_actors.store.migrations.versions.r0023_payloads import INDEXES
 from breaker_actors.store.outbox.muting import is_quiet
+from breaker_actors.store.quotas import weight_of
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.sql_store import SqlStore
-from breaker_actors.store.tables import metadata, projects
+from breaker_actors.store.tables import metadata, mutes, projects, stored
 from breaker_actors.wal import postgres_tables as pgtables
 
 VERSIONS = "alembic_version"
@@ -301,6 +302,35 @@ def test_what_was_declared_before_counts_from_now_on(tmp_path: Path) -> None:
         assert upgrade(f"sqlite:///{path}")
         found = connection.execute("SELECT of_id, what, used FROM stored").fetchall()
     assert found == [("p", "configuration", 1000 + 2 * (200 + 3 + 2 + 7 + 2))]
+
+
+def _assert_mutes_count(url: str) -> None:
+    """Else what takes them away would take off what was never added."""
+    _migrate(make_engine(url), "0026")
+    engine = make_engine(url).execution_options(writes=True)
+    project = {"id": "p", "workspace_id": "w", "ingest_secret": b"", "enable_signed_ingest": False, "shard": 0}
+    mute = {"project_id": "p", "matchers": (), "all": True, "starts_ms": 1, "windows": (), "zone": "UTC"}
+    mute |= {"comment": "\u00e9", "created_by": "k", "created_name": "ann", "inserted_ms": 1, "updated_ms": 1}
+    with engine.begin() as connection:
+        connection.execute(insert(projects).values(project | {"inserted_ms": 1, "breakers_updated_ms": 1}))
+        connection.execute(
+            insert(mutes), [mute | {"id": id_, "ended_ms": ended} for id_, ended in (("a", None), ("b", 2))]
+        )
+        connection.execute(insert(stored).values(of_id="p", what="configuration", used=1_000))
+    assert upgrade(url)
+    with engine.begin() as connection:
+        found = connection.execute(select(stored.c.used).where(stored.c.of_id == "p")).scalars().all()
+        told = connection.execute(select(func.sum(weight_of(mutes)))).scalar_one()
+    engine.dispose()
+    assert found == [1_000 + 2 * (200 + 2 + 2 + 2 + 3)] == [1_000 + told]
+
+
+def test_mutes_of_before_count_from_now_on(tmp_path: Path) -> None:
+    _assert_mutes_count(f"sqlite:///{tmp_path / 'a'}")
+
+
+def test_on_postgresql_mutes_of_before_count_from_now_on(empty_postgres_url: str) -> None:
+    _assert_mutes_count(empty_postgres_url)
 
 
 def test_an_alert_of_before_keeps_what_it_tells(tmp_path: Path) -> None:
