@@ -23,7 +23,7 @@ TRANSITIONS: dict[tuple[StateWord, StateWord], str | None] = {
 """The moves there are, with the reason each reports; None: the cause of opening."""
 
 RANKED = 1000
-"""So many samples are ranked at the cost of an ordinary evaluation, a tenth of that where they stand for several."""
+"""So many samples are ranked at the cost of an ordinary evaluation, a fifth of that where they stand for several."""
 
 BEHIND_MS, TICKS_FEW = 3_000, 4
 """Who is not further behind has few timers to fire: moves take 100 ms for three of them."""
@@ -86,7 +86,7 @@ class Mover:
         if window is None or not self.evidence.ranks:
             return 1
         rows = len(window)
-        return 1 + (rows if window.observations == rows else 10 * rows) // RANKED
+        return 1 + (rows if window.observations == rows else 5 * rows) // RANKED
 
     @property
     def now_ms(self) -> int:
