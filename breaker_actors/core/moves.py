@@ -79,6 +79,14 @@ class Mover:
         window = self.evidence.window
         return len(window) if window is not None else 0
 
+    def take_moved(self) -> int:
+        """How many samples held were moved to let late ones in, since this was asked last."""
+        window = self.evidence.window
+        if window is None:
+            return 0
+        moved, window.moved = window.moved, 0
+        return moved
+
     @property
     def effort(self) -> int:
         """What one evaluation costs now, in ordinary ones (some 10 us): 1 for those that don't grow with the window."""
