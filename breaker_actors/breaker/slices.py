@@ -42,7 +42,8 @@ class Slices:
         self._call()
 
     def work(self, breakers: Sequence[HostedBreaker]) -> Slice:
-        """Long work of one task for breakers of one project."""
+        """Long work of one task for breakers of one project; of none: the process's own, which has turns like a
+        project's."""
         return Slice(self, *((breakers[0].org_id, breakers[0].project_id) if breakers else ("", "")))
 
     async def turn(self, org_id: str, project_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -278,6 +279,29 @@ def some(begun_ms: int, offsets_ms: Sequence[int], count: int | None) -> Batch:
 
 def counts(n: int, count: int | None) -> np.ndarray[Any, Any] | None:
     return None if count is None else np.full(n, count)
+
+
+async def test_records_of_wide_windows_are_stored_with_rests(host: BreakerHost) -> None:
+    """Each tells a value that is ranked: others have the machine as long as that took, before the next one."""
+    wide, at, loop = [hosted(f"wide {i}", "greedy", PLAIN) for i in range(3)], list[float](), asyncio.get_running_loop()
+    held_by(host, *wide)
+    put = host._commits._put
+    for one in wide:
+        one.dirty = True
+
+    def kept(held: HostedBreaker, commit: Commit) -> asyncio.Future[Any]:
+        at.append(loop.time())
+        return put(held, commit)
+
+    rows = 10 * SLICE_ROWS
+    with (
+        patch.object(host._commits, "_put", kept),
+        patch("breaker_actors.breaker.commits.reading_rows", lambda _: rows),
+    ):
+        await host.checkpoint()
+    assert [one.dirty for one in wide] == [False] * 3
+    assert min(after - before for before, after in pairwise(at)) >= rows * 5e-8
+    await host.stop()
 
 
 async def test_who_ranks_a_wide_window_does_so_in_its_turn(host: BreakerHost, monkeypatch: pytest.MonkeyPatch) -> None:
