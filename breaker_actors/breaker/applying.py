@@ -11,7 +11,7 @@ import msgspec
 
 from breaker_actors.breaker.hosted import EFFECTS_MAX, Effects, HostedBreaker, Item, catch_up_marker, is_next
 from breaker_actors.breaker.metrics import count_losses, look
-from breaker_actors.breaker.slices import ENTRY_ROWS, SLICE_ROWS
+from breaker_actors.breaker.slices import ENTRY_ROWS, MOVED_ROWS, SLICE_ROWS
 from breaker_actors.breaker.watermarks import Watermarks
 from breaker_actors.clock import Clock
 from breaker_actors.core.log_entries import BREAKER, SAMPLES, UNREADABLE, SampleColumns, decode_samples
@@ -149,10 +149,13 @@ class Applying:
         return self.worked + SLICE_ROWS
 
     def _count(self, hosted: HostedBreaker, rows: int, effects: Effects) -> None:
-        """So many rows were applied and evaluated; a move reports on all of the window."""
+        """So many rows were applied, others moved for them, and all evaluated; a move reports on all of the window."""
         breaker = hosted.breaker
-        self.worked += rows + ENTRY_ROWS * (breaker.effort if breaker is not None else 1)
-        if effects and breaker is not None:
+        if breaker is None:
+            self.worked += rows + ENTRY_ROWS
+            return
+        self.worked += rows + breaker.take_moved() // MOVED_ROWS + ENTRY_ROWS * breaker.effort
+        if effects:
             self.worked += breaker.samples_held
 
     def _entry(self, router_id: str, told: DeliveredEntry) -> DecodedEntry:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from breaker_actors.breaker.hosted import Effects, HostedBreaker, read_later, reading_rows
 from breaker_actors.breaker.metrics import count_events
-from breaker_actors.breaker.slices import SLICE_ROWS
+from breaker_actors.breaker.slices import Slice, Slices
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import Commit, CommitResult, Paced
@@ -73,9 +73,10 @@ class JournalLanes:
 class Commits:
     """What one BreakerActor has stored."""
 
-    def __init__(self, net: Net, meters: Meters) -> None:
+    def __init__(self, net: Net, meters: Meters, slices: Slices) -> None:
         self._net = net
         self._meters = meters
+        self._slices = slices
         self._lanes: dict[int, JournalLanes] = {}
 
     def look(self, meters: Meters) -> None:
@@ -112,23 +113,21 @@ class Commits:
 
     async def checkpoint(self, breakers: Iterable[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
         """Stores the records that changed since last time, CHECKPOINTS_MAX at a time; yields the breakers that have
-        gone to another owner."""
-        changed = [hosted for hosted in breakers if hosted.dirty]
+        gone to another owner. A record tells the value of a window, which may be wide: others are served in between,
+        and have the machine to themselves as long as it took."""
+        changed, work = [hosted for hosted in breakers if hosted.dirty], self._slices.work(())
         for first in range(0, len(changed), CHECKPOINTS_MAX):
-            async for hosted in self._checkpoint(changed[first : first + CHECKPOINTS_MAX]):
+            async for hosted in self._checkpoint(changed[first : first + CHECKPOINTS_MAX], work):
                 yield hosted
 
-    async def _checkpoint(self, changed: Sequence[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
-        waiting, rows = [], 0
+    async def _checkpoint(self, changed: Sequence[HostedBreaker], work: Slice) -> AsyncIterator[HostedBreaker]:
+        waiting = []
         for hosted in changed:
-            if not hosted.dirty or not _may_be_stored(hosted):
+            if not _is_to_be_stored(hosted):
                 continue
-            rows += reading_rows(hosted)
-            if rows >= SLICE_ROWS:  # a record tells the value of the window
-                rows = 0
-                await asyncio.sleep(0)
-                if not _may_be_stored(hosted):
-                    continue
+            await work.worked(reading_rows(hosted))
+            if not _is_to_be_stored(hosted):
+                continue
             commit = hosted.commit(())
             hosted.dirty = False
             waiting.append((hosted, commit, self._put(hosted, commit)))
@@ -162,6 +161,8 @@ class Commits:
         return lanes.put(commit, hosted.org_id, hosted.project_id)
 
 
-def _may_be_stored(hosted: HostedBreaker) -> bool:
-    """Whether nothing is under way for it. Who rests has nothing, and may do so for long."""
-    return hosted.breaker is not None and not hosted.dropped and (hosted.resting or not hosted.blocked)
+def _is_to_be_stored(hosted: HostedBreaker) -> bool:
+    """Whether it changed, and nothing is under way for it. Who rests has nothing, and may do so for long."""
+    if not hosted.dirty or hosted.breaker is None or hosted.dropped:
+        return False
+    return hosted.resting or not hosted.blocked

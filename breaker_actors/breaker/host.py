@@ -74,7 +74,7 @@ class BreakerHost:
         )
         self._refills = Refills(self._tasks, self._log.refill)
         self._deliveries = Deliveries(self._hosted, self._applying, self._step)
-        self._commits = Commits(net, self.meters)
+        self._commits = Commits(net, self.meters, self._tasks.slices)
         self._checkpoint_at = 0.0
         self._checkpointing: asyncio.Task[None] | None = None
         self.meters.watch(lambda: self._applying.look(self._hosted.values()))

@@ -69,7 +69,7 @@ NO_VIEW = View(
 IDLE_MS = 60_000
 READ_ROWS, READ_SAMPLES = 200, 8
 """What a look at a breaker's figures costs, in rows that are applied, and how many samples held as much as one row: a
-sixteenth of that where they stand for several."""
+fifth of that where they stand for several."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -477,7 +477,7 @@ def reading_rows(hosted: HostedBreaker) -> int:
     if window is None:
         return READ_ROWS
     held = len(window)
-    return READ_ROWS + (held if window.observations == held else 16 * held) // READ_SAMPLES
+    return READ_ROWS + (held if window.observations == held else 5 * held) // READ_SAMPLES
 
 
 def is_next(hosted: HostedBreaker, router_id: str, after: int, offset: int, received_ms: int) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from breaker_actors.breaker.damages import DamagedLogs
 from breaker_actors.breaker.hosted import END_OF_LOG, HostedBreaker, Item, leave_ended
-from breaker_actors.breaker.slices import ENTRY_ROWS, Slice, Slices
+from breaker_actors.breaker.slices import ENTRY_ROWS, MOVED_ROWS, Slice, Slices
 from breaker_actors.core.log_entries import BREAKER, DAMAGED, SampleColumns, Splitter, decode_breaker
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Control, Record
@@ -205,7 +205,7 @@ class Recovery:
                 if body.metric_at(start) == hosted.breaker.rule.metric:  # it may have had another one then
                     load = partial(hosted.breaker.load, body.rows(start, stop), record.received_ms)
                     self._reader.attempt(load, record)
-                    await work.worked(ENTRY_ROWS + stop - start)
+                    await work.worked(ENTRY_ROWS + stop - start + hosted.breaker.take_moved() // MOVED_ROWS)
             await work.worked(ENTRY_ROWS)
 
     async def _read(

@@ -14,6 +14,8 @@ from breaker_actors.transport.turns import NestedTurns
 SLICE_ROWS, ENTRY_ROWS = 50_000, 200
 """Rows that are applied or loaded in a slice, and what an entry or an evaluation counts beside its rows: a few
 milliseconds."""
+MOVED_ROWS = 4
+"""So many samples held that are moved to let late ones in cost as much as a row that is applied."""
 HEAVY_ROWS, ROW_S, REST_MAX_S = 2 * SLICE_ROWS, 5e-8, 0.05
 """Work of so many rows and more in one piece, as of a window of a million samples, is followed by a rest for others, as
 long as it took by the rows, REST_MAX_S at most."""
@@ -40,7 +42,8 @@ class Slices:
         self._call()
 
     def work(self, breakers: Sequence[HostedBreaker]) -> Slice:
-        """Long work of one task for breakers of one project."""
+        """Long work of one task for breakers of one project; of none: the process's own, which has turns like a
+        project's."""
         return Slice(self, *((breakers[0].org_id, breakers[0].project_id) if breakers else ("", "")))
 
     async def turn(self, org_id: str, project_id: str) -> None:

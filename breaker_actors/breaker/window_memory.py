@@ -13,7 +13,7 @@ import asyncio
 import ctypes
 from collections.abc import Collection, Sequence
 
-from breaker_actors.breaker.hosted import HostedBreaker
+from breaker_actors.breaker.hosted import HostedBreaker, reading_rows
 from breaker_actors.breaker.slices import Slices
 from breaker_actors.messages import ProjectShare
 from breaker_actors.telemetry.meters import Meters
@@ -104,7 +104,7 @@ class WindowShares:
             assert hosted.breaker is not None
             if cut := hosted.breaker.bound(min(samples_max, self._window_max)):
                 gone, hosted.dirty = gone + cut, True
-                await work.worked(n)
+                await work.worked(n + reading_rows(hosted))
         return gone
 
     def limits(self) -> tuple[ProjectShare, ...]:

@@ -17,6 +17,8 @@ from breaker_actors.core.model import Agg, Counts, Flags, Float64, Rule
 from breaker_actors.core.rule_fields import ALPHA_DEFAULT, DELTA_OF_DEFAULT
 
 P95 = Fraction(95)
+SORTED_MAX = 10_000
+"""Up to so many samples with counts are ranked by sorting them."""
 
 
 def clamp(value: float) -> float:
@@ -62,9 +64,18 @@ def rank(percent: Fraction, n: int) -> int:
 
 
 def nearest(values: Float64, place: int, counts: Counts = None) -> float:
-    """The `place`-th observation in ascending order, 1-based."""
+    """The `place`-th observation in ascending order, 1-based. Of many with counts the half that does not hold it is
+    left out, again and again: a third of the time that sorting all takes."""
     if counts is None:
         return float(np.partition(values, place - 1)[place - 1])
+    while (n := len(values)) > SORTED_MAX:
+        middle = np.partition(values, n // 2)[n // 2]
+        below = int(np.dot(values < middle, counts))
+        upto = below + int(np.dot(values == middle, counts))
+        if below < place <= upto:
+            return float(middle)
+        rows = np.flatnonzero(values < middle if place <= below else values > middle)
+        values, counts, place = values[rows], counts[rows], place if place <= below else place - upto
     order = np.argsort(values)
     return float(values[order[np.searchsorted(np.cumsum(counts[order]), place)]])
 

@@ -217,7 +217,8 @@ class Breaker(Mover):
         evidence = self.evidence
         if evidence.window is None:
             return 0
-        evidence.value()
+        if self.samples_held > samples_max:  # else the last evaluation's value is still there to be worked out
+            evidence.value()
         if gone := evidence.window.bound(samples_max):
             evidence.truncated += gone
             self.schedule.clean, self._due = False, self.schedule.now

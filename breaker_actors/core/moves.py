@@ -23,7 +23,7 @@ TRANSITIONS: dict[tuple[StateWord, StateWord], str | None] = {
 """The moves there are, with the reason each reports; None: the cause of opening."""
 
 RANKED = 1000
-"""So many samples are ranked at the cost of an ordinary evaluation, a tenth of that where they stand for several."""
+"""So many samples are ranked at the cost of an ordinary evaluation, a fifth of that where they stand for several."""
 
 BEHIND_MS, TICKS_FEW = 3_000, 4
 """Who is not further behind has few timers to fire: moves take 100 ms for three of them."""
@@ -79,6 +79,14 @@ class Mover:
         window = self.evidence.window
         return len(window) if window is not None else 0
 
+    def take_moved(self) -> int:
+        """How many samples held were moved to let late ones in, since this was asked last."""
+        window = self.evidence.window
+        if window is None:
+            return 0
+        moved, window.moved = window.moved, 0
+        return moved
+
     @property
     def effort(self) -> int:
         """What one evaluation costs now, in ordinary ones (some 10 us): 1 for those that don't grow with the window."""
@@ -86,7 +94,7 @@ class Mover:
         if window is None or not self.evidence.ranks:
             return 1
         rows = len(window)
-        return 1 + (rows if window.observations == rows else 10 * rows) // RANKED
+        return 1 + (rows if window.observations == rows else 5 * rows) // RANKED
 
     @property
     def now_ms(self) -> int:

@@ -28,6 +28,8 @@ NEAR = 1024
 """A late sample at most this many places (and two batches) from the end is moved in place."""
 LATE_MIN = 1024
 LATE_FRACTION = 16
+SHIFTED = 16
+"""So many rows that are shifted to let one sample in cost as much as one that is rewritten, some 8 ns."""
 
 
 class Run:
@@ -63,39 +65,43 @@ class Run:
         """From here on samples may stand for several observations; those held stand for one each."""
         self.count = array("q", np.ones(len(self.time), np.int64).tobytes())
 
-    def insert(self, time: int, value: float, ok: bool) -> None:
-        """Puts one sample that stands for one observation behind all that are not newer."""
+    def insert(self, time: int, value: float, ok: bool, count: int = 1) -> int:
+        """Puts one sample behind all that are not newer; what was moved for it, in rows rewritten."""
         at = bisect_right(self.time, time, self.head)
         self.time.insert(at, time)
         self.value.insert(at, value)
         self.ok.insert(at, ok)
+        if self.count is not None:
+            self.count.insert(at, count)
+        return (len(self.time) - at) // SHIFTED
 
     def append(self, time: Int64, value: Float64, ok: Flags, counts: Counts) -> None:
-        """Sorted columns, none older than the end of the run."""
+        """Sorted columns, none older than the end of the run (`merge` sorts what is)."""
         self.time.frombytes(time.tobytes())
         self.value.frombytes(value.tobytes())
         self.ok += ok.tobytes()
         if self.count is not None:
             self.count.frombytes((np.ones(len(time), np.int64) if counts is None else counts).tobytes())
 
-    def merge(self, time: Int64, value: Float64, ok: Flags, counts: Counts) -> None:
-        """Sorted columns that may reach into the run: only the part they touch is rewritten."""
-        if not len(time):
-            return
-        at = bisect_right(self.time, int(time[0]), self.head)
-        if at < len(self.time):
-            times = np.concatenate([np.frombuffer(self.time, np.int64)[at:], time])
-            order = np.argsort(times, kind="stable")
-            time = times[order]
-            value = np.concatenate([self.values(at), value])[order]
-            ok = np.concatenate([self.flags(at), ok])[order]
-            held = self.counts(at)
-            if self.count is not None and held is not None:
-                counts = np.concatenate([held, np.ones(len(times) - len(held), np.int64) if counts is None else counts])
-                counts = counts[order]
-                del held, self.count[at:]
-            del self.time[at:], self.value[at:], self.ok[at:]
+    def merge(self, time: Int64, value: Float64, ok: Flags, counts: Counts) -> int:
+        """Sorted columns that may reach into the run: only the part they touch is rewritten, in place, and few are
+        inserted; how many rows were rewritten."""
+        n = len(time)
+        at = bisect_right(self.time, int(time[0]), self.head) if n else len(self.time)
+        if at == len(self.time):
+            self.append(time, value, ok, counts)
+            return 0
+        if n <= SMALL_BATCH:
+            each = [1] * n if counts is None else counts.tolist()
+            rows = zip(time.tolist(), value.tolist(), ok.tolist(), each, strict=True)
+            return sum([self.insert(*row) for row in rows])
         self.append(time, value, ok, counts)
+        times = np.frombuffer(self.time, np.int64)[at:]
+        order = np.argsort(times, kind="stable")
+        for column in (times, self.values(at), self.flags(at), self.counts(at)):
+            if column is not None:
+                column[:] = column[order]
+        return len(order)
 
     def release(self, to: int) -> None:
         """Moves the head; gives memory back when a quarter of the columns is dead, which costs O(1) per sample."""
@@ -115,6 +121,8 @@ class SampleWindow(Protocol):
     """What evidence asks of the samples that count: `Window` keeps them, others may look them up."""
 
     acc: Accumulator
+    moved: int
+    """Rows moved to let late samples in, since who counts them set this to 0."""
 
     def __len__(self) -> int: ...
 
@@ -157,7 +165,7 @@ class SampleWindow(Protocol):
 class Window:
     """The samples held for one breaker, with the accumulator that follows them."""
 
-    __slots__ = ("_counted", "_late", "_main", "_max", "_more", "acc")
+    __slots__ = ("_counted", "_late", "_main", "_max", "_more", "acc", "moved")
 
     def __init__(self, acc: Accumulator, samples_max: int) -> None:
         self.acc = acc
@@ -167,6 +175,7 @@ class Window:
         self._counted = False
         self._more = 0
         """Observations beyond one per sample."""
+        self.moved = 0
 
     def __len__(self) -> int:
         main = self._main
@@ -367,13 +376,13 @@ class Window:
     def _place_one(self, time: int, value: float, ok: bool) -> None:
         main, late = self._main, self._late
         if late is not None and time <= late.time[-1]:
-            late.insert(time, value, ok)
+            self.moved += late.insert(time, value, ok)
             self._merge_runs()
         elif len(main) <= NEAR or time >= main.time[-NEAR]:
-            main.insert(time, value, ok)
+            self.moved += main.insert(time, value, ok)
         else:
             self._late = late = late or Run()
-            late.insert(time, value, ok)
+            self.moved += late.insert(time, value, ok)
             self._merge_runs()
 
     def _add_many(self, batch: Batch, received_ms: int, low: int) -> int:
@@ -401,9 +410,9 @@ class Window:
         few, rest = (None, None) if counts is None else (counts[:deep], counts[deep:])
         if deep:
             self._late = self._late or Run(self._counted)
-            self._late.merge(time[:deep], value[:deep], ok[:deep], few)
+            self.moved += self._late.merge(time[:deep], value[:deep], ok[:deep], few)
             self._merge_runs()
-        self._main.merge(time[deep:], value[deep:], ok[deep:], rest)
+        self.moved += self._main.merge(time[deep:], value[deep:], ok[deep:], rest)
 
     def _deep_count(self, time: Int64) -> int:
         """How many of the sorted times belong into the late run."""
@@ -421,7 +430,7 @@ class Window:
         if late is None or len(late) <= max(LATE_MIN, len(main) // LATE_FRACTION):
             return
         time = np.frombuffer(late.time, np.int64)[late.head :]
-        main.merge(time, late.values(late.head), late.flags(late.head), late.counts(late.head))
+        self.moved += main.merge(time, late.values(late.head), late.flags(late.head), late.counts(late.head))
         self._late = None
 
 

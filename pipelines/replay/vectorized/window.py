@@ -26,11 +26,11 @@ class Lookup:
     """The rows of a chunk before `stop` that are newer than what has expired, at most the newest `samples_max`: a
     `SampleWindow` of the core. A walk keeps its rule, so it is never counted anew, emptied or bounded."""
 
-    __slots__ = ("_chunk", "_low", "_max", "_rows", "_stop", "acc", "prefixes")
+    __slots__ = ("_chunk", "_low", "_max", "_rows", "_stop", "acc", "moved", "prefixes")
 
     def __init__(self, rule: Rule, samples_max: int) -> None:
         self.acc: Accumulator = ChunkAccumulator(rule, self)
-        self._max, self._low = samples_max, LONG_AGO
+        self._max, self._low, self.moved = samples_max, LONG_AGO, 0
         self.place(Chunk(Samples.nothing(), 0), None)
 
     def place(self, chunk: Chunk, prefixes: PrefixColumns | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -241,6 +242,65 @@ async def test_all_records_of_a_breaker_in_a_call_are_no_one_piece(
     assert await host.deliver(call) == []
     assert one.applied_offsets["r"] == SLICE_ROWS // ENTRY_ROWS // 92 + 1
     assert one.resting
+    await host.stop()
+
+
+@pytest.mark.parametrize("each", [1, 9])
+@pytest.mark.parametrize("count", [None, 2])
+async def test_late_samples_cost_what_is_moved_for_them(host: BreakerHost, each: int, count: int | None) -> None:
+    """Deep in a wide window: many at a time rewrite what came late before, and a call is ended by a tenth of its
+    records; one at a time is an entry like others."""
+    one = hosted("late", "greedy", {"kind": "count", "window_ms": 86_400_000})
+    held_by(host, one)
+    assert one.breaker is not None
+    now_ms, wide, late = AT_MS + 1_000_000, 320_000, 19_000
+    ingest = partial(some, AT_MS, count=count)
+    one.breaker.ingest(ingest([500_000] * wide), now_ms)
+    one.breaker.ingest(ingest([1_000] * late), now_ms)
+    payload = encode_samples(
+        ["m"], [each], np.full(each, AT_MS + 900), np.ones(each), np.ones(each, np.bool_), count=counts(each, count)
+    )
+    records = [DeliveredEntry(offset, now_ms, SAMPLES, payload) for offset in range(1, 101)]
+    spans = tuple((i, 0, each) for i in range(100))
+    assert await host.deliver(Delivery(records, [Target(one.id, 1, "r", 0, 100, spans)])) == []
+    assert one.breaker.samples_held == wide + late + each * one.applied_offsets["r"]
+    if each == 1:
+        assert one.applied_offsets["r"] == 100
+    else:
+        assert one.applied_offsets["r"] < 15
+        assert one.resting
+    await host.stop()
+
+
+def some(begun_ms: int, offsets_ms: Sequence[int], count: int | None) -> Batch:
+    n = len(offsets_ms)
+    return Batch(begun_ms + np.array(offsets_ms), np.ones(n), np.ones(n, np.bool_), count=counts(n, count))
+
+
+def counts(n: int, count: int | None) -> np.ndarray[Any, Any] | None:
+    return None if count is None else np.full(n, count)
+
+
+async def test_records_of_wide_windows_are_stored_with_rests(host: BreakerHost) -> None:
+    """Each tells a value that is ranked: others have the machine as long as that took, before the next one."""
+    wide, at, loop = [hosted(f"wide {i}", "greedy", PLAIN) for i in range(3)], list[float](), asyncio.get_running_loop()
+    held_by(host, *wide)
+    put = host._commits._put
+    for one in wide:
+        one.dirty = True
+
+    def kept(held: HostedBreaker, commit: Commit) -> asyncio.Future[Any]:
+        at.append(loop.time())
+        return put(held, commit)
+
+    rows = 10 * SLICE_ROWS
+    with (
+        patch.object(host._commits, "_put", kept),
+        patch("breaker_actors.breaker.commits.reading_rows", lambda _: rows),
+    ):
+        await host.checkpoint()
+    assert [one.dirty for one in wide] == [False] * 3
+    assert min(after - before for before, after in pairwise(at)) >= rows * 5e-8
     await host.stop()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from breaker_actors.breaker.window_memory import level
+from breaker_actors.core.definitions import nearest
 from breaker_actors.core.machine import Breaker
-from breaker_actors.core.model import Batch
+from breaker_actors.core.model import Batch, Counts, Float64
 from breaker_actors.core.rules import parse_rule
 
 
@@ -31,6 +33,25 @@ def test_a_window_that_was_cut_decides_by_what_is_left() -> None:
     breaker.advance(10_000)
     view = breaker.view(10_000)
     assert (view.verdict, view.sample_count, view.truncated_count) == ("healthy", 40, 60)
+
+
+def test_a_window_that_has_room_is_not_ranked_for_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cut is, once: the value stays that of the last evaluation."""
+    ranked: list[int] = []
+
+    def noted(values: Float64, place: int, counts: Counts = None) -> float:
+        ranked.append(len(values))
+        return nearest(values, place, counts)
+
+    monkeypatch.setattr("breaker_actors.core.accumulators.nearest", noted)
+    rule = parse_rule({"metric": "m", "kind": "max", "op": "gte", "threshold": 9, "window_ms": 60_000})
+    breaker, _ = Breaker.create(rule, 0)
+    breaker.ingest(Batch.of([(ms, 200.0 - ms, True) for ms in range(1, 101)]), 100)
+    assert (breaker.bound(100), ranked) == (0, [])
+    breaker.ingest(Batch.of([(101, 1.0, True)]), 101)
+    assert (breaker.samples_held, breaker.bound(100), ranked) == (100, 0, [])
+    assert (breaker.bound(40), ranked) == (60, [100])
+    assert (breaker.record().value, ranked) == (198.0, [100])
 
 
 MEASURE = """

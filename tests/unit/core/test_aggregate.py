@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -88,6 +89,31 @@ def test_deviation() -> None:
     assert exact.deviation(array([3.7])) == 0.0
     assert exact.deviation(array([1e308, -1e308])) == 1e308
     assert exact.deviation(array([1e9 + 1, 1e9 + 2, 1e9 + 3])) == pytest.approx(math.sqrt(2 / 3), rel=1e-15)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(-3, 40), st.sampled_from([1, 1, 2, 7, COUNT_MAX])), min_size=1, max_size=60),
+    part=st.floats(0, 1),
+)
+def test_counted_samples_are_ranked_by_halves_as_by_sorting(rows: list[tuple[int, int]], part: float) -> None:
+    """Whatever is left out on the way."""
+    values, counts = np.array([float(value) for value, _ in rows]), np.array([count for _, count in rows])
+    place, past = max(1, math.ceil(Fraction(part) * int(counts.sum()))), 0
+    with patch.object(exact, "SORTED_MAX", 2):
+        found = exact.nearest(values, place, counts)
+    for value, count in sorted(rows):
+        past += count
+        if past >= place:
+            assert found == value
+            break
+
+
+def test_many_counted_samples_are_not_sorted() -> None:
+    values = np.random.default_rng(1).random(100_000)
+    with patch.object(np, "argsort", wraps=np.argsort) as sort:
+        found = exact.nearest(values, 190_000, np.full(len(values), 2))
+    assert found == np.partition(values, 94_999)[94_999]
+    assert sum(len(call.args[0]) for call in sort.call_args_list) <= 10_000
 
 
 def test_summary() -> None:

@@ -209,7 +209,7 @@ def test_delta_seeds_at_the_first_determinate_tick() -> None:
         ({"kind": "delta"}, False, 1),
         ({"kind": "delta", "kind_params": {"delta_of": "stddev"}}, False, 1),
         ({"kind": "delta", "kind_params": {"delta_of": "p95"}}, False, 4),
-        ({"kind": "delta", "kind_params": {"delta_of": "max"}}, True, 31),
+        ({"kind": "delta", "kind_params": {"delta_of": "max"}}, True, 16),
         ({"kind": "consecutive_failures", "threshold": 3}, False, 1),
     ],
 )

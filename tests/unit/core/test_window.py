@@ -179,6 +179,27 @@ def test_what_times_go_back_in_is_known_by_metric() -> None:
     assert Rows(Batch.of([]), [0, 0], 9).torn == set()
 
 
+@pytest.mark.parametrize("count", [None, 2])
+def test_what_late_samples_move_is_told(count: int | None) -> None:
+    """Many rewrite the rows behind them, few shift them; what comes in order moves none."""
+    held, late = window(), 900
+
+    def add(n: int, at: int) -> int:
+        counts = None if count is None else np.full(n, count)
+        held.add(Batch(np.full(n, at), np.ones(n), np.ones(n, np.bool_), count=counts), 500, low=0)
+        moved, held.moved = held.moved, 0
+        return moved
+
+    assert add(16_000, 400) == 0
+    assert add(late, 100) == 0
+    assert add(9, 90) == late + 9
+    assert add(1, 90) == late // window_module.SHIFTED
+    assert add(9, 400) == 0
+    assert add(9, 95) == late + 9
+    assert held.observations == (16_000 + late + 28) * (count or 1)
+    assert add(200, 110) == len(held)  # the second run is merged
+
+
 def test_deep_late_samples_do_not_move_the_window() -> None:
     """Half the samples come 30 s late into a large window; order and sum stay exact through runs and merges."""
     held, now = window(), 0
