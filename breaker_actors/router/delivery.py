@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import BreakerEpoch, DeliveredEntry, Delivery, Target
@@ -73,6 +72,10 @@ class _Pack:
         self.has_marks = False
         """Whether some of it is to be read from the log."""
 
+    def weigh(self) -> int:
+        """What it counts in a call: its rows, or its breakers where many have nothing but a marker."""
+        return max(self.rows, len(self.waiting))
+
     def weight(self, append: Append) -> int:
         """What a record weighs beside the rows that are taken of it, in rows; nothing when it is there."""
         return 0 if id(append) in self.index else len(append.payload) // ROW_BYTES
@@ -110,7 +113,7 @@ class DeliveryLane:
         self._refused = refused
         self._rows_max = rows_max
         self._shares = NestedShares(rows_max)
-        self._packs: NestedTurns[_Pack] = NestedTurns(attrgetter("rows"))
+        self._packs: NestedTurns[_Pack] = NestedTurns(_Pack.weigh)
         self._filling: dict[tuple[str, str], _Pack] = {}
         """By organisation and project: its last pack in the line."""
         self._pump: asyncio.Task[None] | None = None
