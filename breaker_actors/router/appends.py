@@ -88,6 +88,7 @@ class Appends:
             for slot, records in by_slot.items():
                 with self._meters.timed("breakers_log_append_seconds"):
                     taken = await self._log.append(slot, [r.append for r in records])
+                fanout.handed = 0
                 for record, ok in zip(records, taken, strict=True):
                     if fanout.handed >= TAKERS_AT_ONCE:
                         await fanout.rest()

@@ -177,11 +177,13 @@ class RouterHost:
             try:
                 waiting.append((some, self._work.put(some, *self._owned.whose(some.router_id))))
             except BreakersError:
-                _note(outcomes, some, [AppendResult("full")] * len(some.places))
+                for place in some.places:
+                    outcomes[place] = AppendResult("full")
         if len(waiting) == 1 and len(waiting[0][0].places) == len(parts):
             return await _outcomes(waiting[0][1], len(parts))
         for some, future in waiting:
-            _note(outcomes, some, await _outcomes(future, len(some.places)))
+            for place, outcome in zip(some.places, await _outcomes(future, len(some.places)), strict=True):
+                outcomes[place] = outcome
         return outcomes
 
     async def ping(self) -> str:
@@ -335,16 +337,21 @@ class RouterHost:
 
     async def _run(self, items: list[_Item]) -> list[Any]:
         """One group: samples and changes in one log transaction, those of a router in arrival order, then the steps."""
-        if any(item is _SETTLE for item in items):
-            self._is_settling = False
+        reached, changed = False, set[str]()
+        for item in items:
+            if isinstance(item, Parts) or item is _PING:
+                reached = True
+            elif isinstance(item, Change):
+                changed.add(item.row.router_id)
+            elif item is _SETTLE:
+                self._is_settling = False
         if self._appends.is_doubtful:
             await self._takeover.reread()
         now = self._clock.now_ms()
-        reached = any(isinstance(item, Parts) or item is _PING for item in items)
-        changed = {item.row.router_id for item in items if isinstance(item, Change)}
         self._outages.note(self._owned.by_id, changed, reached, now)
         group = self._group(now)
-        group.settle(self._outages.owed.slice(self._owned.by_id))
+        if self._outages.owed:
+            group.settle(self._outages.owed.slice(self._owned.by_id))
         begins, n = list[int](), 0
         for item in items:
             begins.append(n)
@@ -427,11 +434,6 @@ class RouterHost:
         self._ahead.look(self.meters)
         self.meters.gauge("breakers_lane_waiting", self._work.weight, lane="log")
         self.meters.total("breakers_lane_calls_total", self._work.calls, lane="log")
-
-
-def _note(outcomes: list[AppendResult], some: Parts, found: Sequence[AppendResult]) -> None:
-    for place, outcome in zip(some.places, found, strict=True):
-        outcomes[place] = outcome
 
 
 async def _outcomes(future: asyncio.Future[list[AppendResult]], n: int) -> list[AppendResult]:

@@ -27,6 +27,8 @@ from breaker_actors.wal.base import SampleLog
 
 TAKERS_A_ROW = 10
 """Breakers to which a record is handed on while a small part is taken, some 10 to 20 us."""
+LINKS_LOOKED_AT = 100
+"""Of a router with less, all breakers count as takers: to see which are costs as much."""
 _ALONE = (0,)
 LOG_SHARE = 8
 """Last points of cumulative series may take one such part of a log's bound."""
@@ -88,8 +90,9 @@ class OwnedRouters:
         rows, router = 0, self._routers.get(router_id)
         for part in parts:
             rows += part.weight()
-        if router is None or len(router.splitter.view.links) < TAKERS_A_ROW:
-            return rows
+        links = 0 if router is None else len(router.splitter.view.links)
+        if router is None or links < LINKS_LOOKED_AT:
+            return rows + links // TAKERS_A_ROW
         metrics = {metric for part in parts for metric in metrics_of(part.payload)}
         metrics.update(*(metrics_of_points(part.counters) for part in parts))
         return rows + router.splitter.takers(metrics) // TAKERS_A_ROW
