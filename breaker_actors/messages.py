@@ -47,7 +47,8 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
     log does not say yet which breakers count. Refused for now: "full" (too much in
     flight), "log_full" (the log is at its bound), "share_full" (this project's share of it is). "damaged": nothing is
     taken into a log that is not as it was written, until an operator says how to go on. "clock_behind": the log's last
-    stamp is so far ahead of the clock that the samples would not count.
+    stamp is so far ahead of the clock that the samples would not count. "later": not taken, as the call brought more
+    than a group carries; it is to be sent again at once.
 
     Of "ok", who hears the record that the Part became a part of: `disabled`, nobody, as its router is; `unheard`, some
     of its metrics that no breaker of the router has, and `heard`, some that breakers have. `beyond`: points of new
@@ -65,6 +66,7 @@ class AppendResult(msgspec.Struct, frozen=True, array_like=True):
         "failed",
         "damaged",
         "clock_behind",
+        "later",
     ]
     offset: int = 0
     disabled: bool = False

@@ -73,6 +73,13 @@ class CounterPoint(msgspec.Struct, frozen=True, array_like=True):
     trace: str = ""
 
 
+class _Named(msgspec.Struct, array_like=True):
+    """As much of a point as says its metric."""
+
+    series: bytes
+    metric: str
+
+
 class Held(msgspec.Struct, frozen=True, array_like=True):
     """The last point of a series, and when it came; `totals` by `buckets` as in the point."""
 
@@ -120,8 +127,17 @@ NOTHING: Rise = ((), ())
 _encoder = msgspec.msgpack.Encoder()
 encode_points = _encoder.encode
 decode_points = msgspec.msgpack.Decoder(list[CounterPoint]).decode
+_metrics = msgspec.msgpack.Decoder(list[_Named])
 _held = msgspec.msgpack.Decoder(Held)
 _held_by_number = msgspec.msgpack.Decoder(_HeldByNumber)
+
+
+def metrics_of_points(points: bytes) -> set[str]:
+    """The metrics of encoded points; none where they can't be read."""
+    try:
+        return {point.metric for point in _metrics.decode(points)} if points else set()
+    except (msgspec.MsgspecError, ValueError):
+        return set()
 
 
 def risen(held: Held | None, point: CounterPoint, since_ms: int) -> tuple[Rise, Outcome]:

@@ -6,7 +6,7 @@ Pure codec; nothing here reads or writes a file. Offsets are dense per router an
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -173,8 +173,13 @@ class Picked:
         return known[1]
 
 
+class _Names(msgspec.Struct, array_like=True):
+    metrics: list[str]
+
+
 _encoder = msgspec.msgpack.Encoder()
 _header_decoder = msgspec.msgpack.Decoder(_Header)
+_names_decoder = msgspec.msgpack.Decoder(_Names)
 
 
 def encode_samples(
@@ -223,6 +228,14 @@ def decode_samples(payload: bytes) -> SampleColumns:
     behind = at + (25 if header.has_share else 17) * n
     count = np.frombuffer(payload, "<i8", n, behind) if header.has_count else None
     return SampleColumns(header.metrics, starts, Batch(ts_ms, value, ok, count=count), share, header.traces)
+
+
+def metrics_of(payload: bytes) -> Sequence[str]:
+    """The metrics of a samples record; none where they can't be read."""
+    try:
+        return _names_decoder.decode(payload[4 : 4 + int.from_bytes(payload[:4], "little")]).metrics
+    except (msgspec.MsgspecError, ValueError):
+        return ()
 
 
 def merge_samples(payloads: Sequence[bytes]) -> bytes:
@@ -316,6 +329,12 @@ class Splitter:
     def unheard(self, metrics: Sequence[str]) -> tuple[str, ...]:
         """The metrics that no breaker has, METRICS_SHOWN_MAX at most."""
         return tuple(metric for metric in metrics if metric not in self._links)[:METRICS_SHOWN_MAX]
+
+    def takers(self, metrics: Iterable[str]) -> int:
+        """How many breakers may take rows of these metrics, beyond the one of each row in a weighted router."""
+        if self.view.mode == "weighted":
+            return 0
+        return sum(len(self._links.get(metric, ())) for metric in metrics)
 
     def split(
         self, columns: SampleColumns, router_id: str, offset: int

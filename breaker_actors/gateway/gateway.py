@@ -237,6 +237,8 @@ class ActorGateway:
             async with asyncio.timeout(INGEST_S):
                 while True:
                     outcome = await self._try(whose, part)
+                    if outcome.status == "later":
+                        continue
                     if outcome.status not in ("not_owner", "not_configured", "failed"):
                         return outcome
                     if outcome.status != "not_configured":

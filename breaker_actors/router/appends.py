@@ -18,6 +18,7 @@ from breaker_actors.core.counters import Outcome
 from breaker_actors.core.log_entries import BREAKER, GAP, SAMPLES, VIEW
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import AppendResult
+from breaker_actors.router.fanout import TAKERS_AT_ONCE
 from breaker_actors.router.group import Staged
 from breaker_actors.router.owned import OwnedRouters
 from breaker_actors.telemetry.meters import Meters
@@ -82,11 +83,15 @@ class Appends:
         for record in staged:
             by_slot.setdefault(record.router.slot, []).append(record)
         outcomes: dict[int, AppendResult] = {}
+        fanout = self._owned.fanout
         try:
             for slot, records in by_slot.items():
                 with self._meters.timed("breakers_log_append_seconds"):
                     taken = await self._log.append(slot, [r.append for r in records])
+                fanout.handed = 0
                 for record, ok in zip(records, taken, strict=True):
+                    if fanout.handed >= TAKERS_AT_ONCE:
+                        await fanout.rest()
                     result = self._appended(record, ok)
                     outcomes |= dict.fromkeys(record.answers, result)
                     outcomes |= {index: replace(result, beyond=n) for index, n in record.beyond.items()}
@@ -99,7 +104,7 @@ class Appends:
         now = self._clock.now_ms()
         self._owned.outages.wrote(now)
         self._owned.forget_keys(now)
-        self._owned.fanout.flush()
+        fanout.flush()
         return outcomes
 
     def _appended(self, record: Staged, ok: bool) -> AppendResult:

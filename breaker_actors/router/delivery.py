@@ -69,9 +69,16 @@ class _Pack:
         self.index: dict[int, int] = {}
         self.appends: list[Append] = []
         self.waiting: dict[Subscription, _Waiting] = {}
-        self.rows = 0
+        self.rows = self.load = 0
         self.has_marks = False
-        """Whether some of it is to be read from the log."""
+        """Whether some of it is to be read from the log. `load`: what it counts in a call, rows and markers."""
+
+    def mark(self, waiting: _Waiting) -> None:
+        """What waits for one breaker is to be read from the log."""
+        if waiting.spans is not None:
+            waiting.spans = None
+            self.load += 1
+        self.has_marks = True
 
     def weight(self, append: Append) -> int:
         """What a record weighs beside the rows that are taken of it, in rows; nothing when it is there."""
@@ -110,7 +117,7 @@ class DeliveryLane:
         self._refused = refused
         self._rows_max = rows_max
         self._shares = NestedShares(rows_max)
-        self._packs: NestedTurns[_Pack] = NestedTurns(attrgetter("rows"))
+        self._packs: NestedTurns[_Pack] = NestedTurns(attrgetter("load"))
         self._filling: dict[tuple[str, str], _Pack] = {}
         """By organisation and project: its last pack in the line."""
         self._pump: asyncio.Task[None] | None = None
@@ -129,8 +136,9 @@ class DeliveryLane:
         if waiting.spans is not None and rows <= self._rows_max and self._shares.take(*pack.whose, rows):
             waiting.spans.append((pack.record(append), *span))
             pack.rows += rows
+            pack.load += rows
         else:
-            waiting.spans, pack.has_marks = None, True
+            pack.mark(waiting)
             self.marks += 1
         waiting.upto = subscription.sent = append.offset
 
@@ -145,6 +153,7 @@ class DeliveryLane:
                 self.add(subscription, append, (start, stop))
             return
         pack.rows += rows
+        pack.load += rows
         index, offset, all_waiting = pack.record(append), append.offset, pack.waiting
         for subscription, start, stop in takers:
             waiting = all_waiting.get(subscription)
@@ -158,7 +167,7 @@ class DeliveryLane:
         """Queues a catch-up marker: the breaker is to read the log up to an offset."""
         pack = self._pack(subscription.whose)
         waiting = self._waiting(pack, subscription)
-        waiting.spans, pack.has_marks = None, True
+        pack.mark(waiting)
         waiting.upto = subscription.sent = upto
         self.marks += 1
 
@@ -232,7 +241,8 @@ class DeliveryLane:
                 if known is not None:
                     known.upto = waiting.upto
                 else:
-                    waiting.spans, again.has_marks = None, True
+                    waiting.spans = []
+                    again.mark(waiting)
                     again.waiting[subscription] = waiting
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from breaker_actors.core.log_entries import (
@@ -25,6 +27,8 @@ from breaker_actors.wal.base import Append
 from breaker_actors.wal.reader import unlinked
 
 NO_ROWS = (-1, -1)
+TAKERS_AT_ONCE, RECORD = 5_000, 10
+"""Breakers to which records are handed on in one pass of the loop, 1 to 3 us each, and as how many a record counts."""
 
 
 class FanOut:
@@ -37,6 +41,8 @@ class FanOut:
         self._lanes: dict[str, DeliveryLane] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         """By router and breaker."""
+        self.handed = 0
+        """In this pass of the loop, and RECORD for each record: from TAKERS_AT_ONCE on `rest` is due."""
 
     def subscribe(self, router: OwnedRouter, breaker_id: str, epoch: int, owner: str) -> None:
         """Subscribes a breaker from the log's end on, unless it is subscribed under a later epoch."""
@@ -82,15 +88,18 @@ class FanOut:
         """Puts a record into the lane of every subscribed breaker that it concerns; call `flush` after the group.
         Answers the routing table that is in force behind it, when the record is one."""
         router, append = record.router, record.append
+        self.handed += RECORD
         if append.kind == SAMPLES:
             self._hand_on_samples(record)
         elif append.kind == BREAKER:
             self._send(router, decode_breaker(append.payload).breaker_id, append, NO_ROWS)
         elif append.kind == GAP:
+            self.handed += len(router.splitter.view.links)
             for link in router.splitter.view.links:
                 self._send(router, link.breaker_id, append, NO_ROWS)
         elif append.kind == VIEW:
             view = decode_view(append.payload)
+            self.handed += len(view.links) + len(router.splitter.view.links)
             for breaker_id in unlinked(router.splitter.view, view):
                 self._send(router, breaker_id, append, NO_ROWS)
                 self._subscriptions.get(router.id, {}).pop(breaker_id, None)
@@ -117,8 +126,16 @@ class FanOut:
                 if (of_part := parts.get(id(part))) is None:
                     of_part = parts[id(part)] = replace(append, payload=_encoded(part))
                 self._lane(subscription.owner).add(subscription, of_part, (0, len(chosen)))
+                self.handed += 1
         for owner, takers in whole.items():
+            self.handed += len(takers)
             self._lane(owner).add_all(takers, append)
+
+    async def rest(self) -> None:
+        """Others go on. Between records alone: they find all in the lanes that a router's log is known to have."""
+        self.flush()
+        await asyncio.sleep(0)
+        self.handed = 0
 
     def flush(self) -> None:
         for lane in self._lanes.values():

@@ -106,6 +106,16 @@ class Change(msgspec.Struct, frozen=True):
     key: bytes
 
 
+class Parts(msgspec.Struct, frozen=True):
+    """The parts of one call that go to one router, and their places in it: one record, so they are taken together."""
+
+    router_id: str
+    parts: Sequence[Part]
+    places: Sequence[int]
+    weight: int = 0
+    """What they count, in rows: what they have, and who takes it."""
+
+
 class Staged(msgspec.Struct):
     """One record on its way into the log, and the items it answers."""
 

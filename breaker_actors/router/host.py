@@ -42,7 +42,7 @@ from breaker_actors.messages import (
     WatermarkAnswers,
 )
 from breaker_actors.router.appends import Appends
-from breaker_actors.router.group import Change, Group
+from breaker_actors.router.group import Change, Group, Parts
 from breaker_actors.router.owned import OwnedRouters
 from breaker_actors.router.takeover import Takeover
 from breaker_actors.router.watermark import LogsAhead, Watermarks
@@ -77,13 +77,15 @@ _PING = _Step("ping", _nothing)
 _SETTLE = _Step("settle", _nothing)
 """Makes a group, in which a slice of owed gaps is written."""
 
+_FAILED = AppendResult("failed")
+
 _STEPS = ""
 """Whose turn it is for steps."""
 
-_Item = Part | Change | _Step
+_Item = Parts | Change | _Step
 
-CHANGES_AT_ONCE = 100
-"""Changes of configuration in one group: what others append waits for no more than that."""
+CHANGES_AT_ONCE, CHANGES_BYTES = 100, 1 << 20
+"""Changes of configuration in one group, one at least: what others append waits for no more than that."""
 WATERMARKS_AT_ONCE = 500
 """Watermarks in one group: what others append waits for no more than that, some milliseconds."""
 ACQUIRE_AT_ONCE = 100
@@ -95,15 +97,18 @@ CHANGES_S = 5.0
 
 
 def _slices(changes: Sequence[ChangeRow]) -> Iterator[list[ChangeRow]]:
-    """Changes in their order, at most CHANGES_AT_ONCE at a time and one of a router."""
+    """Changes in their order, at most CHANGES_AT_ONCE and CHANGES_BYTES at a time and one of a router."""
     found: list[ChangeRow] = []
     routers: set[str] = set()
+    room = CHANGES_BYTES
     for row in changes:
-        if row.router_id in routers or len(found) == CHANGES_AT_ONCE:
+        size = sum(len(payload) for _, payload in row.entries)
+        if found and (row.router_id in routers or len(found) == CHANGES_AT_ONCE or size > room):
             yield found
-            found, routers = [], set()
+            found, routers, room = [], set(), CHANGES_BYTES
         found.append(row)
         routers.add(row.router_id)
+        room -= size
     if found:
         yield found
 
@@ -119,7 +124,7 @@ def _by_slot(assignments: Sequence[RouterAssignment]) -> Iterator[tuple[str, lis
 
 
 def _weigh(item: _Item) -> int:
-    return item.weight() if isinstance(item, Part) else 0
+    return item.weight if isinstance(item, Parts) else 0
 
 
 class RouterHost:
@@ -163,15 +168,23 @@ class RouterHost:
         await self._owned.fanout.close()
 
     async def append(self, parts: Sequence[Part]) -> list[AppendResult]:
-        """Appends samples; one outcome per part. "ok" means durable in the log."""
+        """Appends samples; one outcome per part. "ok" means durable in the log. As much of a call is taken as a group
+        carries; the rest is "later", so that nobody's answer waits for all that others brought with it."""
         self._outages.heard(self._clock.now_ms())
-        futures: list[asyncio.Future[AppendResult] | AppendResult] = []
-        for part in parts:
+        outcomes = [AppendResult("later")] * len(parts)
+        waiting: list[tuple[Parts, asyncio.Future[list[AppendResult]]]] = []
+        for some in self._owned.taken(parts, RECORD_ROWS_MAX):
             try:
-                futures.append(self._work.put(part, *self._owned.whose(part.router_id)))
+                waiting.append((some, self._work.put(some, *self._owned.whose(some.router_id))))
             except BreakersError:
-                futures.append(AppendResult("full"))
-        return [f if isinstance(f, AppendResult) else await _outcome(f) for f in futures]
+                for place in some.places:
+                    outcomes[place] = AppendResult("full")
+        if len(waiting) == 1 and len(waiting[0][0].places) == len(parts):
+            return await _outcomes(waiting[0][1], len(parts))
+        for some, future in waiting:
+            for place, outcome in zip(some.places, await _outcomes(future, len(some.places)), strict=True):
+                outcomes[place] = outcome
+        return outcomes
 
     async def ping(self) -> str:
         """Notes that a replica can reach this process: samples could be taken now, unless the log refuses them. Returns
@@ -324,29 +337,41 @@ class RouterHost:
 
     async def _run(self, items: list[_Item]) -> list[Any]:
         """One group: samples and changes in one log transaction, those of a router in arrival order, then the steps."""
-        if any(item is _SETTLE for item in items):
-            self._is_settling = False
+        reached, changed = False, set[str]()
+        for item in items:
+            if isinstance(item, Parts) or item is _PING:
+                reached = True
+            elif isinstance(item, Change):
+                changed.add(item.row.router_id)
+            elif item is _SETTLE:
+                self._is_settling = False
         if self._appends.is_doubtful:
             await self._takeover.reread()
         now = self._clock.now_ms()
-        reached = any(isinstance(item, Part) or item is _PING for item in items)
-        changed = {item.row.router_id for item in items if isinstance(item, Change)}
         self._outages.note(self._owned.by_id, changed, reached, now)
         group = self._group(now)
-        group.settle(self._outages.owed.slice())
-        for index, item in enumerate(items):
-            if isinstance(item, Part | Change):
-                group.add(index, item)
+        if self._outages.owed:
+            group.settle(self._outages.owed.slice(self._owned.by_id))
+        begins, n = list[int](), 0
+        for item in items:
+            begins.append(n)
+            if isinstance(item, Parts):
+                for part in item.parts:
+                    group.add(n, part)
+                    n += 1
+            elif isinstance(item, Change):
+                group.add(n, item)
+                n += 1
         staged = group.close()
         if group.duplicate_parts:
             self.meters.count("breakers_duplicate_parts_total", group.duplicate_parts)
             self.meters.count("breakers_duplicate_samples_total", group.duplicate_samples)
         outcomes = group.outcomes | await self._appends.write(staged) if staged else group.outcomes
         if self._appends.is_doubtful:
-            return [outcomes.get(index) or _unknown(item) for index, item in enumerate(items)]
+            return [_told(item, begin, outcomes) for item, begin in zip(items, begins, strict=True)]
         results: list[Any] = []
-        for index, item in enumerate(items):
-            results.append(await _answer(item, now) if isinstance(item, _Step) else outcomes.get(index))
+        for item, begin in zip(items, begins, strict=True):
+            results.append(await _answer(item, now) if isinstance(item, _Step) else _told(item, begin, outcomes))
         self._owned.fanout.flush()
         self._settle_soon()
         return results
@@ -411,11 +436,11 @@ class RouterHost:
         self.meters.total("breakers_lane_calls_total", self._work.calls, lane="log")
 
 
-async def _outcome(future: asyncio.Future[AppendResult]) -> AppendResult:
+async def _outcomes(future: asyncio.Future[list[AppendResult]], n: int) -> list[AppendResult]:
     try:
         return await future
     except BreakersError:
-        return AppendResult("failed")
+        return [_FAILED] * n
 
 
 async def _answer(step: _Step, now: int) -> Any:
@@ -429,7 +454,9 @@ async def _answer(step: _Step, now: int) -> Any:
         return Unavailable(f"unexpected {type(error).__name__}")
 
 
-def _unknown(item: _Item) -> AppendResult | BreakersError:
-    """The log may or may not have taken the group: samples and changes are sent again, the rest is asked again."""
-    samples = isinstance(item, Part | Change)
-    return AppendResult("failed") if samples else Unavailable("the sample log does not answer")
+def _told(item: _Item, begin: int, outcomes: Mapping[int, AppendResult]) -> Any:
+    """What became of an item, whose outcomes are numbered from `begin` on. The log may or may not have what has none:
+    samples and changes are sent again, the rest is asked again."""
+    if isinstance(item, Parts):
+        return [outcomes.get(n, _FAILED) for n in range(begin, begin + len(item.parts))]
+    return outcomes.get(begin, _FAILED) if isinstance(item, Change) else Unavailable("the sample log does not answer")

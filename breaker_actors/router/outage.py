@@ -18,8 +18,8 @@ from breaker_actors.messages import REACHABILITY_INTERVAL_MS
 from breaker_actors.router.group import OwnedRouter
 
 GAP_MIN_MS = 1_000
-SLICE = 500
-"""Gap records written in one go: some 20 ms, in which samples of other routers wait."""
+SLICE, SLICE_LINKS = 500, 20_000
+"""Gap records written in one go, and breakers that hear of them: some 20 ms, in which samples of other routers wait."""
 
 
 class OwedGaps:
@@ -60,9 +60,14 @@ class OwedGaps:
             slot, _ = self._gaps.pop(router_id)
             self._slots -= Counter((slot,))
 
-    def slice(self) -> list[str]:
-        """Routers whose gaps are to be written next, those that have waited longest."""
-        return list(islice(self._gaps, SLICE))
+    def slice(self, routers: Mapping[str, OwnedRouter]) -> list[str]:
+        """Routers whose gaps are to be written next, those that have waited longest, one at least."""
+        found, room = list[str](), SLICE_LINKS
+        for router_id in islice(self._gaps, SLICE):
+            if room > 0:
+                found.append(router_id)
+                room -= len(routers[router_id].splitter.view.links)
+        return found
 
 
 class Outages:
