@@ -13,6 +13,7 @@ from breaker_actors.store.mutes.matching import Matcher
 from breaker_actors.store.mutes.schedule import WEEKDAYS, Window
 from breaker_actors.store.outbox import held, judges, judging, muting
 from breaker_actors.store.outbox.muting import told_late
+from breaker_actors.text import globs
 from tests.contract.mute_world import HOUR, NAMED_A, MuteWorld
 from tests.contract.store_world import World
 
@@ -126,13 +127,13 @@ async def test_one_effort_serves_all_projects_of_a_commit(told: MuteWorld, monke
     await told.world.take_journal()
     monkeypatch.setattr(judges, "EFFORT_MAX", 12 * judging.LOADED)
     monkeypatch.setattr(judges, "PART_MIN", 1_000)
-    loaded, compared = Counted(muting.mute_of), Counted(matching._pattern)
+    loaded, compared = Counted(muting.mute_of), Counted(globs.matches)
     monkeypatch.setattr(muting, "mute_of", loaded)
-    monkeypatch.setattr(matching, "_pattern", compared)
+    monkeypatch.setattr(globs, "matches", compared)
     commits = [one.commit(row.id, "open") for one, row in zip(worlds, rows, strict=True)]
     assert await told.world.write(*commits) == ["ok"] * 12
     assert loaded.calls == 6
-    assert matching.COMPARISON * compared.calls <= 12 * judging.LOADED
+    assert globs.BEGIN * compared.calls <= 12 * judging.LOADED
     held_back = [await one.words((await one.store.list_channels(one.world.project_id))[0].id) for one in worlds]
     assert held_back == [["trip held"]] * 12
 

@@ -374,7 +374,7 @@ def test_a_mapping_takes_so_many_series_over_all_requests() -> None:
 
 
 def test_what_a_request_had_no_effort_left_for_is_judged_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series_outcomes, "REQUEST_EFFORT", 1_000)
+    monkeypatch.setattr(series_outcomes, "REQUEST_EFFORT", 10_000)
     to = MappingTo(router=ROUTER, series_max=10_000)
     outcomes, plan = SeriesOutcomes(Monotonic()), plan_of(to, name="*1*2*3*4*", field="label.n")
     left = []
@@ -392,7 +392,7 @@ def test_what_a_request_had_no_effort_left_for_is_judged_the_next_time(monkeypat
 
 def test_each_series_counts_once_for_its_mapping_also_beyond_the_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes no effort is judged after it is spent, too: a series that came with ten requests is one of three."""
-    monkeypatch.setattr(series_outcomes, "REQUEST_EFFORT", 1_000)
+    monkeypatch.setattr(series_outcomes, "REQUEST_EFFORT", 10_000)
     to = MappingTo(router=ROUTER, series_max=3)
     costly = plan_of(to, name="*1*2*3*4*", field="label.n").rows[0]
     cheap = replace(costly, id="cheap", name="cheap", matchers=(SeriesMatcher(field="name", op="=", value="cheap"),))
