@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, select, true, tuple_
@@ -18,6 +19,9 @@ from breaker_actors.store.steps import Who
 
 SERVICE = Who("", is_large=True)
 """Whose turn and rests the steps have."""
+
+WALK_S = 2.0
+"""So long upkeep goes through one part in a round: what is left goes in the next one, and logs are trimmed between."""
 
 Mark = tuple[int, ...]
 
@@ -48,25 +52,33 @@ class Aging(StorePart):
     async def _remove_old(
         self, part: Part, before_ms: int, page: int, pages: int, remove: Callable[[Connection, Sequence[int]], int]
     ) -> int:
-        """Goes on through a part, `pages` of so many rows at most, and removes what is from before a time and may go,
-        PARAMETERS_MAX rows in a transaction; how many."""
-        removed = 0
+        """Goes on through a part, `pages` of so many rows at most and for WALK_S, and removes what is from before a
+        time and may go, PARAMETERS_MAX rows in a transaction; how many."""
+        removed, until_s = 0, perf_counter() + WALK_S
         for _ in range(pages):
             look = partial(_look, part=part, before_ms=before_ms, mark=self._marks.get(part.name), most=page)
             found = await self._db.read(look)
-            removed += await self._in_steps(found.keys, remove)
+            gone, is_done = await self._in_steps(found.keys, remove, until_s)
+            removed += gone
+            if not is_done:
+                break
             if found.last is None:
                 self._marks.pop(part.name, None)
                 break
             self._marks[part.name] = found.last
         return removed
 
-    async def _in_steps(self, keys: Sequence[int], remove: Callable[[Connection, Sequence[int]], int]) -> int:
-        """Each step has its turn and its rest; how many rows went."""
-        removed = 0
+    async def _in_steps(
+        self, keys: Sequence[int], remove: Callable[[Connection, Sequence[int]], int], until_s: float | None = None
+    ) -> tuple[int, bool]:
+        """Each step has its turn and its rest, which are as long as others' large changes make them: none begins after
+        a time, WALK_S from now where none is given. How many rows went, and whether that were all."""
+        removed, until_s = 0, perf_counter() + WALK_S if until_s is None else until_s
         for some in chunks(keys):
+            if perf_counter() > until_s:
+                return removed, False
             removed += await self._steps.write_small(SERVICE, partial(_of_some, remove=remove, keys=some))
-        return removed
+        return removed, True
 
 
 def _look(c: Connection, part: Part, before_ms: int, mark: Mark | None, most: int) -> Page:

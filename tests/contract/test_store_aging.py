@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, func, insert, select
 
-from breaker_actors.store import section
+from breaker_actors.store import aging, section
 from breaker_actors.store import tables as t
 from breaker_actors.store.operational import retention
 from breaker_actors.store.outbox import outbox
@@ -103,6 +103,19 @@ async def test_the_walk_goes_on_behind_what_has_to_stay(world: World, monkeypatc
     assert await told.words(channel.id) == ["trip sent"] * 3
 
 
+async def test_what_a_round_has_no_time_for_goes_in_the_next_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps wait for others' large changes: logs are trimmed meanwhile."""
+    told = await told_of(world)
+    channel, row = await told.channel(), await told.breaker()
+    await told.outage(row.id)
+    await told.send_all(channel.id)
+    with monkeypatch.context() as hurried:
+        hurried.setattr(aging, "WALK_S", -1.0)
+        assert [await world.store.prune_deliveries(OLD_MS), (await world.store.prune(OLD_MS))["events"]] == [0, 0]
+    assert await world.store.prune_deliveries(OLD_MS) == 2
+    assert await told.words(channel.id) == []
+
+
 @pytest.mark.parametrize("what", ["deliveries", "events", "shares"])
 async def test_what_has_to_stay_costs_no_writes(small: Callable[..., Any], backend: Backend, what: str) -> None:
     async def cost(world: World, count: int) -> Counted:
@@ -135,11 +148,10 @@ async def test_what_is_sent_again_meanwhile_stays(world: World, monkeypatch: pyt
     first, *_ = await told.rows(channel.id)
     in_steps = world.store._in_steps  # type: ignore[attr-defined]
 
-    async def redriven_before(keys: Sequence[int], remove: Callable[[Connection, Sequence[int]], int]) -> int:
+    async def redriven_before(keys: Sequence[int], *args: Any) -> Any:
         await world.store.redrive_delivery(world.project_id, channel.id, first.id, 20_000)
         assert first.number in keys
-        removed: int = await in_steps(keys, remove)
-        return removed
+        return await in_steps(keys, *args)
 
     monkeypatch.setattr(world.store, "_in_steps", redriven_before)
     assert await world.store.prune_deliveries(OLD_MS) == 2

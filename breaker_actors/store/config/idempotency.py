@@ -76,7 +76,7 @@ class Onces(Aging):
         is_old = _I.inserted_ms < before_ms
         old = select(_I.number).where(is_old).order_by(_I.inserted_ms).limit(PRUNED_MAX)
         numbers = await self._db.read(lambda c: c.execute(old).scalars().all())
-        return await self._in_steps(numbers, lambda c, some: forget_answers(c, _I.number.in_(some) & is_old))
+        return (await self._in_steps(numbers, lambda c, some: forget_answers(c, _I.number.in_(some) & is_old)))[0]
 
     def _look(self, c: Connection, once: Once) -> None:
         mine = (_I.org_id == once.org_id) & (_I.operation == once.operation) & (_I.key == once.key)

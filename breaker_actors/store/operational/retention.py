@@ -59,7 +59,7 @@ class Upkeeps(Aging):
         await self._db.write(_forget_counted)
         removed["events"] = removed.get("events", 0) + await self._prune_beyond()
         mutes = await self._db.read(partial(_old_mutes, before_ms=before_ms))
-        removed["mutes"] = await self._in_steps(mutes, forget_mutes)
+        removed["mutes"], _ = await self._in_steps(mutes, forget_mutes)
         return removed
 
     async def prune_ended(self, now_ms: int) -> dict[str, int]:
@@ -78,9 +78,9 @@ class Upkeeps(Aging):
         removed = 0
         for _ in range(PAGES_MAX):
             part, found = await self._db.read(_too_many)
-            gone = await self._in_steps(found, partial(_drop, part=part))
+            gone, is_done = await self._in_steps(found, partial(_drop, part=part))
             removed += gone
-            if gone == 0:
+            if gone == 0 or not is_done:
                 break
         await self._db.write(sweep)
         return removed

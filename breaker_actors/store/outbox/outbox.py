@@ -197,9 +197,9 @@ class Outbox(Aging):
         done = 0
         for _ in range(SHED_PAGES):
             what = await self._db.read(partial(_to_shed, now_ms=now_ms))
-            changed = await self._in_steps(what.numbers, partial(_shed, what=what, now_ms=now_ms))
+            changed, is_done = await self._in_steps(what.numbers, partial(_shed, what=what, now_ms=now_ms))
             done += changed
-            if changed == 0:
+            if changed == 0 or not is_done:
                 break
         return done
 
