@@ -121,7 +121,8 @@ class ActorGateway:
         self._directory = DirectoryPeer(net)
         self._heartbeat = ReachabilityHeartbeat(net, is_open)
         self._owners: dict[ActorKind, dict[str, str]] = {"breaker": {}, "router": {}}
-        self._lanes: dict[str, Lane[Part, AppendResult]] = {}
+        self._lanes: dict[tuple[str, bool], Lane[Part, AppendResult]] = {}
+        """By owner, and whether each call carries one part alone."""
         self._carried = NestedShares(2 * settings.lane_samples_max)
         self._stored = StoredStates(store, clock)
         self._journals = Journals(net, store, settings.journals)
@@ -229,15 +230,17 @@ class ActorGateway:
 
     async def _ingest_one(self, whose: tuple[str, str], part: Part) -> AppendResult:
         """Repeats a part under its append id until its router's owner has answered, at most INGEST_S; not while the
-        owner's log is known to take no writes."""
-        weight = part.weight()
+        owner's log is known to take no writes. What is "later" comes again in a call of its own, which is always taken:
+        among others it might be behind what is heavy each time."""
+        weight, alone = part.weight(), False
         if not self._carried.take(*whose, weight):
             return AppendResult("full")
         try:
             async with asyncio.timeout(INGEST_S):
                 while True:
-                    outcome = await self._try(whose, part)
+                    outcome = await self._try(whose, part, alone)
                     if outcome.status == "later":
+                        alone = True
                         continue
                     if outcome.status not in ("not_owner", "not_configured", "failed"):
                         return outcome
@@ -251,23 +254,25 @@ class ActorGateway:
         finally:
             self._carried.give_back(*whose, weight)
 
-    async def _try(self, whose: tuple[str, str], part: Part) -> AppendResult:
+    async def _try(self, whose: tuple[str, str], part: Part, alone: bool) -> AppendResult:
         try:
             owner = (await self._owner("router", [part.router_id])).get(part.router_id)
-            return AppendResult("not_owner") if owner is None else await self._lane(owner).put(part, *whose)
+            return AppendResult("not_owner") if owner is None else await self._lane(owner, alone).put(part, *whose)
         except Overloaded:
             return AppendResult("full")
         except BreakersError:
             return AppendResult("failed")
 
-    def _lane(self, owner: str) -> Lane[Part, AppendResult]:
-        lane = self._lanes.get(owner)
+    def _lane(self, owner: str, alone: bool) -> Lane[Part, AppendResult]:
+        lane = self._lanes.get((owner, alone))
         if lane is None:
-            lane = self._lanes[owner] = Lane(
+            lane = self._lanes[owner, alone] = Lane(
                 RouterPeer(self._net, owner).append,
                 weigh=Part.weight,
                 weight_max=self._settings.lane_samples_max,
             )
+            if alone:
+                lane.call_weight_max = 1
         return lane
 
     # ------------------------------------------------------------------ states

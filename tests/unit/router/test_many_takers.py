@@ -224,6 +224,35 @@ async def test_what_is_left_of_a_call_is_brought_again(tmp_path: Path, monkeypat
         assert outcomes == [AppendResult("ok", outcome.offset) for outcome in outcomes]
 
 
+async def test_who_is_put_off_is_taken_the_next_time_whatever_others_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among others it would stand behind them again, for as long as they go on."""
+    monkeypatch.setattr("breaker_actors.router.host.RECORD_ROWS_MAX", 1)
+    put_off = Counter[bytes]()
+    append = RouterHost.append
+
+    async def counted(host: RouterHost, parts: Sequence[Part]) -> list[AppendResult]:
+        outcomes = await append(host, parts)
+        put_off.update(
+            key for one, outcome in zip(parts, outcomes, strict=True) for key in one.keys if outcome.status == "later"
+        )
+        return outcomes
+
+    monkeypatch.setattr(RouterHost, "append", counted)
+    async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
+        rows = [await s.breaker() for _ in range(12)]
+
+        async def bring(router_id: str, own: int) -> None:
+            for n in range(5):
+                (outcome,) = await s.gateway.ingest(s.project.id, [part(router_id, "latency", key=100 * own + n)])
+                assert outcome.status == "ok"
+
+        await asyncio.gather(*(bring(row.router_ids[0], own) for own, row in enumerate(rows)))
+    assert len(put_off) > 10
+    assert set(put_off.values()) == {1}
+
+
 async def test_markers_of_many_projects_go_in_calls() -> None:
     """They weigh no rows: those of all projects were one call."""
     net = Net()
