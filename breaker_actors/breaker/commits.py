@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from breaker_actors.breaker.hosted import Effects, HostedBreaker, read_later, reading_rows
 from breaker_actors.breaker.metrics import count_events
-from breaker_actors.breaker.slices import Slice, Slices
+from breaker_actors.breaker.slices import SLICE_ROWS, Slice, Slices
 from breaker_actors.core.log_entries import decode_breaker
 from breaker_actors.errors import BreakersError
 from breaker_actors.messages import Commit, CommitResult, Paced
@@ -23,6 +23,8 @@ from breaker_actors.transport.peers import JournalPeer, Net, journal_name
 RETRY_S = 0.2
 CHECKPOINTS_MAX = 200
 """So many wait for a Journal at a time: no transition waits behind more."""
+WIDE_ROWS = SLICE_ROWS // 5
+"""From so many rows of work on the record of a breaker has a turn: a millisecond of ranking."""
 CALL_MAX = 1_000
 """Commits of one call."""
 LANES = 4
@@ -113,19 +115,23 @@ class Commits:
 
     async def checkpoint(self, breakers: Iterable[HostedBreaker]) -> AsyncIterator[HostedBreaker]:
         """Stores the records that changed since last time, CHECKPOINTS_MAX at a time; yields the breakers that have
-        gone to another owner. A record tells the value of a window, which may be wide: others are served in between,
-        and have the machine to themselves as long as it took."""
+        gone to another owner. A record tells the value of a window: those of wide ones have turns with all long work
+        and rests, since each takes others' time; all others let others in between alone, since there are many."""
         changed, work = [hosted for hosted in breakers if hosted.dirty], self._slices.work(())
         for first in range(0, len(changed), CHECKPOINTS_MAX):
             async for hosted in self._checkpoint(changed[first : first + CHECKPOINTS_MAX], work):
                 yield hosted
 
     async def _checkpoint(self, changed: Sequence[HostedBreaker], work: Slice) -> AsyncIterator[HostedBreaker]:
-        waiting = []
+        waiting, light = [], 0
         for hosted in changed:
             if not _is_to_be_stored(hosted):
                 continue
-            await work.worked(reading_rows(hosted))
+            if (rows := reading_rows(hosted)) >= WIDE_ROWS:
+                await work.worked(rows)
+            elif (light := light + rows) >= SLICE_ROWS:
+                light = 0
+                await asyncio.sleep(0)
             if not _is_to_be_stored(hosted):
                 continue
             commit = hosted.commit(())

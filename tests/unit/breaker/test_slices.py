@@ -304,6 +304,27 @@ async def test_records_of_wide_windows_are_stored_with_rests(host: BreakerHost) 
     await host.stop()
 
 
+async def test_records_of_many_small_windows_wait_for_no_turn(
+    host: BreakerHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn is a round of all organisations with long work; what they cost together others see between."""
+    small, turns = [hosted(f"small {i}", "org", PLAIN) for i in range(600)], list[str]()
+    held_by(host, *small)
+    for one in small:
+        one.dirty = True
+    turn = Slices.turn
+
+    async def counted(slices: Slices, org_id: str, project_id: str) -> None:
+        turns.append(org_id)
+        await turn(slices, org_id, project_id)
+
+    monkeypatch.setattr(Slices, "turn", counted)
+    await host.checkpoint()
+    assert [one.dirty for one in small] == [False] * 600
+    assert turns == []
+    await host.stop()
+
+
 async def test_who_ranks_a_wide_window_does_so_in_its_turn(host: BreakerHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breaker_actors.core.moves.RANKED", 1)
     one = hosted("ranks", "greedy", {**EAGER, "kind_params": {"delta_of": "p95"}})
