@@ -314,14 +314,20 @@ def between(told: OutboxWorld, monkeypatch: pytest.MonkeyPatch, act: Callable[[]
     monkeypatch.setattr(told.store._db, "read", read_then)
 
 
-async def test_an_end_whose_trip_is_sent_again_meanwhile_waits_for_it(
-    told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def dead_trip(told: OutboxWorld, *moves: str) -> tuple[Any, Any]:
+    """A channel, and a trip on it that is dead; then the breaker moves on."""
     channel, row = await told.channel(), await told.breaker()
     await told.moves(row.id, "open")
     (trip,) = await told.take(channel.id)
     await told.settle(trip, "dead")
-    await told.moves(row.id, "half_open", "closed")
+    await told.moves(row.id, *moves)
+    return channel, trip
+
+
+async def test_an_end_whose_trip_is_sent_again_meanwhile_waits_for_it(
+    told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, trip = await dead_trip(told, "half_open", "closed")
 
     async def redrive() -> None:
         await told.store._db.write(
@@ -337,11 +343,7 @@ async def test_what_is_redriven_meanwhile_comes_before_what_was_found(
     told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage that is told again is told before the next one, which stands."""
-    channel, row = await told.channel(), await told.breaker()
-    await told.moves(row.id, "open")
-    (trip,) = await told.take(channel.id)
-    await told.settle(trip, "dead")
-    await told.moves(row.id, "half_open", "closed", "open")
+    channel, trip = await dead_trip(told, "half_open", "closed", "open")
 
     async def redrive() -> None:
         await told.store.redrive_delivery(told.world.project_id, channel.id, trip.id, 10_000)

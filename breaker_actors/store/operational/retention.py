@@ -57,7 +57,7 @@ class Upkeeps(Aging):
             remove = partial(_remove, part=part)
             removed[part.age.table.name] += await self._remove_old(part, before_ms, PAGE, PAGES_MAX, remove)
         await self._db.write(_forget_counted)
-        removed["events"] = removed.get("events", 0) + await self._prune_beyond()
+        removed["events"] += await self._prune_beyond()
         mutes = await self._db.read(partial(_old_mutes, before_ms=before_ms))
         removed["mutes"], _ = await self._in_steps(mutes, forget_mutes)
         return removed

@@ -50,6 +50,7 @@ _BREAKERS, _LINKED = FACTS.where(t.breakers.c.id.in_(IDS)), _linked_statement()
 _METADATA = select(t.routers.c.id, t.routers.c.metadata).where(t.routers.c.id.in_(IDS))
 _CHANNELS = select(t.channels.c.id, t.channels.c.name, t.channels.c.channel).where(t.channels.c.id.in_(IDS))
 _NAMED = select(*MUTE_COLUMNS).where(t.mutes.c.id.in_(IDS))
+# not HELD: what is rendered at execution is no executemany
 _SUPERSEDE = (
     update(t.outbox)
     .where(t.outbox.c.number == bindparam("its"), t.outbox.c.state == "held")
