@@ -112,7 +112,8 @@ class Parts(msgspec.Struct, frozen=True):
     router_id: str
     parts: Sequence[Part]
     places: Sequence[int]
-    weight: int = 0
+    rows: int
+    weight: int
     """What they count, in rows: what they have, and who takes it."""
 
 

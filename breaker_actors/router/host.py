@@ -127,6 +127,11 @@ def _weigh(item: _Item) -> int:
     return item.weight if isinstance(item, Parts) else 0
 
 
+def _rows(item: _Item) -> int:
+    """Rows alone are held: they were bounded on their way, and who takes them was not."""
+    return item.rows if isinstance(item, Parts) else 0
+
+
 class RouterHost:
     """Everything a RouterActor does, without Ray. Start with `start()`, end with `stop()`."""
 
@@ -148,7 +153,11 @@ class RouterHost:
         self._watermarks = Watermarks(log, incarnation)
         self._is_settling = False
         self._work: Lane[_Item, Any] = Lane(
-            self._run, weigh=_weigh, weight_max=settings.lane_samples_max, call_weight_max=RECORD_ROWS_MAX
+            self._run,
+            weigh=_weigh,
+            hold=_rows,
+            weight_max=settings.lane_samples_max,
+            call_weight_max=RECORD_ROWS_MAX,
         )
         self._beating: asyncio.Task[None] | None = None
         self.meters.watch(self._look)
@@ -168,8 +177,8 @@ class RouterHost:
         await self._owned.fanout.close()
 
     async def append(self, parts: Sequence[Part]) -> list[AppendResult]:
-        """Appends samples; one outcome per part. "ok" means durable in the log. As much of a call is taken as a group
-        carries; the rest is "later", so that nobody's answer waits for all that others brought with it."""
+        """Appends samples; one outcome per part. "ok" means durable in the log. Where a call's takers are more than a
+        group carries only so much of it is taken; the rest is "later", so that nobody's answer waits for all of it."""
         self._outages.heard(self._clock.now_ms())
         outcomes = [AppendResult("later")] * len(parts)
         waiting: list[tuple[Parts, asyncio.Future[list[AppendResult]]]] = []

@@ -65,37 +65,39 @@ class OwnedRouters:
         return (router_id, "") if router is None else (router.org_id, router.project_id)
 
     def taken(self, parts: Sequence[Part], weight_max: int) -> list[Parts]:
-        """What of a call is taken, by router: all of it up to a weight, else organisations and projects have turns."""
+        """What of a call is taken, by router: all of it where those who take it weigh no more than that, else
+        organisations and projects have turns. Rows alone put nothing off: who made the call has bounded them."""
         if len(parts) == 1:
             (part,) = parts
-            return [Parts(part.router_id, parts, _ALONE, self._weigh(part.router_id, parts))]
+            rows = part.weight()
+            return [Parts(part.router_id, parts, _ALONE, rows, rows + self._takers(part.router_id, parts))]
         by_router: dict[str, list[int]] = {}
         for place, part in enumerate(parts):
             by_router.setdefault(part.router_id, []).append(place)
-        found, weight = list[Parts](), 0
+        found, heard = list[Parts](), 0
         for router_id, places in by_router.items():
             some = [parts[place] for place in places]
-            rows = self._weigh(router_id, some)
-            found.append(Parts(router_id, some, places, rows))
-            weight += rows
-        if weight <= weight_max:
+            takers, rows = self._takers(router_id, some), 0
+            for part in some:
+                rows += part.weight()
+            found.append(Parts(router_id, some, places, rows, rows + takers))
+            heard += takers
+        if heard <= weight_max:
             return found
         turns = NestedTurns[Parts](attrgetter("weight"))
         for item in found:
             turns.append(*self.whose(item.router_id), item)
         return turns.take(weight_max)
 
-    def _weigh(self, router_id: str, parts: Sequence[Part]) -> int:
-        """What parts that become one record of a router count, in rows."""
-        rows, router = 0, self._routers.get(router_id)
-        for part in parts:
-            rows += part.weight()
+    def _takers(self, router_id: str, parts: Sequence[Part]) -> int:
+        """What those count, in rows, who take the one record that parts become."""
+        router = self._routers.get(router_id)
         links = 0 if router is None else len(router.splitter.view.links)
         if router is None or links < LINKS_LOOKED_AT:
-            return rows + links // TAKERS_A_ROW
+            return links // TAKERS_A_ROW
         metrics = {metric for part in parts for metric in metrics_of(part.payload)}
         metrics.update(*(metrics_of_points(part.counters) for part in parts))
-        return rows + router.splitter.takers(metrics) // TAKERS_A_ROW
+        return router.splitter.takers(metrics) // TAKERS_A_ROW
 
     def adopt(self, router: OwnedRouter, log_bytes: int, now_ms: int) -> None:
         """Takes in a router that was acquired; one acquired anew keeps its subscribers."""

@@ -20,14 +20,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-_Entry = tuple[T, int, asyncio.Future[R], str, str]
-"""What waits: an item, its weight, its future, its organisation and project."""
+_Entry = tuple[T, int, int, asyncio.Future[R], str, str]
+"""What waits: an item, its weight, what it holds of the bound, its future, its organisation and project."""
 
 
 class Lane(Generic[T, R]):
     """Carries items to `send`, which answers one result (or error) per item. Those of one project stay in the order in
     which they came. `weight_max`: what waits of a project that is alone; of its organisation less than twice as much,
     of all together less than four times as much. Weightless items always fit, and any when none with a weight waits.
+    `hold`: what an item counts towards the bound, where that is not its weight.
     `call_weight_max`: what a call carries, of several items; who sends may change it from call to call."""
 
     def __init__(
@@ -35,11 +36,13 @@ class Lane(Generic[T, R]):
         send: Callable[[list[T]], Awaitable[Sequence[R | BreakersError]]],
         *,
         weigh: Callable[[T], int] = lambda item: 1,
+        hold: Callable[[T], int] | None = None,
         weight_max: int = 100_000,
         call_weight_max: int = 10_000,
     ) -> None:
         self._send = send
         self._weigh = weigh
+        self._hold = hold
         self.call_weight_max = call_weight_max
         self._waiting: NestedTurns[_Entry[T, R]] = NestedTurns(itemgetter(1))
         self._shares = NestedShares(weight_max)
@@ -54,10 +57,11 @@ class Lane(Generic[T, R]):
     def put(self, item: T, org: str = "", project: str = "") -> asyncio.Future[R]:
         """The future result of an item. Raises Overloaded at the bound, with nothing taken."""
         weight = self._weigh(item)
-        if weight and not self._shares.take(org, project, weight):
+        held = weight if self._hold is None else self._hold(item)
+        if held and not self._shares.take(org, project, held):
             raise Overloaded("too much is in flight", {"limit": "BREAKERS_LANE_SAMPLES_MAX", "retry_after_s": 1})
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append(org, project, (item, weight, future, org, project))
+        self._waiting.append(org, project, (item, weight, held, future, org, project))
         if self._pump is None:
             self._pump = asyncio.create_task(self._run())
         return future
@@ -81,9 +85,9 @@ class Lane(Generic[T, R]):
         if not self._waiting:
             self._shares.clear()
             return taken
-        for _, weight, _, org, project in taken:
-            if weight:
-                self._shares.give_back(org, project, weight)
+        for _, _, held, _, org, project in taken:
+            if held:
+                self._shares.give_back(org, project, held)
         return taken
 
     async def _carry(self, taken: list[_Entry[T, R]]) -> None:
@@ -102,12 +106,12 @@ class Lane(Generic[T, R]):
             for entry, result in zip(taken, results, strict=True):
                 if isinstance(result, BreakersError):
                     self._fail([entry], result)
-                elif not entry[2].done():
-                    entry[2].set_result(result)
+                elif not entry[3].done():
+                    entry[3].set_result(result)
 
     @staticmethod
     def _fail(taken: list[_Entry[T, R]], error: BreakersError) -> None:
-        for _, _, future, *_ in taken:
+        for _, _, _, future, *_ in taken:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # a caller that left must not cause "never retrieved" noise

@@ -71,10 +71,10 @@ class World:
     """A RouterActor without an actor: `wide` routers with LINKS breakers each, of an organisation with a project for
     each, and a neighbour's with one."""
 
-    def __init__(self, wide: int, mode: Mode = "static") -> None:
+    def __init__(self, wide: int, mode: Mode = "static", settings: Settings | None = None) -> None:
         self.log, self.net, self.clock = Log(), Net(), Stands()
         log: Any = self.log
-        self.host = RouterHost("router-0", "i", log, self.net, self.clock, Settings())
+        self.host = RouterHost("router-0", "i", log, self.net, self.clock, settings or Settings())
         self.host._outages.wrote(T_MS)
         for n in range(wide):
             self.own(f"wide-{n}", "loud", mode, tuple(Link(f"{n}-{i}", "m") for i in range(LINKS)))
@@ -216,7 +216,20 @@ async def test_a_call_takes_what_a_group_carries() -> None:
     await world.host.stop()
 
 
+async def test_rows_put_nothing_off_and_takers_hold_nothing() -> None:
+    """What comes in a call was bounded where the call was made, to the row: whoever takes it, it finds room."""
+    world = World(2, settings=Settings(lane_samples_max=100))
+    for each in (50, 5_000):
+        parts = [part(f"wide-{n}", rows=each, key=each + n) for n in range(2)]
+        if each == 50:
+            assert [one.status for one in await world.host.append(parts)] == ["ok", "ok"]
+        else:
+            assert [one.places for one in world.host._owned.taken(parts, 10_000)] == [[0], [1]]
+    await world.host.stop()
+
+
 async def test_what_is_left_of_a_call_is_brought_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("breaker_actors.router.owned.TAKERS_A_ROW", 1)
     monkeypatch.setattr("breaker_actors.router.host.RECORD_ROWS_MAX", 1)
     async with service(tmp_path, breaker_actors=1, router_actors=1) as s:
         rows = [await s.breaker() for _ in range(4)]
@@ -228,6 +241,7 @@ async def test_who_is_put_off_is_taken_the_next_time_whatever_others_bring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Among others it would stand behind them again, for as long as they go on."""
+    monkeypatch.setattr("breaker_actors.router.owned.TAKERS_A_ROW", 1)
     monkeypatch.setattr("breaker_actors.router.host.RECORD_ROWS_MAX", 1)
     put_off = Counter[bytes]()
     append = RouterHost.append
