@@ -231,7 +231,7 @@ class Applying:
             return None
         hosted.dirty, left = True, Effort(effort)
         effects = breaker.advance(upto_ms, EFFECTS_MAX, left)
-        self.worked += ENTRY_ROWS * (effort - left.left)
+        self.worked += ENTRY_ROWS * (effort - left.left) + breaker.take_moved() // MOVED_ROWS
         return effects if effects or breaker.now_ms <= upto_ms else None
 
     def apply(self, hosted: HostedBreaker, item: Item) -> Effects:
@@ -251,9 +251,9 @@ class Applying:
         """Fires the timers of a breaker that is free, once its watermark holds for it."""
         effort = Effort(STEP_EFFORT)
         effects = self._watermarks.apply(hosted, effort)
-        if effects is None:
+        if effects is None or hosted.breaker is None:
             return None
-        self.worked += ENTRY_ROWS * (1 + STEP_EFFORT - effort.left)
+        self.worked += ENTRY_ROWS * (1 + STEP_EFFORT - effort.left) + hosted.breaker.take_moved() // MOVED_ROWS
         if effects:
             return self._settle(hosted, effects)
         if hosted.watermark is not None:

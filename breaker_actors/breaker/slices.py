@@ -14,8 +14,10 @@ from breaker_actors.transport.turns import NestedTurns
 SLICE_ROWS, ENTRY_ROWS = 50_000, 200
 """Rows that are applied or loaded in a slice, and what an entry or an evaluation counts beside its rows: a few
 milliseconds."""
+STEP_ROWS = 50
+"""What a piece of work counts at least."""
 MOVED_ROWS = 4
-"""So many samples held that are moved to let late ones in cost as much as a row that is applied."""
+"""So many samples that leave together, or are moved to let late ones in, cost as much as a row that is applied."""
 HEAVY_ROWS, ROW_S, REST_MAX_S = 2 * SLICE_ROWS, 5e-8, 0.05
 """Work of so many rows and more in one piece, as of a window of a million samples, is followed by a rest for others, as
 long as it took by the rows, REST_MAX_S at most."""
@@ -80,7 +82,7 @@ class Slices:
         try:
             while self._waiting and done < SLICE_ROWS:
                 ((step, rests),) = self._waiting.take(1)
-                rows = step()
+                rows = max(step(), STEP_ROWS)
                 done, resting = done + rows, resting + rows * rests
         finally:
             self._is_called = False  # who puts itself again meanwhile comes behind the rest

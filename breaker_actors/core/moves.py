@@ -80,7 +80,7 @@ class Mover:
         return len(window) if window is not None else 0
 
     def take_moved(self) -> int:
-        """How many samples held were moved to let late ones in, since this was asked last."""
+        """How many samples left together, or were moved to let late ones in, since this was asked last."""
         window = self.evidence.window
         if window is None:
             return 0

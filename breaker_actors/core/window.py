@@ -122,7 +122,7 @@ class SampleWindow(Protocol):
 
     acc: Accumulator
     moved: int
-    """Rows moved to let late samples in, since who counts them set this to 0."""
+    """Rows that left together, or were moved to let late samples in, since who counts them set this to 0."""
 
     def __len__(self) -> int: ...
 
@@ -261,6 +261,7 @@ class Window:
             acc.drop_few(run.value[run.head : to], run.ok[run.head : to])
         else:
             self._drop_many(run, gone, gone <= max(left, SMALL_BATCH))
+            self.moved += gone
         run.release(to)
         if self._late is not None and not self._late.time:
             self._late = None

@@ -155,7 +155,8 @@ class Group:
         self.outcomes: dict[int, AppendResult] = {}
         self._open: dict[str, tuple[list[Part], list[int]]] = {}
         self._seen: dict[tuple[str, bytes], int] = {}
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, tuple[int, int]] = {}
+        """Offset and stamp of the last record staged of a router."""
         self._counted: dict[str, Taken] = {}
         self._staged: list[Staged] = []
         self._answers: dict[int, list[int]] = {}
@@ -307,8 +308,9 @@ class Group:
         answers: list[int],
         now_ms: int | None = None,
     ) -> Staged:
-        offset = self._ends[router.id] = self._ends.get(router.id, router.offset) + 1
-        stamp = router.stamp(self._now_ms if now_ms is None else now_ms)
+        last, last_ms = self._ends.get(router.id, (router.offset, 0))
+        offset, stamp = last + 1, max(last_ms, router.stamp(self._now_ms if now_ms is None else now_ms))
+        self._ends[router.id] = offset, stamp
         append = Append(
             router.id, router.epoch, offset, stamp, kind, router.view_offset, payload, keys, router.generation
         )

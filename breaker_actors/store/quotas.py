@@ -45,7 +45,7 @@ from breaker_actors.store.section import IDS, StorePart, by_ids, chunks, drop_su
 
 Counted = Literal["projects", "workspaces", "keys"]
 OfProject = Literal["configuration", "audit", "events", "deliveries"]
-What = Literal[OfProject, "ended_links", "org_audit", "gone_audit", "answers", Counted]
+What = Literal[OfProject, "ended_links", "redrives", "org_audit", "gone_audit", "answers", Counted]
 
 ROW_BYTES, LINK_BYTES = 200, 100
 """What a row counts beside its texts: its ids, times and places in indexes."""
@@ -174,7 +174,7 @@ def add_one(c: Connection, org_id: str, what: Counted) -> None:
 
 def forget(c: Connection, project_id: str) -> None:
     """Drops the sums of a project whose configuration has gone."""
-    for what in ("configuration", "ended_links"):
+    for what in ("configuration", "ended_links", "redrives"):
         drop_sum(c, _S.used, project_id, what)
 
 

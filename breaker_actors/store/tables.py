@@ -384,9 +384,10 @@ counters = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-# What each project keeps: bytes of "configuration" and "audit", numbers of "events" and "deliveries". What each
-# organisation keeps: bytes of "org_audit" (its own log), "gone_audit" (of its deleted projects) and "answers", numbers
-# of "projects", "workspaces" and "keys". `of_id`: the project or organisation.
+# What each project keeps: bytes of "configuration" and "audit", numbers of "events", "deliveries", links that ended
+# ("ended_links") and "redrives" so far. What each organisation keeps: bytes of "org_audit" (its own log), "gone_audit"
+# (of its deleted projects) and "answers", numbers of "projects", "workspaces" and "keys". `of_id`: the project or
+# organisation.
 stored = Table(
     "stored",
     metadata,

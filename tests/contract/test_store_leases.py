@@ -355,6 +355,20 @@ async def test_what_is_redriven_meanwhile_comes_before_what_was_found(
     assert (sent[0][1], sent[-1][0]) == (trip.number, "trip")
 
 
+async def test_redrives_of_another_project_put_nothing_off(told: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who redrives again and again had everybody's alerts wait: each lease came back empty."""
+    theirs, trip = await dead_trip(told, "half_open")
+    told.world = await told.world.neighbour("quiet")
+    channel, row = await told.channel(), await told.breaker("quiet")
+    await told.moves(row.id, "open")
+
+    async def redrive() -> None:
+        await told.store.redrive_delivery(theirs.project_id, theirs.id, trip.id, 10_000)
+
+    between(told, monkeypatch, redrive)
+    assert [one.breaker_id for one in await told.take(channel.id)] == [row.id]
+
+
 async def test_what_ended_meanwhile_is_not_taken(told: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next of its breaker is looked for at once."""
     channel, row = await told.channel(), await told.breaker()

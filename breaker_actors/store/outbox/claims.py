@@ -8,7 +8,7 @@ transaction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,8 +20,9 @@ from breaker_actors.store.fencing import NOTIFIER
 from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, store_circuit
 from breaker_actors.store.outbox.payloads import TOLD
 from breaker_actors.store.outbox.trips import TOLD_IN, Outage, first_trips, followers
+from breaker_actors.store.quotas import What
 from breaker_actors.store.rows import CircuitRow, DeliveryResult, DeliveryRow, DeliveryState
-from breaker_actors.store.section import IDS, chunks
+from breaker_actors.store.section import IDS, by_ids, chunks
 
 PAGE, HEADS_MAX = 64, 400
 """A lease reads a channel's rows by pages and looks at so many breakers at most: if all of those are being sent or wait
@@ -107,9 +108,9 @@ _PENDING_OF = (
     .limit(bindparam("most"))
     .with_for_update()
 )
-REDRIVEN = "redriven"
-"""The counter of redrives: each puts something before what has waited till then."""
-_REDRIVEN = select(t.counters.c.value).where(t.counters.c.name == REDRIVEN)
+REDRIVES: What = "redrives"
+"""The count of a project's redrives: each puts something before what has waited till then."""
+_REDRIVES = select(t.stored.c.of_id, t.stored.c.used).where(t.stored.c.of_id.in_(IDS), t.stored.c.what == REDRIVES)
 
 
 class Term(NamedTuple):
@@ -122,10 +123,12 @@ class Term(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Of one channel: rows that may be taken now, and when the next of the others may be."""
+    """Of one channel: rows that may be taken now, when the next of the others may be, and the count of its project's
+    redrives (see `take`)."""
 
     heads: list[Any]
     later_ms: int | None
+    redrives: int
 
 
 class Taken(NamedTuple):
@@ -195,26 +198,29 @@ def _free_ms(row: Any, term: Term) -> int | None:
     return max(next_ms, leased_ms)
 
 
-def ready(c: Connection, wants: Mapping[str, int], term: Term) -> tuple[dict[str, Any], dict[str, Ready], int]:
-    """Channels that are there, what of each may be claimed, and the count of redrives (see `take`). It may walk through
-    all that waits for a channel, so nobody's writes may wait for it. Raises Fenced."""
+def ready(c: Connection, wants: Mapping[str, int], term: Term) -> tuple[dict[str, Any], dict[str, Ready]]:
+    """Channels that are there, and what of each may be claimed. It may walk through all that waits for a channel, so
+    nobody's writes may wait for it. Raises Fenced."""
     NOTIFIER.look(c, term.epoch)
     there = channels_of(c, list(wants))
-    heads = {channel_id: Ready(*heads_of(c, channel_id, wants[channel_id], term)) for channel_id in there}
-    return there, heads, _redriven(c)
+    redrives = _redrives(c, {channel.project_id for channel in there.values()})
+    return there, {
+        channel_id: Ready(*heads_of(c, channel_id, wants[channel_id], term), redrives[channel.project_id])
+        for channel_id, channel in there.items()
+    }
 
 
-def _redriven(c: Connection) -> int:
-    return c.execute(_REDRIVEN).scalar() or 0
+def _redrives(c: Connection, project_ids: Collection[str]) -> Counter[str]:
+    return Counter({row.of_id: row.used for row in by_ids(c, _REDRIVES, list(project_ids))})
 
 
-def take(c: Connection, found: Mapping[str, Ready], term: Term, redriven: int) -> Taken:
+def take(c: Connection, found: Mapping[str, Ready], project_of: Mapping[str, str], term: Term) -> Taken:
     """Leases what was found, and ends what follows a trip that was never told. Raises Fenced: so nobody else can have
-    leased any of them since. Nothing, where something was redriven since `redriven` were: it may come before what was
+    leased any of them since. Nothing of a project where something was redriven since: it may come before what was
     found. An end whose trip is to be sent again by now waits behind it."""
     NOTIFIER.check(c, term.epoch)
-    if _redriven(c) != redriven:
-        return Taken([], {})
+    redrives = _redrives(c, {project_of[channel_id] for channel_id in found})
+    found = {id_: one for id_, one in found.items() if redrives[project_of[id_]] == one.redrives}
     heads = [(channel_id, head) for channel_id, one in found.items() for head in one.heads]
     ends = {head.number: (channel_id, head.incident) for channel_id, head in heads if head.kind != "trip"}
     outages = set(ends.values())

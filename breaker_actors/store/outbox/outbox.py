@@ -67,10 +67,11 @@ class Outbox(Aging):
         self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
     ) -> list[Leased]:
         term = Term(epoch, now_ms, until_ms, frozenset(held))
-        there, ready, redriven = await self._db.read(lambda c: leases.ready(c, wants, term))
+        there, ready = await self._db.read(lambda c: leases.ready(c, wants, term))
         taken = leases.Taken([], {})
         if any(one.heads for one in ready.values()):
-            taken = await self._db.write(lambda c: leases.take(c, ready, term, redriven))
+            project_of = {channel_id: channel.project_id for channel_id, channel in there.items()}
+            taken = await self._db.write(lambda c: leases.take(c, ready, project_of, term))
         mine: dict[str, list[DeliveryRow]] = {channel_id: [] for channel_id in there}
         for row in taken.rows:
             mine[row.channel_id].append(row)
@@ -257,7 +258,7 @@ def _redrive(c: Connection, place: Place, project_id: str, channel_id: str, deli
     _refuse_endless(c, rows[-1])
     again = {"state": "pending", "attempts": 0, "next_ms": 0, "since_ms": None, "ended_ms": None}
     c.execute(update(t.outbox).where(meant).values(again))
-    bump(c, leases.REDRIVEN)
+    add(c, project_id, leases.REDRIVES, 1)
     after = {"state": "pending", "deliveries": len(rows)}
     write_down(c, place, [Note("delivery.redrive", delivery_id, {"state": "dead"}, after)])
     told = select(*COLUMNS).where(o.number.in_([row.number for row in rows])).order_by(o.number)

@@ -15,8 +15,8 @@ import pytest
 
 from breaker_actors.breaker.applying import STEP_EFFORT
 from breaker_actors.breaker.host import BreakerHost
-from breaker_actors.breaker.hosted import INBOX_ROWS_MAX, HostedBreaker, Item
-from breaker_actors.breaker.slices import ENTRY_ROWS, SLICE_ROWS, Slices
+from breaker_actors.breaker.hosted import INBOX_ROWS_MAX, HostedBreaker, Item, Watermark
+from breaker_actors.breaker.slices import ENTRY_ROWS, MOVED_ROWS, SLICE_ROWS, STEP_ROWS, Slices
 from breaker_actors.clock import SystemClock
 from breaker_actors.core.log_entries import SAMPLES, BreakerSet, decode_samples, encode_entry, encode_samples
 from breaker_actors.core.machine import Breaker
@@ -458,6 +458,38 @@ async def test_organisations_take_turns_and_one_slice_goes_in_a_round() -> None:
     slices.close()
     await asyncio.sleep(0)
     assert "never" not in done
+
+
+async def test_steps_that_had_little_to_do_end_a_slice_as_well() -> None:
+    slices, done = Slices(), list[int]()
+    few = SLICE_ROWS // STEP_ROWS
+
+    def step() -> int:
+        done.append(0)
+        return 0
+
+    for _ in range(2 * few):
+        slices.put(hosted("one", "org", PLAIN), step)
+    await asyncio.sleep(0)
+    assert len(done) == few
+    slices.close()
+
+
+@pytest.mark.parametrize("count", [None, 2])
+async def test_what_leaves_together_is_counted(host: BreakerHost, count: int | None) -> None:
+    """Breakers whose samples leave at one instant are gone through in slices, too."""
+    one = hosted("wide", "greedy", {**PLAIN, "kind": "avg"})
+    held_by(host, one)
+    assert one.breaker is not None
+    wide = 400_000
+    one.breaker.ingest(some(AT_MS, [0] * wide, count), AT_MS + 1)
+    one.breaker.ingest(some(AT_MS, [LONG_MS // 2] * wide, count), AT_MS + LONG_MS // 2)
+    one.breaker.take_moved()
+    one.watermark = Watermark(AT_MS + LONG_MS + 1, {"r": WatermarkAnswer("given")})
+    begun = host._applying.worked
+    host._applying.apply_watermark(one)
+    assert one.breaker.samples_held == wide
+    assert host._applying.worked - begun > wide // MOVED_ROWS
 
 
 def test_a_step_of_a_breaker_is_bounded() -> None:

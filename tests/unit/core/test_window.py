@@ -200,6 +200,16 @@ def test_what_late_samples_move_is_told(count: int | None) -> None:
     assert add(200, 110) == len(held)  # the second run is merged
 
 
+@pytest.mark.parametrize("count", [None, 2])
+def test_what_leaves_together_is_told(count: int | None) -> None:
+    held, many = window(), 10_000
+    for at in (100, 200, 300):
+        counts = None if count is None else np.full(many, count)
+        held.add(Batch(np.full(many, at), np.ones(many), np.ones(many, np.bool_), count=counts), 500, low=0)
+    held.expire(100)
+    assert (held.moved, len(held)) == (many, 2 * many)
+
+
 def test_deep_late_samples_do_not_move_the_window() -> None:
     """Half the samples come 30 s late into a large window; order and sum stay exact through runs and merges."""
     held, now = window(), 0

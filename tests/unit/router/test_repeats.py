@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from breaker_actors.core.log_entries import SAMPLES, RouterView, encode_samples
+from breaker_actors.core.log_entries import GAP, SAMPLES, Gap, RouterView, encode_samples
 from breaker_actors.core.rules import parse_rule
 from breaker_actors.messages import Part, RouterAssignment
 from breaker_actors.router.duplicates import DuplicateKeys, KeyAges
@@ -106,6 +106,17 @@ def test_a_repetition_looks_at_no_other_item_of_its_group() -> None:
     assert took[1] < 5 * took[0], "it took 40 times as long"
     answers = [record.answers for record in group.close()]
     assert sorted(answers) == [[n, n + len(routers)] for n in range(len(routers))]
+
+
+def test_what_comes_behind_a_gap_is_no_older_than_it() -> None:
+    """The clock was set back between: a log that went back in time would be taken for another owner's."""
+    group = Group({"r": owned_router("r")}, lambda *_: None, 7_000, lambda _: Gap(1_000, 9_000))
+    payload = encode_samples(["m"], [1], np.ones(1, np.int64), np.ones(1), np.ones(1, bool))
+    group.add(0, Part("r", (b"append", b"the request"), payload, 1))
+    assert [(record.append.kind, record.append.received_ms) for record in group.close()] == [
+        (GAP, 9_000),
+        (SAMPLES, 9_000),
+    ]
 
 
 def test_keys_that_came_with_a_log_outlive_a_clock_that_was_behind() -> None:
