@@ -9,7 +9,15 @@ from functools import partial
 
 import msgspec
 
-from breaker_actors.breaker.hosted import EFFECTS_MAX, Effects, HostedBreaker, Item, catch_up_marker, is_next
+from breaker_actors.breaker.hosted import (
+    EFFECTS_MAX,
+    INBOX_ROWS_MAX,
+    Effects,
+    HostedBreaker,
+    Item,
+    catch_up_marker,
+    is_next,
+)
 from breaker_actors.breaker.metrics import count_losses, look
 from breaker_actors.breaker.slices import ENTRY_ROWS, MOVED_ROWS, SLICE_ROWS
 from breaker_actors.breaker.watermarks import Watermarks
@@ -130,7 +138,7 @@ class Applying:
     @staticmethod
     def _settle(hosted: HostedBreaker, effects: Effects) -> Settle:
         """A commit may begin; what comes meanwhile is kept."""
-        hosted.blocked = hosted.keeps = True
+        hosted.blocked, hosted.keeps = True, INBOX_ROWS_MAX
         return Settle(effects)
 
     def put_off(self, hosted: HostedBreaker, target: Target) -> Todo | None:
@@ -187,7 +195,8 @@ class Applying:
 
     def unblock(self, hosted: HostedBreaker) -> Todo | None:
         """What the breaker waited for is done."""
-        hosted.blocked = hosted.resting = hosted.keeps = False
+        hosted.blocked = hosted.resting = False
+        hosted.keeps = 0
         if hosted.dropped:
             return None
         if hosted.breaker is not None:

@@ -10,11 +10,17 @@ import structlog
 
 from breaker_actors.breaker.hosted import HostedBreaker
 from breaker_actors.breaker.slices import Slices
+from breaker_actors.messages import BreakerAssignment
 from breaker_actors.telemetry.guard import Background, run_supervised
 from breaker_actors.telemetry.set_aside import Asides
 
 Read = Callable[[str, Sequence[HostedBreaker], int], Awaitable[None]]
 Refill = Callable[[list[HostedBreaker]], Awaitable[None]]
+Assigned = list[tuple[HostedBreaker, BreakerAssignment]]
+
+KEPT_ROWS_MAX = 200_000
+"""So many rows, and one at least for each breaker, are kept of what comes for breakers while they are restored; what
+comes beyond them is read from the log later."""
 
 log = structlog.get_logger()
 
@@ -64,6 +70,44 @@ class BreakerTasks(Background):
         """Sets a breaker aside as a whole."""
         self.asides.note("state", hosted.id, error, project_id=hosted.project_id)
         hosted.set_aside()
+
+
+class Restores:
+    """Groups of breakers of one project each that are restored, and what is kept of what comes for them meanwhile: so
+    much for all together, each as much as the others. A project that has used up its transitions is restored for as
+    long as its breakers move.
+
+    `restore` restores a group. When that fails with what nobody expected, each is begun `anew` and alone: one must not
+    take the others with it. Bounded by the breakers there are."""
+
+    def __init__(
+        self,
+        tasks: BreakerTasks,
+        restore: Callable[[Assigned], Awaitable[None]],
+        anew: Callable[[Assigned], Sequence[Assigned]],
+    ) -> None:
+        self._tasks = tasks
+        self._restore = restore
+        self._anew = anew
+        self.under_way = 0
+
+    def begin(self, groups: Sequence[Assigned]) -> None:
+        self.under_way += sum(map(len, groups))
+        for group in groups:
+            for hosted, _ in group:
+                hosted.keeps = max(1, KEPT_ROWS_MAX // self.under_way)
+            self._tasks.spawn(self._run(group), *(hosted for hosted, _ in group))
+
+    async def _run(self, group: Assigned) -> None:
+        try:
+            await self._restore(group)
+        except Exception as error:
+            if len(group) == 1:
+                raise
+            log.error("restore_failed", breakers=len(group), error=repr(error))
+            self.begin(self._anew([(h, assignment) for h, assignment in group if h.blocked and not h.dropped]))
+        finally:
+            self.under_way -= len(group)
 
 
 class LogReads:

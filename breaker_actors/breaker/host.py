@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from breaker_actors.breaker.applying import Applying, ReadLog, Rest, Todo
-from breaker_actors.breaker.background import BreakerTasks, LogReads, Refills
+from breaker_actors.breaker.background import Assigned, BreakerTasks, LogReads, Refills, Restores
 from breaker_actors.breaker.commits import Commits
 from breaker_actors.breaker.deliveries import Deliveries
 from breaker_actors.breaker.hosted import NO_VIEW, Effects, HostedBreaker, forget_left, read_later, reading_rows, relink
@@ -73,6 +73,7 @@ class BreakerHost:
             free=self._go_on_later,
         )
         self._refills = Refills(self._tasks, self._log.refill)
+        self._restores = Restores(self._tasks, self._restore_group, self._host_anew)
         self._deliveries = Deliveries(self._hosted, self._applying, self._step)
         self._commits = Commits(net, self.meters, self._tasks.slices)
         self._checkpoint_at = 0.0
@@ -111,7 +112,7 @@ class BreakerHost:
 
     async def assign(self, assignments: Sequence[BreakerAssignment]) -> None:
         """Hosts breakers under new epochs; restoring goes on in the background."""
-        taken: dict[str, list[tuple[HostedBreaker, BreakerAssignment]]] = {}
+        taken: dict[str, Assigned] = {}
         for assignment in assignments:
             known = self._hosted.get(assignment.breaker_id)
             if known is not None:
@@ -121,8 +122,7 @@ class BreakerHost:
             hosted = self._hosted[assignment.breaker_id] = host_breaker(assignment, self._asides)
             if not hosted.aside:
                 taken.setdefault(hosted.project_id, []).append((hosted, assignment))
-        for group in taken.values():  # no project waits for another's commits
-            self._tasks.spawn(self._restore(group), *(hosted for hosted, _ in group))
+        self._restores.begin(list(taken.values()))  # no project waits for another's commits
 
     async def drop(self, epochs: Sequence[BreakerEpoch]) -> None:
         """Lets go of breakers that have moved on, to an owner under a later epoch."""
@@ -262,22 +262,15 @@ class BreakerHost:
 
     # ------------------------------------------------------------------ restoring and subscribing
 
-    async def _restore(self, taken: list[tuple[HostedBreaker, BreakerAssignment]]) -> None:
-        """Restores a group. When that fails with what nobody expected, each is begun anew and alone: one must not take
-        the others with it."""
-        try:
-            await self._restore_group(taken)
-        except Exception as error:
-            if len(taken) == 1:
-                raise
-            log.error("restore_failed", breakers=len(taken), error=repr(error))
-            for hosted, assignment in taken:
-                if hosted.blocked and not hosted.dropped:
-                    self._drop(hosted)
-                    again = self._hosted[hosted.id] = host_breaker(assignment, self._asides)
-                    self._tasks.spawn(self._restore([(again, assignment)]), again)
+    def _host_anew(self, failed: Assigned) -> list[Assigned]:
+        """Begins with breakers anew; each is a group of its own."""
+        for hosted, _ in failed:
+            self._drop(hosted)
+        again = [[(host_breaker(assignment, self._asides), assignment)] for _, assignment in failed]
+        self._hosted.update({hosted.id: hosted for ((hosted, _),) in again})
+        return again
 
-    async def _restore_group(self, taken: list[tuple[HostedBreaker, BreakerAssignment]]) -> None:
+    async def _restore_group(self, taken: Assigned) -> None:
         """Records at their applied offsets, windows from the log before them, then everything after them."""
         now, samples_max = self._clock.now_ms(), self._settings.window_samples_max
         for hosted, assignment in taken:

@@ -114,14 +114,14 @@ class Watermark(msgspec.Struct, frozen=True):
 class HostedBreaker:
     """State of one assigned breaker. `blocked` while a commit or a read of the log is under way for it, or it waits for
     its turn: `resting` when it has more to do than goes in one step. What comes while it is blocked is read from the
-    log later, unless it `keeps` that: while it is restored, and for the time of a commit's first try.
+    log later, but for as many rows as it `keeps`: while it is restored, and for the time of a commit's first try.
 
-    Who sets a field from outside: `applying` sets `blocked`, `resting` and `keeps`, which `read_later` ends;
-    `watermarks` `watermark` and `looked_ms`; `commits` `stored_version`; `wakeups` `wake`; `metrics` `noted`;
-    `subscriptions` and the host's `link` the owners in `routers`; `recovery` moves `cut` over what it has read, and
-    makes `breaker` from its stored record. `dirty` is set by whoever changes what a checkpoint stores and cleared by
-    `commits`; `needs_refill` is set by `apply` and cleared by the host, which has the window refilled. Everything
-    else is set by the methods below alone."""
+    Who sets a field from outside: `applying` sets `blocked` and `resting`; it and `background` set `keeps`, which
+    `read_later` ends; `watermarks` `watermark` and `looked_ms`; `commits` `stored_version`; `wakeups` `wake`; `metrics`
+    `noted`; `subscriptions` and the host's `link` the owners in `routers`; `recovery` moves `cut` over what it has
+    read, and makes `breaker` from its stored record. `dirty` is set by whoever changes what a checkpoint stores and
+    cleared by `commits`; `needs_refill` is set by `apply` and cleared by the host, which has the window refilled.
+    Everything else is set by the methods below alone."""
 
     __slots__ = (
         "_drafts",
@@ -178,7 +178,7 @@ class HostedBreaker:
         self.inbox = EMPTY
         self.inbox_rows = 0
         self.blocked = True
-        self.resting, self.keeps = False, True
+        self.resting, self.keeps = False, 0
         self._drafts: tuple[EventDraft, ...] | None = None
         self.dropped = False
         self.aside = False
@@ -222,8 +222,8 @@ class HostedBreaker:
         return self.dropped and not self.aside
 
     def push(self, item: Item) -> None:
-        """Queues an item; past INBOX_ROWS_MAX the whole inbox is read from the log. A marker behind one of the same
-        router takes its place."""
+        """Queues an item; past INBOX_ROWS_MAX, or what it keeps while it is blocked, the whole inbox is read from the
+        log. A marker behind one of the same router takes its place."""
         if self.inbox is EMPTY:
             self.inbox = deque()
         elif item.body is None and self.inbox[-1].body is None and self.inbox[-1].router_id == item.router_id:
@@ -231,7 +231,7 @@ class HostedBreaker:
             return
         self.inbox.append(item)
         self.inbox_rows += _weight(item)
-        if self.inbox_rows > INBOX_ROWS_MAX:
+        if self.inbox_rows > min(self.keeps or INBOX_ROWS_MAX, INBOX_ROWS_MAX):
             self.overflows += 1
             read_later(self)
 
@@ -457,7 +457,7 @@ def relink(hosted: HostedBreaker, router: RouterRef) -> None:
 def read_later(hosted: HostedBreaker) -> None:
     """What waits for a breaker, and what comes while it is blocked, is to be read from the log: one catch-up marker per
     router."""
-    hosted.keeps = False
+    hosted.keeps = 0
     upto: dict[str, int] = {}
     for waiting in hosted.inbox:
         upto[waiting.router_id] = max(waiting.offset, upto.get(waiting.router_id, 0))

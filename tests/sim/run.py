@@ -105,6 +105,7 @@ def _play(seed: int, directory: Path, without: frozenset[str], calls: bool, naiv
         # nobody changes keys here: the Journal need not look for that so often
         patch("breaker_actors.journal.host.ACCESS_S", 4.0),
         patch("breaker_actors.breaker.hosted.INBOX_ROWS_MAX", faults.stream("inbox").choice([9, 90, 100_000])),
+        patch("breaker_actors.breaker.background.KEPT_ROWS_MAX", faults.stream("kept").choice([9, 200_000])),
     ):
         return _in_virtual_time(play(), StoppingLoop if faults.stops else VirtualLoop)
 

@@ -55,23 +55,26 @@ class Net:
         raise AssertionError(name)
 
 
-def hosted(id_: str, org: str, rule: dict[str, Any]) -> HostedBreaker:
+def assigned(id_: str, org: str, rule: dict[str, Any]) -> BreakerAssignment:
     parsed = parse_rule({"metric": "m", "op": "gt", "threshold": 100.0, **rule})
     settings = encode_entry(BreakerSet(breaker_id=id_, version=1, name=id_, rule=parsed, created=True))
-    one = HostedBreaker(
-        BreakerAssignment(
-            breaker_id=id_,
-            project_id=f"project of {org}",
-            org_id=org,
-            shard=0,
-            epoch=1,
-            name=id_,
-            routers=(RouterRef("r", "router-0", "slot", 0),),
-            applied_offsets={"r": 0},
-            settings=settings,
-        )
+    return BreakerAssignment(
+        breaker_id=id_,
+        project_id=f"project of {org}",
+        org_id=org,
+        shard=0,
+        epoch=1,
+        name=id_,
+        routers=(RouterRef("r", "router-0", "slot", 0),),
+        applied_offsets={"r": 0},
+        settings=settings,
     )
-    one.breaker, _ = Breaker.create(parsed, AT_MS)
+
+
+def hosted(id_: str, org: str, rule: dict[str, Any]) -> HostedBreaker:
+    one = HostedBreaker(assigned(id_, org, rule))
+    assert one.settings is not None
+    one.breaker, _ = Breaker.create(one.settings.rule, AT_MS)
     return one
 
 
@@ -406,11 +409,36 @@ async def test_records_are_not_kept_for_who_waits_long(host: BreakerHost) -> Non
         assert [(item.offset, item.body) for item in one.inbox] == [(3, None)]
     await host.stop()
     one.inbox.clear()
-    one.inbox_rows, one.keeps = 0, True
+    one.inbox_rows, one.keeps = 0, INBOX_ROWS_MAX
     for offset in range(1, 100):
         body = decode_samples(delivery(one, offset, AT_MS, 1.0).records[0].payload)
         one.push(Item("r", offset - 1, offset, AT_MS, SAMPLES, body, 0, 1, 1 << 20))
     assert len([item for item in one.inbox if item.body is not None]) <= INBOX_ROWS_MAX >> 10
+
+
+async def test_all_that_are_restored_keep_no_more_than_a_process_may(host: BreakerHost) -> None:
+    """A project that has used up its transitions is restored for as long as it likes to move."""
+    breakers, kept, peak, ended = 100, 1_000, 0, asyncio.Event()
+
+    async def takes_long(_: Any) -> None:
+        await ended.wait()
+
+    with (
+        patch.object(host._restores, "_restore", takes_long),
+        patch("breaker_actors.breaker.background.KEPT_ROWS_MAX", kept),
+    ):
+        await host.assign([assigned(f"b{i}", f"org {i % 3}", PLAIN) for i in range(breakers)])
+        for offset in range(1, 30):
+            (record,) = delivery(hosted("b0", "org 0", PLAIN), offset, AT_MS + offset, 1.0).records
+            targets = [Target(f"b{i}", 1, "r", offset - 1, offset, ((0, 0, 1),)) for i in range(breakers)]
+            assert await host.deliver(Delivery([record], targets)) == []
+            peak = max(peak, sum(item.body is not None for one in host._hosted.values() for item in one.inbox))
+        assert peak == kept
+        assert [len(one.inbox) for one in host._hosted.values()] == [1] * breakers, "a marker each"
+        ended.set()
+        while host._restores.under_way:
+            await asyncio.sleep(0)
+    await host.stop()
 
 
 async def test_others_are_served_between_slices() -> None:
