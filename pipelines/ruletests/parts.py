@@ -17,6 +17,7 @@ from pipelines.ruletests.arrivals import Arrivals, of_file, of_series
 from pipelines.ruletests.cases import Happening
 from pipelines.ruletests.notation import expand
 from pipelines.ruletests.times import span_ms, time_ms
+from pipelines.sources.files import local_files
 
 SERIES, FILE = ("series", "from", "interval", "metric", "late"), ("file", "columns", "time_unit", "metric")
 HAPPENING = ("at", "record", "gap_until", "mode", "override", "by", "comment", "rule")
@@ -73,8 +74,18 @@ def _file(fields: Mapping[str, Any], folder: Path, cache: Cache) -> Arrivals:
     time_unit, metric = str(fields.get("time_unit", "ms")), _metric(fields)
     key = (folder / name, *sorted(renamed.items()), time_unit, metric)
     if key not in cache:
+        _check_within(folder / name, folder)
         cache[key] = of_file(folder / name, renamed, time_unit, metric)
     return cache[key]
+
+
+def _check_within(path: Path, folder: Path) -> None:
+    """Raises Invalid for what lies elsewhere, also by a link: an error tells something of what is read, and who wrote
+    the test may read only the error."""
+    roots = [folder.resolve(), Path.cwd()]
+    for one in (path, *local_files(path)):
+        if not any(one.resolve().is_relative_to(root) for root in roots):
+            raise Invalid(f"{one} lies neither in the folder of its test nor in the current one")
 
 
 def _metric(fields: Mapping[str, Any]) -> str | None:

@@ -597,7 +597,7 @@ class Shape:
 
 def _without(missing: Sequence[str], part: Part, columns: Layout, schema: pl.Schema) -> Invalid:
     """The error that names all columns that a part lacks, and which it has."""
-    there = ", ".join(schema.names()) or "none"
+    there = ", ".join([name[:NAME_MAX] for name in schema.names()[:NAMES_MAX]]) or "none"
     ours = [name for name in missing if columns.theirs(name) == name]
     ways = " ".join(columns.words.rename.format(name) for name in ours)
     if columns.words is PYTHON and ours:
@@ -610,6 +610,8 @@ def _without(missing: Sequence[str], part: Part, columns: Layout, schema: pl.Sch
     return Invalid(f"{part.label}: there {what}, there are {there}{hint}")
 
 
+NAMES_MAX, NAME_MAX = 20, 40
+"""An error names so many columns of a file at most, so many signs of each."""
 ANY = "text to be parsed, or blank"
 FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 

@@ -200,6 +200,25 @@ def test_several_breakers_and_metrics(tmp_path: Path) -> None:
     assert same.passed
 
 
+@pytest.mark.parametrize("how", ["a path", "a link", "a link in a folder"])
+def test_samples_lie_with_their_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """An error tells names of columns: who wrote the test and reads the log would see the first line of any file."""
+    secret, folder = tmp_path / "npmrc.csv", tmp_path / "tests"
+    secret.write_text("token=secret,b\n1,2\n")
+    (folder / "data").mkdir(parents=True)
+    (folder / "x.csv").symlink_to(secret)
+    (folder / "data" / "x.csv").symlink_to(secret)
+    name = {"a path": "../npmrc.csv", "a link": "x.csv", "a link in a folder": "data"}[how]
+    monkeypatch.chdir(folder)
+    with pytest.raises(Invalid) as caught:
+        one(folder, samples={"file": name}, expect="end closed")
+    assert "lies neither in the folder of its test nor in the current one" in str(caught.value.details)
+    assert "secret" not in str(caught.value.details)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Invalid, match=r"token=secret"):
+        one(folder, samples={"file": name}, expect="end closed")
+
+
 def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     path = tmp_path / "bad.test.yaml"
