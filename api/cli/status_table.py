@@ -104,7 +104,7 @@ def _limits(status: dict[str, Any]) -> list[Text]:
         f"{_whose(limit)} at its limit: {limit['limit']} {limit['used']} of {limit['max']}": None
         for limit in status.get("limits", ())
     }
-    return [Text(line, "yellow") for line in lines]
+    return [Text(for_terminal(line), "yellow") for line in lines]
 
 
 def _whose(limit: dict[str, Any]) -> str:

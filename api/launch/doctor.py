@@ -4,6 +4,7 @@ remedy. In: settings. Out: findings. Ray is not started, and nothing is made or 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from api.launch import leftovers, processes, ray_token, tls
 from api.launch.doctor_findings import Finding, Level
 from api.launch.join import Served, served_settings
 from api.launch.ray_environment import LOCK_FILE, check_data_dir
-from breaker_actors.clock import Clock
+from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.settings import Settings
 
@@ -38,6 +39,7 @@ SOCKET_PATH_MAX, BELOW_PARENT = 107, 95
 APART_S, DRIFT_MS = 0.2, 50
 YEAR_2024_MS = 1_704_067_200_000
 HAPROXY_S, ANSWER_S = 5.0, 3.0
+REFUSAL_BYTES_MAX = 4096
 REFUSED = {"error", "code", "message", "request_id"}
 """Fields of each refusal of the service."""
 PORT_REMEDY = "end who listens there, or set BREAKERS_PORT; BREAKERS_HOST is an address of this machine, or 0.0.0.0"
@@ -178,11 +180,24 @@ def _deployed(settings: Settings, data_dir: Path) -> str | None:
             return None
         verify = tls.own_context(tls.pair_of(settings))
         with httpx.Client(base_url=known.base_url, verify=verify, trust_env=False, timeout=ANSWER_S) as client:
-            refusal = client.get("/v1/projects").json()
+            refusal = json.loads(_refusal(client))
     except (BreakersError, OSError, httpx.HTTPError, httpx.InvalidURL, LookupError, TypeError, ValueError):
         return None
     ours = isinstance(refusal, dict) and refusal.keys() >= REFUSED and refusal["code"] == "unauthorized"
     return known.base_url if ours else None
+
+
+def _refusal(client: httpx.Client) -> bytes:
+    """What whoever listens says to who shows no key: as it comes, and no more than a service says. Raises ValueError
+    where that is longer, or takes longer."""
+    said, clock = b"", SystemClock()
+    until_s = clock.monotonic() + ANSWER_S
+    with client.stream("GET", "/v1/projects", headers={"Accept-Encoding": "identity"}) as answer:
+        for piece in answer.iter_raw():
+            said += piece
+            if len(said) > REFUSAL_BYTES_MAX or clock.monotonic() > until_s:
+                raise ValueError("that is no refusal of a service")
+    return said
 
 
 def running(data_dir: Path) -> int | None:

@@ -8,6 +8,7 @@ for, `record` (Int64): a change of it is an arrival of its own.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import glob
 import re
@@ -449,8 +450,9 @@ def bad_row(path: Path) -> str:
         case "csv":
             with path.open(newline="", encoding="utf-8", errors="replace") as lines:
                 rows = csv.reader(lines)
-                width = len(next(rows, []))
-                return next((f", row {i}" for i, row in enumerate(rows, 1) if len(row) > width), "")
+                with contextlib.suppress(csv.Error):  # a text that is longer than it takes
+                    width = len(next(rows, []))
+                    return next((f", row {i}" for i, row in enumerate(rows, 1) if len(row) > width), "")
         case "ndjson":
             with path.open("rb") as lines:
                 return next((f", row {i}" for i, line in enumerate(lines, 1) if not _is_json(line)), "")

@@ -257,11 +257,12 @@ def test_status_on_a_terminal() -> None:
     told = STATUS | {
         "nodes": [{"id": name, "address": name, "cpus": 1.0, "head": True} for name in NAMES],
         "actors": [ACTOR | {"name": name, "node_id": name, "state": "up"} for name in NAMES],
+        "limits": [{"org_id": name, "project_id": None, "limit": name, "used": 1, "max": 1} for name in NAMES],
     }
     out = io.StringIO()
     show(told, Console(file=out, width=600))
     assert is_plain(out.getvalue(), allowed="\n")
-    assert len(out.getvalue().splitlines()) == 2 * len(NAMES) + 5
+    assert len(out.getvalue().splitlines()) == 3 * len(NAMES) + 3
     assert "[red]shop[/red] [link=https://evil.example]pay[/link] [/] [bold" in out.getvalue()
     assert ":bomb: :boom:" in out.getvalue()
 

@@ -132,6 +132,11 @@ def test_a_bad_row_leaves_nothing_behind(rule: str, tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["rule.json", "s.csv"]
 
 
+def test_a_text_of_any_length_is_refused_in_words(rule: str, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("ts_ms,value\n1,2\n3,4," + "x" * 200_000 + "\n")
+    refused(run("--rule", rule, str(tmp_path / "s.csv")), "s.csv can't be read")
+
+
 def test_no_file_without_the_other(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transitions and page appear together: neither when the samples can't be read a second time, or when the
     page can't be put in its place. What was there stays."""

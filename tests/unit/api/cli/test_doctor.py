@@ -117,11 +117,13 @@ def test_a_port_that_the_own_service_has_is_fine(tmp_path: Path) -> None:
 class Answers(BaseHTTPRequestHandler):
     """A service, as far as everybody may see it, or another program."""
 
-    code = "unauthorized"
+    code, blanks = "unauthorized", ""
 
     def do_GET(self) -> None:
         assert "Authorization" not in self.headers
-        body = json.dumps({"error": "e", "code": self.code, "message": "m", "request_id": "r"}).encode()
+        assert self.headers["Accept-Encoding"] == "identity", "nothing is unpacked"
+        told = {"error": "e", "code": self.code, "message": "m", "request_id": "r"}
+        body = (json.dumps(told) + self.blanks).encode()
         self.send_response(401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -142,8 +144,10 @@ def test_the_port_of_the_own_deployment_is_fine(tmp_path: Path, monkeypatch: pyt
         write(tmp_path / "credentials.json", known)
         (found,) = port("127.0.0.1", taken, tmp_path)
         assert (found.level, known.base_url in found.message) == ("ok", True)
-        monkeypatch.setattr(Answers, "code", "another")
-        assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
+        for name, value in (("code", "another"), ("blanks", " " * doctor.REFUSAL_BYTES_MAX)):
+            with monkeypatch.context() as changed:
+                changed.setattr(Answers, name, value)
+                assert levels(port("127.0.0.1", taken, tmp_path)) == [("port", "error")]
         server.shutdown()
 
 
