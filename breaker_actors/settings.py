@@ -24,10 +24,12 @@ JOURNALS_MAX = 16
 SECRET_BYTES_MAX = 64 << 10
 """Bytes of a file that holds a secret, at most."""
 CLIENT_VARIABLES = {
-    "BREAKERS_URL": "base URL of the service; unset: what credentials.json says",
-    "BREAKERS_KEY": "a user or admin key; unset: that of credentials.json",
+    "BREAKERS_URL": "base URL of the service; unset: what credentials.json says, of another machine only where the"
+    " data directory is named (`--data-dir`, or a whole path in `BREAKERS_DATA_DIR`)",
+    "BREAKERS_KEY": "a user or admin key; unset: that of credentials.json. It goes to another machine only with"
+    " `BREAKERS_URL` or `--url`",
     "BREAKERS_PROJECT": "name or id of the project; unset: that of credentials.json",
-    "BREAKERS_INGEST_TOKEN": "the ingest token that `breakers statsd` sends with",  # nosec B105 # what it is for
+    "BREAKERS_INGEST_TOKEN": "the ingest token that `breakers statsd` sends with, likewise",  # nosec B105 # what it is for
 }
 """What commands that speak to a running service read besides the settings; of no meaning to the service."""
 CLIENT_SECRETS = ("BREAKERS_KEY", "BREAKERS_INGEST_TOKEN")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
+from api.cli.store_access import is_named, settings_of
 from api.launch.bootstrap import FILE_NAME, Credentials, read
-from api.launch.listening import check_listener
+from api.launch.listening import check_listener, is_here
 from breaker_actors.errors import BreakersError, Invalid, Unavailable
-from breaker_actors.settings import Settings, fits_header, secret_of_file
+from breaker_actors.settings import fits_header, secret_of_file
 
 TIMEOUT_S = 60.0
 STATUS = "/v1/admin/status"
@@ -26,14 +28,33 @@ def key_given() -> str | None:
     return secret_of_file("BREAKERS_KEY") or os.environ.get("BREAKERS_KEY")
 
 
-def read_or_ask(settings: Settings, given: Mapping[str, str | None]) -> Credentials:
-    """credentials.json of the data directory. Raises Invalid, which names what else would do, when it is not there."""
-    path = settings.data_dir / FILE_NAME
+def read_or_ask(data_dir: Path | None, given: Mapping[str, str | None], with_secret: bool) -> Credentials:
+    """credentials.json of the data directory, for what is not `given`, by the variables that give it. `with_secret`: a
+    key or token that is not the file's is to go to the service. Raises Invalid, which names what else would do, when it
+    is not there, and where its address is not to be believed."""
+    path = settings_of(data_dir).data_dir / FILE_NAME
     known = read(path)
     if known is None:
         missing = " and ".join(name for name, value in given.items() if not value)
         raise Invalid(f"there is no {path}: name the data directory of the service with --data-dir, or set {missing}")
+    if not given["BREAKERS_URL"]:
+        _check_address(known.base_url, path, data_dir, with_secret)
     return known
+
+
+def _check_address(base_url: str, path: Path, data_dir: Path | None, with_secret: bool) -> None:
+    """Raises Invalid before something is sent to another machine on the word of a file alone: where nobody named its
+    data directory, which may have come with a checkout, or where a secret that is not the file's would go there."""
+    from api.launch.join import is_served_here
+
+    if is_here(base_url) or is_served_here(path.parent):
+        return
+    where = f"{path} says that the service is at {base_url}, which is not known to be this machine"
+    if with_secret:
+        raise Invalid(f"{where}: a key or token of elsewhere goes nowhere on the word of a file; set BREAKERS_URL")
+    if not is_named(data_dir):
+        yours = f"name the data directory with --data-dir {path.parent}, if it is yours, or set BREAKERS_URL"
+        raise Invalid(f"{where}: nothing goes there by itself; {yours}")
 
 
 def trusted_at(base_url: str) -> ssl.SSLContext:
@@ -73,6 +94,11 @@ class ServiceClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
+
+    @property
+    def address(self) -> str:
+        """Where it speaks to."""
+        return str(self._client.base_url)
 
     def unanswered(self, error: Exception) -> Unavailable:
         """What to raise where no answer came; of a certificate that is not believed with what helps."""
@@ -130,14 +156,14 @@ class Operator(ServiceClient):
     """Whether the key is that of BREAKERS_KEY."""
 
     @classmethod
-    def of(cls, settings: Settings, base_url: str | None = None, insecure: bool = False) -> Operator:
+    def of(cls, data_dir: Path | None, base_url: str | None = None, insecure: bool = False) -> Operator:
         """With what is given, BREAKERS_KEY included, and for the rest with credentials.json of the data dir. Raises
         Invalid."""
         key = key_given()
         if base_url and key:
             operator = cls(base_url, key, insecure)
         else:
-            known = read_or_ask(settings, {"BREAKERS_URL": base_url, "BREAKERS_KEY": key})
+            known = read_or_ask(data_dir, {"BREAKERS_URL": base_url, "BREAKERS_KEY": key}, with_secret=bool(key))
             operator = cls(base_url or known.base_url, key or known.admin_key, insecure)
         operator.given = bool(key)
         return operator

@@ -141,7 +141,8 @@ def open_client(url: str | None, project: str | None, data_dir: Path | None, ins
     if url and key and project:
         client = BreakerClient(url, key, project, insecure)
     else:
-        known = read_or_ask(settings, {"BREAKERS_URL": url, "BREAKERS_KEY": key, "BREAKERS_PROJECT": project})
+        given = {"BREAKERS_URL": url, "BREAKERS_KEY": key, "BREAKERS_PROJECT": project}
+        known = read_or_ask(data_dir, given, with_secret=bool(key))
         address, project = url or known.base_url, project or known.project_id
         client = BreakerClient(address, key or known.user_key, project, insecure)
     client.key_from = "BREAKERS_KEY" if key else str(settings.data_dir / FILE_NAME)

@@ -203,4 +203,4 @@ def _empty_nodes(operator: Operator) -> list[str]:
 def _operator(address: str | None, data_dir: Path | None, insecure: bool) -> Operator:
     from api.cli.admin_client import Operator
 
-    return Operator.of(settings_of(data_dir), address, insecure)
+    return Operator.of(data_dir, address, insecure)

@@ -13,7 +13,7 @@ from api.cli.admin_client import read_or_ask
 from api.cli.breaker_client import Url
 from api.cli.errors import one_line_errors
 from api.cli.output import put
-from api.cli.store_access import DataDir, on_store, settings_of
+from api.cli.store_access import DataDir, on_store
 from breaker_actors.errors import Invalid
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def console(key: Key = None, url: Url = None, data_dir: DataDir = None) -> None:
 
     On a loopback address without TLS the link has a name of its own below localhost: see docs/security.md."""
     with one_line_errors():
-        base_url = url or read_or_ask(settings_of(data_dir), {"BREAKERS_URL": url}).base_url
+        base_url = url or read_or_ask(data_dir, {"BREAKERS_URL": url}, with_secret=False).base_url
         put(link_to(base_url, data_dir, key))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.breaker_client import DataDir, Insecure, Project, Url, open_client
+from api.cli.breaker_client import BreakerClient, DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import FAILED
 from api.cli.history import bars
 from api.cli.output import note, put, put_json, put_script
@@ -129,6 +129,12 @@ def _document_as_far(paths: list[Path] | None, read: list[RuleSet]) -> dict[str,
     return document
 
 
+def _tell_address(document: Mapping[str, Any], client: BreakerClient) -> None:
+    """Says where variables and files of this machine go, before they do."""
+    if any("references" in channel for channel in document.get("channels", {}).values()):
+        note(f"breakers: what env: and file: of these rules refer to goes to {client.address}")
+
+
 def plan(
     paths: Files = None,
     detailed: Detailed = False,
@@ -152,6 +158,7 @@ def plan(
             settings = settings_of_samples(data_dir)
         document = _document_as_far(paths, read)
         with open_client(url, project, data_dir, insecure_http) as client:
+            _tell_address(document, client)
             planned = client.plan_rules(document)
             project_id = client.project_id()
         _tell_remarks(read[0])
@@ -180,6 +187,7 @@ def apply(
             raise Invalid("--if-plan: give the version that a plan prints")
         document = _document(paths, read)
         with open_client(url, project, data_dir, insecure_http) as client:
+            _tell_address(document, client)
             planned = client.plan_rules(document)
             refused = [one for one in planned["changes"] if one["act"] in REFUSED]
             if planned["changes"] and not refused and not yes:
@@ -211,9 +219,10 @@ def adopt(
     with _told(read):
         document = _document(paths, read)
         with open_client(url, project, data_dir, insecure_http) as client:
+            _tell_address(document, client)
             adopted = client.adopt_rules(document, from_owner)
     if json:
-        put_json({"adopted": adopted})
+        put_json({"adopted": adopted, "address": client.address})
         return
     for one in adopted:
         put(f"adopted {one}")

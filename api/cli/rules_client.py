@@ -11,15 +11,15 @@ class RulesClient(ProjectClient):
     """Speaks about what files declare of one project."""
 
     def plan_rules(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What a document would change."""
-        return self._planned(heeded(self._ask("POST", self.path("rules:plan"), document)))
+        """What a document would change, and `address`, which was told of it."""
+        return self._planned(heeded(self._ask("POST", self.path("rules:plan"), document))) | {"address": self.address}
 
     def apply_rules(self, document: dict[str, Any], version: str, destructive: bool) -> dict[str, Any]:
-        """Carries out a plan of this version; what was done."""
+        """Carries out a plan of this version; what was done, and `address`, which was told of it."""
         headers = {"If-Match": f'"{version}"'}
         params = {"allow_destructive": "true"} if destructive else {}
         answer = self._send("POST", self.path("rules:apply"), json=document, params=params, headers=headers)
-        return self._planned(heeded(answer))
+        return self._planned(heeded(answer)) | {"address": self.address}
 
     def adopt_rules(self, document: dict[str, Any], from_owner: str | None) -> list[str]:
         """Takes over what a document names; what was taken over, as kind.name."""

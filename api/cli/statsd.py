@@ -22,7 +22,6 @@ from api.cli.errors import one_line_errors
 from api.cli.named import is_id
 from api.cli.output import note, put_json
 from api.cli.statsd_client import MetricsClient
-from api.cli.store_access import settings_of
 from api.statsd.aggregation import Aggregate
 from api.statsd.outbox import Answer, Outbox
 from api.statsd.process import Process
@@ -109,7 +108,7 @@ def _token(file: Path | None) -> str:
 def _where(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> tuple[str, str]:
     """URL of the service and id of the project: what is given, and for the rest credentials.json."""
     if not (url and project):
-        known = read_or_ask(settings_of(data_dir), {"BREAKERS_URL": url, "BREAKERS_PROJECT": project})
+        known = read_or_ask(data_dir, {"BREAKERS_URL": url, "BREAKERS_PROJECT": project}, with_secret=True)
         url, project = url or known.base_url, project or known.project_id
     if is_id(project):
         return url, project.lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -35,15 +36,21 @@ Project = Annotated[
 
 
 def settings_of(data_dir: Path | None, whole: bool = False, **given: Any) -> Settings:
-    """The settings of a command, whose data directory is this user's alone or not there. Every command that takes
-    --data-dir begins here. `whole`: it reads logs or history there, so each of their files is looked at. Raises
-    Invalid."""
+    """The settings of a command, whose data directory is this user's alone or not there; one that nobody named is
+    closed to others, too. Every command that takes --data-dir begins here. `whole`: it reads logs or history there, so
+    each of their files is looked at. Raises Invalid."""
     from api.launch.ray_environment import check_data_dir
     from breaker_actors.settings import load_settings
 
     settings = load_settings(data_dir=data_dir, **given)
-    check_data_dir(settings.data_dir, whole)
+    check_data_dir(settings.data_dir, whole, found=not is_named(data_dir))
     return settings
+
+
+def is_named(data_dir: Path | None) -> bool:
+    """Whether the user said which data directory is meant. By default, and by a relative path of the environment, it is
+    the one of the folder that a command runs in, which whoever made that folder may have put there."""
+    return data_dir is not None or Path(os.environ.get("BREAKERS_DATA_DIR", "")).is_absolute()
 
 
 def on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) -> T:

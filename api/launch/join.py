@@ -1,7 +1,8 @@
 """How a command finds the Ray cluster that serves a data directory, or that it is given, and how it is spoken to.
 
 A service notes its address in its own folder, which the lock file names. Whom we connect to gets Ray's token, so
-nothing is believed that another user could have written: lock, folder and note are judged by owner and mode.
+nothing is believed that another user could have written: lock, folder and note are judged by owner and mode. Nor is
+what came with a folder that was cloned or unpacked: the service's folder answers to the lock that it was made with.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 from api.launch import private_files as private
 from api.launch import processes
 from api.launch import ray_tls as raytls
-from api.launch.leftovers import parse_lock
+from api.launch.leftovers import bound_folder, parse_lock
 from api.launch.ray_environment import LOCK_FILE
 from api.launch.ray_token import MODE, TOKEN_FILE, current, use_token
 from breaker_actors.errors import Invalid
@@ -77,6 +78,15 @@ def served_settings(data_dir: Path) -> Served | None:
         return None
 
 
+def is_served_here(data_dir: Path) -> bool:
+    """Whether a service of this user on this machine runs on the data directory, or was killed there: no file of it
+    alone says so, and what such a service wrote into the directory is its own."""
+    try:
+        return _bound(data_dir) is not None
+    except (OSError, Invalid):
+        return False
+
+
 def prepare_join(data_dir: Path) -> str:
     """The address of the Ray cluster that serves from the data directory; "auto" (this machine's) when none was noted.
     Sets what this process needs to speak to it: to be called before Ray is imported. Raises Invalid when somebody else
@@ -105,11 +115,21 @@ def _noted(data_dir: Path) -> tuple[Path, str, dict[str, str]] | None:
 
 def _read_noted(data_dir: Path) -> tuple[Path, Any]:
     """A service's folder and what it noted there. Raises OSError, LookupError, ValueError where there is none."""
-    _, folder = parse_lock(private.read_own(data_dir / LOCK_FILE))
+    _, named = parse_lock(private.read_own(data_dir / LOCK_FILE))
+    if named is not None:
+        private.check_folder(named)
+    folder = _bound(data_dir)
     if folder is None:
         raise LookupError
-    private.check_folder(folder)
     return folder, json.loads(private.read_own(folder / ADDRESS_FILE))
+
+
+def _bound(data_dir: Path) -> Path | None:
+    """The folder that answers to the lock of a data directory. Raises OSError, Invalid."""
+    lock = data_dir / LOCK_FILE
+    content = private.read_own(lock)
+    with private.opened(lock, os.O_RDONLY) as descriptor:
+        return bound_folder(descriptor, content)
 
 
 def address_of(given: str) -> str:

@@ -41,12 +41,19 @@ def parse_lock(content: bytes) -> tuple[int | None, Path | None]:
 def folder_of(descriptor: int, content: bytes) -> Path | None:
     """The folder that the service left whose lock this is: bound to this very file, where services make theirs, and
     this user's alone. Raises Invalid for a content that no service writes."""
+    folder = bound_folder(descriptor, content)
+    if folder is None or not folder.name.startswith(FOLDER_PREFIX):
+        return None
+    return folder if str(folder.parent) in ("/tmp", tempfile.gettempdir()) else None  # nosec B108 # compared only
+
+
+def bound_folder(descriptor: int, content: bytes) -> Path | None:
+    """The folder of the service that has this lock, or had: bound to this very file, wherever it is, and this user's
+    alone. A lock that was copied, cloned or unpacked has none. Raises Invalid for a content that no service writes."""
     _, named, nonce = _parts(content)
     if named is None or nonce is None:
         return None
     folder = Path(named)
-    if not folder.name.startswith(FOLDER_PREFIX) or str(folder.parent) not in ("/tmp", tempfile.gettempdir()):  # nosec B108 # compared only
-        return None
     with contextlib.suppress(OSError, Invalid):
         private.check_folder(folder)
         if private.read_own(folder / OWNER_FILE, private.OTHERS) == _bond(descriptor, nonce).encode():

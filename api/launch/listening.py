@@ -17,6 +17,15 @@ _LISTENS = "0A"
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
+def is_here(base_url: str) -> bool:
+    """Whether it is an address of this machine, by itself: what a name means now it may not mean in a moment."""
+    try:
+        host = urlsplit(base_url).hostname or ""
+        return host == "localhost" or _is_own(_plain(ipaddress.ip_address(host)))
+    except ValueError:
+        return False
+
+
 def check_listener(base_url: str, allowed: set[int], insecure: bool = False) -> None:
     """Raises Invalid when one of other users than root and those allowed listens there, and Unavailable when nobody
     listens at a loopback address: whoever comes a moment later would get what is sent.

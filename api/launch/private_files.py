@@ -26,7 +26,7 @@ from breaker_actors.store.own_file import (
     read_own,
 )
 
-__all__ = ["OTHERS", "check_parents", "read_own"]
+__all__ = ["OTHERS", "check_parents", "opened", "read_own"]
 
 # By one of these a data directory is known as ours; from such a one, or an empty one, others can be shut out.
 _KNOWN = frozenset({"lock", "ray.token", "credentials.json", "secret.key", "breakers.sqlite"})
@@ -51,10 +51,10 @@ def make_data_dir(path: Path) -> None:
     check_parents(path)
 
 
-def check_data_dir(path: Path, names: Iterable[str], whole: bool) -> None:
+def check_data_dir(path: Path, names: Iterable[str], whole: bool, found: bool = False) -> None:
     """Sees, without a change, that a data directory is this user's and nobody else may write to it or replace it, nor
-    to what of these names is in it; to all in its folders, too, if `whole`. Raises Invalid. One that is not there
-    passes."""
+    to what of these names is in it; to all in its folders, too, if `whole`. One that was `found`, as nobody named it,
+    has to be closed as a service leaves it. Raises Invalid. One that is not there passes."""
     try:
         with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             check_owner(descriptor, path, OTHERS_WRITE)
@@ -64,6 +64,21 @@ def check_data_dir(path: Path, names: Iterable[str], whole: bool) -> None:
     except OSError as error:
         raise Invalid(f"data directory {path} can't be used: {error.strerror}") from None
     check_entries(path, names, close=False, whole=whole)
+    if found:
+        _check_closed(path)
+
+
+def _check_closed(path: Path) -> None:
+    """Raises Invalid for a data directory with anything in it that others may enter, or read keys of: a service makes
+    it with mode 700, its files with 600, and a checkout has other modes under the usual umask."""
+    names = os.listdir(path)
+    for one in (path, *(path / name for name in sorted(_KNOWN & {*names}))):
+        mode = stat.S_IMODE(one.lstat().st_mode)
+        if names and mode & OTHERS:
+            raise Invalid(
+                f"{one} is open to other users (mode {mode:03o}), as no service leaves it: if {path} came with what you"
+                f" cloned or unpacked, move it away; if all in it is yours: chmod -R go-rwx {path}"
+            )
 
 
 def check_entries(data_dir: Path, names: Iterable[str], close: bool = True, whole: bool = True) -> None:

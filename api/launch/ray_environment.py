@@ -124,10 +124,10 @@ def take_data_dir(data_dir: Path) -> TextIO:
     return lock
 
 
-def check_data_dir(data_dir: Path, whole: bool = False) -> None:
+def check_data_dir(data_dir: Path, whole: bool = False, found: bool = False) -> None:
     """What `take_data_dir` looks at, for commands beside a service: nothing is made, closed or locked. Raises Invalid.
-    `whole`: each file of logs and history, too."""
-    private.check_data_dir(data_dir, (LOCK_FILE, *_OURS), whole)
+    `whole`: each file of logs and history, too. `found`: nobody named it, so it has to be closed to others already."""
+    private.check_data_dir(data_dir, (LOCK_FILE, *_OURS), whole, found)
 
 
 def _clean_up(data_dir: Path, lock: TextIO, content: bytes) -> None:

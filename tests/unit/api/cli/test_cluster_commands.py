@@ -250,7 +250,7 @@ def test_a_service_on_its_way_up_is_told_from_none(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("BREAKERS_KEY", raising=False)
     tmp_path.chmod(0o700)
     known = {"base_url": "http://127.0.0.1:1", "admin_key": "a"}
-    monkeypatch.setattr(admin_client, "read_or_ask", lambda settings, given: SimpleNamespace(**known))
+    monkeypatch.setattr(admin_client, "read_or_ask", lambda *_, **__: SimpleNamespace(**known))
     for pid, words in ((None, "nobody listens at http://127.0.0.1:1"), (4711, "(pid 4711) does not listen yet")):
         monkeypatch.setattr(doctor, "running", lambda data_dir, pid=pid: pid)
         result = runner.invoke(app, ["status", "--data-dir", str(tmp_path)])

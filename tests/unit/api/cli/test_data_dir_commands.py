@@ -7,39 +7,20 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from api.cli.main import app
+from tests.support.commands import commands_with
 
 NOBODY = 65534
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
-# What makes a command read the data directory, beyond what it has to be given.
-RULES = Path(__file__).parents[3] / "data/rules/nothing.yaml"
-MORE = {"backtest": ["--from-service"], **{name: [str(RULES)] for name in ("plan", "apply", "adopt")}}
 ENDS_WITH_1 = ("plan", "apply", "adopt", "drift", "rules")
 """Commands on files of rules end with 2 where something would change."""
 
 
-def commands_of(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of each command with --data-dir, then what it has to be given."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands_of(command, (*words, name))
-        elif any("--data-dir" in given.opts for given in command.params):
-            needed = [
-                word
-                for given in command.params
-                if given.required
-                for word in (("x",) if given.param_type_name == "argument" else (given.opts[0], "x"))
-            ]
-            yield (*words, name, *needed, *MORE.get(name, []))
-
-
-COMMANDS = list(commands_of(typer.main.get_command(app)))
+COMMANDS = list(commands_with("--data-dir"))
 
 
 def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from api.cli.main import app
-from api.launch import doctor, doctor_database
+from api.launch import doctor, doctor_database, leftovers
 from api.launch.bootstrap import Credentials, prepare, write
 from api.launch.join import note_address
 from breaker_actors.clock import SystemClock
@@ -327,7 +327,8 @@ def test_a_service_that_runs_is_judged_by_its_own_settings(
     settings, folder = made(tmp_path / "data").model_copy(update={"smtp_host": shell}), tmp_path / "brk-1"
     make_mail_channel(settings)
     folder.mkdir(mode=0o700)
-    (settings.data_dir / "lock").write_text(f"{os.getpid()}\n{folder}\n")
+    with (settings.data_dir / "lock").open("w") as lock:
+        leftovers.note(lock, folder)
     monkeypatch.setattr(doctor, "APART_S", 0)
 
     def said(check: str) -> str:
@@ -374,7 +375,8 @@ def test_channels_to_where_the_service_may_not_send(
     assert len(found) == (1 if channels == 1 else 11)
     assert "webhook channel hook-0 can't be sent to by this shell's settings" in found[0].message
     assert "BREAKERS_ALLOW_PRIVATE_DESTINATIONS=true" in str(found[0].remedy)
-    (settings.data_dir / "lock").write_text(f"{os.getpid()}\n{folder}\n")
+    with (settings.data_dir / "lock").open("w") as lock:
+        leftovers.note(lock, folder)
     note_address(folder, "a", settings)
     assert "this shell" not in said()[0].message
     note_address(folder, "a", settings.model_copy(update={"allow_private_destinations": True}))

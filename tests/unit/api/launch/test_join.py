@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from api.launch import leftovers
 from api.launch import ray_tls as raytls
 from api.launch import ray_token as raytoken
-from api.launch.join import ADDRESS_FILE, note_address, prepare_join, served_settings
+from api.launch.join import ADDRESS_FILE, is_served_here, note_address, prepare_join, served_settings
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 
@@ -39,7 +40,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     note_address(folder, "127.0.0.1:4711", settings)
     for name in (raytoken.MODE, raytoken.TOKEN_PATH, *TLS):
         monkeypatch.delenv(name)
-    (tmp_path / "lock").write_text(f"1\n{folder}\n")
+    with (tmp_path / "lock").open("w") as lock:
+        leftovers.note(lock, folder)
     return folder
 
 
@@ -75,6 +77,22 @@ def test_where_nothing_is_noted_this_machines_cluster_is_taken(tmp_path: Path, l
     if lock is not None:
         (tmp_path / "lock").write_text(lock)
     assert prepare_join(tmp_path) == "auto"
+
+
+def test_a_lock_that_was_copied_leads_nowhere(tmp_path: Path, folder: Path) -> None:
+    """As with a folder that was cloned or unpacked: whoever wrote the lock chose the address in the folder it names,
+    which would get Ray's token and say what runs here. A service's folder answers to its own lock."""
+    assert is_served_here(tmp_path)
+    content = (tmp_path / "lock").read_bytes()
+    (tmp_path / "lock").rename(tmp_path / "first")
+    (tmp_path / "lock").write_bytes(content)
+    assert prepare_join(tmp_path) == "auto"
+    assert served_settings(tmp_path) is None
+    for lock in (content, b"", b"1\n", b"damaged"):
+        (tmp_path / "lock").write_bytes(lock)
+        assert not is_served_here(tmp_path)
+    (tmp_path / "lock").unlink()
+    assert not is_served_here(tmp_path)
 
 
 def test_a_note_that_is_half_written(tmp_path: Path, folder: Path) -> None:

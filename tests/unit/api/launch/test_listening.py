@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from api.cli.main import app
 from api.launch import bootstrap as credentials
 from api.launch import listening
-from api.launch.listening import check_listener
+from api.launch.listening import check_listener, is_here
 from api.launch.processes import free_port
 from api.launch.readiness import wait_ready
 from breaker_actors.clock import SystemClock
@@ -70,6 +70,23 @@ def test_ones_own_listener_is_fine_and_nobody_is_waited_for() -> None:
         check_listener(f"http://localhost:{port}", {os.geteuid()})
     with pytest.raises(Unavailable, match=r"nobody listens at .*: start the service with `breakers serve`"):
         check_listener(f"http://127.0.0.1:{free_port()}", {os.geteuid()})
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        *((f"{scheme}://{host}:8080", True) for scheme in ("http", "https") for host in ("127.0.0.1", "localhost")),
+        *(
+            (f"http://{host}", True)
+            for host in ("0.0.0.0:1", "[::1]:1", "[::ffff:127.0.0.1]", "127.9.9.9", "LOCALHOST")
+        ),
+        *((f"https://{host}", False) for host in ("192.0.2.1", "[2001:db8::1]:1", "breakers.example", "a.localhost")),
+        *((f"https://{host}", False) for host in ("127.0.0.1@192.0.2.1", "127.0.0.1.example", "", "[::1", "[1]")),
+    ],
+)
+def test_this_machine_is_known_by_its_addresses(url: str, here: bool) -> None:
+    """A name is not looked up: it may mean another machine when something is sent."""
+    assert is_here(url) == here
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "[2001:db8::1]", "[::ffff:192.0.2.1]"])
