@@ -5,6 +5,7 @@ Each distinct value of a timing is a histogram of its own with min == max == val
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from struct import Struct
 
@@ -18,10 +19,10 @@ POINTS_MAX = 8192
 BYTES_MAX = 1 << 19
 """Bytes of a request's body, before gzip: half of what the service takes however well it shrinks
 (`api.admission.inflate.INFLATED_FREE`), so nobody's points can have those of others refused with them."""
-HEAVY_BYTES, POINT_BYTES = 1 << 12, 64
-"""A series is heavy in a flush where its points, with their attributes and so much each, take more. Requests have heavy
-series or others: nobody can tell senders apart, but few lines with long tags and many values are no reason to lose
-those of others."""
+WEIGHTS, POINT_BYTES = (1 << 12, 1 << 15, 1 << 18), 64
+"""A series weighs 0 to 3 in a flush, by the most that its points take, with their attributes and so much each. Series
+of each weight have requests of their own: nobody can tell senders apart, but what few lines with long tags and many
+values make is no reason to delay or lose what others send."""
 METRIC_BYTES = 12
 """What a metric takes at most beside its name and points, and a request beside its metrics: tags and sizes."""
 NS_PER_MS, NS_PER_S = 1_000_000, 1_000_000_000
@@ -50,12 +51,12 @@ class Wire(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request, and how many points it has. `heavy`: its series are. `is_part`: it is a part of one that was refused
-    as a whole."""
+    """One request, and how many points it has. `weight`: of each of its series, see WEIGHTS. `is_part`: it is a part of
+    one that was refused as a whole."""
 
     body: bytes
     points: int
-    heavy: bool = False
+    weight: int = 0
     is_part: bool = False
 
 
@@ -88,8 +89,8 @@ def halves(request: Request) -> list[Request]:
         for tag, _, _ in reader.fields(c, d)
     )
     return [
-        Request(_body(request.body[begin:middle]), points, request.heavy, True),
-        Request(_body(request.body[middle:end]), request.points - points, request.heavy, True),
+        Request(_body(request.body[begin:middle]), points, request.weight, True),
+        Request(_body(request.body[middle:end]), request.points - points, request.weight, True),
     ]
 
 
@@ -101,10 +102,10 @@ def _body(metrics: bytes) -> bytes:
 class _Filling:
     """A request that is being filled: its metrics, points, and bytes at most."""
 
-    __slots__ = ("bytes", "heavy", "metrics", "points")
+    __slots__ = ("bytes", "metrics", "points", "weight")
 
-    def __init__(self, heavy: bool) -> None:
-        self.heavy = heavy
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
         self.metrics: list[bytes] = []
         self.points, self.bytes = 0, METRIC_BYTES
 
@@ -117,7 +118,7 @@ class _Filling:
     def rest(self) -> Iterator[Request]:
         """What is there, if anything is, as a request; then it begins anew."""
         if self.points:
-            yield Request(_body(b"".join(self.metrics)), self.points, self.heavy)
+            yield Request(_body(b"".join(self.metrics)), self.points, self.weight)
         self.metrics, self.points, self.bytes = [], 0, METRIC_BYTES
 
 
@@ -131,12 +132,12 @@ class Encoder:
     def __init__(self, start_ms: int, now_ms: int, salt: tuple[int, int]) -> None:
         self._start, self._now = start_ms * NS_PER_MS + salt[0], now_ms * NS_PER_MS + salt[1]
         self._salt = salt[1]
-        self._fillings = _Filling(False), _Filling(True)
+        self._fillings = [_Filling(weight) for weight in range(len(WEIGHTS) + 1)]
 
     def add(self, wire: Wire, points: list[Point]) -> Iterator[Request | None]:
         """Adds points of one series; gives the requests that are full, and None after each point."""
         encode = self._timing if wire.kind == "timing" else self._number
-        filling = self._fillings[len(points) * (POINT_BYTES + len(wire.attributes)) > HEAVY_BYTES]
+        filling = self._fillings[bisect_left(WEIGHTS, len(points) * (POINT_BYTES + len(wire.attributes)))]
         least = METRIC_BYTES + len(wire.name)
         blocks: list[bytes] = []
         for point in points:

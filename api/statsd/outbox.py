@@ -1,4 +1,5 @@
-"""Requests on their way: a bounded queue, and a thread that repeats each until it is taken, in their order.
+"""Requests on their way: a bounded queue, and a thread that repeats each until it is taken, in their order, those of
+light series before others.
 
 By OTLP's rules (https://opentelemetry.io/docs/specs/otlp/#otlphttp-response) what is over in a while is tried again:
 429, 502, 503, 504 and no answer at all, after Retry-After, else with growing pauses. Every other refusal is for good.
@@ -19,8 +20,7 @@ from api.statsd.encoding import Request, halves
 from breaker_actors.clock import Clock
 
 REQUESTS_MAX = 1200
-"""Unsent requests; ten minutes of two a second. Beyond it the oldest of heavy series is dropped, counted; where there
-is none, the oldest."""
+"""Unsent requests; ten minutes of two a second. Beyond it the oldest of the heaviest is dropped, counted."""
 BYTES_MAX = 64 << 20
 """Bytes of their bodies, likewise."""
 PAUSE_S, PAUSE_MAX_S = 0.25, 10.0
@@ -44,6 +44,10 @@ class Answer(msgspec.Struct, frozen=True):
     message: str = ""
     rejected: int = 0
     after_s: float | None = None
+
+
+def _weight(place: tuple[int, Request]) -> int:
+    return place[1].weight
 
 
 class Outbox:
@@ -82,13 +86,12 @@ class Outbox:
         return len(self._waiting) + (self._flying is not None)
 
     def put(self, request: Request) -> None:
-        """Adds a request; where there is no room drops the oldest, those of heavy series first."""
+        """Adds a request; drops the oldest of the heaviest where there is no room."""
         with self._changed:
             self._waiting.append(request)
             self._bytes += len(request.body)
             while self._waiting and (len(self._waiting) > REQUESTS_MAX or self._bytes > BYTES_MAX):
-                at = next((at for at, one in enumerate(self._waiting) if one.heavy), 0)
-                self.dropped["unsent"] += self._pop(at).points
+                self.dropped["unsent"] += self._pop(max(enumerate(self._waiting), key=_weight)[0]).points
             self._changed.notify()
 
     def close(self, within_s: float) -> None:
@@ -122,7 +125,8 @@ class Outbox:
                 if self._ends_s is not None:
                     return None
                 self._changed.wait()
-            self._flying = self._pop()
+            is_part = self._waiting[0].is_part  # of a request that is halved, which ends before others begin
+            self._flying = self._pop(0 if is_part else min(enumerate(self._waiting), key=_weight)[0])
             if not self._flying.is_part:
                 self._halved = 0
             return self._flying

@@ -229,12 +229,15 @@ def test_a_request_is_never_too_large_nor_shrinks_too_much(case: str) -> None:
     assert len(found) > 2
 
 
-def test_heavy_series_have_requests_of_their_own() -> None:
+def test_series_of_each_weight_have_requests_of_their_own() -> None:
     aggregate = Aggregate()
-    aggregate.take(b"a:1:2:3|ms|#k:v\n" + MANY["a timing"][0] + b"\nb:1|c\nc:1|g|" + TAGS)
-    for request in requests(aggregate):
-        points = otlp_protobuf.decode(request.body, Memory())
-        assert {one.name for one in points.series} == ({"e", "c"} if request.heavy else {"a", "b"})
+    hot = b"d:" + b":".join(b"%d" % n for n in range(70)) + b"|ms|#k:v"
+    aggregate.take(b"a:1:2:3|ms|#k:v\n" + MANY["a timing"][0] + b"\nb:1|c\nc:1|g|" + TAGS + b"\n" + hot)
+    found = {
+        request.weight: {one.name for one in otlp_protobuf.decode(request.body, Memory()).series}
+        for request in requests(aggregate)
+    }
+    assert found == {0: {"a", "b"}, 1: {"c", "d"}, 3: {"e"}}
 
 
 def test_the_values_of_a_timing_are_bounded_by_what_they_make() -> None:

@@ -89,17 +89,28 @@ def test_the_oldest_give_way_where_there_is_no_room(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_heavy_series_made_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BYTES_MAX", 40)
+    monkeypatch.setattr(module, "BYTES_MAX", 30)
     box = Far().outbox()
     for n in range(3):
-        box.put(Request(b"light %d   " % n, 1))
-        box.put(Request(b"heavy %d   " % n, 100, heavy=True))
-    assert box.dropped == {"unsent": 200}
-    assert [one.body for one in box._waiting] == [b"light 0   ", b"light 1   ", b"light 2   ", b"heavy 2   "]
-    for n in (3, 4):
-        box.put(Request(b"light %d   " % n, 1))
-    assert box.dropped == {"unsent": 301}
-    assert [one.body for one in box._waiting] == [b"light %d   " % n for n in range(1, 5)]
+        for weight in range(3):
+            box.put(Request(b"%d %d" % (weight, n) * 2, 10**weight, weight))
+    assert box.dropped == {"unsent": 100 * 3 + 10}
+    assert [one.body[:3] for one in box._waiting] == [b"0 0", b"0 1", b"1 1", b"0 2", b"1 2"]
+    for n in (3, 4, 5):
+        box.put(Request(b"0 %d" % n * 2, 1))
+    assert box.dropped == {"unsent": 100 * 3 + 10 * 3 + 1}
+    assert [one.body[:3] for one in box._waiting] == [b"0 %d" % n for n in range(1, 6)]
+
+
+def test_what_light_series_made_is_sent_before_others() -> None:
+    far = Far()
+    box = far.outbox()
+    for n in range(2):
+        for weight in (3, 0, 1):
+            box.put(Request(b"%d %d" % (weight, n), 1, weight))
+    box.start()
+    box.close(10)
+    assert far.bodies == [b"0 0", b"0 1", b"1 0", b"1 1", b"3 0", b"3 1"]
 
 
 # what is refused for a part of it
