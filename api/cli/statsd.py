@@ -118,7 +118,7 @@ def _where(url: str | None, project: str | None, data_dir: Path | None, insecure
 
 def _try(answer: Answer) -> None:
     """Ends the start where an empty request is refused for good. A service that is away may come later."""
-    if answer.outcome == "refused":
+    if answer.outcome in ("refused", "unfit"):
         raise Invalid(answer.message)
     if answer.outcome == "again":
         note(f"breakers: {answer.message}; what comes in waits")

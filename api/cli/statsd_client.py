@@ -16,6 +16,8 @@ from breaker_actors.errors import BreakersError
 
 PROTOBUF = "application/x-protobuf"
 AGAIN = (429, 502, 503, 504)
+UNFIT = (400, 413, 422)
+"""Something in the body can't be taken, and nothing of it was."""
 ANSWER_S = 10.0
 GZIP_BYTES = 1024
 """Larger bodies are compressed."""
@@ -52,7 +54,7 @@ def answer_of(answer: httpx.Response, now_ms: int) -> Answer:
     message = f"{answer.request.url.copy_with(path='/')} answers {answer.status_code}: {_status(answer.content)}"
     if answer.status_code in AGAIN:
         return Answer("again", message[:SHOWN_CHARS], after_s=_after_s(answer.headers.get("Retry-After"), now_ms))
-    return Answer("refused", message[:SHOWN_CHARS])
+    return Answer("unfit" if answer.status_code in UNFIT else "refused", message[:SHOWN_CHARS])
 
 
 def _after_s(text: str | None, now_ms: int) -> float | None:

@@ -26,10 +26,18 @@ FORMS_MAX = 2 * SERIES_MAX
 FORM_BYTES_MAX = 1024
 """Longer spellings are read anew each time."""
 VALUES_MAX = 1_000
-"""Distinct values of one timing and flush that are exact. Beyond it new ones are rounded to DIGITS."""
-DIGITS = 3
-VALUES_TOTAL_MAX = 100_000
-"""Distinct values of all timings in one flush. Beyond it new ones are dropped, counted."""
+"""Distinct values of one timing and flush that are exact, if half of its room has so many. Further ones are rounded to
+three digits; where three quarters of it are taken new ones to two, from seven eighths on to one. What finds no room
+then is dropped, counted."""
+ROOM_BYTES_MAX = 1 << 19
+"""Room of one timing in a flush: its distinct values with all tags, as they are sent, and VALUE_BYTES each."""
+VALUE_BYTES = 100
+"""What a value takes beside its attributes, here and on its way."""
+ROOM_TOTAL_BYTES = 1 << 25
+"""Room of all timings in a flush. When half of it is used, each has its part of what is left, so that no sender's
+values can take that of all others."""
+EXPECTED_KEPT = 0.9
+"""A flush is expected to have as many timings as the one before had, or this much of what that was expected to have."""
 MEMBERS_TOTAL_MAX = 100_000
 """Distinct members of all sets in one flush. Beyond it new ones are dropped, counted."""
 TIMED_MAX = 10_000
@@ -45,12 +53,27 @@ Dropped = Literal["too_many_series", "too_many_values", "too_many_members", "too
 class Room:
     """What all series share: room for values, members and times of one flush, and counters of what found none."""
 
-    __slots__ = ("absolute", "dropped", "members", "rounded", "times", "values")
+    __slots__ = ("absolute", "dropped", "expected", "members", "rounded", "times", "timings", "values_bytes")
 
     def __init__(self, absolute: bool) -> None:
         self.absolute = absolute
         self.dropped: Counter[Dropped] = Counter()
-        self.members = self.rounded = self.times = self.values = 0
+        self.members = self.rounded = self.times = 0
+        self.values_bytes = self.timings = 0
+        """What the values of all timings take, and how many timings have some."""
+        self.expected = 0.0
+        """How many timings this flush is expected to have."""
+
+    def values_of(self, each: int) -> int:
+        """How many distinct values a timing may have now, of so many bytes each."""
+        if self.values_bytes <= ROOM_TOTAL_BYTES // 2:
+            return ROOM_BYTES_MAX // each
+        part = (ROOM_TOTAL_BYTES - self.values_bytes) / max(self.timings, self.expected, 1)
+        return int(min(part, ROOM_BYTES_MAX)) // each
+
+    def begin(self) -> None:
+        """A flush begins."""
+        self.expected = max(self.timings, self.expected * EXPECTED_KEPT)
 
 
 class Series:
@@ -165,13 +188,14 @@ class GaugeSeries(Timed):
 
 
 class TimingSeries(Series):
-    """How often each value was observed."""
+    """How often each value was observed. `each`: bytes that a value takes."""
 
-    __slots__ = ("counts", "fraction")
+    __slots__ = ("counts", "each", "fraction")
 
     def __init__(self, wire: Wire) -> None:
         super().__init__(wire)
         self.counts: dict[float, int] = {}
+        self.each = VALUE_BYTES + len(wire.attributes)
         self.fraction = 0.0
 
     def add(self, text: bytes, form: Form, room: Room) -> None:
@@ -181,26 +205,39 @@ class TimingSeries(Series):
                 weight = self.fraction + form.weight
                 count = int(weight + _ALMOST)
                 self.fraction = weight - count
-            self._observe(value, count, room)
+            if value in self.counts:
+                self.counts[value] += count
+            else:
+                self._add_new(value, count, room)
 
-    def _observe(self, value: float, count: int, room: Room) -> None:
-        counts = self.counts
-        if value not in counts:
-            if len(counts) >= VALUES_MAX:
+    def _add_new(self, value: float, count: int, room: Room) -> None:
+        """Takes a value that was not observed yet: rounded, or not at all, where there is little room."""
+        counts, most = self.counts, room.values_of(self.each)
+        if len(counts) >= min(VALUES_MAX, most // 2):
+            value = self._rounded(value, most)
+            if value in counts:
                 room.rounded += count
-                value = float(f"{value:.{DIGITS - 1}e}")
-            if value not in counts:
-                if room.values >= VALUES_TOTAL_MAX:
-                    room.dropped["too_many_values"] += count
-                    return
-                room.values += 1
-                counts[value] = count
+                counts[value] += count
                 return
-        counts[value] += count
+            if len(counts) >= most or value - value != 0:
+                room.dropped["too_many_values"] += count
+                return
+            room.rounded += count
+        room.timings += not counts
+        room.values_bytes += self.each
+        counts[value] = count
+
+    def _rounded(self, value: float, most: int) -> float:
+        """What a value counts as where there is room for `most` distinct ones."""
+        near, n = float(f"{value:.2e}"), len(self.counts)
+        if near in self.counts or 4 * n < 3 * most:
+            return near
+        return float(f"{value:.1e}" if 8 * n < 7 * most else f"{value:.0e}")
 
     def take(self, room: Room) -> list[Point]:
         counts, self.counts = self.counts, {}
-        room.values -= len(counts)
+        room.timings -= bool(counts)
+        room.values_bytes -= len(counts) * self.each
         return [Point(value, count) for value, count in counts.items()]
 
 
@@ -307,9 +344,10 @@ class Aggregate:
         return len(self._series) < SERIES_MAX
 
     def flush(self, encoder: Encoder) -> Iterator[Request | None]:
-        """The requests of a flush, and None after each series: lines may be taken meanwhile."""
+        """The requests of a flush, and None after each series and point: lines may be taken meanwhile."""
         touched, self._touched = self._touched, []
         self._flushes += 1
+        self.room.begin()
         for series in touched:
             series.touched = False
             series.flush = self._flushes

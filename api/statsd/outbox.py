@@ -1,7 +1,10 @@
-"""Requests on their way: a bounded queue, and a thread that repeats each until it is taken, in their order.
+"""Requests on their way: a bounded queue, and a thread that repeats each until it is taken, in their order, those of
+light series before others.
 
 By OTLP's rules (https://opentelemetry.io/docs/specs/otlp/#otlphttp-response) what is over in a while is tried again:
 429, 502, 503, 504 and no answer at all, after Retry-After, else with growing pauses. Every other refusal is for good.
+A request holds what several senders sent. Where it is refused for what it holds it is halved, and so on, so that what
+can't be taken is dropped alone.
 """
 
 from __future__ import annotations
@@ -13,20 +16,24 @@ from typing import Literal
 
 import msgspec
 
-from api.statsd.encoding import Request
+from api.statsd.encoding import Request, halves
 from breaker_actors.clock import Clock
 
-REQUESTS_MAX = 600
-"""Unsent requests; ten minutes of one a second. Beyond it the oldest is dropped, counted."""
+REQUESTS_MAX = 1200
+"""Unsent requests; ten minutes of two a second. Beyond it the oldest of the heaviest is dropped, counted."""
 BYTES_MAX = 64 << 20
 """Bytes of their bodies, likewise."""
 PAUSE_S, PAUSE_MAX_S = 0.25, 10.0
+HALVED_MAX = 64
+"""Times that a request and its parts are halved, then its parts are dropped as they are. To find one metric among 8,192
+takes 13."""
 RETRY_AFTER_MAX_S = 60.0
 """A longer Retry-After counts as this."""
 COMPLAINT_S = 60.0
 """A trouble of one kind is told once in so long."""
 
-Outcome = Literal["taken", "again", "refused"]
+Outcome = Literal["taken", "again", "refused", "unfit"]
+"""`refused`: whatever it holds; `unfit`: for what it holds."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -37,6 +44,10 @@ class Answer(msgspec.Struct, frozen=True):
     message: str = ""
     rejected: int = 0
     after_s: float | None = None
+
+
+def _weight(place: tuple[int, Request]) -> int:
+    return place[1].weight
 
 
 class Outbox:
@@ -57,6 +68,8 @@ class Outbox:
         self._changed = threading.Condition()
         self._ends_s: float | None = None
         self._flying: Request | None = None
+        self._halved = 0
+        """How often the request that is on its way, or of which it is a part, was halved."""
         self.sent = self.rejected = 0
         self.dropped: Counter[str] = Counter()
         self.newest_trouble = ""
@@ -73,12 +86,12 @@ class Outbox:
         return len(self._waiting) + (self._flying is not None)
 
     def put(self, request: Request) -> None:
-        """Adds a request; drops the oldest where there is no room."""
+        """Adds a request; drops the oldest of the heaviest where there is no room."""
         with self._changed:
             self._waiting.append(request)
             self._bytes += len(request.body)
             while self._waiting and (len(self._waiting) > REQUESTS_MAX or self._bytes > BYTES_MAX):
-                self.dropped["unsent"] += self._pop().points
+                self.dropped["unsent"] += self._pop(max(enumerate(self._waiting), key=_weight)[0]).points
             self._changed.notify()
 
     def close(self, within_s: float) -> None:
@@ -93,8 +106,9 @@ class Outbox:
             while self._waiting:
                 self.dropped["at_end"] += self._pop().points
 
-    def _pop(self) -> Request:
-        request = self._waiting.popleft()
+    def _pop(self, at: int = 0) -> Request:
+        request = self._waiting[at]
+        del self._waiting[at]
         self._bytes -= len(request.body)
         return request
 
@@ -111,7 +125,10 @@ class Outbox:
                 if self._ends_s is not None:
                     return None
                 self._changed.wait()
-            self._flying = self._pop()
+            is_part = self._waiting[0].is_part  # of a request that is halved, which ends before others begin
+            self._flying = self._pop(0 if is_part else min(enumerate(self._waiting), key=_weight)[0])
+            if not self._flying.is_part:
+                self._halved = 0
             return self._flying
 
     def _send(self, request: Request) -> bool:
@@ -127,8 +144,9 @@ class Outbox:
             if not self._pause(answer.after_s, attempts):
                 return False
             attempts += 1
-        if answer.outcome == "refused":
-            self.dropped["refused"] += request.points
+        if answer.outcome in ("refused", "unfit"):
+            if answer.outcome == "refused" or not self._halve(request):
+                self.dropped["refused"] += request.points
             self._complain("refused", answer.message)
             return True
         self.sent += request.points - answer.rejected
@@ -138,6 +156,17 @@ class Outbox:
         if attempts:
             self._tell("sent_again", f"after {attempts + 1} attempts")
         return True
+
+    def _halve(self, request: Request) -> bool:
+        """Puts the halves of a request in its place; False where it has none, or was halved often enough."""
+        parts = halves(request) if self._halved < HALVED_MAX else []
+        with self._changed:
+            self._waiting.extendleft(reversed(parts))
+            self._bytes += sum(len(part.body) for part in parts)
+            if parts:
+                self._halved += 1
+                self._flying = None
+        return bool(parts)
 
     def _attempt(self, request: Request) -> Answer:
         try:

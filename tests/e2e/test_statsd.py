@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +80,27 @@ def test_a_plain_client_by_a_mapping(live: LiveService, receiver: Receiver) -> N
     live.user.post(f"{live.project_path}/mappings", json=mapping).raise_for_status()
     trips_and_recovers(live, made, send)
     client.close()
+
+
+def test_long_tags_with_many_values_cost_nobody_else_a_point(live: LiveService, receiver: Receiver) -> None:
+    """However often one sends them."""
+    values = b":".join(b"%d" % n for n in range(1000))
+    hostile = [b"e%d:%s|ms|#a:%s,b:%s" % (n, values, b"x" * 2040, b"y" * 2040) for n in range(5)]
+    client = DogStatsd(host=receiver.host, port=receiver.port, disable_telemetry=True)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+
+        def send(value: float) -> None:
+            for datagram in hostile:
+                other.sendto(datagram, (receiver.host, receiver.port))
+            client.distribution("latency", value, tags=["router_id:beside"])
+            client.flush()
+
+        trips_and_recovers(live, live.breaker(name="beside", **RULE), send)
+    client.stop()
+    status = receiver.stop()
+    assert status["datagrams"] > 10
+    assert (status["malformed"], status["points_dropped"], status["points_rejected"]) == ({}, {}, 0)
+    assert (status["dropped"], status["datagrams_dropped_by_kernel"]) == ({}, 0)
 
 
 def test_nodes_client(live: LiveService, receiver: Receiver, node: Path) -> None:

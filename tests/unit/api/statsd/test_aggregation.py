@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -11,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from api.admission.inflate import INFLATED_FREE, Inflation
 from api.protocols import otlp_protobuf
 from api.protocols.memory import Memory
 from api.statsd import aggregation
-from api.statsd.aggregation import Aggregate
-from api.statsd.encoding import POINTS_MAX, Encoder, Request
+from api.statsd.aggregation import ROOM_BYTES_MAX, Aggregate
+from api.statsd.encoding import BYTES_MAX, POINTS_MAX, Encoder, Request
 
 NOW_MS = 1_795_242_600_000
 Found = dict[str, list[tuple[float, int]]]
@@ -25,10 +27,13 @@ def requests(aggregate: Aggregate, salt: tuple[int, int] = (7, 9)) -> list[Reque
     return [one for one in aggregate.flush(Encoder(NOW_MS - 1000, NOW_MS, salt)) if one is not None]
 
 
-def flushed(aggregate: Aggregate) -> Found:
-    """Value and count of each point by its series, as our own receiver reads them."""
+def flushed(aggregate: Aggregate, within: bytes = b"") -> Found:
+    """Value and count of each point by its series, as our own receiver reads them. `within`: of requests that have
+    this."""
     found: Found = defaultdict(list)
     for request in requests(aggregate):
+        if within not in request.body:
+            continue
         points = otlp_protobuf.decode(request.body, Memory())
         assert not points.bad
         assert request.points == len(points.of)
@@ -192,6 +197,60 @@ def test_a_request_has_at_most_so_many_points() -> None:
     assert [len(points.of) for points in read] == [POINTS_MAX, 3]
 
 
+TAGS = b"#a:" + b"x" * 2040 + b",b:" + b"y" * 2040
+MANY = {
+    "a timing": [b"e:" + b":".join(b"%d" % n for n in range(1000)) + b"|ms|" + TAGS],
+    "many timings": [b"e%d:" % n + b":".join(b"%d" % n for n in range(1000)) + b"|ms|" + TAGS for n in range(20)],
+    "gauges": [b"e%d:1|g|%s" % (n, TAGS) for n in range(300)],
+    "many tags": [b"e%d:1|g|#" % n + b",".join(b"k%d:%d" % (k, k) for k in range(120)) for n in range(1000)],
+    "long names": [b"e%d%s:1:2|ms" % (n, b"x" * 1000) for n in range(1000)],
+    "times": [b"e:1|c|T%d|%s" % (1795242500 + n, TAGS) for n in range(300)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MANY)
+def test_a_request_is_never_too_large_nor_shrinks_too_much(case: str) -> None:
+    """For the service: what is before and behind what one sender makes of it comes, whole."""
+    aggregate = Aggregate()
+    aggregate.take(b"first:1:2|ms")
+    for datagram in MANY[case]:
+        aggregate.take(datagram)
+    aggregate.take(b"last:3|c")
+    found: Counter[str] = Counter()
+    for request in requests(aggregate):
+        assert len(request.body) <= BYTES_MAX < INFLATED_FREE
+        coat = Inflation(gzip.compress(request.body, 1), "gzip", 16 << 20, structure_max=None)
+        while not coat.done:
+            coat.step()
+        points = otlp_protobuf.decode(bytes(coat.plain), Memory())
+        assert not points.bad
+        found.update(points.series[number].name for number in points.of.tolist())
+    assert (found["first"], found["last"]) == (2, 1)
+    assert len(found) > 2
+
+
+def test_series_of_each_weight_have_requests_of_their_own() -> None:
+    aggregate = Aggregate()
+    hot = b"d:" + b":".join(b"%d" % n for n in range(70)) + b"|ms|#k:v"
+    aggregate.take(b"a:1:2:3|ms|#k:v\n" + MANY["a timing"][0] + b"\nb:1|c\nc:1|g|" + TAGS + b"\n" + hot)
+    found = {
+        request.weight: {one.name for one in otlp_protobuf.decode(request.body, Memory()).series}
+        for request in requests(aggregate)
+    }
+    assert found == {0: {"a", "b"}, 1: {"c", "d"}, 3: {"e"}}
+
+
+def test_the_values_of_a_timing_are_bounded_by_what_they_make() -> None:
+    """Its tags come with each. All observations count all the same."""
+    aggregate = Aggregate()
+    aggregate.take(MANY["a timing"][0])
+    found = requests(aggregate)
+    assert sum(len(request.body) for request in found) <= ROOM_BYTES_MAX
+    points = [otlp_protobuf.decode(request.body, Memory()) for request in found]
+    seen = sum(count for one in points for row in range(len(one.of)) for _, count in one.histograms[row].observations())
+    assert (seen, aggregate.room.dropped) == (1000, {})
+
+
 def test_series_are_bounded_and_idle_ones_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aggregation, "SERIES_MAX", 3)
     monkeypatch.setattr(aggregation, "IDLE_FLUSHES", 2)
@@ -220,10 +279,58 @@ def test_many_values_are_rounded_and_still_counted(monkeypatch: pytest.MonkeyPat
     assert {value for value, _ in points[10:]} <= {float(n) for n in range(100, 111)}
 
 
+def test_the_less_room_the_fewer_digits_and_what_finds_none_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregation, "ROOM_BYTES_MAX", 16 * aggregation.VALUE_BYTES)
+    aggregate = Aggregate()
+    values = [100.0625 + n for n in range(140)]
+    aggregate.take("\n".join(f"t:{value}|ms" for value in values).encode())
+    (points,) = flushed(aggregate).values()
+    kept = [value for value, _ in points]
+    assert kept[:8] == values[:8]
+    assert kept[8:12] == [108.0, 109.0, 110.0, 111.0]
+    assert kept[12:] == [120.0, 130.0, 100.0, 200.0]
+    assert sum(count for _, count in points) == 140 == aggregate.room.rounded + 8
+    aggregate.take("\n".join(f"t:1e{n}|ms" for n in range(20)).encode() + b"\nt:1.7e308|ms")
+    assert aggregate.room.dropped == {"too_many_values": 5}
+    assert len(flushed(aggregate)["t"]) == 16
+
+
+@pytest.mark.parametrize("tags", [b"", b"|" + TAGS])
+def test_no_senders_values_take_the_room_of_all_others(tags: bytes) -> None:
+    """However many timings he has; in his first flush there are fewer digits at worst."""
+    aggregate = Aggregate()
+    hostile = [b"e%d:" % n + b":".join(b"%d" % (n * 7 + k) for k in range(1500)) + b"|ms" + tags for n in range(100)]
+    for turn in range(3):
+        for datagram in hostile:
+            aggregate.take(datagram)
+        aggregate.take(b"pay:" + b":".join(b"%d.25" % n for n in range(1000, 1060)) + b"|ms|#router_id:pay")
+        assert aggregate.room.values_bytes <= aggregation.ROOM_TOTAL_BYTES
+        found = flushed(aggregate, within=b"pay")["pay{router_id=pay}"]
+        assert sum(count for _, count in found) == 60
+        assert found[:20] == [(n + 0.25, 1) for n in range(1000, 1020)]
+        assert len(found) == 60 or turn == 0
+        assert (aggregate.room.values_bytes, aggregate.room.timings) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), max_size=100))
+def test_all_values_have_at_most_their_room(lines: list[tuple[int, int]]) -> None:
+    """And none is lost that is not counted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregation, "ROOM_TOTAL_BYTES", 40 * aggregation.VALUE_BYTES)
+        patch.setattr(aggregation, "ROOM_BYTES_MAX", 12 * aggregation.VALUE_BYTES)
+        aggregate = Aggregate()
+        for name, values in lines:
+            aggregate.take(f"t{name}:{':'.join(f'{name}.{n}{n}{n}' for n in range(values))}|ms".encode())
+            assert aggregate.room.values_bytes <= aggregation.ROOM_TOTAL_BYTES
+        found = flushed(aggregate)
+    assert all(len(points) <= 12 for points in found.values())
+    seen = sum(count for points in found.values() for _, count in points)
+    assert seen + aggregate.room.dropped["too_many_values"] == sum(values for _, values in lines)
+
+
 @pytest.mark.parametrize(
     ("bound", "reason", "lines"),
     [
-        ("VALUES_TOTAL_MAX", "too_many_values", [f"t{n % 2}:{n}|ms" for n in range(9)]),
         ("MEMBERS_TOTAL_MAX", "too_many_members", [f"s{n % 2}:{n}|s" for n in range(9)]),
         ("TIMED_MAX", "too_many_times", [f"c{n % 2}:1|c|T{1795242500 + n}" for n in range(9)]),
     ],

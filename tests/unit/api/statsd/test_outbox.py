@@ -9,9 +9,12 @@ import httpx
 import pytest
 
 from api.cli.statsd_client import answer_of
+from api.protocols import otlp_protobuf
+from api.protocols.memory import Memory
 from api.protocols.otlp_answers import response, status
 from api.statsd import outbox as module
-from api.statsd.encoding import Request
+from api.statsd.aggregation import Aggregate
+from api.statsd.encoding import Encoder, Request
 from api.statsd.outbox import Answer, Outbox
 from breaker_actors.clock import SystemClock
 
@@ -83,6 +86,98 @@ def test_the_oldest_give_way_where_there_is_no_room(monkeypatch: pytest.MonkeyPa
     box.close(10)
     assert far.bodies == [b"first     ", *(b"request %d " % n for n in (2, 3, 4))]
     assert box.sent == 4
+
+
+def test_what_heavy_series_made_gives_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BYTES_MAX", 30)
+    box = Far().outbox()
+    for n in range(3):
+        for weight in range(3):
+            box.put(Request(b"%d %d" % (weight, n) * 2, 10**weight, weight))
+    assert box.dropped == {"unsent": 100 * 3 + 10}
+    assert [one.body[:3] for one in box._waiting] == [b"0 0", b"0 1", b"1 1", b"0 2", b"1 2"]
+    for n in (3, 4, 5):
+        box.put(Request(b"0 %d" % n * 2, 1))
+    assert box.dropped == {"unsent": 100 * 3 + 10 * 3 + 1}
+    assert [one.body[:3] for one in box._waiting] == [b"0 %d" % n for n in range(1, 6)]
+
+
+def test_what_light_series_made_is_sent_before_others() -> None:
+    far = Far()
+    box = far.outbox()
+    for n in range(2):
+        for weight in (3, 0, 1):
+            box.put(Request(b"%d %d" % (weight, n), 1, weight))
+    box.start()
+    box.close(10)
+    assert far.bodies == [b"0 0", b"0 1", b"1 0", b"1 1", b"3 0", b"3 1"]
+
+
+# what is refused for a part of it
+
+
+def of_lines(*lines: bytes) -> Request:
+    """The request that lines come to."""
+    aggregate = Aggregate()
+    aggregate.take(b"\n".join(lines))
+    (request,) = (one for one in aggregate.flush(Encoder(NOW_MS - 1000, NOW_MS, (1, 2))) if one is not None)
+    return request
+
+
+class Picky(Far):
+    """A service that refuses whatever has a bad name in it."""
+
+    def post(self, body: bytes) -> Answer:
+        super().post(body)
+        return Answer("unfit", "no") if b"bad" in body else TAKEN
+
+    def taken(self) -> list[str]:
+        """Names of the points that it took, in their order."""
+        found = []
+        for body in self.bodies:
+            if b"bad" not in body:
+                points = otlp_protobuf.decode(body, Memory())
+                found += [points.series[number].name for number in points.of.tolist()]
+        return found
+
+
+@pytest.mark.parametrize("bad", [{0}, {99}, {41}, {7, 60}])
+def test_what_cant_be_taken_is_dropped_alone(bad: set[int]) -> None:
+    """A request is halved until it has one series; others come whole and once, and in order."""
+    far = Picky()
+    box = far.outbox()
+    names = [f"bad{n}" if n in bad else f"good{n}" for n in range(100)]
+    box.put(of_lines(*(f"{name}:1:2|ms".encode() for name in names)))
+    box.put(of_lines(b"last:1|c"))
+    box.start()
+    box.close(20)
+    good = [name for n, name in enumerate(names) if n not in bad]
+    assert far.taken() == [name for name in good for _ in range(2)] + ["last"]
+    assert (box.sent, box.dropped, box.waiting) == (2 * len(good) + 1, {"refused": 2 * len(bad)}, 0)
+    assert len(far.bodies) <= 1 + 2 * 7 * len(bad) + 1
+    assert far.events == [("refused", "no")]
+
+
+def test_halving_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request has so many of its own."""
+    monkeypatch.setattr(module, "HALVED_MAX", 3)
+    far = Picky()
+    box = far.outbox()
+    for kind in (b"c", b"g"):
+        box.put(of_lines(*(b"bad%d:1|%s" % (n, kind) for n in range(50)), b"good:1|%s" % kind))
+    box.start()
+    box.close(20)
+    assert len(far.bodies) == 2 * (1 + 2 * 3)
+    assert (box.sent + box.dropped["refused"], box.waiting, box._bytes) == (102, 0, 0)
+
+
+def test_a_wrong_token_is_wrong_for_all_of_it() -> None:
+    far = Far(Answer("refused", "no"))
+    box = far.outbox()
+    box.put(of_lines(b"a:1|c", b"b:1|c"))
+    box.start()
+    box.close(20)
+    assert (len(far.bodies), box.dropped) == (1, {"refused": 2})
 
 
 def test_at_the_end_what_nobody_takes_is_counted() -> None:
@@ -163,6 +258,12 @@ ANSWERS: dict[str, tuple[Callable[[], Answer], Answer]] = {
         lambda: answer(401, status(16, "no key", False)),
         Answer("refused", "http://127.0.0.1:7117/ answers 401: no key"),
     ),
+    "too large": (
+        lambda: answer(413, status(8, "too large", False)),
+        Answer("unfit", "http://127.0.0.1:7117/ answers 413: too large"),
+    ),
+    "a bad point": (lambda: answer(400), Answer("unfit", "http://127.0.0.1:7117/ answers 400: ")),
+    "likewise": (lambda: answer(422), Answer("unfit", "http://127.0.0.1:7117/ answers 422: ")),
     "a bug": (lambda: answer(500), Answer("refused", "http://127.0.0.1:7117/ answers 500: ")),
 }
 

@@ -110,6 +110,36 @@ def test_a_datagram_of_65507_bytes_is_read_whole_and_of_a_longer_one_the_whole_l
     assert status["malformed"] == {}
 
 
+def quiet(udp: socket.socket, aggregate: Aggregate) -> Process:
+    """A receiver that does what it is told."""
+    clock = SystemClock()
+    outbox = Outbox(lambda body: Answer("taken"), clock, lambda: 0.5)
+    return Process([udp], aggregate, outbox, clock, lambda: 0.5, NEVER_S, NEVER_S, lambda status: None)
+
+
+@pytest.mark.parametrize("lines", [b"t:" + b":".join(b"%d" % n for n in range(1000)) + b"|ms", b"g:1|g\n" * 3])
+def test_a_flush_lets_others_in_by_what_it_makes(lines: bytes) -> None:
+    """A thousand points of one series are as much work as a thousand series."""
+    aggregate = Aggregate()
+    with open_udp(LOOPBACK) as udp, sender(udp.getsockname()) as one:
+        process = quiet(udp, aggregate)
+        aggregate.take(lines)
+        one.send(b"hits:1|c")
+        process.flush()
+        assert process.datagrams == (len(lines) > 1000)
+
+
+def test_a_turn_ends_after_so_many_bytes() -> None:
+    """So a flush ends while others never stop."""
+    aggregate = Aggregate()
+    with open_udp(LOOPBACK) as udp, sender(udp.getsockname()) as one:
+        process = quiet(udp, aggregate)
+        for _ in range(8):
+            one.send(b"hits:1|c\n" * 900)
+        assert [process._read(udp) for _ in range(3)] == [5, 3, 0]
+        assert (process.datagrams, aggregate.lines) == (8, 7200)
+
+
 @pytest.mark.skipif(not Path("/proc/net/udp").exists(), reason="there is no /proc")
 @pytest.mark.parametrize("at", [LOOPBACK, "[::1]:0"])
 def test_what_the_kernel_drops_is_counted(at: str) -> None:
