@@ -11,7 +11,7 @@ from api.cli.breaker_client import DataDir, Insecure, Project, Url, open_client
 from api.cli.errors import one_line_errors
 from api.cli.json_file import read_object
 from api.cli.output import note, put, put_json, put_rows, put_table
-from api.cli.store_access import BY, AsJson, on_store, settings_of
+from api.cli.store_access import BY, AsJson, on_store, refuse_running, settings_of
 from breaker_actors.errors import Invalid
 from breaker_actors.store.rows import PENDING_COUNTED, ChannelKind
 
@@ -172,12 +172,9 @@ def disable_all(
     tells nobody. What waits to be sent on them is cancelled at the next start; `channels edit NAME --enable` takes one
     back."""
     with one_line_errors():
-        from api.launch.doctor import running
-
         settings = settings_of(data_dir)
-        pid = running(settings.data_dir) if settings.database_url is None else None
-        if pid is not None and not yes:
-            raise Invalid(f"a service runs on {settings.data_dir} (pid {pid}): stop it first, or say --yes")
+        if settings.database_url is None and not yes:
+            refuse_running(settings.data_dir)
         if settings.database_url is not None and not yes:
             raise Invalid("the database of BREAKERS_DATABASE_URL may be a live service's: say --yes if it is a copy")
     disabled, left = on_store(data_dir, _disabled)

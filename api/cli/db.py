@@ -9,7 +9,7 @@ import typer
 
 from api.cli.errors import one_line_errors
 from api.cli.output import put, put_json, put_rows
-from api.cli.store_access import AsJson, DataDir, settings_of
+from api.cli.store_access import AsJson, DataDir, refuse_running, settings_of
 from breaker_actors.errors import Invalid
 
 if TYPE_CHECKING:
@@ -26,15 +26,13 @@ def upgrade(
     """Bring the database to the schema of this program. Stop the service first: SQLite under a running one is refused
     without --yes."""
     with one_line_errors():
-        from api.launch.doctor import running
         from breaker_actors.persistence import store_url
         from breaker_actors.store import migrations
 
         told: list[str] = []
         settings = _settings(data_dir)
-        pid = running(settings.data_dir) if settings.database_url is None else None
-        if pid is not None and not yes:
-            raise Invalid(f"a service runs on {settings.data_dir} (pid {pid}): stop it first, or say --yes")
+        if settings.database_url is None and not yes:
+            refuse_running(settings.data_dir)
         changed = migrations.upgrade(store_url(settings), told)
     for line in told:
         put(f"repaired {line}")

@@ -75,6 +75,21 @@ def on_store(data_dir: Path | None, work: Callable[[Store, int], Awaitable[T]]) 
         return asyncio.run(run())
 
 
+def refuse_running(data_dir: Path) -> None:
+    """Raises Invalid while a service runs on the data directory, also a deployed one; for commands with --yes."""
+    from api.launch.doctor import running
+    from breaker_actors.errors import Invalid
+    from breaker_actors.store import holders
+
+    pid = running(data_dir)
+    if pid is not None:
+        raise Invalid(f"a service runs on {data_dir} (pid {pid}): stop it first, or say --yes")
+    try:
+        holders.check(data_dir)
+    except Invalid as error:
+        raise Invalid(f"{error}; or say --yes") from None
+
+
 def _refuse_keys_alone(settings: Settings) -> None:
     """Raises Invalid where there is but the credentials.json of a service elsewhere: a start would make another."""
     from api.launch.bootstrap import FILE_NAME, read

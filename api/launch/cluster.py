@@ -28,6 +28,7 @@ from api.launch.serve_proxies import port_in_use, start_proxies
 from breaker_actors.clock import Clock, SystemClock
 from breaker_actors.errors import BreakersError, Invalid, Unavailable
 from breaker_actors.settings import Settings, load_settings
+from breaker_actors.store import holders
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -125,7 +126,9 @@ class Deployment:
         """Raises Invalid or SchemaMismatch for what the operator has to change, NotStarted for the rest."""
         tls.check_settings(self._settings, self._clock.now_ms(), self._warn)
         check_store(self._settings)
-        with contextlib.closing(take_data_dir(self._settings.data_dir)), connected(address, self._settings.data_dir):
+        data_dir = self._settings.data_dir
+        with contextlib.closing(take_data_dir(data_dir, deploys=True)), connected(address, data_dir):
+            holders.check(data_dir, _session())
             deployed.check(self._settings, self._replaces)
             self._check_cluster()
             neighbours.refuse(self._settings, _token(), self._take_over)
@@ -245,6 +248,8 @@ def app(arguments: dict[str, str]) -> Application:
     check_store(settings)
     deployed.check(settings, arguments.get("replace_database"))
     check_nodes(settings)
+    if settings.database_url is None:
+        holders.check(settings.data_dir, _session())
     # Whoever starts applications by a path tries for ever: the one before may be about to end.
     if line := neighbours.found(settings, _token()):
         warn(line)
@@ -256,11 +261,15 @@ def app(arguments: dict[str, str]) -> Application:
 
 
 def _token() -> str:
-    import ray
-
     from breaker_actors.sql.presence import token_of
 
-    return token_of(ray.get_runtime_context().get_session_name())
+    return token_of(_session())
+
+
+def _session() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_session_name())
 
 
 def _scale(arguments: Mapping[str, str], replicas: int) -> Scale:

@@ -21,12 +21,16 @@ from breaker_actors.store.own_file import (
     OTHERS_WRITE,
     check_owner,
     check_regular,
-    open_itself,
+    open_own,
     opened,
     read_own,
 )
 
+<<<<<<< HEAD
 __all__ = ["OTHERS", "check_parents", "opened", "read_own"]
+=======
+__all__ = ["OTHERS", "check_parents", "open_own", "read_own"]
+>>>>>>> mendU-f
 
 # By one of these a data directory is known as ours; from such a one, or an empty one, others can be shut out.
 _KNOWN = frozenset({"lock", "ray.token", "credentials.json", "secret.key", "breakers.sqlite"})
@@ -129,20 +133,6 @@ def check_folder(path: Path) -> None:
     """Raises Invalid when the folder is not this user's alone, OSError when there is none."""
     with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         check_owner(descriptor, path, OTHERS)
-
-
-def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a regular file of this user that others can't write; no symbolic link is followed at its end.
-
-    Made with mode 600 where `flags` say so. Raises Invalid for another kind of file, owner or mode."""
-    descriptor = open_itself(path, flags)
-    try:
-        check_owner(descriptor, path, OTHERS_WRITE)
-        check_regular(descriptor, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def replace_own(path: Path, content: str) -> None:

@@ -13,8 +13,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import IO, Literal, TextIO
 
 from api.launch import haproxy as ingress
 from api.launch import leftovers, processes
@@ -24,6 +25,7 @@ from api.launch.leftovers import FOLDER_PREFIX
 from api.launch.tls import pair_of
 from breaker_actors.errors import BreakersError, Invalid
 from breaker_actors.settings import Settings
+from breaker_actors.store import holders
 
 # By it a process that a killed service left can be known.
 FOLDER_VARIABLE = "BRK_FOLDER"
@@ -33,7 +35,7 @@ RAY_FOLDER = "ray"
 LOGS_LINK, LOGS_KEPT, RAY_LOGS = "logs", "logs-last", f"{RAY_FOLDER}/session_latest/logs"
 # All that a service takes from its data directory, or writes there.
 _OURS = (
-    *("ray.token", "credentials.json", "secret.key", TARGETS_FILE, "log", "history", LOGS_KEPT),
+    *("ray.token", "credentials.json", "secret.key", holders.FILE, TARGETS_FILE, "log", "history", LOGS_KEPT),
     *(f"breakers.sqlite{side}" for side in ("", "-wal", "-shm", "-journal")),
 )
 LOG_KEPT_BYTES = 1 << 20
@@ -91,9 +93,24 @@ class NotStarted(BreakersError):
     code = "not_ready"
 
 
-def take_data_dir(data_dir: Path) -> TextIO:
-    """The data directory, made if needed, closed to other users and locked against a second service. Raises Invalid if
-    that can't be. From here on, what this process makes is its user's alone.
+@dataclass
+class TakenDir:
+    """A data directory that this process has: `lock` against other commands, `alone` against a deployed service."""
+
+    lock: TextIO
+    alone: IO[bytes] | None
+
+    def close(self) -> None:
+        """Others may have it."""
+        if self.alone is not None:
+            self.alone.close()
+        self.lock.close()
+
+
+def take_data_dir(data_dir: Path, deploys: bool = False) -> TakenDir:
+    """The data directory, made if needed, closed to other users and locked against a second service. `deploys`: that
+    which is deployed from it goes on meanwhile. Raises Invalid if that can't be. From here on, what this process makes
+    is its user's alone.
 
     The lock file also says where the last service kept its sockets, so that what a killed one left can be removed: the
     folder, and Ray's agents, which go on for a minute.
@@ -118,10 +135,10 @@ def take_data_dir(data_dir: Path) -> TextIO:
         private.check_entries(data_dir, _OURS)
         private.check_link(data_dir / LOGS_LINK)
         _clean_up(data_dir, lock, content)
+        return TakenDir(lock, None if deploys else holders.take(data_dir))
     except BaseException:
         lock.close()
         raise
-    return lock
 
 
 def check_data_dir(data_dir: Path, whole: bool = False, found: bool = False) -> None:

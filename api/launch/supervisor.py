@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from api.launch import leftovers, processes, tls
 from api.launch.held_ports import HeldPorts
@@ -28,6 +28,7 @@ from api.launch.ray_environment import (
     LOGS_LINK,
     RAY_FOLDER,
     NotStarted,
+    TakenDir,
     ingress_of,
     keep_logs,
     link_logs,
@@ -42,6 +43,7 @@ from api.launch.serve_proxies import controller_runs, reason, start_proxies
 from breaker_actors.clock import Clock, SystemClock, rfc3339
 from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
+from breaker_actors.store.holders import HELD
 
 READY_WITHIN_S = 90.0
 # Seconds each part of a stop may take; with the rest they stay under five.
@@ -88,7 +90,7 @@ class Service:
         self._build = build
         self._take_over = take_over
         self._folder: Path | None = None
-        self._lock: TextIO | None = None
+        self._taken: TakenDir | None = None
         self._ports = HeldPorts(warn)
         self.survives = ""
         self._ray_up = False
@@ -152,7 +154,8 @@ class Service:
             update={"host": processes.address_of(self._settings.host)}
         )
         tls.check_settings(settings, self._clock.now_ms(), self._warn)
-        self._lock = take_data_dir(settings.data_dir)
+        self._taken = take_data_dir(settings.data_dir)
+        os.environ[HELD] = str(settings.data_dir)
         if settings.port == 0:
             self._settings = settings.model_copy(update={"port": processes.free_port(settings.host)})
         else:
@@ -171,8 +174,8 @@ class Service:
 
     def _prepare_ray(self) -> None:
         self._folder = folder = make_folder()
-        assert self._lock is not None
-        leftovers.note(self._lock, folder)
+        assert self._taken is not None
+        leftovers.note(self._taken.lock, folder)
         processes.adopt_orphans()
         prepare_ray(folder, self._settings, self._ports)
         use_own_token(self.data_dir)
@@ -279,9 +282,9 @@ class Service:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
         self._ports.close()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._taken is not None:
+            self._taken.close()
+            self._taken = None
 
     def _cut_clients(self) -> None:
         """HAProxy stops listening, requests under way get a moment to end, then all connections are cut. Serve's own

@@ -202,6 +202,17 @@ class _Wrapped:
     async def address(self) -> Address | None:
         return self._address
 
+    async def _hold(self, settings: Settings) -> None:
+        """The data directory is in use from here on; to be called before anything of it is opened."""
+        from breaker_actors.ray_runtime.presence import hold_data_dir
+
+        context = ray.get_runtime_context()
+
+        async def hold() -> None:
+            self._held = hold_data_dir(settings, context.get_session_name(), context.gcs_address)
+
+        await _until_up(hold)
+
     async def _open(self, settings: Settings) -> None:
         """From here on this process logs, exports what the part counts, knows what it is, and listens for calls. Its
         loop comes before what threads of the store and the log compute."""
@@ -233,6 +244,7 @@ class _Wrapped:
 
 class BreakerActor(_Wrapped):
     async def __init__(self, name: str, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
+        await self._hold(settings)
         incarnation = uuid4().hex
         net = RayNet(settings)
         self._part = BreakerHost(name, incarnation, make_log(settings), net, steady_clock(settings), settings)
@@ -243,6 +255,7 @@ class BreakerActor(_Wrapped):
 
 class RouterActor(_Wrapped):
     async def __init__(self, name: str, settings: Settings) -> None:  # type: ignore[misc]  # Ray awaits it
+        await self._hold(settings)
         incarnation = uuid4().hex
         net = RayNet(settings)
         self._part = RouterHost(name, incarnation, make_log(settings), net, steady_clock(settings), settings)
@@ -253,6 +266,7 @@ class RouterActor(_Wrapped):
 
 class JournalActor(_Wrapped):
     async def __init__(self, shard: int, settings: Settings) -> None:  # type: ignore[misc]
+        await self._hold(settings)
         store = make_store(settings)
         await _until_up(store.open)
         self._part = JournalHost(shard, store, settings, Nudge(RayNet(settings)), _end_process)
@@ -262,6 +276,7 @@ class JournalActor(_Wrapped):
 
 class NotifierActor(_Wrapped):
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
+        await self._hold(settings)
         # no other actor needs its clients of HTTP and SMTP: they cost time and memory
         from breaker_actors.notify.notifier import NotifierHost
         from breaker_actors.notify.sender import open_sender
@@ -275,6 +290,7 @@ class NotifierActor(_Wrapped):
 
 class DirectoryActor(_Wrapped):
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
+        await self._hold(settings)
         store = make_store(settings)
         await _until_up(store.open)
         net, clock = RayNet(settings), steady_clock(settings)

@@ -53,6 +53,20 @@ def open_itself(path: Path, flags: int, folder: int | None = None) -> int:
         raise
 
 
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor of a regular file of this user that others can't write; no symbolic link is followed at its end.
+
+    Made with mode 600 where `flags` say so. Raises Invalid for another kind of file, owner or mode."""
+    descriptor = open_itself(path, flags)
+    try:
+        check_owner(descriptor, path, OTHERS_WRITE)
+        check_regular(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def check_regular(descriptor: int, path: Path) -> None:
     """Raises Invalid for a folder, a pipe, a socket or a device."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

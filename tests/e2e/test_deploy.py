@@ -116,6 +116,14 @@ def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     assert sum(a["holds"] for a in status["actors"] if a["kind"] == "breaker") == len(others) + 1
     moved = breakers("rebalance", "--json", "--data-dir", str(data_dir))
     assert json.loads(moved.stdout)["left"] == 0
+    # nobody else works with its data, also after a moment in which no actor lived
+    for kind in ("Directory", "Journal", "Notifier", "Router", "Breaker"):
+        cluster.kill(f"ray::{kind}Actor")
+    wait_for(lambda: renewed(live, after), 60, 0.5)
+    stop = f"breakers deploy --remove --address {cluster.address} --data-dir {data_dir}"
+    for command in (("serve", "--port", "0"), ("recover", "--all"), ("db", "upgrade"), ("channels", "disable-all")):
+        beside = breakers(*command, "--data-dir", str(data_dir))
+        assert (beside.returncode, stop in beside.stderr.splitlines()[-1]) == (2, True), beside
     # another address is refused while it runs
     assert "can't move" in refused(deploy(cluster, data_dir, "--port", str(processes.free_port())))
     kept = live.events(breaker_id)
@@ -123,6 +131,7 @@ def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     gone = remove(cluster)
     assert gone.returncode == 0, gone
     assert cluster.pids("ray::BreakerActor") == cluster.pids("ray::ServeReplica") == cluster.programs("haproxy") == []
+    assert breakers("recover", "--all", "--data-dir", str(data_dir)).returncode == 0
     missing = breakers("status", "--data-dir", str(data_dir))
     assert (missing.returncode, len(missing.stderr.splitlines())) == (1, 1)
     # and back again
@@ -132,6 +141,14 @@ def test_deploy_use_upgrade_and_remove(cluster: Nodes, data_dir: Path) -> None:
     good = [1.0] * 5
     wait_for(lambda: live.send(made["router_id"], good).status_code == 202 and closed(live, breaker_id), 60, 0.2)
     live.stop()
+
+
+def renewed(live: Deployed, before: dict[str, int]) -> bool:
+    """Whether all actors run again, each in another process."""
+    found = live.status()["actors"]
+    return before.keys() == {a["name"] for a in found} and all(
+        a["state"] == "up" and a["pid"] != before[a["name"]] for a in found
+    )
 
 
 def closed(live: Deployed, breaker_id: str) -> bool:

@@ -133,6 +133,7 @@ CASES = [
             ("secret.key", dangling),
             ("secret.key", pipe),
             ("lock", pipe),
+            ("service.lock", pipe),
             ("log", link),
             ("history", link),
             ("ray.token", pipe),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -40,7 +41,9 @@ def test_it_is_made_for_its_user_alone(tmp_path: Path) -> None:
     take_data_dir(tmp_path / "data").close()
     (tmp_path / "data" / "later").write_text("")
     assert mode(tmp_path / "data") == 0o700
-    assert {path.name: mode(path) for path in (tmp_path / "data").iterdir()} == {"lock": 0o600, "later": 0o600}
+    assert {path.name: mode(path) for path in (tmp_path / "data").iterdir()} == {
+        name: 0o600 for name in ("lock", "service.lock", "later")
+    }
 
 
 @pytest.mark.parametrize("known", [None, "lock", "ray.token", "breakers.sqlite"])
@@ -189,8 +192,8 @@ class Killed:
         logs.mkdir(parents=True)
         (logs / "worker.err").write_text("last words")
         self.folder.chmod(0o700)
-        with take_data_dir(self.data_dir) as lock:
-            leftovers.note(lock, self.folder)
+        with contextlib.closing(take_data_dir(self.data_dir)) as taken:
+            leftovers.note(taken.lock, self.folder)
         marked = {**os.environ, environment.FOLDER_VARIABLE: str(self.folder)}
         self.agent = subprocess.Popen(["sleep", "60"], env=marked)
 
