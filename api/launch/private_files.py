@@ -26,11 +26,7 @@ from breaker_actors.store.own_file import (
     read_own,
 )
 
-<<<<<<< HEAD
-__all__ = ["OTHERS", "check_parents", "opened", "read_own"]
-=======
-__all__ = ["OTHERS", "check_parents", "open_own", "read_own"]
->>>>>>> mendU-f
+__all__ = ["OTHERS", "check_parents", "open_own", "opened", "read_own"]
 
 # By one of these a data directory is known as ours; from such a one, or an empty one, others can be shut out.
 _KNOWN = frozenset({"lock", "ray.token", "credentials.json", "secret.key", "breakers.sqlite"})
