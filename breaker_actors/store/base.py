@@ -643,7 +643,11 @@ class PlacementStore(AsideNotes, Placements, Protocol):
 
 
 class RetentionStore(Placements, Protocol):
-    """What is too old or too much, and what of the logs is still needed. Each call removes a bounded part."""
+    """What is too old or too much, and what of the logs is still needed. Each call removes a bounded part.
+    `is_pruned`: the last calls of each came to the end of what there was."""
+
+    @property
+    def is_pruned(self) -> bool: ...
 
     async def log_floors(self) -> list[LogFloor]:
         """What is still needed of every router's log, by its linked breakers' stored records."""
@@ -677,7 +681,7 @@ class RetentionStore(Placements, Protocol):
 
     async def shed_deliveries(self, now_ms: int) -> int:
         """Of projects with more deliveries than they may keep: removes the oldest ended ones, and makes those that wait
-        for longest dead where there are none; a bounded part of them; how many."""
+        for longest dead where there are none; a bounded part of them, of organisations in turn; how many."""
 
 
 class JournalCount(Protocol):
