@@ -7,7 +7,7 @@ round, and begins anew once it has come to where nothing is old.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -65,13 +65,15 @@ class Turns:
         self._last: dict[tuple[str, ...], int] = {}
         self._count = 0
 
-    def of(self, named: Sequence[Excess]) -> list[Excess]:
-        """One of each organisation, in the order of their turns."""
+    def of(self, named: Sequence[Excess], over: Container[tuple[str, ...]]) -> list[Excess]:
+        """One of each organisation, in the order of their turns. `over`: those that have nothing to give in this round,
+        which was a turn, too."""
         known = {key for one in named for key in _keys(one)}
         self._last = {key: at for key, at in self._last.items() if key in known}
         found: dict[str, Excess] = {}
         for one in sorted(named, key=lambda one: [self._last.get(key, 0) for key in _keys(one)]):
-            found.setdefault(one.org_id, one)
+            if _keys(one)[1] not in over:
+                found.setdefault(one.org_id, one)
         return list(found.values())
 
     def note(self, one: Excess) -> None:
@@ -121,8 +123,8 @@ class Aging(StorePart):
         removed, until_s = 0, perf_counter() + WALK_S
         turns, over = self._turns.setdefault(what, Turns()), set[tuple[str, ...]]()
         found = dict[str, Found]()
-        while named := [one for one in await self._db.read(partial(beyond, what=what)) if _keys(one)[1] not in over]:
-            for one in turns.of(named):
+        while some := turns.of(await self._db.read(partial(beyond, what=what)), over):
+            for one in some:
                 if perf_counter() > until_s:
                     return removed, False
                 turns.note(one)

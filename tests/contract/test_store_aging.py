@@ -11,9 +11,10 @@ from sqlalchemy import Connection, Table, func, insert, select
 
 from breaker_actors.store import aging, section
 from breaker_actors.store import tables as t
+from breaker_actors.store.aging import Turns
 from breaker_actors.store.operational import retention
 from breaker_actors.store.outbox import outbox
-from breaker_actors.store.quotas import add
+from breaker_actors.store.quotas import Excess, add
 from breaker_actors.store.rows import MuteDraft, Once
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.section import new_id
@@ -150,6 +151,15 @@ async def test_who_has_too_much_gives_it_up_in_turns(
         await (world.store.shed_deliveries(50_000) if what == "deliveries" else world.store.prune(0))
         left.append([(await sums(one))[what] for one in (world, sibling_, other)])
     assert left == [[14, 14, 14], [14, 14, 12], [14, 12, 12], [14, 12, 10]]
+
+
+def test_who_has_nothing_to_give_had_a_turn() -> None:
+    """Or the look at it, which may be long, would be all of each round."""
+    turns, first, second = Turns(), Excess("o", "p", (("p", 1),)), Excess("other", "q", (("q", 1),))
+    assert turns.of([first, second], set()) == [first, second]
+    turns.note(first)
+    assert turns.of([first, second], {("o", "p")}) == [second]
+    assert turns.of([first, second], set()) == [second, first]
 
 
 @pytest.mark.parametrize("what", ["deliveries", "events", "shares"])
