@@ -574,7 +574,10 @@ class OutboxStore(AsideNotes, Protocol):
 class JournalStore(AccessWatch, AsideNotes, Protocol):
     """Commits of a shard, under the epoch of its Journal."""
 
-    async def open_journal(self, shard: int) -> JournalHead: ...
+    async def open_journal(self, shard: int, now_ms: int = 0) -> JournalHead:
+        """Takes the shard from whoever holds it. Numbers go on beyond all that were given out before a time, in
+        whatever copy of the database; at 0 from where this one is."""
+
     async def journal_head(self, shard: int) -> JournalHead:
         """Where the shard stands, whoever holds it."""
 
