@@ -6,6 +6,7 @@ second of CPU sooner and 30 MB smaller without SQLAlchemy, and there are many of
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -104,7 +105,8 @@ def make_store(settings: Settings) -> SqlStore:
 
 
 def make_box(settings: Settings) -> SecretBox:
-    """What seals secrets, and opens them."""
+    """What seals secrets, and opens them. Its key is made before the database; raises Invalid where it is missing
+    beside one."""
     from breaker_actors.store.secrets import SecretBox
 
     return SecretBox(_key(settings))
@@ -114,6 +116,13 @@ def existing_box(settings: Settings) -> SecretBox | None:
     """The same where its key is there already; it is not made. Raises Invalid for a key that is none."""
     there = settings.secret_key is not None or (settings.data_dir / KEY_FILE).is_file()
     return make_box(settings) if there else None
+
+
+def kept_box(settings: Settings) -> SecretBox:
+    """The same for a store that is in use: raises Invalid where its key is missing."""
+    if _lacks_key(settings):
+        raise _missing(settings)
+    return make_box(settings)
 
 
 def make_log(settings: Settings) -> SampleLog:
@@ -135,5 +144,16 @@ def _key(settings: Settings) -> bytes:
     from breaker_actors.store.secrets import parse_key, read_key_file
 
     if settings.secret_key is None:
+        if settings.database_url is None and is_in_use(settings) and _lacks_key(settings):
+            raise _missing(settings)
         return read_key_file(settings.data_dir / KEY_FILE)
     return parse_key(settings.secret_key.get_secret_value())
+
+
+def _lacks_key(settings: Settings) -> bool:
+    return settings.secret_key is None and not os.path.lexists(settings.data_dir / KEY_FILE)
+
+
+def _missing(settings: Settings) -> Invalid:
+    path, what = settings.data_dir / KEY_FILE, place_of_store(settings)
+    return Invalid(f"{path} is missing, the key of {what}: put it back, as from a backup, or set BREAKERS_SECRET_KEY")

@@ -101,18 +101,18 @@ async def verified(
     """Looks through everything. Raises SchemaMismatch for a database of another version, Invalid for another key."""
     from breaker_actors.clock import SystemClock
     from breaker_actors.errors import Unavailable
-    from breaker_actors.persistence import make_box, make_log, store_url
+    from breaker_actors.persistence import kept_box, make_log, store_url
     from breaker_actors.sql.database import of_one_instant
     from breaker_actors.store import faults, migrations
 
-    report, now_ms = Report([]), (clock or SystemClock()).now_ms()
+    report, now_ms, box = Report([]), (clock or SystemClock()).now_ms(), kept_box(settings)
     log = make_log(settings)
     try:
         with migrations.engine_of(store_url(settings)) as engine, of_one_instant(engine).connect() as c:
             migrations.check(migrations.revision(c))
             c.rollback()
             with c.begin():
-                found = faults.faults(c, make_box(settings), now_ms, settings.history_retention_days)
+                found = faults.faults(c, box, now_ms, settings.history_retention_days)
                 report.faults, report.more = found.told, found.more
                 reads, upto = faults.log_reads(c), faults.newest_events(c)
             await _Logs(settings, log, c, upto, report).look(reads, replay, now_ms, tell)

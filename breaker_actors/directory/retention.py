@@ -25,9 +25,8 @@ GONE_MIN_MS = 600_000
 GONE_SPARED_MS = 60_000
 """Where room is short the rest of it goes early, but for what came within this time."""
 PRUNE_EVERY_S = 600.0
+"""After a round that came to its end; one that was cut short goes on in the next."""
 PACE = 2
-PRUNED_MANY = 1_000
-"""A round that removed so many rows of a table is not waited behind: there may be more of them."""
 DAY_MS = 86_400_000
 
 log = structlog.get_logger()
@@ -82,7 +81,7 @@ class Retention:
                 removed["answers"] = await self._store.prune_idempotency_keys(aged_ms - KEPT_MS)
                 removed["deliveries"] = await self._store.prune_deliveries(before_ms)
                 removed |= await self._store.prune_ended(aged_ms)
-                if max(removed.values()) < PRUNED_MANY:
+                if self._store.is_pruned:
                     self._pruned_s = at_s
                 if any(removed.values()):
                     log.info("history_pruned", **removed)

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Fenced, Overloaded, TookTooLong, Unavailable
 from breaker_actors.journal.group_size import GroupSize
 from breaker_actors.journal.listeners import Listeners
@@ -58,12 +59,14 @@ class JournalHost:
         self,
         shard: int,
         store: JournalStore,
+        clock: Clock,
         settings: Settings,
         nudge: Callable[[], None] = lambda: None,
         superseded: Callable[[], None] = lambda: None,
     ) -> None:
         self.shard = shard
         self._store = store
+        self._clock = clock
         self._nudge = nudge
         self._superseded = superseded
         self._head: JournalHead | None = None
@@ -94,7 +97,7 @@ class JournalHost:
 
     async def start(self) -> None:
         access = await self._store.access_version()
-        self._head = await self._store.open_journal(self.shard)
+        self._head = await self._store.open_journal(self.shard, self._clock.now_ms())
         self._watching = asyncio.create_task(self._watch_access(access))
 
     async def stop(self) -> None:

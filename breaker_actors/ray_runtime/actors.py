@@ -269,7 +269,7 @@ class JournalActor(_Wrapped):
         await self._hold(settings)
         store = make_store(settings)
         await _until_up(store.open)
-        self._part = JournalHost(shard, store, settings, Nudge(RayNet(settings)), _end_process)
+        self._part = JournalHost(shard, store, steady_clock(settings), settings, Nudge(RayNet(settings)), _end_process)
         await self._open(settings)
         await _until_up(self._part.start)
 

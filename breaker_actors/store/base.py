@@ -574,7 +574,10 @@ class OutboxStore(AsideNotes, Protocol):
 class JournalStore(AccessWatch, AsideNotes, Protocol):
     """Commits of a shard, under the epoch of its Journal."""
 
-    async def open_journal(self, shard: int) -> JournalHead: ...
+    async def open_journal(self, shard: int, now_ms: int = 0) -> JournalHead:
+        """Takes the shard from whoever holds it. Numbers go on beyond all that were given out before a time, in
+        whatever copy of the database; at 0 from where this one is."""
+
     async def journal_head(self, shard: int) -> JournalHead:
         """Where the shard stands, whoever holds it."""
 
@@ -643,7 +646,11 @@ class PlacementStore(AsideNotes, Placements, Protocol):
 
 
 class RetentionStore(Placements, Protocol):
-    """What is too old or too much, and what of the logs is still needed. Each call removes a bounded part."""
+    """What is too old or too much, and what of the logs is still needed. Each call removes a bounded part.
+    `is_pruned`: the last calls of each came to the end of what there was."""
+
+    @property
+    def is_pruned(self) -> bool: ...
 
     async def log_floors(self) -> list[LogFloor]:
         """What is still needed of every router's log, by its linked breakers' stored records."""
@@ -677,7 +684,7 @@ class RetentionStore(Placements, Protocol):
 
     async def shed_deliveries(self, now_ms: int) -> int:
         """Of projects with more deliveries than they may keep: removes the oldest ended ones, and makes those that wait
-        for longest dead where there are none; a bounded part of them; how many."""
+        for longest dead where there are none; a bounded part of them, of organisations in turn; how many."""
 
 
 class JournalCount(Protocol):

@@ -52,6 +52,8 @@ ROW_BYTES, LINK_BYTES = 200, 100
 FULL = 0.95
 """From so much of a share on `limits` shows the project."""
 LIMITS_MAX = 100
+BEYOND_MAX, LARGEST_MAX = 1_000, 10
+"""So many that keep too much are named at once; of an organisation that does, so many of its projects."""
 SHORTENED, DROPPED = "audit_shortened", "events_dropped"
 DELIVERIES_DROPPED, UNSENT, UNMUTED = "deliveries_dropped", "alerts_unsent", "alerts_unmuted"
 """Counters: audit entries written without before and after; events and ended deliveries that went before their time;
@@ -65,6 +67,23 @@ TOGETHER: tuple[OfProject, ...] = ("configuration", "events", "deliveries")
 
 _S = t.stored.c
 _LIVE = exists().where(t.projects.c.id == _S.of_id, t.projects.c.deleted_ms.is_(None))
+_OWNER = (
+    select(t.workspaces.c.org_id)
+    .join(t.projects, t.projects.c.workspace_id == t.workspaces.c.id)
+    .where(t.projects.c.id == _S.of_id)
+    .correlate(t.stored)
+    .scalar_subquery()
+)
+
+
+class Excess(NamedTuple):
+    """What is beyond one share. `org_id`: in whose turn it goes, "" for what belonged to deleted projects. `share`:
+    whose, a project's id, or "" for the organisation's. `projects`: those that may give it up, and how much at most;
+    the first one that can does."""
+
+    org_id: str
+    share: str
+    projects: tuple[tuple[str, int], ...]
 
 
 class Shares(NamedTuple):
@@ -206,25 +225,26 @@ def refuse_churn(c: Connection, org_id: str) -> None:
         )
 
 
-def beyond(c: Connection, what: Literal["events", "deliveries"], limit: int) -> list[tuple[str, int]]:
-    """The projects that keep more than their share, and by how much, the largest first; of a deleted project all is
-    too much. Then those that are largest in organisations beyond theirs."""
+def beyond(c: Connection, what: Literal["events", "deliveries"]) -> list[Excess]:
+    """Who keeps more than a share: each project beyond its own; each deleted one, of which all is too much; each
+    organisation beyond its own. BEYOND_MAX of each kind at most, the largest first."""
     most: int = getattr(shares(c), what)
-    query = select(_S.of_id, _S.used, _LIVE).where(_S.what == what, (_S.used > most) | ((_S.used > 0) & ~_LIVE))
-    rows = c.execute(query.order_by(_S.used.desc()).limit(limit)).all()
-    found = [(of_id, count - most if live else count) for of_id, count, live in rows]
-    return found + _beyond_together(c, what, most * shares(c).full_projects, limit)
-
-
-def _beyond_together(
-    c: Connection, what: Literal["events", "deliveries"], most: int, limit: int
-) -> list[tuple[str, int]]:
-    """The largest projects of the organisations that keep more than so much, each with all that is too much. Ask again
-    after a page: then another one may be the largest."""
-    found = list[tuple[str, int]]()
-    for _, org_id, count in organisations_beyond(c, {what: most}, limit):
-        found += [(of_id, min(used, count - most)) for of_id, used in largest_projects(c, org_id, what, limit)]
+    mine = _S.what == what
+    live = select(_S.of_id, _S.used, _OWNER).where(mine, _S.used > most, _LIVE)
+    found = [
+        Excess(org_id, of_id, ((of_id, count - most),)) for of_id, count, org_id in c.execute(_largest_first(live))
+    ]
+    gone = select(_S.of_id, _S.used).where(mine, _S.used > 0, ~_LIVE)
+    found += [Excess("", of_id, ((of_id, count),)) for of_id, count in c.execute(_largest_first(gone))]
+    together = most * shares(c).full_projects
+    for _, org_id, count in organisations_beyond(c, {what: together}, BEYOND_MAX):
+        largest = largest_projects(c, org_id, what, LARGEST_MAX)
+        found.append(Excess(org_id, "", tuple((of_id, min(used, count - together)) for of_id, used in largest)))
     return found
+
+
+def _largest_first(query: Select[Any]) -> Select[Any]:
+    return query.order_by(_S.used.desc()).limit(BEYOND_MAX)
 
 
 def sweep(c: Connection) -> None:

@@ -35,6 +35,7 @@ import msgspec
 import psycopg
 import structlog
 
+from breaker_actors.clock import SystemClock
 from breaker_actors.errors import BreakersError
 from breaker_actors.journal.host import JournalHost
 from breaker_actors.messages import Address, Commit, CommitResult, EventDraft, Paced
@@ -337,7 +338,7 @@ async def _serve(shard: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # lines of transitions
     store = make_store(settings)
     await store.open()
-    host = JournalHost(shard, store, settings)
+    host = JournalHost(shard, store, SystemClock(), settings)
     await host.start()
 
     async def call(method: str, *args: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count as counted_up
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from sqlalchemy import Connection, Table, func, insert, select
 
 from breaker_actors.store import aging, section
 from breaker_actors.store import tables as t
+from breaker_actors.store.aging import Turns
 from breaker_actors.store.operational import retention
 from breaker_actors.store.outbox import outbox
-from breaker_actors.store.quotas import add
+from breaker_actors.store.quotas import Excess, add
 from breaker_actors.store.rows import MuteDraft, Once
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.section import new_id
@@ -21,6 +23,7 @@ from tests.contract.backends import Backend
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World, event
 from tests.contract.test_outage_effort import FEW, Counted, cost_as_much, counting, repeat
+from tests.contract.test_store_shares import sibling, sums
 
 OLD_MS = 1_000_000
 
@@ -112,8 +115,51 @@ async def test_what_a_round_has_no_time_for_goes_in_the_next_one(world: World, m
     with monkeypatch.context() as hurried:
         hurried.setattr(aging, "WALK_S", -1.0)
         assert [await world.store.prune_deliveries(OLD_MS), (await world.store.prune(OLD_MS))["events"]] == [0, 0]
+    await world.store.prune(OLD_MS)
+    assert not world.store.is_pruned
     assert await world.store.prune_deliveries(OLD_MS) == 2
+    assert world.store.is_pruned
     assert await told.words(channel.id) == []
+
+
+@pytest.mark.parametrize("what", ["deliveries", "events"])
+async def test_who_has_too_much_gives_it_up_in_turns(
+    small: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Also where a round has time for one step: then of the other organisation, then of a project's sibling. Whoever
+    has most keeps nobody else from going down."""
+    monkeypatch.setattr(aging, "perf_counter", counted_up(0.0, 0.6 * aging.WALK_S).__next__)
+    monkeypatch.setattr(aging, "PARAMETERS_MAX", 2)
+    monkeypatch.setattr(section, "PARAMETERS_MAX", 2)
+    world = await small(**{what: 10})
+    sibling_, other = await sibling(world), await world.neighbour("other")
+    for one, outages in ((world, 8), (sibling_, 7), (other, 7)):
+        if what == "deliveries":
+            told = await told_of(one)
+            channel, row = await told.channel(), await told.breaker()
+            for _ in range(outages):
+                await told.outage(row.id)
+            await told.send_all(channel.id)
+        else:
+            row = await one.breaker("a")
+            await one.take_journal()
+            words = ("closed", "open", "closed")
+            moves = [event(n + 1, *words[n % 2 :][:2]) for n in range(2 * outages)]
+            await one.write(one.commit(row.id, await one.own(row.id), *moves))
+    left = []
+    for _ in range(4):
+        await (world.store.shed_deliveries(50_000) if what == "deliveries" else world.store.prune(0))
+        left.append([(await sums(one))[what] for one in (world, sibling_, other)])
+    assert left == [[14, 14, 14], [14, 14, 12], [14, 12, 12], [14, 12, 10]]
+
+
+def test_who_has_nothing_to_give_had_a_turn() -> None:
+    """Or the look at it, which may be long, would be all of each round."""
+    turns, first, second = Turns(), Excess("o", "p", (("p", 1),)), Excess("other", "q", (("q", 1),))
+    assert turns.of([first, second], set()) == [first, second]
+    turns.note(first)
+    assert turns.of([first, second], {("o", "p")}) == [second]
+    assert turns.of([first, second], set()) == [second, first]
 
 
 @pytest.mark.parametrize("what", ["deliveries", "events", "shares"])

@@ -227,6 +227,23 @@ async def test_a_fence_is_of_one_shard(shards: list[World]) -> None:
     assert await shards[1].write(shards[1].commit(ids[1], 1, event(1))) == ["ok"]
 
 
+async def test_numbers_go_on_beyond_all_that_were_given_out_before(world: World) -> None:
+    """In a database that was restored, too, which does not know of them. A clock that is behind lowers nothing, and one
+    that is ahead leaves room for numbers of JSON."""
+    store, shard = world.store, world.journal.shard
+    before = await store.open_journal(shard, 1_000_000)
+    assert before.sequence == 1_000_000_000
+    later = await store.open_journal(shard, 1_000_001)
+    assert later.sequence == before.sequence + 1_000
+    world.journal = await store.open_journal(shard, 5)
+    assert world.journal.sequence == later.sequence == (await store.journal_head(shard)).sequence
+    row = await world.breaker("a")
+    assert await world.write(world.commit(row.id, await world.own(row.id), event(1))) == ["ok"]
+    (stored,) = await store.events(EventQuery(project_id=world.project_id, limit=2))
+    assert stored.sequence == later.sequence + 1
+    assert (await store.open_journal(shard, 1 << 60)).sequence == 1 << 52
+
+
 async def test_journals_are_counted(backend: Backend, shards: list[World]) -> None:
     """Those that new projects are spread over, and those that projects have, until they are deleted and have ended."""
     assert await shards[0].store.journals() == 2

@@ -275,7 +275,7 @@ class World:
     async def _boot_journal(self, process: Process) -> None:
         store, _, wire = self._doors(process)
         shard, end = shard_of(process.name), self._superseded
-        journal = make_journal(store, self.settings, wire, lambda: end(process), shard)
+        journal = make_journal(store, process.believed, self.settings, wire, lambda: end(process), shard)
         while True:
             try:
                 await journal.start()

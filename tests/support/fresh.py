@@ -13,15 +13,17 @@ from unittest.mock import patch
 from sqlalchemy.engine import Dialect, Engine
 from sqlalchemy.exc import OperationalError
 
+from breaker_actors.persistence import KEY_FILE
 from breaker_actors.sql import database
 from breaker_actors.store.migrations import upgrade
+from breaker_actors.store.secrets import read_key_file
 
 
 def migrated(path: Path) -> None:
-    """Puts a file with the current schema and nothing else at `path`, unless one is there. Migrating one takes 0.2 s,
-    more than most tests that need it."""
+    """Puts a file with the current schema and nothing else at `path`, unless one is there, and a sealing key beside it.
+    Migrating one takes 0.2 s, more than most tests that need it."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        read_key_file(path.parent / KEY_FILE)
         path.write_bytes(_template())
 
 

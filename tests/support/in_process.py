@@ -50,6 +50,7 @@ def make_host(
 
 def make_journal(
     store: Store,
+    clock: Clock,
     settings: Settings,
     net: Net | None = None,
     superseded: Callable[[], None] = lambda: None,
@@ -57,7 +58,7 @@ def make_journal(
 ) -> JournalHost:
     """The inside of a shard's Journal; without `net` no Notifier hears of its commits, it looks by itself."""
     nudge = Nudge(net) if net is not None else lambda: None
-    return JournalHost(shard, store, settings, nudge, superseded)
+    return JournalHost(shard, store, clock, settings, nudge, superseded)
 
 
 def make_directory(
@@ -190,7 +191,7 @@ class LocalCluster:
                 await asyncio.sleep(0.01)
 
     async def start_journal(self, shard: int = 0) -> None:
-        journal = make_journal(self.store, self.settings, self.net, shard=shard)
+        journal = make_journal(self.store, self._clock, self.settings, self.net, shard=shard)
         await journal.start()
         self.net.actors[journal_name(shard)] = journal
 

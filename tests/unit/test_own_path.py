@@ -100,7 +100,7 @@ def test_a_link_that_leads_elsewhere_later_counts_no_more(place: Path) -> None:
     (place / "link").symlink_to(place / "other")
     migrated(settings.data_dir / DATABASE)
     assert settings.data_dir == place / "real" / "data"
-    assert [path.name for path in (place / "real" / "data").iterdir()] == [DATABASE]
+    assert DATABASE in {path.name for path in (place / "real" / "data").iterdir()}
     assert not list((place / "other" / "data").iterdir())
 
 

@@ -6,7 +6,7 @@ does the work, the others find its answer. Answers may hold secrets that are sho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -76,7 +76,13 @@ class Onces(Aging):
         is_old = _I.inserted_ms < before_ms
         old = select(_I.number).where(is_old).order_by(_I.inserted_ms).limit(PRUNED_MAX)
         numbers = await self._db.read(lambda c: c.execute(old).scalars().all())
-        return (await self._in_steps(numbers, lambda c, some: forget_answers(c, _I.number.in_(some) & is_old)))[0]
+
+        def forget(c: Connection, some: Sequence[int]) -> int:
+            return forget_answers(c, _I.number.in_(some) & is_old)
+
+        forgotten, is_done = await self._in_steps(numbers, forget)
+        self._note_end("answers", is_done and len(numbers) < PRUNED_MAX)
+        return forgotten
 
     def _look(self, c: Connection, once: Once) -> None:
         mine = (_I.org_id == once.org_id) & (_I.operation == once.operation) & (_I.key == once.key)

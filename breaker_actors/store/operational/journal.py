@@ -35,9 +35,8 @@ from breaker_actors.text.escaping import for_database
 
 
 class Journals(StorePart):
-    async def open_journal(self, shard: int) -> JournalHead:
-        row = await self._db.write_rows(lambda c: JOURNALS.open(c, shard))
-        return JournalHead(shard, row.epoch, row.sequence)
+    async def open_journal(self, shard: int, now_ms: int = 0) -> JournalHead:
+        return await self._db.write_rows(lambda c: _open(c, shard, now_ms))
 
     async def journal_head(self, shard: int) -> JournalHead:
         row = await self._db.read(lambda c: JOURNALS.stored(c, shard))
@@ -63,9 +62,22 @@ class Journals(StorePart):
         return await self._db.write_rows(lambda c: _commit(c, head, commits))
 
 
+RAISED_MAX = 1 << 52
+"""A clock raises the sequence no further: what is a JSON number everywhere ends at 2^53, so after any clock there is
+room for a million a second in 142 years. Microseconds since 1970 come there in 2112."""
 # Two events that agree in these are the same event.
 _EVENT_COLUMNS = [column.name for column in t.events.c]
 _IDENTITY = ("prev", "curr", "ts_ms", "transition_seq")
+
+
+def _open(c: Connection, shard: int, now_ms: int) -> JournalHead:
+    """The sequence is raised to the microseconds of the time. No Journal gives so many numbers in a second: so it is
+    beyond all that were given out before, also of a database that was restored and does not know of them."""
+    row = JOURNALS.open(c, shard)
+    sequence = max(row.sequence, min(now_ms * 1000, RAISED_MAX))
+    if sequence > row.sequence:
+        c.execute(_RAISE, {"of": shard, "to": sequence})
+    return JournalHead(shard, row.epoch, sequence)
 
 
 def _advance_statement() -> Update:
@@ -111,6 +123,7 @@ _LISTENERS = (
     .where(t.channels.c.project_id.in_(IDS), t.channels.c.enabled)
     .group_by(t.channels.c.project_id, t.channels.c.events)
 )
+_RAISE = update(t.journals).where(t.journals.c.shard == bindparam("of")).values(sequence=bindparam("to"))
 _ADVANCE = _advance_statement()
 _ADD_EVENTS = insert(t.events)
 _FENCES = _fence_statement(literal(False))

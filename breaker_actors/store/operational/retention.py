@@ -23,18 +23,17 @@ from sqlalchemy import (
 )
 
 from breaker_actors.store import tables as t
-from breaker_actors.store.aging import Aging, Part
+from breaker_actors.store.aging import Aging, Found, Part
 from breaker_actors.store.config.audit_log import OVERRIDES
 from breaker_actors.store.outages import begins_outage
 from breaker_actors.store.outbox.held import forget_mutes
-from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, beyond, sweep
+from breaker_actors.store.quotas import AUDIT_WEIGHT, DROPPED, add, audit_sum, sweep
 from breaker_actors.store.section import bump, chunks
 
 HISTORY = "history_ms"
 """The counter that says up to when time has gone on for what grows old."""
 PAGE = 1_000
 PAGES_MAX = 20
-PROJECTS_AT_ONCE = 10
 """A round looks at PAGE x PAGES_MAX rows of a table at most, of events at so many for each journal, and removes what of
 them may go; what is left goes in the next one."""
 
@@ -59,7 +58,8 @@ class Upkeeps(Aging):
         await self._db.write(_forget_counted)
         removed["events"] += await self._prune_beyond()
         mutes = await self._db.read(partial(_old_mutes, before_ms=before_ms))
-        removed["mutes"], _ = await self._in_steps(mutes, forget_mutes)
+        removed["mutes"], is_done = await self._in_steps(mutes, forget_mutes)
+        self._note_end("mutes", is_done and len(mutes) < PAGE)
         return removed
 
     async def prune_ended(self, now_ms: int) -> dict[str, int]:
@@ -69,19 +69,15 @@ class Upkeeps(Aging):
             for _ in range(PAGES_MAX):
                 gone = await self._db.write(partial(_forget_page, columns=columns, now_ms=now_ms))
                 removed[name] += gone
+                self._note_end(name, gone < PAGE)
                 if gone < PAGE:
                     break
         return removed
 
     async def _prune_beyond(self) -> int:
         """Removes the oldest events of projects that have more than their share, all of deleted ones; how many."""
-        removed = 0
-        for _ in range(PAGES_MAX):
-            part, found = await self._db.read(_too_many)
-            gone, is_done = await self._in_steps(found, partial(_drop, part=part))
-            removed += gone
-            if gone == 0 or not is_done:
-                break
+        removed, is_done = await self._take_turns("events", _oldest_events)
+        self._note_end("too many events", is_done)
         await self._db.write(sweep)
         return removed
 
@@ -187,17 +183,14 @@ def _take_audit(c: Connection, mine: ColumnElement[bool]) -> None:
             add(c, of_id, what, -int(size))
 
 
-def _too_many(c: Connection) -> tuple[Part, list[int]]:
-    """A page of the oldest events of the project that is farthest beyond its share. It walks over beginnings of outages
-    that go on, so nobody's writes may wait for it."""
+def _oldest_events(c: Connection, project_id: str, much: int) -> Found:
+    """A page of a project's oldest events in one journal. It walks over beginnings of outages that go on, so nobody's
+    writes may wait for it."""
     e = t.events.c
-    for project_id, much in beyond(c, "events", PROJECTS_AT_ONCE):
-        oldest = select(e.shard, e.sequence).where(e.project_id == project_id, ~_STARTS_ONGOING_OUTAGE)
-        found = c.execute(oldest.order_by(e.ts_ms, e.sequence).limit(min(PAGE, much))).all()
-        if found:
-            shard = found[0].shard
-            return _events_of(shard), [row.sequence for row in found if row.shard == shard]
-    return _events_of(0), []
+    oldest = select(e.shard, e.sequence).where(e.project_id == project_id, ~_STARTS_ONGOING_OUTAGE)
+    found = c.execute(oldest.order_by(e.ts_ms, e.sequence).limit(min(PAGE, much))).all()
+    shard = found[0].shard if found else 0
+    return Found([row.sequence for row in found if row.shard == shard], partial(_drop, part=_events_of(shard)))
 
 
 def _drop(c: Connection, keys: Sequence[int], part: Part) -> int:

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, literal, select, update
 
 from breaker_actors.errors import BreakersError, NotFound, NotRedrivable
 from breaker_actors.store import tables as t
-from breaker_actors.store.aging import Aging, Part
+from breaker_actors.store.aging import Aging, Found, Part
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import slack_place
@@ -29,7 +29,7 @@ from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, fail
 from breaker_actors.store.outbox.claims import COLUMNS, GONE, Term, delivery_of
 from breaker_actors.store.outbox.muting import HELD, stands
 from breaker_actors.store.outbox.payloads import drop_unused
-from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add, beyond
+from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add
 from breaker_actors.store.rows import (
     DEAD_LOOKED_AT,
     REDRIVEN_MAX,
@@ -50,9 +50,6 @@ from breaker_actors.store.section import IDS, belongs, bump, by_ids, lock_projec
 PRUNE_MAX, PRUNE_PAGES = 5_000, 20
 """A round looks at so many pages of so many deliveries at most that are old."""
 _KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-SHED_PAGES, SHED_AT_ONCE = 20, 10
-"""A round sheds so many times PRUNE_MAX rows at most, in steps of PARAMETERS_MAX with rests between, and looks at so
-many projects for each."""
 TOO_MANY = "too many deliveries of this project wait (BREAKERS_DELIVERIES_MAX)"
 
 
@@ -195,14 +192,8 @@ class Outbox(Aging):
         return await self._remove_old(_OLD, before_ms, PRUNE_MAX, PRUNE_PAGES, _remove)
 
     async def shed_deliveries(self, now_ms: int) -> int:
-        done = 0
-        for _ in range(SHED_PAGES):
-            what = await self._db.read(partial(_to_shed, now_ms=now_ms))
-            changed, is_done = await self._in_steps(what.numbers, partial(_shed, what=what, now_ms=now_ms))
-            done += changed
-            if changed == 0 or not is_done:
-                break
-        return done
+        shed, _ = await self._take_turns("deliveries", partial(_to_shed, now_ms=now_ms))
+        return shed
 
     def _leased(
         self,
@@ -320,31 +311,20 @@ def _refuse_endless(c: Connection, last: Row[Any]) -> None:
         )
 
 
-class Shedding(NamedTuple):
-    """What is shed next of a project: rows that ended and are removed, or such as wait and end; oldest first."""
-
-    numbers: list[int]
-    ended: bool
-
-
-def _to_shed(c: Connection, now_ms: int) -> Shedding:
-    """Of the project that is farthest beyond its share: the oldest ended rows; where there are none, the oldest that
-    wait. At most PRUNE_MAX. It may walk through all rows of a project, so nobody's writes may wait for it."""
+def _to_shed(c: Connection, project_id: str, much: int, now_ms: int) -> Found:
+    """The oldest ended rows of a project, which are removed; where there are none, the oldest that wait, which end. At
+    most PRUNE_MAX. It may walk through all rows of a project, so nobody's writes may wait for it."""
     o = t.outbox.c
-    for project_id, much in beyond(c, "deliveries", SHED_AT_ONCE):
-        mine = select(o.number).where(o.project_id == project_id).order_by(o.number)
-        if ended := list(c.execute(mine.where(_ENDED).limit(min(much, PRUNE_MAX))).scalars()):
-            return Shedding(ended, True)
-        if waiting := list(c.execute(mine.where(_waits(now_ms)).limit(min((much + 1) // 2, PRUNE_MAX))).scalars()):
-            return Shedding(waiting, False)
-    return Shedding([], True)
+    mine = select(o.number).where(o.project_id == project_id).order_by(o.number)
+    if ended := c.execute(mine.where(_ENDED).limit(min(much, PRUNE_MAX))).scalars().all():
+        return Found(ended, _remove_early)
+    waiting = mine.where(_waits(now_ms)).limit(min((much + 1) // 2, PRUNE_MAX))
+    return Found(c.execute(waiting).scalars().all(), partial(_end, now_ms=now_ms))
 
 
-def _shed(c: Connection, some: Sequence[int], what: Shedding, now_ms: int) -> int:
-    """Removes or ends some of those rows, as far as they are still what they were; how many."""
-    if not what.ended:
-        return _end(c, some, now_ms)
-    removed = _remove(c, some)
+def _remove_early(c: Connection, numbers: Sequence[int]) -> int:
+    """Removes ended rows before their time, counted."""
+    removed = _remove(c, numbers)
     if removed:
         bump(c, DELIVERIES_DROPPED, removed)
     return removed

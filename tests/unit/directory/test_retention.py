@@ -25,6 +25,7 @@ class Books:
         self.history = history_ms
         self.before: list[int] = []
         self.ended: list[int] = []
+        self.is_pruned = True
 
     async def history_ms(self) -> int | None:
         return self.history
@@ -101,6 +102,15 @@ async def test_the_next_round_is_in_ten_minutes_of_real_time(tmp_path: Path) -> 
     clock.seconds += PRUNE_EVERY_S
     await keeper.round()
     assert ages(books)[1:] == [0]
+
+
+async def test_a_round_that_was_cut_short_goes_on_in_the_next(tmp_path: Path) -> None:
+    """However little it removed."""
+    books = Books(NOW_MS)
+    keeper = upkeep(tmp_path, books, FakeClock())
+    for books.is_pruned in (False, True, True):
+        await keeper.round()
+    assert len(books.before) == 2
 
 
 async def test_deletions_that_fail_keep_nothing_from_going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,8 @@ async def check_goes_on(s: Service, row: BreakerRow) -> None:
 
 
 async def test_a_copy_of_a_running_service_lacks_only_what_came_after_it(tmp_path: Path) -> None:
-    """First the database, then the logs: they hold what the database does not know yet, and it is told again."""
+    """First the database, then the logs: they hold what the database does not know yet, and it is told again. Who polls
+    by `after_sequence` hears of what happens then, wherever it stood before."""
     async with service(tmp_path / "a") as s:
         rows = [await s.breaker(**RULE) for _ in range(3)]
         load = Load(s, rows)
@@ -123,7 +124,9 @@ async def test_a_copy_of_a_running_service_lacks_only_what_came_after_it(tmp_pat
         project, told = s.project, {row.id: await s.events(row.id) for row in rows}
     with closing(sqlite3.connect(tmp_path / "b" / DATABASE)) as connection:
         known = connection.execute("SELECT count(*) FROM events").fetchone()[0]
+    newest = max(event.sequence for events in told.values() for event in events)
     async with restored(tmp_path / "b", project) as s:
+        restored_ms = s.clock.now_ms()
         for row in rows:
             await s.fresh(row.id)
             assert set(accepted) <= await logged(s, row)
@@ -133,6 +136,10 @@ async def test_a_copy_of_a_running_service_lacks_only_what_came_after_it(tmp_pat
             known -= len(again)
         assert known < 0  # some of them were not in the copy of the database
         await check_goes_on(s, rows[0])
+        since = [event for event in await s.events(rows[0].id) if event.ts_ms >= restored_ms]
+        query = EventQuery(project_id=project.id, breaker_id=rows[0].id, after_sequence=newest, limit=200)
+        assert since
+        assert since == (await s.store.events(query))[-len(since) :]
 
 
 async def test_a_copy_of_a_stopped_service_lacks_nothing(tmp_path: Path) -> None:

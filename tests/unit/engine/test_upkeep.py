@@ -188,7 +188,6 @@ async def test_pruning_goes_on_while_there_is_much_to_remove(tmp_path: Path, mon
     """Not only once in ten minutes: history may come faster than one round removes it."""
     monkeypatch.setattr("breaker_actors.store.operational.retention.PAGE", 2)
     monkeypatch.setattr("breaker_actors.store.operational.retention.PAGES_MAX", 1)
-    monkeypatch.setattr("breaker_actors.directory.retention.PRUNED_MANY", 2)
     async with service(tmp_path, **QUIET) as s:
         with closing(sqlite3.connect(tmp_path / DATABASE)) as connection:
             old = [(number, s.clock.now_ms() - 100 * DAY_MS) for number in range(-5, 0)]

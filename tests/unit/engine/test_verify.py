@@ -20,8 +20,9 @@ import pytest
 from api.cli.verify import FOUND, Report, _show, verified
 from breaker_actors.core.log_entries import SAMPLES, VIEW
 from breaker_actors.core.model import Control, Override
+from breaker_actors.errors import Invalid
 from breaker_actors.messages import Fault, MoreFaults
-from breaker_actors.persistence import DATABASE
+from breaker_actors.persistence import DATABASE, KEY_FILE, make_store
 from breaker_actors.settings import Settings
 from breaker_actors.store.checksums import event_checksum
 from breaker_actors.store.faults import SEVERAL
@@ -559,6 +560,17 @@ async def test_the_command_says_what_it_found(data: Data) -> None:
                 assert (f"log\t{data.victim.router_id}\trecord 9" in done.stdout) is damaged
 
 
+async def test_a_key_that_is_missing_is_not_made(data: Data) -> None:
+    """Neither by a look nor by a start: a new one opens nothing, and would be taken for that of the backup."""
+    (data.folder / KEY_FILE).unlink()
+    before = {path.name for path in data.folder.iterdir()}
+    with pytest.raises(Invalid, match=r"secret\.key is missing"):
+        await look(data)
+    with pytest.raises(Invalid, match=r"secret\.key is missing"):
+        make_store(Settings(data_dir=data.folder))
+    assert {path.name for path in data.folder.iterdir()} == before
+
+
 async def test_a_service_may_run_meanwhile(tmp_path: Path) -> None:
     async with running(tmp_path / "data") as run:
         who = await bystander(run, "busy", cooldown_ms=100, window_ms=200, recovery_allow_rate_ramp_steps=1)
@@ -598,6 +610,9 @@ async def test_a_database_of_postgresql(tmp_path: Path, postgres_url: str) -> No
     assert [kind for kind, _ in more] == ["event", "event", "count", "event"]
     assert [words for _, words in more[:2]] == ["event 1 is not what was written", "event 2 is missing"]
     assert "by its log it is" in more[3][1]
+    with pytest.raises(Invalid, match=r"secret\.key is missing"):
+        await verified(Settings(data_dir=tmp_path / "no key", database_url=postgres_url))  # type: ignore[arg-type]
+    assert not (tmp_path / "no key").exists()
 
 
 def test_what_is_only_counted_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from breaker_actors.journal.host import JournalHost
 from breaker_actors.messages import EVERY_PROJECT, SESSIONS
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import AccessVersion
+from tests.support.fake_gateway import FakeClock
 from tests.unit.journal.test_groups import SlowStore
 
 
@@ -18,7 +19,7 @@ from tests.unit.journal.test_groups import SlowStore
 async def test_ended_sessions_have_nothing_else_forgotten(found: AccessVersion, told: str) -> None:
     store = SlowStore()
     store.access = AccessVersion(1, 3)
-    journal = JournalHost(0, store, Settings())  # type: ignore[arg-type]
+    journal = JournalHost(0, store, FakeClock(), Settings())  # type: ignore[arg-type]
     await journal.start()
     store.access = found
     page = await journal.poll(1, 0, 5.0)

@@ -18,6 +18,7 @@ from breaker_actors.settings import Settings
 from breaker_actors.store.rows import AccessVersion, JournalHead
 from breaker_actors.telemetry.set_aside import Asides
 from tests.contract.store_world import event
+from tests.support.fake_gateway import FakeClock
 
 TRANSITION_S = 0.001
 EACH = 100
@@ -42,7 +43,7 @@ class SlowStore:
     async def access_version(self) -> AccessVersion:
         return self.access
 
-    async def open_journal(self, shard: int) -> JournalHead:
+    async def open_journal(self, shard: int, now_ms: int = 0) -> JournalHead:
         return JournalHead(shard, 1, 0)
 
     async def journal_head(self, shard: int) -> JournalHead:
@@ -83,7 +84,7 @@ def commit(project_id: str, breaker_id: str, count: int = 1) -> Commit:
 
 
 async def started(store: SlowStore) -> JournalHost:
-    journal = JournalHost(0, store, Settings())  # type: ignore[arg-type]
+    journal = JournalHost(0, store, FakeClock(), Settings())  # type: ignore[arg-type]
     await journal.start()
     return journal
 
