@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -209,7 +208,6 @@ def test_the_backtest_walk(beside: Path) -> None:
     assert (beside / "report.html").stat().st_size > 10_000
 
 
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the page's command is not installed")
 def test_the_backup_walk(beside: Path) -> None:
     (script,) = blocks(OPERATIONS / "sqlite.md", "bash")
     done = shell(script, beside)

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from api.cli.verify import verified
 from breaker_actors.core.log_entries import SAMPLES, decode_samples
 from breaker_actors.errors import Invalid
 from breaker_actors.persistence import DATABASE, KEY_FILE, make_log, make_store
 from breaker_actors.settings import Settings
+from breaker_actors.sql import copies
 from breaker_actors.store.base import Store
 from breaker_actors.store.rows import BreakerRow, EventQuery, EventRow, ProjectRow
 from tests.support.cluster import Service, service, until
@@ -133,6 +135,39 @@ async def test_a_copy_of_a_running_service_lacks_only_what_came_after_it(tmp_pat
             known -= len(again)
         assert known < 0  # some of them were not in the copy of the database
         await check_goes_on(s, rows[0])
+
+
+async def test_a_backup_has_the_configuration_of_one_instant(tmp_path: Path) -> None:
+    """What is edited, deleted and made while it is copied is in none of its files, and all act by the database."""
+    target = tmp_path / "b"
+    (target / "log").mkdir(parents=True)
+    async with service(tmp_path / "a") as s:
+        edited, deleted, still = [await s.breaker(**RULE, threshold=100) for _ in range(3)]
+        for row in (edited, deleted, still):
+            assert (await s.send(row.router_ids[0], [1.0])).status == "ok"
+        logs = (tmp_path / "a" / "log").glob
+        with copies.pinned(tmp_path / "a" / DATABASE, lambda: logs("*.sqlite")) as files:
+            for file in files:
+                for _ in range(3):
+                    await s.edit(edited.id, threshold=1e6)
+                if await s.store.get_breaker(s.project.id, deleted.id):
+                    changes = await s.store.delete_breaker(s.project.id, deleted.id, s.clock.now_ms())
+                    await s.cluster.gateway.configured(s.project.id, changes)
+                await s.breaker(**RULE)
+                copies.copy(file, target / file.path.relative_to(tmp_path / "a"))
+        shutil.copy2(tmp_path / "a" / KEY_FILE, target)
+        project = s.project
+    report = await verified(settings_of(target), clock=clock_of_loop())
+    assert (report.faults, report.breakers) == ([], 3)
+    async with restored(target, project) as s:
+        found, _ = await s.store.list_breakers(project.id)
+        assert [(row.id, row.version, row.rule.threshold) for row in found] == [
+            (row.id, 1, 100) for row in (edited, deleted, still)
+        ]
+        for row in found:
+            await s.fresh(row.id)
+            await check_goes_on(s, row)
+    assert (await verified(settings_of(target), clock=clock_of_loop())).faults == []
 
 
 async def test_a_copy_of_a_stopped_service_lacks_nothing(tmp_path: Path) -> None:
