@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from breaker_actors.core.log_entries import BREAKER, DAMAGED, VIEW, BreakerSet, LogRecord, SampleColumns, decode_lost
+from breaker_actors.core.log_entries import (
+    BREAKER,
+    DAMAGED,
+    VIEW,
+    BreakerSet,
+    LogRecord,
+    RouterView,
+    SampleColumns,
+    decode_lost,
+)
 from breaker_actors.core.log_entries import decode_breaker as settings_of
 from breaker_actors.core.log_entries import decode_gap as gap_of
 from breaker_actors.core.log_entries import decode_view as view_of
@@ -97,6 +106,18 @@ def _told(move: Move) -> str:
     seen = f", hidden by {hidden_by}" if hidden_by else ""
     seen += f", by {by}: {comment}" if by or comment else ""
     return f"{prev} to {curr} at {ts_ms} ({reason}, allow_rate {allow_rate}, value {value}{seen})"
+
+
+async def configured(log: SampleLog, router: RouterRef) -> tuple[RouterView, dict[str, Told]]:
+    """The last routing table in a log, and by breaker the last settings there. Raises LogDamaged."""
+    view, told = RouterView(version=0), dict[str, Told]()
+    async for record in LogReader(log).after(router, 0, END):
+        if record.kind == BREAKER:
+            settings = settings_of(record.payload)
+            told[settings.breaker_id] = Told(record.offset, settings.version, settings.rule is None)
+        elif record.kind == VIEW:
+            view = view_of(record.payload)
+    return view, told
 
 
 class Replay:
