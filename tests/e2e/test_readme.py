@@ -214,7 +214,8 @@ def test_the_backup_walk(beside: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (backup,) = beside.glob("backup-*")
     assert {path.name for path in backup.iterdir()} == {"breakers.sqlite", "credentials.json", "log", "secret.key"}
-    assert list((backup / "log").glob("*.sqlite"))
+    logs = {path.name for path in (beside / ".breakers" / "log").glob("*.sqlite")}
+    assert {path.name for path in (backup / "log").iterdir()} == logs
     assert all(path.stat().st_mode & 0o077 == 0 for path in (backup, *backup.rglob("*")))
     looked = shell(f"breakers verify --data-dir {backup.name}", beside)
     assert looked.returncode == 0, looked.stdout + looked.stderr
