@@ -17,6 +17,7 @@ from api.cli import aside as cli_aside
 from api.cli import audit as cli_audit
 from api.cli import backfills as cli_backfills
 from api.cli import backtest as cli_backtest
+from api.cli import backup as cli_backup
 from api.cli import breakers as cli_breakers
 from api.cli import channels as cli_channels
 from api.cli import cluster as cli_cluster
@@ -83,6 +84,7 @@ cli_overrides.install(app)
 cli_rules.install(app)
 cli_cluster.install(app)
 app.command("audit")(cli_audit.audit)
+app.command("backup")(cli_backup.backup)
 app.command("backtest")(cli_backtest.backtest)
 app.command("console")(cli_console.console)
 app.command("backfill")(cli_history.backfill)

@@ -1,5 +1,5 @@
 """`breakers recover`: makes damaged logs whole, by an operator's word. What is lost is said, and stands in the log as a
-gap.
+gap. Where a log has later configuration than the database, which was put back, the database's comes behind it.
 
 Works on the data directory of a service that is stopped, or on the PostgreSQL database: who owned a log there loses it,
 and takes it over anew.
@@ -38,9 +38,10 @@ def recover(
     """Make damaged logs of routers whole again. What is lost of them is shown: records that are missing, or are not
     what was written, and when they were received. Their routers take samples again, behind a gap. With --ahead so do
     those whose logs are ahead of the clock: what is stamped later than now is lost; their breakers keep their states.
-    Stop the service first, and start it afterwards."""
+    Where a database was put back beside logs that went on, breakers go by its settings again, and those that were
+    deleted since begin anew. Stop the service first, and start it afterwards."""
 
-    async def work(store: Store, now_ms: int) -> list[Loss]:
+    async def work(store: Store, now_ms: int) -> tuple[list[Loss], list[str]]:
         if bool(routers) == everything:
             raise Invalid("name the routers, or all of them with --all")
         known = {one.id: one for one in await store.placements("router")}
@@ -52,19 +53,23 @@ def recover(
 
     lock = _alone(data_dir)
     try:
-        losses = on_store(data_dir, work)
+        losses, later = on_store(data_dir, work)
     finally:
         if lock is not None:
             lock.close()
     if json:
-        put_json({"recovered": yes, "losses": [_body(loss) for loss in losses]})
+        put_json({"recovered": yes, "losses": [_body(loss) for loss in losses], "later": later})
         return
     if losses:
         put_table(TITLES, ((*_body(loss).values(),) for loss in losses))
     if not losses:
         note("nothing is lost")
-    if losses and not yes:
-        note("nothing was changed: --yes makes these logs whole, with gaps where records are lost")
+    for id_ in later:
+        note(
+            f"the log has later configuration of {id_} than the database, which {'counts again' if yes else 'is older'}"
+        )
+    if (losses or later) and not yes:
+        note("nothing was changed: --yes makes these logs whole, with gaps where records are lost; what is later goes")
 
 
 def _alone(data_dir: Any) -> Any:
@@ -80,17 +85,32 @@ def _alone(data_dir: Any) -> Any:
 
 async def _recovered(
     store: Store, settings: Settings, router_ids: list[str], now_ms: int, dry: bool, ahead_max_ms: int | None
-) -> list[Loss]:
+) -> tuple[list[Loss], list[str]]:
     from breaker_actors.persistence import make_log
 
-    log, found = make_log(settings), list[Any]()
+    log, found, later = make_log(settings), list[Any](), dict[str, None]()
     try:
         for start in range(0, len(router_ids), AT_ONCE):
             for router in await store.router_assignments(router_ids[start : start + AT_ONCE]):
                 found += await make_whole(store, log, router, now_ms, dry, ahead_max_ms)
+                later |= dict.fromkeys(await tell_again(store, log, router, now_ms, dry))
     finally:
         await log.close()
-    return found
+    return found, list(later)
+
+
+async def tell_again(store: Store, log: SampleLog, router: RouterAssignment, now_ms: int, dry: bool) -> list[str]:
+    """Has the database's configuration of a router come behind what its log has later; answers whose that is. Of a log
+    that is damaged still nothing is known."""
+    from breaker_actors.breaker.replayed import configured
+    from breaker_actors.errors import LogDamaged
+    from breaker_actors.messages import RouterRef
+
+    try:
+        known = await configured(log, RouterRef(router.router_id, "", router.log_slot, 0))
+        return await store.tell_again(router.project_id, router.router_id, *known, now_ms, BY, dry)
+    except (LogDamaged, NotFound):  # or the router is deleted: its last change is on the way
+        return []
 
 
 async def make_whole(

@@ -50,14 +50,14 @@ class Report(msgspec.Struct):
 
 
 def verify(
-    replay: Annotated[bool, typer.Option(help="Compare what breakers did with what their logs say.")] = True,
+    replay: Annotated[bool, typer.Option(help="Compare what breakers did, and settings, with the logs.")] = True,
     json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """Read all that is stored and say what is wrong with it: a data directory, a backup of one, or the database of
     BREAKERS_DATABASE_URL; a service may run on it. Checksums and order of the logs, events without a hole, states that
-    are where they led, deliveries in order and in pairs, counts, and each transition against the log. Exit code 3 when
-    something is wrong. Of a kind 100 faults of each project are told, the others counted."""
+    are where they led, deliveries in order and in pairs, counts, and against the log each transition and what was
+    configured. Exit code 3 when something is wrong. Of a kind 100 faults of each project are told, others counted."""
     from breaker_actors.persistence import check_in_use
 
     log_to_stderr()
@@ -137,10 +137,11 @@ class _Logs:
         self._born: set[str] = set()
         """Breakers whose life begins in one of the logs."""
         self._different: list[Fault] = []
+        self._beyond: list[Fault] = []
 
     async def look(self, reads: Sequence[LogRead], replay: bool, now_ms: int, tell: Tell) -> None:
         from breaker_actors.errors import BreakersError
-        from breaker_actors.store.faults import SEVERAL, incomparable, on_several_routers
+        from breaker_actors.store.faults import SEVERAL, incomparable, on_several_routers, told_of
 
         for number, read in enumerate(reads):
             tell("logs", number, len(reads))
@@ -157,6 +158,9 @@ class _Logs:
             excused = incomparable(self._c, [fault.of for fault in self._different])
             several = on_several_routers(self._c)
         self._report.faults += (fault for fault in self._different if fault.of not in excused)
+        older = told_of(iter(self._beyond))
+        self._report.faults += older.told
+        self._report.more += older.more
         unborn = self._heard - self._born
         self._passed_over |= excused | {id_: SEVERAL if id_ in several else TRIMMED for id_ in unborn}
         self._report.passed_over = dict(Counter(self._passed_over.values()))
@@ -164,6 +168,7 @@ class _Logs:
     async def _replay(self, read: LogRead) -> None:
         from breaker_actors.breaker.replayed import Replay
         from breaker_actors.messages import RouterRef
+        from breaker_actors.store.faults import beyond
 
         router = RouterRef(read.router_id, "", read.log_slot, 0)
         replay = Replay(self._log, router, self._settings.window_samples_max)
@@ -171,7 +176,9 @@ class _Logs:
         async for life, ended in replay.lives():
             lives.setdefault(life.breaker_id, []).append((life, ended))
         self._report.records += replay.count
-        self._heard |= replay.heard
+        self._heard |= replay.told.keys()
+        with self._c.begin():
+            self._beyond += beyond(self._c, read, replay.view_version, replay.told)
         self._born |= lives.keys()
         for breaker_id, mine in lives.items():
             self._compare(read.project_id, breaker_id, mine)

@@ -6,13 +6,23 @@ Exact for breakers that hung on this router alone; how the logs of several are m
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from breaker_actors.core.log_entries import BREAKER, DAMAGED, VIEW, BreakerSet, LogRecord, SampleColumns, decode_lost
+from breaker_actors.core.log_entries import (
+    BREAKER,
+    DAMAGED,
+    VIEW,
+    BreakerSet,
+    LogRecord,
+    RouterView,
+    SampleColumns,
+    decode_lost,
+)
 from breaker_actors.core.log_entries import decode_breaker as settings_of
 from breaker_actors.core.log_entries import decode_gap as gap_of
+from breaker_actors.core.log_entries import decode_view as view_of
 from breaker_actors.core.machine import Breaker
 from breaker_actors.core.model import Control, Effect, Rule, Transition
 from breaker_actors.messages import RouterRef
@@ -24,6 +34,14 @@ Move = tuple[Any, ...]
 """Of a transition or an event: transition_seq, prev, curr, ts_ms, reason, allow_rate, value, agg, hidden_by, by,
 comment."""
 END = 1 << 62
+
+
+class Told(NamedTuple):
+    """The last settings of a breaker in a log: where they lie, and whether they end it."""
+
+    offset: int
+    version: int
+    ended: bool
 
 
 class Life:
@@ -90,6 +108,18 @@ def _told(move: Move) -> str:
     return f"{prev} to {curr} at {ts_ms} ({reason}, allow_rate {allow_rate}, value {value}{seen})"
 
 
+async def configured(log: SampleLog, router: RouterRef) -> tuple[RouterView, dict[str, Told]]:
+    """The last routing table in a log, and by breaker the last settings there. Raises LogDamaged."""
+    view, told = RouterView(version=0), dict[str, Told]()
+    async for record in LogReader(log).after(router, 0, END):
+        if record.kind == BREAKER:
+            settings = settings_of(record.payload)
+            told[settings.breaker_id] = Told(record.offset, settings.version, settings.rule is None)
+        elif record.kind == VIEW:
+            view = view_of(record.payload)
+    return view, told
+
+
 class Replay:
     """Of one router's log, read once; again for windows that a new rule needs filled anew."""
 
@@ -100,8 +130,10 @@ class Replay:
         self._living: dict[str, Life] = {}
         self.count = 0
         """Records read so far."""
-        self.heard: set[str] = set()
-        """Breakers that the log tells of, those too that were made elsewhere, or before it begins."""
+        self.told: dict[str, Told] = {}
+        """By breaker that the log tells of, those too that were made elsewhere, or before it begins."""
+        self.view_version = 0
+        """Of the last routing table."""
 
     async def lives(self) -> AsyncIterator[tuple[Life, bool]]:
         """Every life that begins in the log, and whether it ended there. One that begins `again` may have begun in what
@@ -120,7 +152,7 @@ class Replay:
     async def _settings(self, record: LogRecord) -> Life | None:
         """Answers the life that this record ends."""
         settings, now = settings_of(record.payload), record.received_ms
-        self.heard.add(settings.breaker_id)
+        self.told[settings.breaker_id] = Told(record.offset, settings.version, settings.rule is None)
         life = self._living.get(settings.breaker_id)
         if life is None:
             if settings.created and not settings.again and settings.rule is not None:
@@ -155,6 +187,8 @@ class Replay:
             for each in self._living.values():
                 each.lose(lost.from_ms)
             return
+        if record.kind == VIEW:
+            self.view_version = view_of(record.payload).version
         splitter = await self._reader.splitter(self._router, record)
         for breaker_id, body, start, stop in concerned(record, splitter):
             life = self._living.get(breaker_id)

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -111,6 +112,12 @@ def _slices(changes: Sequence[ChangeRow]) -> Iterator[list[ChangeRow]]:
         room -= size
     if found:
         yield found
+
+
+def _key(change: ChangeRow) -> bytes:
+    """What a repeated change is known by: a database that was put back gives numbers again, to others."""
+    said = b"".join(b"%d:%d:%b" % (kind, len(payload), payload) for kind, payload in change.entries)
+    return blake2b(b"change:%d:%b" % (change.id, said), digest_size=16).digest()
 
 
 def _by_slot(assignments: Sequence[RouterAssignment]) -> Iterator[tuple[str, list[RouterAssignment]]]:
@@ -237,7 +244,7 @@ class RouterHost:
                 break
             able = [row for row in slice_ if row.router_id not in stuck]
             whose = self._owned.whose
-            waiting = [self._work.put(Change(row, b"change:%09d" % row.id), *whose(row.router_id)) for row in able]
+            waiting = [self._work.put(Change(row, _key(row)), *whose(row.router_id)) for row in able]
             for row, outcome in zip(able, await asyncio.gather(*waiting), strict=True):
                 if outcome.status in ("ok", "duplicate"):
                     offsets[row.id] = outcome.offset

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from breaker_actors.core.log_entries import RouterView
 from breaker_actors.messages import (
     Aside,
     BreakerAssignment,
@@ -329,12 +330,6 @@ class ConfigStore(BreakerNames, ControlStore, AuditStore, Protocol):
         self, project_id: str, router_id: str, edit: RouterEdit, now_ms: int, by: str = SYSTEM
     ) -> tuple[RouterRow, list[int]]:
         """`edit` as for breakers; a change row is written only when the split changes."""
-
-    async def router_entries(
-        self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM
-    ) -> list[tuple[int, bytes]]:
-        """A router's whole configuration for its log, which has lost some: (kind, payload) of the settings of its
-        breakers, then of its routing table, which counts as changed."""
 
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         """Raises RouterHasBreakers while there are any."""
@@ -717,5 +712,30 @@ class ReplicaStore(
     """What a replica of the API takes."""
 
 
-class Store(ReplicaStore, DirectoryStore, JournalStore, OutboxStore, RetentionStore, Protocol):
+class RecoverStore(Protocol):
+    """Configuration of routers whose logs are recovered."""
+
+    async def router_entries(
+        self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM
+    ) -> list[tuple[int, bytes]]:
+        """A router's whole configuration for its log, which has lost some: (kind, payload) of the settings of its
+        breakers, then of its routing table, which counts as changed."""
+
+    async def tell_again(
+        self,
+        project_id: str,
+        router_id: str,
+        view: RouterView,
+        told: Mapping[str, tuple[int, int, bool]],
+        now_ms: int,
+        by: str = SYSTEM,
+        dry: bool = False,
+    ) -> list[str]:
+        """Of a router whose log knows later configuration than the database, which was put back: its last routing
+        table, and by breaker its last settings (offset, version, whether they end it). The database's
+        configuration comes behind that, under versions beyond it, with the next changes; a breaker that has ended there
+        begins anew. Answers whose is later, breakers and the router; `dry`: and does nothing. No service may run."""
+
+
+class Store(ReplicaStore, DirectoryStore, JournalStore, OutboxStore, RetentionStore, RecoverStore, Protocol):
     """All roles: for who opens the store, and for commands on a data directory."""

@@ -121,6 +121,28 @@ def log_reads(c: Connection) -> list[LogRead]:
     ]
 
 
+def beyond(c: Connection, read: LogRead, view_version: int, told: Mapping[str, tuple[int, int, bool]]) -> list[Fault]:
+    """What a log has of configuration that the database does not know: the version of its last routing table, and by
+    breaker the last settings (offset, version, whether they end it). Of a log that was read before this transaction
+    began. What it has of before the link that the breaker has now is of an earlier life."""
+    r, b, links = t.routers.c, t.breakers.c, t.links.c
+    found: list[Fault] = []
+    known = c.execute(select(r.version).where(r.id == read.router_id)).scalar()
+    if known is not None and view_version > known:
+        words = f"its log has version {view_version} of the routing table, the database {known}: the database is older"
+        found.append(Fault("configuration", read.router_id, words, read.project_id))
+    mine = select(b.id, b.version, links.since_offset).join_from(t.links, t.breakers, b.id == links.breaker_id)
+    mine = mine.where(links.router_id == read.router_id, links.since_offset.is_not(None)).order_by(links.number)
+    for row in _rows(c, mine):
+        id_, version, since = row.id, row.version, row.since_offset
+        offset, at, ended = told.get(id_, (0, 0, False))
+        if offset > since and (ended or at > version):
+            has = "its end" if ended else f"version {at} of its settings"
+            words = f"the log of router {read.router_id} has {has}, the database version {version}"
+            found.append(Fault("configuration", id_, f"{words}: the database is older", read.project_id))
+    return found
+
+
 def newest_events(c: Connection) -> dict[int, int]:
     """The sequence of the newest event of each shard: a bound for `moves_of`."""
     e = t.events.c

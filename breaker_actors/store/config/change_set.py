@@ -6,7 +6,7 @@ breakers and gone with them, change rows for the logs, names that streams lose, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -224,9 +224,27 @@ def _insert_breakers(c: Connection, rows: Sequence[BreakerRow]) -> dict[str, int
         # Another project took the id after our look: possible where writers of two projects run side by side.
         raise BreakerExists(details={"breaker_id": ids[0]} if len(ids) == 1 else None) from None
     after_seq: dict[str, int] = dict(by_ids(c, _LAST_SEQ, ids))
-    fresh = {"state": "closed", "allow_rate": 1.0, "cut": {}}
-    c.execute(insert(t.records), [fresh | {"breaker_id": id_, "transition_seq": seq} for id_, seq in after_seq.items()])
+    _insert_records(c, after_seq)
     return after_seq
+
+
+def begin_anew(c: Connection, rows: Sequence[BreakerRow], now_ms: int) -> dict[str, int]:
+    """Breakers that are there, and whose ends stand in logs: all that they did is over, as when they are deleted and
+    made again. Answers as `_insert_breakers` does; the links are the caller's."""
+    ids = [row.id for row in rows]
+    write_ends(c, rows, {row.id: row for row in by_ids(c, _LOCK, sorted(ids))}, now_ms)
+    after_seq: dict[str, int] = dict(by_ids(c, _LAST_SEQ, ids))
+    for some in chunks(ids):
+        c.execute(delete(t.records).where(t.records.c.breaker_id.in_(some)))
+    _insert_records(c, after_seq)
+    return after_seq
+
+
+def _insert_records(c: Connection, after_seq: Mapping[str, int]) -> None:
+    fresh = {"state": "closed", "allow_rate": 1.0, "cut": {}}
+    rows = [fresh | {"breaker_id": id_, "transition_seq": seq} for id_, seq in after_seq.items()]
+    if rows:
+        c.execute(insert(t.records), rows)
 
 
 def taken_ids(c: Connection, breaker_ids: Sequence[str]) -> set[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, exists, func, or_, select
+from msgspec.structs import replace
+from sqlalchemy import Connection, Row, Select, delete, exists, func, or_, select, update
 
+from breaker_actors.core.log_entries import RouterView
 from breaker_actors.errors import NotFound
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import RouterEdit
@@ -21,9 +23,10 @@ from breaker_actors.store.config.change_rows import (
     linked_of,
     links_of,
     load_routers,
+    raise_views,
     view_entry,
 )
-from breaker_actors.store.config.change_set import load_breakers
+from breaker_actors.store.config.change_set import begin_anew, load_breakers
 from breaker_actors.store.config.idempotency import ANSWER_BYTES_MAX, Onces
 from breaker_actors.store.config.router_set import (
     ROUTER_COLUMNS,
@@ -37,8 +40,9 @@ from breaker_actors.store.config.router_set import (
 )
 from breaker_actors.store.quotas import add_ended_links, weigh
 from breaker_actors.store.rows import SYSTEM, BreakerRow, Once, RouterDraft, RouterRow
-from breaker_actors.store.section import IDS, by_ids, chunks, lock_project, new_id
+from breaker_actors.store.section import IDS, by_ids, chunks, lock_project, new_id, touch_breakers
 
+_L = t.links.c
 TOLD_BYTES = 1_000
 """What a breaker takes in an answer beside its stored texts."""
 
@@ -73,6 +77,21 @@ class Routers(Onces):
     ) -> list[tuple[int, bytes]]:
         place = Place(by, now_ms, project_id)
         return await self._write_small(project_id, lambda c: _entries(c, place, _locked(c, project_id, router_id)))
+
+    async def tell_again(
+        self,
+        project_id: str,
+        router_id: str,
+        view: RouterView,
+        told: Mapping[str, tuple[int, int, bool]],
+        now_ms: int,
+        by: str = SYSTEM,
+        dry: bool = False,
+    ) -> list[str]:
+        place = Place(by, now_ms, project_id)
+        return await self._write_small(
+            project_id, lambda c: _tell_again(c, place, _locked(c, project_id, router_id), view, told, dry)
+        )
 
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         place = Place(by, now_ms, project_id)
@@ -170,6 +189,54 @@ def _entries(c: Connection, place: Place, row: RouterRow) -> list[tuple[int, byt
     homeless = _bring_back(c, row)
     breakers = list(find_breakers(c, row.project_id, row.breaker_ids).values())
     return [*_settings(breakers, _unborn(c, row)), *homeless, view_entry(view)]
+
+
+def _tell_again(
+    c: Connection,
+    place: Place,
+    row: RouterRow,
+    view: RouterView,
+    told: Mapping[str, tuple[int, int, bool]],
+    dry: bool,
+) -> list[str]:
+    breakers, is_later = find_breakers(c, row.project_id, row.breaker_ids), view.version > row.version
+    query = select(_L.breaker_id, _L.since_offset).where(_L.router_id == row.id, _L.since_offset.is_not(None))
+    linked = {id_: since for id_, since in c.execute(query)}
+    later = {
+        id_: told[id_]
+        for id_, since in linked.items()
+        if id_ in told and told[id_][0] > since and (told[id_][2] or told[id_][1] > breakers[id_].version)
+    }
+    found = sorted(later) + [row.id] * is_later
+    if dry or not found:
+        return found
+    kept = {link.breaker_id for link in view.links}
+    left = [id_ for id_ in linked if is_later and id_ not in kept and not (id_ in later and later[id_][2])]
+    raised = {
+        id_: replace(breakers[id_], version=max(at, breakers[id_].version) + 1) for id_, (_, at, _) in later.items()
+    }
+    for one in raised.values():
+        c.execute(update(t.breakers).where(t.breakers.c.id == one.id).values(version=one.version))
+    c.execute(update(t.routers).where(t.routers.c.id == row.id).values(version=max(view.version, row.version)))
+    ended = [one for id_, one in raised.items() if later[id_][2]]
+    entries, links = {row.id: list[Entry]()}, {row.id: left}
+    for id_, seq in begin_anew(c, ended, place.now_ms).items():
+        for number, router_id in enumerate(raised[id_].router_ids):
+            entry = breaker_entry(raised[id_]) if number else birth_entry(raised[id_], seq)
+            entries.setdefault(router_id, []).append(entry)
+            links.setdefault(router_id, []).append(id_)
+    told_on = dict.fromkeys([id_ for id_ in raised if not later[id_][2]] + left)
+    entries[row.id] += [breaker_entry(raised.get(id_, breakers[id_])) for id_ in told_on]
+    for router_id, ids in links.items():
+        for some in chunks(ids):
+            anew = update(t.links).where(_L.router_id == router_id, _L.breaker_id.in_(some))
+            c.execute(anew.values(since_offset=None))  # until the change is in the log
+    views = raise_views(c, list((routers := load_routers(c, list(entries))).values()))
+    changes = [Change(routers[i], [*of, view_entry(views[i])], tuple(links[i])) for i, of in entries.items()]
+    add_changes(c, changes)
+    touch_breakers(c, row.project_id, place.now_ms)
+    write_down(c, place, [Note("router.recover", row.id)])
+    return found
 
 
 def _settings(breakers: Sequence[BreakerRow], unborn: Mapping[str, int]) -> list[tuple[int, bytes]]:

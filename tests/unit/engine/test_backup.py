@@ -4,22 +4,28 @@ elsewhere."""
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from api.cli.verify import verified
 from breaker_actors.core.log_entries import SAMPLES, decode_samples
 from breaker_actors.errors import Invalid
 from breaker_actors.persistence import DATABASE, KEY_FILE, make_log, make_store
 from breaker_actors.settings import Settings
+from breaker_actors.sql import copies
 from breaker_actors.store.base import Store
-from breaker_actors.store.rows import BreakerRow, EventQuery, EventRow, ProjectRow
+from breaker_actors.store.rows import BreakerRow, EventQuery, EventRow, ProjectRow, RouterDraft
 from tests.support.cluster import Service, service, until
+from tests.support.commands import command_beside
 from tests.support.in_process import LocalCluster
 from tests.support.postgres import Postgres, Server
 from tests.support.virtual_time import clock_of_loop
@@ -140,6 +146,95 @@ async def test_a_copy_of_a_running_service_lacks_only_what_came_after_it(tmp_pat
         query = EventQuery(project_id=project.id, breaker_id=rows[0].id, after_sequence=newest, limit=200)
         assert since
         assert since == (await s.store.events(query))[-len(since) :]
+
+
+async def test_a_backup_has_the_configuration_of_one_instant(tmp_path: Path) -> None:
+    """What is edited, deleted and made while it is copied is in none of its files, and all act by the database."""
+    target = tmp_path / "b"
+    (target / "log").mkdir(parents=True)
+    async with service(tmp_path / "a") as s:
+        edited, deleted, still = [await s.breaker(**RULE, threshold=100) for _ in range(3)]
+        for row in (edited, deleted, still):
+            assert (await s.send(row.router_ids[0], [1.0])).status == "ok"
+        logs = (tmp_path / "a" / "log").glob
+        with copies.pinned(tmp_path / "a" / DATABASE, lambda: logs("*.sqlite")) as files:
+            for file in files:
+                for _ in range(3):
+                    await s.edit(edited.id, threshold=1e6)
+                if await s.store.get_breaker(s.project.id, deleted.id):
+                    changes = await s.store.delete_breaker(s.project.id, deleted.id, s.clock.now_ms())
+                    await s.cluster.gateway.configured(s.project.id, changes)
+                await s.breaker(**RULE)
+                copies.copy(file, target / file.path.relative_to(tmp_path / "a"))
+        shutil.copy2(tmp_path / "a" / KEY_FILE, target)
+        project = s.project
+    report = await verified(settings_of(target), clock=clock_of_loop())
+    assert (report.faults, report.breakers) == ([], 3)
+    async with restored(target, project) as s:
+        found, _ = await s.store.list_breakers(project.id)
+        assert [(row.id, row.version, row.rule.threshold) for row in found] == [
+            (row.id, 1, 100) for row in (edited, deleted, still)
+        ]
+        for row in found:
+            await s.fresh(row.id)
+            await check_goes_on(s, row)
+    assert (await verified(settings_of(target), clock=clock_of_loop())).faults == []
+
+
+async def test_a_database_that_is_put_back_alone_counts_again(tmp_path: Path) -> None:
+    """What was edited, unlinked, switched off and deleted since stands in the logs; an operator's word has all breakers
+    go by the database, and later edits count."""
+    folder = tmp_path / "a"
+    async with service(folder) as s:
+        now, project_id = s.clock.now_ms, s.project.id
+        edited, deleted, shared = [await s.breaker(**RULE, threshold=100) for _ in range(3)]
+        draft = RouterDraft(name="shared")
+        router, changes = await s.store.create_router(project_id, draft, now())
+        await s.gateway.configured(project_id, changes)
+        _, changes = await s.store.link_breakers(project_id, router.id, [shared.id, deleted.id], now())
+        await s.gateway.configured(project_id, changes)
+        for row in (edited, deleted, shared):
+            assert (await s.send(row.router_ids[0], [1.0])).status == "ok"
+        copy_store(folder, tmp_path / "older")
+        for _ in range(3):
+            await s.edit(edited.id, threshold=1e6)
+        changes = await s.store.unlink_breaker(project_id, router.id, shared.id, now())
+        changes += await s.store.delete_breaker(project_id, deleted.id, now())
+        off = partial(replace, enabled=False)
+        changes += (await s.store.update_router(project_id, edited.router_ids[0], off, now()))[1]
+        await s.gateway.configured(project_id, changes)
+        project = s.project
+    for path in folder.glob(f"{DATABASE}*"):
+        path.unlink()
+    shutil.copy2(tmp_path / "older" / DATABASE, folder / DATABASE)
+    (folder / DATABASE).chmod(0o600)
+    before = await verified(settings_of(folder), clock=clock_of_loop())
+    assert {fault.kind for fault in before.faults} >= {"configuration"}
+    dry = await command_beside("recover", "--all", "--json", "--data-dir", str(folder))
+    assert (dry.exit_code, json.loads(dry.stdout)["recovered"]) == (0, False), dry.stderr
+    later = set(json.loads(dry.stdout)["later"])
+    assert later == {edited.id, deleted.id, router.id, edited.router_ids[0], deleted.router_ids[0]}
+    done = await command_beside("recover", "--all", "--yes", "--json", "--data-dir", str(folder))
+    assert done.exit_code == 0, done.stderr
+    assert {edited.id, deleted.id} <= set(json.loads(done.stdout)["later"]) <= later  # one router may mend another
+    assert [f for f in (await verified(settings_of(folder), clock=clock_of_loop())).faults if f.kind != "log"] == []
+    async with restored(folder, project) as s:
+        for row in (edited, deleted, shared):
+            await s.fresh(row.id)
+            assert (await s.send(row.router_ids[0], [200.0] * 50)).status == "ok"
+            await s.in_state(row.id, "open")
+            found = await s.store.get_breaker(project.id, row.id)
+            assert found is not None
+            await s.edit(row.id, threshold=500)
+
+            async def closed(row: BreakerRow = row) -> bool:
+                assert (await s.send(row.router_ids[0], [400.0] * 50)).status == "ok"
+                return (await s.state(row.id)).view.state == "closed"
+
+            await until(closed)
+        assert (await s.send(router.id, [900.0] * 500)).status == "ok"
+        await asyncio.gather(*(s.in_state(row.id, "open") for row in (deleted, shared)))
+    assert (await verified(settings_of(folder), clock=clock_of_loop())).faults == []
 
 
 async def test_a_copy_of_a_stopped_service_lacks_nothing(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from breaker_actors.wal.chain import Row, checksum
 from tests.support.cluster import until
 from tests.support.commands import command_beside
 from tests.support.virtual_time import clock_of_loop
-from tests.unit.engine.test_poison import Running, Tenant, bystander, running
+from tests.unit.engine.test_poison import RULE, Running, Tenant, bystander, running
 
 OUTAGES = 3
 
@@ -328,6 +328,16 @@ DAMAGE: dict[str, tuple[Callable[[Data], None], str, str]] = {
     "the log gone": (remove_log, "log", "is missing"),
     "no log file": (overwrite_log, "log", "file is not a database"),
     "lost pages of the database": (overwrite_pages, "file", ""),
+    "older settings in the database": (
+        store("UPDATE breakers SET version = 2 WHERE id = '{breaker}'"),
+        "configuration",
+        "of its settings, the database version 2: the database is older",
+    ),
+    "an older routing table in the database": (
+        store("UPDATE routers SET version = 0 WHERE id = '{router}'"),
+        "configuration",
+        "its log has version 1 of the routing table, the database 0: the database is older",
+    ),
     "an event removed": (
         store("DELETE FROM events WHERE breaker_id = '{breaker}' AND transition_seq = 3"),
         "event",
@@ -569,6 +579,38 @@ async def test_a_key_that_is_missing_is_not_made(data: Data) -> None:
     with pytest.raises(Invalid, match=r"secret\.key is missing"):
         make_store(Settings(data_dir=data.folder))
     assert {path.name for path in data.folder.iterdir()} == before
+
+
+async def test_a_database_that_is_older_than_its_logs(tmp_path: Path) -> None:
+    """As when it alone is put back: what was edited, linked and deleted since stands in the logs."""
+    folder = tmp_path / "data"
+    async with running(folder) as run:
+        who = await bystander(run, "shared")
+        deleted, _ = await run.make_breaker(who, "deleted")
+        again, _ = await run.make_breaker(who, "made again before")
+        assert (await run.call(who, "POST", f"routers/{who.router_id}/breakers", {"breaker_ids": [again]}))[0] == 200
+        for _ in range(3):
+            assert (await run.call(who, "PATCH", f"breakers/{again}", {"threshold": 7}))[0] == 200
+        assert (await run.call(who, "DELETE", f"breakers/{again}"))[0] == 204
+        made = {**RULE, "name": "made again before", "id": again}
+        assert (await run.call(who, "POST", "breakers", made))[0] == 201
+        assert (await run.call(who, "POST", f"routers/{who.router_id}/breakers", {"breaker_ids": [again]}))[0] == 200
+        with closing(sqlite3.connect(folder / DATABASE)) as c:
+            c.execute("VACUUM INTO ?", (str(tmp_path / "older.sqlite"),))
+        assert (await run.call(who, "PATCH", f"breakers/{who.breaker_id}", {"threshold": 7}))[0] == 200
+        assert (await run.call(who, "PATCH", f"routers/{who.router_id}", {"enabled": False}))[0] == 200
+        assert (await run.call(who, "DELETE", f"breakers/{deleted}"))[0] == 204
+    settings = Settings(data_dir=folder)
+    report = await verified(settings, clock=clock_of_loop())
+    assert report.faults == []
+    (tmp_path / "older.sqlite").replace(folder / DATABASE)
+    report = await verified(settings, clock=clock_of_loop())
+    found = {fault.of: fault.words for fault in report.faults if fault.kind == "configuration"}
+    assert "has version 2 of its settings, the database version 1" in found.pop(who.breaker_id)
+    assert "has its end, the database version 1" in found.pop(deleted)
+    assert "of the routing table, the database" in found.pop(who.router_id)
+    assert again not in found
+    assert all("of the routing table" in words for words in found.values())
 
 
 async def test_a_service_may_run_meanwhile(tmp_path: Path) -> None:

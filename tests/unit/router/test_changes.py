@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from breaker_actors.core.log_entries import GAP, Gap, encode_entry
 from breaker_actors.core.rules import parse_rule
@@ -45,6 +46,19 @@ async def test_many_changes_ride_in_few_groups(tmp_path: Path) -> None:
         assert (await router.change(changes)).offsets.keys() == {row.id for row in changes}
         assert router._work.calls - before <= -(-len(changes) // host.CHANGES_AT_ONCE) + 3  # and a heartbeat or two
         assert (await router.change(changes)).offsets.keys() == {row.id for row in changes}, "repeating is harmless"
+
+
+async def test_a_number_that_is_given_again_is_another_change(tmp_path: Path) -> None:
+    """A database that was put back gives the numbers of changes again that the logs have seen since."""
+    async with service(tmp_path, breaker_actors=1) as s:
+        (change,) = await waiting(s, 1)
+        router: Any = s.net.actors["router-0"]
+        first = (await router.change([change])).offsets[change.id]
+        gap = (GAP, encode_entry(Gap(1, 2)))
+        assert (await router.change([replace(change, entries=(gap,))])).offsets[change.id] == first + len(
+            change.entries
+        )
+        assert (await router.change([change])).offsets[change.id] == first, "what is repeated is known"
 
 
 async def test_a_log_that_is_slow_gets_as_many_as_it_takes_in_time(tmp_path: Path) -> None:

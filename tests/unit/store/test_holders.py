@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from api.cli.main import app
 from api.launch.ray_environment import take_data_dir
 from breaker_actors.errors import Invalid, Unavailable
-from breaker_actors.persistence import store_url
+from breaker_actors.persistence import make_box, store_url
 from breaker_actors.ray_runtime.presence import hold_data_dir
 from breaker_actors.settings import Settings
 from breaker_actors.store import holders, migrations
@@ -165,6 +165,7 @@ def test_commands_on_the_directory_are_refused_in_words(
     folder: Path, actor: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BREAKERS_DATABASE_URL", raising=False)
+    make_box(Settings(data_dir=folder))
     migrations.upgrade(store_url(Settings(data_dir=folder)))
     process = actor(DEPLOYED)
     place = ("--data-dir", str(folder))
