@@ -137,7 +137,7 @@ class BreakerClient(ChannelClient, MappingClient, RulesClient):
 
 def open_client(url: str | None, project: str | None, data_dir: Path | None, insecure: bool) -> BreakerClient:
     """With what is given, and for the rest with credentials.json of the data directory. Raises Invalid."""
-    settings, key = settings_of(data_dir), key_given()
+    key = key_given()
     if url and key and project:
         client = BreakerClient(url, key, project, insecure)
     else:
@@ -145,5 +145,5 @@ def open_client(url: str | None, project: str | None, data_dir: Path | None, ins
         known = read_or_ask(data_dir, given, with_secret=bool(key))
         address, project = url or known.base_url, project or known.project_id
         client = BreakerClient(address, key or known.user_key, project, insecure)
-    client.key_from = "BREAKERS_KEY" if key else str(settings.data_dir / FILE_NAME)
+    client.key_from = "BREAKERS_KEY" if key else str(settings_of(data_dir).data_dir / FILE_NAME)
     return client

@@ -42,9 +42,7 @@ def folder_of(descriptor: int, content: bytes) -> Path | None:
     """The folder that the service left whose lock this is: bound to this very file, where services make theirs, and
     this user's alone. Raises Invalid for a content that no service writes."""
     folder = bound_folder(descriptor, content)
-    if folder is None or not folder.name.startswith(FOLDER_PREFIX):
-        return None
-    return folder if str(folder.parent) in ("/tmp", tempfile.gettempdir()) else None  # nosec B108 # compared only
+    return folder if folder is not None and _is_usual(folder) else None
 
 
 def bound_folder(descriptor: int, content: bytes) -> Path | None:
@@ -54,11 +52,18 @@ def bound_folder(descriptor: int, content: bytes) -> Path | None:
     if named is None or nonce is None:
         return None
     folder = Path(named)
+    if not _is_usual(folder) and folder.resolve() != folder:
+        return None  # as by /proc/self/cwd, which is wherever a command runs
     with contextlib.suppress(OSError, Invalid):
         private.check_folder(folder)
         if private.read_own(folder / OWNER_FILE, private.OTHERS) == _bond(descriptor, nonce).encode():
             return folder
     return None
+
+
+def _is_usual(folder: Path) -> bool:
+    places = ("/tmp", tempfile.gettempdir())  # nosec B108 # compared only
+    return folder.name.startswith(FOLDER_PREFIX) and str(folder.parent) in places
 
 
 def _parts(content: bytes) -> tuple[str | None, str | None, str | None]:

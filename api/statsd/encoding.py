@@ -19,8 +19,8 @@ POINTS_MAX = 8192
 BYTES_MAX = 1 << 19
 """Bytes of a request's body, before gzip: half of what the service takes however well it shrinks
 (`api.admission.inflate.INFLATED_FREE`), so nobody's points can have those of others refused with them."""
-WEIGHTS, POINT_BYTES = (1 << 12, 1 << 15, 1 << 18), 64
-"""A series weighs 0 to 3 in a flush, by the most that its points take, with their attributes and so much each. Series
+WEIGHTS, POINT_BYTES = (1 << 9, 1 << 12, 1 << 15, 1 << 18), 64
+"""A series weighs 0 to 4 in a flush, by the most that its points take, with their attributes and so much each. Series
 of each weight have requests of their own: nobody can tell senders apart, but what few lines with long tags and many
 values make is no reason to delay or lose what others send."""
 METRIC_BYTES = 12

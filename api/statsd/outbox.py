@@ -1,10 +1,10 @@
 """Requests on their way: a bounded queue, and a thread that repeats each until it is taken, in their order, those of
-light series before others.
+light series before others, also before one that is to be repeated.
 
 By OTLP's rules (https://opentelemetry.io/docs/specs/otlp/#otlphttp-response) what is over in a while is tried again:
 429, 502, 503, 504 and no answer at all, after Retry-After, else with growing pauses. Every other refusal is for good.
 A request holds what several senders sent. Where it is refused for what it holds it is halved, and so on, so that what
-can't be taken is dropped alone.
+can't be taken is dropped alone, as far as HALVED_MAX goes.
 """
 
 from __future__ import annotations
@@ -113,10 +113,22 @@ class Outbox:
         return request
 
     def _run(self) -> None:
+        attempts = 0
         while (request := self._next()) is not None:
-            if not self._send(request):
-                return
-            self._flying = None
+            answer = self._attempt(request)
+            if answer.outcome == "again":
+                self.newest_trouble = answer.message
+                if attempts == 0:
+                    self._tell("unsent", answer.message)
+                if not self._pause(answer.after_s, attempts):
+                    return
+                self._put_back(request)
+                attempts += 1
+                continue
+            self._settle(request, answer)
+            if attempts and answer.outcome == "taken":
+                self._tell("sent_again", f"after {attempts + 1} attempts")
+            self._flying, attempts = None, 0
 
     def _next(self) -> Request | None:
         """Waits for a request; None at the end."""
@@ -131,31 +143,24 @@ class Outbox:
                 self._halved = 0
             return self._flying
 
-    def _send(self, request: Request) -> bool:
-        """Repeats a request until there is an answer; False where the end comes first."""
-        attempts = 0
-        while True:
-            answer = self._attempt(request)
-            if answer.outcome != "again":
-                break
-            self.newest_trouble = answer.message
-            if attempts == 0:
-                self._tell("unsent", answer.message)
-            if not self._pause(answer.after_s, attempts):
-                return False
-            attempts += 1
+    def _put_back(self, request: Request) -> None:
+        """It waits again, as the oldest; lighter ones that came meanwhile go before it."""
+        with self._changed:
+            self._waiting.appendleft(request)
+            self._bytes += len(request.body)
+            self._flying = None
+
+    def _settle(self, request: Request, answer: Answer) -> None:
+        """What an answer for good means."""
         if answer.outcome in ("refused", "unfit"):
             if answer.outcome == "refused" or not self._halve(request):
                 self.dropped["refused"] += request.points
             self._complain("refused", answer.message)
-            return True
+            return
         self.sent += request.points - answer.rejected
         self.rejected += answer.rejected
         if answer.rejected or answer.message:
             self._complain("rejected" if answer.rejected else "unmatched", answer.message)
-        if attempts:
-            self._tell("sent_again", f"after {attempts + 1} attempts")
-        return True
 
     def _halve(self, request: Request) -> bool:
         """Puts the halves of a request in its place; False where it has none, or was halved often enough."""

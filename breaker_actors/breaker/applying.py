@@ -95,10 +95,13 @@ class Applying:
         if hosted.breaker is not None and hosted.breaker.effort > STEP_EFFORT and not hosted.blocked:
             return self.put_off(hosted, target)
         router_id, after, todo = target.router_id, target.after, None
-        end = self.slice_end()
+        end, kept = self.slice_end(), hosted.keeps
         for index, start, stop in target.spans:
             if self.worked >= end and not hosted.blocked:
                 return self.put_off(hosted, target)
+            if kept and not hosted.keeps and hosted.blocked:  # that was as much as it keeps
+                hosted.push(catch_up_marker(router_id, target.upto))
+                return todo
             entry = entries[index]
             if entry is None:
                 entry = entries[index] = self._entry(router_id, delivery.records[index])

@@ -187,7 +187,7 @@ class Group:
         if isinstance(item, Part) and self._known(router, reusable) is not None:
             self.outcomes[index] = AppendResult("reused")
             return
-        if isinstance(item, Part) and router.ahead_ms(self._now_ms) > self._ahead_max_ms:
+        if isinstance(item, Part) and self._next_ms(router) - self._now_ms > self._ahead_max_ms:
             self.outcomes[index] = AppendResult("clock_behind")
             return
         if isinstance(item, Part) and (refusal := self._refusal(router.slot, router.project_id)) is not None:
@@ -215,6 +215,12 @@ class Group:
         gap = self._owed(router.id)
         if gap is not None and router.id not in self._ends and not router.damage:
             self._stage(router, GAP, encode_entry(gap), (), [], gap.to_ms)
+
+    def _next_ms(self, router: OwnedRouter) -> int:
+        """Stamp of what would be staged next, behind a gap that is owed."""
+        gap = None if router.id in self._ends else self._owed(router.id)
+        last_ms = gap.to_ms if gap is not None else self._ends.get(router.id, (0, 0))[1]
+        return max(last_ms, router.stamp(self._now_ms))
 
     def close(self) -> list[Staged]:
         """All records, in order per router; each is split by the view in force where it lies."""

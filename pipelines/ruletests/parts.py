@@ -83,9 +83,18 @@ def _check_within(path: Path, folder: Path) -> None:
     """Raises Invalid for what lies elsewhere, also by a link: an error tells something of what is read, and who wrote
     the test may read only the error."""
     roots = [folder.resolve(), Path.cwd()]
-    for one in (path, *local_files(path)):
-        if not any(one.resolve().is_relative_to(root) for root in roots):
+
+    def check(one: Path) -> None:
+        try:
+            where = one.resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise Invalid(f"{one} is no path: {error}") from None
+        if not any(where.is_relative_to(root) for root in roots):
             raise Invalid(f"{one} lies neither in the folder of its test nor in the current one")
+
+    check(path)
+    for one in local_files(path):
+        check(one)
 
 
 def _metric(fields: Mapping[str, Any]) -> str | None:

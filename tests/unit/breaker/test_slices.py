@@ -434,6 +434,17 @@ async def test_all_that_are_restored_keep_no_more_than_a_process_may(host: Break
             assert await host.deliver(Delivery([record], targets)) == []
             peak = max(peak, sum(item.body is not None for one in host._hosted.values() for item in one.inbox))
         assert peak == kept
+        for one in host._hosted.values():
+            one.clear()
+            one.keeps = kept // breakers
+        for i in range(breakers):
+            records = [
+                record
+                for at in range(30, 90)
+                for record in delivery(hosted("b0", "org 0", PLAIN), at, AT_MS + at, 1.0).records
+            ]
+            spans = tuple((at, 0, 1) for at in range(60))
+            assert await host.deliver(Delivery(records, [Target(f"b{i}", 1, "r", 29, 89, spans)])) == []
         assert [len(one.inbox) for one in host._hosted.values()] == [1] * breakers, "a marker each"
         ended.set()
         while host._restores.under_way:

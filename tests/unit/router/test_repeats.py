@@ -117,6 +117,9 @@ def test_what_comes_behind_a_gap_is_no_older_than_it() -> None:
         (GAP, 9_000),
         (SAMPLES, 9_000),
     ]
+    group = Group({"r": owned_router("r")}, lambda *_: None, 7_000, lambda _: Gap(1_000, 9_000), ahead_max_ms=1_000)
+    group.add(0, Part("r", (b"append", b"the request"), payload, 1))
+    assert group.outcomes[0].status == "clock_behind", "they would be late before they count"
 
 
 def test_keys_that_came_with_a_log_outlive_a_clock_that_was_behind() -> None:

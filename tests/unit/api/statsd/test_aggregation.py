@@ -237,7 +237,7 @@ def test_series_of_each_weight_have_requests_of_their_own() -> None:
         request.weight: {one.name for one in otlp_protobuf.decode(request.body, Memory()).series}
         for request in requests(aggregate)
     }
-    assert found == {0: {"a", "b"}, 1: {"c", "d"}, 3: {"e"}}
+    assert found == {0: {"a", "b"}, 2: {"c", "d"}, 4: {"e"}}
 
 
 def test_the_values_of_a_timing_are_bounded_by_what_they_make() -> None:

@@ -113,6 +113,22 @@ def test_what_light_series_made_is_sent_before_others() -> None:
     assert far.bodies == [b"0 0", b"0 1", b"1 0", b"1 1", b"3 0", b"3 1"]
 
 
+def test_who_is_to_be_repeated_keeps_no_lighter_one_waiting() -> None:
+    """The service may have room for small ones alone."""
+    far = Far(AGAIN, AGAIN)
+    box = far.outbox()
+    box.put(Request(b"heavy", 1, 4))
+    far.open.clear()
+    box.start()
+    assert far.asked.wait(10)
+    box.put(Request(b"light", 1))
+    far.open.set()
+    box.close(10)
+    assert far.bodies == [b"heavy", b"light", b"light", b"heavy"]
+    assert (box.sent, box.dropped, box.waiting) == (2, {}, 0)
+    assert [event for event, _ in far.events] == ["unsent", "sent_again"]
+
+
 # what is refused for a part of it
 
 
