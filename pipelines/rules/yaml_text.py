@@ -32,8 +32,15 @@ _SCALARS = (
     ),
     ("merge", "<<", "<"),
 )
-for _tag, _pattern, _first in _SCALARS:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"\A(?:{_pattern})\Z"), list(_first))
+
+
+def add_scalars(kind: Any) -> None:
+    """To a loader or dumper: which plain words are no texts."""
+    for tag, pattern, first in _SCALARS:
+        kind.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"\A(?:{pattern})\Z"), list(first))
+
+
+add_scalars(_Loader)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pipelines.candidates import duration_ms
 from pipelines.rules.files import read, read_text
 from pipelines.rules.secrets import resolved
 from pipelines.rules.writing import text_of
+from pipelines.rules.yaml_text import parse
 
 GOOD = """\
 owner: payments
@@ -190,6 +191,34 @@ def test_a_tag_that_its_text_is_not_is_told(value: str) -> None:
 def test_what_is_written_is_read_as_the_same() -> None:
     rules = read_text(GOOD)
     assert read_text(text_of(rules.document())).document() == rules.document()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e5",
+        "7e12345",
+        "yes",
+        "22:30",
+        "~",
+        "<<",
+        "2026-12-24",
+        "a\x85b",
+        "a\u202eb",
+        "\u2066",
+        "a\u200bb",
+        "größe \u2028",
+        "a\nb",
+        " a",
+        "a\tb",
+    ],
+)
+def test_any_text_is_written_as_itself(text: str) -> None:
+    """And so that a terminal shows all of it."""
+    labels = {"team": text}
+    written = text_of({"labels": labels, "breakers": {text: {"metric": text}}})
+    assert parse("f", written).content == {"labels": labels, "breakers": {text: {"metric": text}}}
+    assert all(line.isprintable() for line in written.split("\n"))
 
 
 def test_times_of_mutes() -> None:
