@@ -126,17 +126,21 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+GUESSED_MAX, DURATION_MAX = 500, 40
+"""Among so many names is looked for the one that was meant; so many signs a duration has at most."""
+
+
 def guess(name: str, others: str = "", known: Sequence[str] = RULE_FIELDS) -> str:
     """Which of the known fields was probably meant, or which there are."""
     if name in SWEPT_PARAMS:
         return f"did you mean kind_params.{name}?"
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, known[:GUESSED_MAX], 1)
     return f"did you mean {near[0]}?" if near else f"there is {others}" if others else "it means nothing here"
 
 
 def duration_ms(text: str) -> int | None:
     """Milliseconds of 500ms, 30s, 5m, 1h30m, 7d, 2w; None for what is no such text or no whole number of them."""
-    if not _DURATION.fullmatch(text):
+    if len(text) > DURATION_MAX or not _DURATION.fullmatch(text):
         return None
     total = sum(Decimal(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     return int(total) if total == int(total) else None

@@ -96,13 +96,13 @@ class _Thing:
 
 
 def _things(text: str) -> Iterator[_Thing]:
-    rest = text.strip()
-    while rest:
-        match = _THING.match(rest)
+    text, at = text.strip(), 0
+    while at < len(text):
+        match = _THING.match(text, at)
         if match is None:
-            raise Invalid(f"{rest.split()[0]!r} is no sample: see the notation in docs/guides/rule-tests.md")
+            raise Invalid(f"{text[at:].split()[0]!r} is no sample: see the notation in docs/guides/rule-tests.md")
         yield _thing(match)
-        rest = rest[match.end() :]
+        at = match.end()
 
 
 def _thing(match: re.Match[str]) -> _Thing:

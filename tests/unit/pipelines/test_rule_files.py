@@ -221,6 +221,10 @@ def test_any_text_is_written_as_itself(text: str) -> None:
     assert all(line.isprintable() for line in written.split("\n"))
 
 
+def test_a_duration_of_any_length_costs_nothing() -> None:
+    assert (duration_ms("9" * 250_000 + "w"), duration_ms("1h30m")) == (None, 5_400_000)
+
+
 def test_times_of_mutes() -> None:
     text = "mutes:\n  m: {all: true, comment: c, starts: 2026-12-24T00:00:00Z, ends_ms: 2026-12-25T00:00:00+01:00}\n"
     assert read_text(text).mutes["m"].fields["starts_ms"] == 1_798_070_400_000
