@@ -39,7 +39,7 @@ from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import secret_place, slack_place
 from breaker_actors.store.outbox.payloads import UNITS
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, DROPPED, UNSENT
-from breaker_actors.store.rows import alert_of
+from breaker_actors.store.rows import alert_of, is_told_later
 from breaker_actors.store.secrets import SecretBox
 from breaker_actors.store.section import DAY_MS
 
@@ -135,8 +135,8 @@ def beyond(c: Connection, read: LogRead, view_version: int, told: Mapping[str, t
     mine = mine.where(links.router_id == read.router_id, links.since_offset.is_not(None)).order_by(links.number)
     for row in _rows(c, mine):
         id_, version, since = row.id, row.version, row.since_offset
-        offset, at, ended = told.get(id_, (0, 0, False))
-        if offset > since and (ended or at > version):
+        if id_ in told and is_told_later(told[id_], since, version):
+            _, at, ended = told[id_]
             has = "its end" if ended else f"version {at} of its settings"
             words = f"the log of router {read.router_id} has {has}, the database version {version}"
             found.append(Fault("configuration", id_, f"{words}: the database is older", read.project_id))

@@ -786,3 +786,10 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     target_id: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+
+
+def is_told_later(told: tuple[int, int, bool], since_offset: int, version: int) -> bool:
+    """Whether the last settings of a breaker in a log (offset, version, whether they end it) are beyond its row. What
+    lies before the link that it has now is of an earlier life."""
+    offset, at, ended = told
+    return offset > since_offset and (ended or at > version)

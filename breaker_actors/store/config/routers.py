@@ -39,7 +39,7 @@ from breaker_actors.store.config.router_set import (
     unlink_routers,
 )
 from breaker_actors.store.quotas import add_ended_links, weigh
-from breaker_actors.store.rows import SYSTEM, BreakerRow, Once, RouterDraft, RouterRow
+from breaker_actors.store.rows import SYSTEM, BreakerRow, Once, RouterDraft, RouterRow, is_told_later
 from breaker_actors.store.section import IDS, by_ids, chunks, lock_project, new_id, touch_breakers
 
 _L = t.links.c
@@ -205,7 +205,7 @@ def _tell_again(
     later = {
         id_: told[id_]
         for id_, since in linked.items()
-        if id_ in told and told[id_][0] > since and (told[id_][2] or told[id_][1] > breakers[id_].version)
+        if id_ in told and is_told_later(told[id_], since, breakers[id_].version)
     }
     found = sorted(later) + [row.id] * is_later
     if dry or not found:
