@@ -104,7 +104,7 @@ CLOCK = {
         "breaker_actors.clock:SteadyClock._lasts", "at_s - self._doubted[1] >= STEP_LASTS_S", "True"
     ),
     "samples are taken into a log that is ahead of the clock": Mutant(
-        "breaker_actors.router.group:OwnedRouter.ahead_ms", "self.stamp(now_ms) - now_ms", "0"
+        "breaker_actors.router.group:Group._next_ms", "return max(last_ms, router.stamp(self._now_ms))", "return 0"
     ),
     "a watermark is given whatever the clock says": Mutant(
         "breaker_actors.router.host:RouterHost.advance_watermark", "or self._ahead.is_far(upto_ms, now)", ""
