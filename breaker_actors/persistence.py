@@ -15,12 +15,14 @@ from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
 from breaker_actors.wal.base import SampleLog
 from breaker_actors.wal.sqlite import SqliteLog
+from breaker_actors.wal.sqlite import newest_change as newest_change_in
 
 if TYPE_CHECKING:
     from breaker_actors.store.secrets import SecretBox
     from breaker_actors.store.sql_store import SqlStore
 
 DATABASE = "breakers.sqlite"
+LOG_FOLDER = "log"
 KEY_FILE = "secret.key"
 
 
@@ -129,10 +131,18 @@ def make_log(settings: Settings) -> SampleLog:
     """The sample log; files are opened, or connections made, on first use."""
     keys_ms = max(settings.duplicate_window_ms, 30_000)
     if settings.database_url is None:
-        return SqliteLog(settings.data_dir / "log", settings.synced, keys_ms)
+        return SqliteLog(settings.data_dir / LOG_FOLDER, settings.synced, keys_ms)
     from breaker_actors.wal.postgres import PgLog
 
     return PgLog(store_url(settings), keys_ms)
+
+
+def newest_change(settings: Settings) -> int:
+    """The highest number of a change of configuration that any log has; 0 on PostgreSQL, whose logs lie in the
+    database."""
+    if settings.database_url is not None:
+        return 0
+    return newest_change_in(settings.data_dir / LOG_FOLDER)
 
 
 def resolved(settings: Settings) -> Settings:

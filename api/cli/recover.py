@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from breaker_actors.wal.base import Loss, SampleLog
 
 TITLES = ("ROUTER", "FIRST", "LAST", "FROM", "TO")
-AT_ONCE = 500
 
 
 def recover(
@@ -41,6 +40,8 @@ def recover(
     Where a database was put back beside logs that went on, breakers go by its settings again, and those that were
     deleted since begin anew. Stop the service first, and start it afterwards."""
 
+    from breaker_actors.persistence import newest_change
+
     async def work(store: Store, now_ms: int) -> tuple[list[Loss], list[str]]:
         if bool(routers) == everything:
             raise Invalid("name the routers, or all of them with --all")
@@ -49,7 +50,10 @@ def recover(
             raise Invalid(f"there is no router {unknown[0]}")
         settings = settings_of(data_dir)
         ahead_max_ms = settings.clock_step_max_ms if ahead else None
-        return await _recovered(store, settings, sorted(routers or known), now_ms, not yes, ahead_max_ms)
+        done = await _recovered(store, settings, sorted(routers or known), now_ms, not yes, ahead_max_ms)
+        if everything and yes:
+            await store.skip_changes(newest_change(settings))
+        return done
 
     lock = _alone(data_dir)
     try:
@@ -86,31 +90,17 @@ def _alone(data_dir: Any) -> Any:
 async def _recovered(
     store: Store, settings: Settings, router_ids: list[str], now_ms: int, dry: bool, ahead_max_ms: int | None
 ) -> tuple[list[Loss], list[str]]:
+    from api.launch.put_back import all_routers, tell_again
     from breaker_actors.persistence import make_log
 
     log, found, later = make_log(settings), list[Any](), dict[str, None]()
     try:
-        for start in range(0, len(router_ids), AT_ONCE):
-            for router in await store.router_assignments(router_ids[start : start + AT_ONCE]):
-                found += await make_whole(store, log, router, now_ms, dry, ahead_max_ms)
-                later |= dict.fromkeys(await tell_again(store, log, router, now_ms, dry))
+        async for router in all_routers(store, router_ids):
+            found += await make_whole(store, log, router, now_ms, dry, ahead_max_ms)
+            later |= dict.fromkeys(await tell_again(store, log, router, now_ms, BY, dry))
     finally:
         await log.close()
     return found, list(later)
-
-
-async def tell_again(store: Store, log: SampleLog, router: RouterAssignment, now_ms: int, dry: bool) -> list[str]:
-    """Has the database's configuration of a router come behind what its log has later; answers whose that is. Of a log
-    that is damaged still nothing is known."""
-    from breaker_actors.breaker.replayed import configured
-    from breaker_actors.errors import LogDamaged
-    from breaker_actors.messages import RouterRef
-
-    try:
-        known = await configured(log, RouterRef(router.router_id, "", router.log_slot, 0))
-        return await store.tell_again(router.project_id, router.router_id, *known, now_ms, BY, dry)
-    except (LogDamaged, NotFound):  # or the router is deleted: its last change is on the way
-        return []
 
 
 async def make_whole(

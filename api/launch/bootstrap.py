@@ -15,6 +15,7 @@ import msgspec
 
 from api.launch import private_files as private
 from api.launch.cut_off import LOOKED_AT, unsent_words
+from api.launch.put_back import count_again
 from breaker_actors.clock import Clock
 from breaker_actors.errors import Invalid
 from breaker_actors.settings import Settings
@@ -95,6 +96,7 @@ async def _prepare(settings: Settings, base_url: str, clock: Clock, warn: Callab
     await store.open()
     try:
         await ensure(store, settings.data_dir / FILE_NAME, base_url, clock.now_ms(), warn, admin_key)
+        await count_again(store, settings, clock.now_ms(), warn)
         count, unsigned = await store.signing()
         if unsigned:
             warn(f"{unsigned_words(count, unsigned)} ({SIGN})")

@@ -301,7 +301,8 @@ class Group:
     def _stage_change(self, router: OwnedRouter, change: Change, index: int) -> None:
         """All records of one change; its key and its answer sit on the first."""
         for i, (kind, payload) in enumerate(change.row.entries):
-            record = self._stage(router, kind, payload, () if i else (change.key,), [] if i else [index])
+            answers = [] if i else [index]
+            record = self._stage(router, kind, payload, () if i else (change.key,), answers, change=change.row.id)
             if not i:
                 self._answers[index] = record.answers
 
@@ -313,12 +314,22 @@ class Group:
         keys: tuple[bytes, ...],
         answers: list[int],
         now_ms: int | None = None,
+        change: int = 0,
     ) -> Staged:
         last, last_ms = self._ends.get(router.id, (router.offset, 0))
         offset, stamp = last + 1, max(last_ms, router.stamp(self._now_ms if now_ms is None else now_ms))
         self._ends[router.id] = offset, stamp
         append = Append(
-            router.id, router.epoch, offset, stamp, kind, router.view_offset, payload, keys, router.generation
+            router_id=router.id,
+            epoch=router.epoch,
+            offset=offset,
+            received_ms=stamp,
+            kind=kind,
+            view_offset=router.view_offset,
+            payload=payload,
+            keys=keys,
+            generation=router.generation,
+            change=change,
         )
         self._staged.append(Staged(router, append, answers))
         return self._staged[-1]

@@ -736,6 +736,13 @@ class RecoverStore(Protocol):
         configuration comes behind that, under versions beyond it, with the next changes; a breaker that has ended there
         begins anew. Answers whose is later, breakers and the router; `dry`: and does nothing. No service may run."""
 
+    async def last_change(self) -> int:
+        """The highest number that a change of configuration was ever given. A log that has a higher one is later than
+        the database. On SQLite; 0 on PostgreSQL, whose logs lie in it and are put back with it."""
+
+    async def skip_changes(self, upto: int) -> None:
+        """Gives the next changes numbers beyond this one. Does nothing on PostgreSQL."""
+
 
 class Store(ReplicaStore, DirectoryStore, JournalStore, OutboxStore, RetentionStore, RecoverStore, Protocol):
     """All roles: for who opens the store, and for commands on a data directory."""

@@ -17,7 +17,8 @@ from breaker_actors.messages import LogRead
 class Append(msgspec.Struct, frozen=True, array_like=True):
     """One record to append. Its offset and received_ms are the caller's (the router's owner), checked by the log.
     `generation`: the lease generation under which the owner learned where the log stands. `counters`: the last points
-    of cumulative series, (series, state), stored with it; a state of no bytes is dropped."""
+    of cumulative series, (series, state), stored with it; a state of no bytes is dropped. `change`: the number of the
+    change of configuration that it belongs to, 0 for what is none."""
 
     router_id: str
     epoch: int
@@ -29,6 +30,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True):
     keys: tuple[bytes, ...] = ()
     generation: int = 1
     counters: tuple[tuple[bytes, bytes], ...] = ()
+    change: int = 0
 
 
 class RouterHead(msgspec.Struct, frozen=True, kw_only=True):

@@ -200,3 +200,8 @@ class SqliteLog:
         if self._closed:
             raise Unavailable("the sample log is closed")
         return self._directory / slotfile.file_name(slot)
+
+
+def newest_change(directory: Path) -> int:
+    """The highest number of a change of configuration that any log under a folder has; 0 when none is known."""
+    return max(map(slotfile.newest_change, directory.glob("*.sqlite")), default=0)

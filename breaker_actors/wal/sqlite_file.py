@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,7 @@ _CACHED_STATEMENTS = 64
 _BEHIND_ALL = 1 << 62
 
 # Payloads come last in a row: SQLite reads the columns before them without touching their overflow pages.
+# `told` has the highest number of a change of configuration that a record here belongs to, also one that is trimmed.
 # `keys` is clustered by offset, not by key: owners look keys up in memory, the table is only written and read in order.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
@@ -53,6 +54,7 @@ CREATE TABLE IF NOT EXISTS keys (
 CREATE TABLE IF NOT EXISTS counters (
     router_id TEXT NOT NULL, series BLOB NOT NULL, state BLOB NOT NULL, PRIMARY KEY (router_id, series)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS told (one INTEGER PRIMARY KEY CHECK (one = 1), change INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS alive (owner TEXT PRIMARY KEY, alive_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
 
@@ -80,6 +82,9 @@ _KEYS_UPTO = "SELECT router_id, offset, key FROM keys WHERE router_id = ? AND of
 _TWICE = """
 SELECT min(offset), max(offset) FROM keys WHERE router_id = ? GROUP BY key HAVING count(*) > 1 ORDER BY 1
 """
+
+
+_TELL = "INSERT INTO told VALUES (1, ?) ON CONFLICT DO UPDATE SET change = max(change, excluded.change)"
 
 
 def file_name(slot: str) -> str:
@@ -145,6 +150,20 @@ def open_reader(path: Path) -> sqlite3.Connection | None:
         connection.close()
         return None
     return connection
+
+
+def newest_change(path: Path) -> int:
+    """The highest number of a change of configuration that a file has; 0 where it is of a time before that was noted,
+    or can't be read."""
+    try:
+        if (connection := open_reader(path)) is None:
+            return 0
+        with closing(connection):
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'told'").fetchone() is None:
+                return 0
+            return int(connection.execute("SELECT coalesce(max(change), 0) FROM told").fetchone()[0])
+    except sqlite3.Error:
+        return 0
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
@@ -328,6 +347,8 @@ def _lies_there(c: sqlite3.Connection, record: Append) -> bool:
 
 def _insert(c: sqlite3.Connection, judged: Judged) -> None:
     c.executemany(_INSERT_RECORD, judged.fresh)
+    if change := max((r.change for r in judged.appends), default=0):
+        c.execute(_TELL, (change,))
     c.executemany(
         "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)",
         ((r.router_id, r.offset, key, r.received_ms) for r in judged.appends for key in r.keys),

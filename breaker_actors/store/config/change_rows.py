@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, select, text, update
 
 from breaker_actors.core.log_entries import BREAKER, VIEW, BreakerSet, RouterView, encode_entry
 from breaker_actors.store import tables as t
@@ -82,6 +82,20 @@ def add_changes(c: Connection, changes: Sequence[Change]) -> list[int]:
         for change in changes
     ]
     return [int(id_) for id_ in c.execute(_ADD_CHANGES, rows).scalars()]
+
+
+def last_change(c: Connection) -> int:
+    """The highest number that a change was ever given (SQLite, "AUTOINCREMENT"); 0 on PostgreSQL."""
+    if c.dialect.name != "sqlite":
+        return 0
+    return int(c.execute(text("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")).scalar_one())
+
+
+def skip_changes(c: Connection, upto: int) -> None:
+    """The next changes get numbers beyond this one."""
+    if upto > last_change(c):
+        c.execute(text("DELETE FROM sqlite_sequence WHERE name = 'changes'"))
+        c.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('changes', :seq)"), {"seq": upto})
 
 
 def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked]]:

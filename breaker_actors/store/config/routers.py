@@ -20,10 +20,12 @@ from breaker_actors.store.config.change_rows import (
     birth_entry,
     breaker_entry,
     current_views,
+    last_change,
     linked_of,
     links_of,
     load_routers,
     raise_views,
+    skip_changes,
     view_entry,
 )
 from breaker_actors.store.config.change_set import begin_anew, load_breakers
@@ -92,6 +94,12 @@ class Routers(Onces):
         return await self._write_small(
             project_id, lambda c: _tell_again(c, place, _locked(c, project_id, router_id), view, told, dry)
         )
+
+    async def last_change(self) -> int:
+        return await self._db.read(last_change)
+
+    async def skip_changes(self, upto: int) -> None:
+        await self._db.write(lambda c: skip_changes(c, upto))
 
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         place = Place(by, now_ms, project_id)

@@ -7,7 +7,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,10 @@ import pytest
 from msgspec.structs import replace
 
 from api.cli.verify import verified
+from api.launch import put_back
 from breaker_actors.core.log_entries import SAMPLES, decode_samples
 from breaker_actors.errors import Invalid
-from breaker_actors.persistence import DATABASE, KEY_FILE, make_log, make_store
+from breaker_actors.persistence import DATABASE, KEY_FILE, make_log, make_store, newest_change
 from breaker_actors.settings import Settings
 from breaker_actors.sql import copies
 from breaker_actors.store.base import Store
@@ -181,9 +182,45 @@ async def test_a_backup_has_the_configuration_of_one_instant(tmp_path: Path) -> 
     assert (await verified(settings_of(target), clock=clock_of_loop())).faults == []
 
 
-async def test_a_database_that_is_put_back_alone_counts_again(tmp_path: Path) -> None:
-    """What was edited, unlinked, switched off and deleted since stands in the logs; an operator's word has all breakers
-    go by the database, and later edits count."""
+async def by_recover(folder: Path, later: set[str], surely: set[str]) -> None:
+    dry = await command_beside("recover", "--all", "--json", "--data-dir", str(folder))
+    assert (dry.exit_code, json.loads(dry.stdout)["recovered"]) == (0, False), dry.stderr
+    assert set(json.loads(dry.stdout)["later"]) == later
+    done = await command_beside("recover", "--all", "--yes", "--json", "--data-dir", str(folder))
+    assert done.exit_code == 0, done.stderr
+    assert surely <= set(json.loads(done.stdout)["later"]) <= later
+    store = make_store(settings_of(folder))
+    await store.open()
+    try:
+        assert await store.last_change() >= newest_change(settings_of(folder)), "a start looks again"
+    finally:
+        await store.close()
+
+
+async def by_start(folder: Path, later: set[str], surely: set[str]) -> None:
+    """Another start has nothing to say, and changes get numbers that no log has."""
+    settings, said = settings_of(folder), list[str]()
+    store = make_store(settings)
+    await store.open()
+    try:
+        newest = newest_change(settings)
+        assert newest > await store.last_change()
+        await put_back.count_again(store, settings, clock_of_loop().now_ms(), said.append)
+        assert said[0] == put_back.OLDER
+        assert len(surely) <= int(said[1].split()[0]) <= len(later)
+        assert await store.last_change() >= newest
+        await put_back.count_again(store, settings, clock_of_loop().now_ms(), said.append)
+        assert len(said) == 2
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("put_right", [by_recover, by_start])
+async def test_a_database_that_is_put_back_alone_counts_again(
+    tmp_path: Path, put_right: Callable[[Path, set[str], set[str]], Awaitable[None]]
+) -> None:
+    """What was edited, unlinked, switched off and deleted since stands in the logs; an operator's word, or a start, has
+    all breakers go by the database, and later edits count."""
     folder = tmp_path / "a"
     async with service(folder) as s:
         now, project_id = s.clock.now_ms, s.project.id
@@ -210,13 +247,8 @@ async def test_a_database_that_is_put_back_alone_counts_again(tmp_path: Path) ->
     (folder / DATABASE).chmod(0o600)
     before = await verified(settings_of(folder), clock=clock_of_loop())
     assert {fault.kind for fault in before.faults} >= {"configuration"}
-    dry = await command_beside("recover", "--all", "--json", "--data-dir", str(folder))
-    assert (dry.exit_code, json.loads(dry.stdout)["recovered"]) == (0, False), dry.stderr
-    later = set(json.loads(dry.stdout)["later"])
-    assert later == {edited.id, deleted.id, router.id, edited.router_ids[0], deleted.router_ids[0]}
-    done = await command_beside("recover", "--all", "--yes", "--json", "--data-dir", str(folder))
-    assert done.exit_code == 0, done.stderr
-    assert {edited.id, deleted.id} <= set(json.loads(done.stdout)["later"]) <= later  # one router may mend another
+    later = {edited.id, deleted.id, router.id, edited.router_ids[0], deleted.router_ids[0]}
+    await put_right(folder, later, {edited.id, deleted.id})  # one router may mend another
     assert [f for f in (await verified(settings_of(folder), clock=clock_of_loop())).faults if f.kind != "log"] == []
     async with restored(folder, project) as s:
         for row in (edited, deleted, shared):

@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from breaker_actors.core.log_entries import SAMPLES
+from breaker_actors.core.log_entries import BREAKER, SAMPLES
 from breaker_actors.wal.base import Append
 from breaker_actors.wal.sqlite import SqliteLog
-from breaker_actors.wal.sqlite_file import file_name
+from breaker_actors.wal.sqlite_file import file_name, newest_change
 
 
 async def test_bytes_are_counted_once_in_an_older_file(tmp_path: Path) -> None:
@@ -65,3 +65,22 @@ async def test_a_watermark_reads_no_head_twice_and_writes_nothing_twice(tmp_path
     assert await log.advance_watermark("r-0", "o", routers[50:], 1_000) == [True] * 50
     assert frames.stat().st_size == size
     await log.close()
+
+
+async def test_the_newest_change_is_known_when_its_record_is_trimmed(tmp_path: Path) -> None:
+    """None of what is not in the log, of a file that is not there, of an earlier version, or that is none."""
+    path, log = tmp_path / file_name("r-0"), SqliteLog(tmp_path)
+    assert newest_change(path) == 0
+    await log.acquire("r-0", "o", [("a", 1)], 0, 0)
+    assert newest_change(path) == 0
+    changes = [Append("a", 1, n, n, BREAKER, 0, b"x", change=number) for n, number in ((1, 7), (2, 5), (3, 0))]
+    assert await log.append("r-0", changes) == [True] * 3
+    assert await log.append("r-0", [Append("a", 1, 9, 9, BREAKER, 0, b"x", change=99)]) == [False]
+    await log.trim("r-0", "a", 3)
+    assert newest_change(path) == 7
+    await log.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE told")
+    assert newest_change(path) == 0
+    path.write_bytes(b"none" * 1024)
+    assert newest_change(path) == 0
