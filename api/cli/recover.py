@@ -93,14 +93,14 @@ async def _recovered(
     from api.launch.put_back import all_routers, tell_again
     from breaker_actors.persistence import make_log
 
-    log, found, later = make_log(settings), list[Any](), dict[str, None]()
+    log, found = make_log(settings), list[Any]()
     try:
         async for router in all_routers(store, router_ids):
             found += await make_whole(store, log, router, now_ms, dry, ahead_max_ms)
-            later |= dict.fromkeys(await tell_again(store, log, router, now_ms, BY, dry))
+        later = await tell_again(store, log, router_ids, now_ms, BY, dry)
     finally:
         await log.close()
-    return found, list(later)
+    return found, later
 
 
 async def make_whole(

@@ -1,6 +1,7 @@
-"""Ports that stay this user's when who listens there dies: HAProxy's own, each replica's, the fallback proxy's.
+"""Ports that stay this user's when who listens there dies: HAProxy's two, each replica's, the fallback proxy's.
 
-HAProxy believes whoever listens at a replica's port, callers whoever listens at the service's. While `breakers serve`
+HAProxy believes whoever listens at a replica's port, callers whoever listens at the service's; and HAProxy starts only
+where it gets the port of its metrics, too. While `breakers serve`
 runs it has each of these ports bound, too, without listening: the kernel lets nobody listen beside it but sockets of
 the same user that ask to share (SO_REUSEPORT), and refuses connections while nobody does. A socket that is bound only
 gets no connection, so nobody's is lost to it.
@@ -27,6 +28,7 @@ FALLBACK, FIRST, END = (
     "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT",
     "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT",
 )
+METRICS = "RAY_SERVE_HAPROXY_METRICS_PORT"
 SHARED_BY_INGRESS = "SERVE_SOCKET_REUSE_PORT_ENABLED"
 HERE = "127.0.0.1"
 BLOCK = 100
@@ -68,6 +70,15 @@ class HeldPorts:
         first = ports[1] // BLOCK * BLOCK
         own = {FALLBACK: str(ports[0]), FIRST: str(first), END: str(first + BLOCK)}
         return {**own, VARIABLE: " ".join(map(str, ports))}
+
+    def hold_metrics(self) -> dict[str, str]:
+        """Holds a port for HAProxy's metrics. What the environment has to say of it."""
+        held = self._hold_free()
+        if held is None:
+            self._warn("the port of HAProxy's metrics can't be held: while others have it HAProxy can't start")
+            return {}
+        self._held.append(held)
+        return {METRICS: str(held.getsockname()[1])}
 
     def close(self) -> None:
         """Lets go of all. Harmless when repeated."""

@@ -7,8 +7,9 @@ changes. Logs of PostgreSQL lie in the database, and are never later than it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from breaker_actors.errors import BreakersError, LogDamaged, NotFound
 from breaker_actors.settings import Settings
@@ -35,10 +36,9 @@ async def count_again(store: Store, settings: Settings, now_ms: int, warn: Calla
     if newest <= await store.last_change():
         return
     warn(OLDER)
-    log, later = make_log(settings), dict[str, None]()
+    log, later = make_log(settings), list[str]()
     try:
-        async for router in all_routers(store, [one.id for one in await store.placements("router")]):
-            later |= dict.fromkeys(await tell_again(store, log, router, now_ms, BY))
+        later = await tell_again(store, log, [one.id for one in await store.placements("router")], now_ms, BY)
         await store.skip_changes(newest)
     except BreakersError as error:
         warn(LEFT.format(error=error))
@@ -56,15 +56,25 @@ async def all_routers(store: Store, router_ids: Sequence[str]) -> AsyncIterator[
 
 
 async def tell_again(
-    store: Store, log: SampleLog, router: RouterAssignment, now_ms: int, by: str, dry: bool = False
+    store: Store, log: SampleLog, router_ids: Sequence[str], now_ms: int, by: str, dry: bool = False
 ) -> list[str]:
-    """Has the database's configuration of a router come behind what its log has later; answers whose that is. Of a log
-    that is damaged nothing is known."""
+    """Has the database's configuration of routers come behind what their logs have later; answers whose that is. All
+    logs are read first: a breaker's settings get a version beyond what any of them has. Of a damaged log nothing is
+    known."""
     from breaker_actors.breaker.replayed import configured
     from breaker_actors.messages import RouterRef
 
-    try:
-        known = await configured(log, RouterRef(router.router_id, "", router.log_slot, 0))
-        return await store.tell_again(router.project_id, router.router_id, *known, now_ms, by, dry)
-    except (LogDamaged, NotFound):  # or the router is deleted: its last change is on the way
-        return []
+    known, highest = list[Any](), dict[str, int]()
+    async for router in all_routers(store, router_ids):
+        with contextlib.suppress(LogDamaged):
+            view, told = await configured(log, RouterRef(router.router_id, "", router.log_slot, 0))
+            known.append((router, view, told))
+            for id_, last in told.items():
+                highest[id_] = max(last.version, highest.get(id_, 0))
+    later = dict[str, None]()
+    for router, view, told in known:
+        with contextlib.suppress(NotFound):  # the router is deleted: its last change is on the way
+            beyond = {id_: highest[id_] for id_ in told}
+            place = router.project_id, router.router_id
+            later |= dict.fromkeys(await store.tell_again(*place, view, told, beyond, now_ms, by, dry))
+    return list(later)

@@ -192,6 +192,7 @@ def prepare_ray(folder: Path, settings: Settings, ports: HeldPorts) -> None:
     said = json.loads(os.environ.get(ingress.VARIABLE, "{}"))
     os.environ[ingress.VARIABLE] = json.dumps(said | door(settings) | own)
     os.environ.update(ports.hold_behind(settings.replicas))
+    os.environ.update(ports.hold_metrics())
     os.environ["RAY_SERVE_HAPROXY_BINARY_PATH"] = str(_write_launcher(folder))
 
 

@@ -727,13 +727,15 @@ class RecoverStore(Protocol):
         router_id: str,
         view: RouterView,
         told: Mapping[str, tuple[int, int, bool]],
+        highest: Mapping[str, int],
         now_ms: int,
         by: str = SYSTEM,
         dry: bool = False,
     ) -> list[str]:
         """Of a router whose log knows later configuration than the database, which was put back: its last routing
         table, and by breaker its last settings (offset, version, whether they end it). The database's
-        configuration comes behind that, under versions beyond it, with the next changes; a breaker that has ended there
+        configuration comes behind that, with the next changes, under versions beyond it, and beyond the `highest` that
+        a breaker has in any log: of one version the first counts; a breaker that has ended there
         begins anew. Answers whose is later, breakers and the router; `dry`: and does nothing. No service may run."""
 
     async def last_change(self) -> int:

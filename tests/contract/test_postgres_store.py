@@ -15,6 +15,7 @@ from sqlalchemy import Connection, insert, select, text, update
 
 from breaker_actors.errors import Invalid, Unavailable
 from breaker_actors.sql.retries import AGAIN, TRIES
+from breaker_actors.store import section
 from breaker_actors.store import tables as t
 from breaker_actors.store.operational.retention import PAGE
 from breaker_actors.store.quotas import UNMUTED, UNSENT, add, used
@@ -163,6 +164,28 @@ async def first_waits(url: str, table: str, key: str, ids: list[str], work: Coro
         blocker.rollback()
         await working
     assert found == (len(ids) - 1,)
+
+
+async def test_a_commit_locks_what_is_held_in_order_of_numbers(
+    postgres_url: str, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the ids of its breakers are, and in however many statements: as the look at what is held does."""
+    monkeypatch.setattr(section, "PARAMETERS_MAX", 2)
+    m = MuteWorld(await World.make(await open_store(postgres_url)))
+    await m.open()
+    channel = await m.channel()
+    await m.mute()
+    ids = [f"{n}0000000-0000-4000-8000-000000000000" for n in range(1, 6)]
+    for id_ in ids:
+        await m.world.breaker(id_, id=id_)
+        await m.adopt(id_)
+    for id_ in ids[::-1]:
+        await m.moves(id_, "open")
+    rows = await m.rows(channel.id)
+    assert [row.breaker_id for row in rows] == ids[::-1]
+    again = [m.commit(id_, "half_open", "open") for id_ in ids]
+    await first_waits(postgres_url, "outbox", "id", [row.id for row in rows], m.world.write(*again))
+    assert await m.words(channel.id) == ["trip suppressed"] * 5 + ["trip held"] * 5
 
 
 @pytest.mark.parametrize("first_goes", [True, False])

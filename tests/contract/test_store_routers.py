@@ -208,3 +208,40 @@ async def test_a_breaker_hangs_on_so_many_routers_and_no_more(world: World, monk
     await world.edit(row.id, name="c")
     found = await world.store.list_routers(world.project_id)
     assert sorted(len(one.breaker_ids) for one in found) == [1] * 5
+
+
+async def test_what_is_told_again_is_beyond_what_any_log_has(world: World) -> None:
+    """Of one version the first counts: the other router's log may have one more."""
+    row = await world.breaker("a")
+    here, there = await world.router(row.id), await world.router(row.id)
+    await world.settle()
+    views = [RouterView(version=router.version) for router in (here, there)]
+    highest = {row.id: 6}
+
+    async def again(router: RouterRow, view: RouterView, version: int) -> list[str]:
+        told = {row.id: (10, version, False)}
+        return await world.store.tell_again(world.project_id, router.id, view, told, highest, 50)
+
+    assert await again(here, views[0], 5) == [row.id]
+    assert await again(there, views[1], 6) == []
+    found = await world.store.get_breaker(world.project_id, row.id)
+    assert found is not None
+    assert found.version == 7
+    pending = await world.store.pending_changes(100)
+    settings = [one for change in pending for one in decoded(change) if isinstance(one, BreakerSet)]
+    assert [one.version for one in settings] == [7]
+
+
+async def test_changes_are_numbered_behind_those_of_logs(world: World) -> None:
+    """Where logs have numbers of their own; on PostgreSQL nothing is done."""
+    row = await world.breaker("a")
+    ids = [change.id for change in await world.store.pending_changes(100)]
+    last = await world.store.last_change()
+    assert last in (max(ids), 0)
+    await world.settle()
+    assert await world.store.last_change() == last, "also when it is settled"
+    await world.store.skip_changes(last + 100)
+    await world.store.skip_changes(last + 50)
+    _, changes = await world.edit(row.id, rule=msgspec.structs.replace(RULE, threshold=9.0))
+    if last:
+        assert min(change.id for change in changes) == last + 101

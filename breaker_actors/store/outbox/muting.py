@@ -283,18 +283,28 @@ def suppress_ended(
             c.execute(update(t.outbox).where(o.number.in_(few)).values(values))
 
 
+_O = t.outbox.c
+_LOCK_HELD = (
+    select(_O.number, _O.channel_id, _O.breaker_id, _O.mute_id, _O.incident, _O.created_ms)
+    .where(HELD, _O.number.in_(IDS))
+    .order_by(_O.number)
+    .with_for_update()
+)
+
+
 def _held_of(c: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], _Held]:
-    """The held trips of the breakers of new rows, locked: they are not released beside this."""
+    """The held trips of the breakers of new rows, locked: they are not released beside this. They are locked in order
+    of their numbers, however many statements that takes, as all do who lock several."""
     o = t.outbox.c
-    found: dict[tuple[str, str], _Held] = {}
-    query = (
-        select(o.number, o.channel_id, o.breaker_id, o.mute_id, o.incident, o.created_ms)
-        .where(HELD)
-        .order_by(o.number)
-        .with_for_update()
+    query = select(o.number).where(HELD)
+    breakers = sorted({(row["project_id"], row["breaker_id"]) for row in rows})
+    numbers = sorted(
+        number
+        for some in chunks(breakers)
+        for number in c.execute(query.where(tuple_(o.project_id, o.breaker_id).in_(some))).scalars()
     )
-    for some in chunks(sorted({(row["project_id"], row["breaker_id"]) for row in rows})):
-        for row in c.execute(query.where(tuple_(o.project_id, o.breaker_id).in_(some))):
-            held = _Held(row.mute_id, row.incident, None, row.number, row.created_ms)
-            found[row.channel_id, row.breaker_id] = held
-    return found
+    held = by_ids(c, _LOCK_HELD, numbers)
+    return {
+        (row.channel_id, row.breaker_id): _Held(row.mute_id, row.incident, None, row.number, row.created_ms)
+        for row in held
+    }

@@ -103,9 +103,9 @@ def test_a_port_is_held_once(port: int) -> None:
 
 
 @as_root
-def test_haproxys_own_port_is_held_while_it_is_away() -> None:
-    """The real program, killed and started anew."""
-    with running(held=True) as door, squatter.trying(door.port) as other:
+def test_haproxys_own_ports_are_held_while_it_is_away() -> None:
+    """The real program, killed and started anew: without that of its metrics it would not start."""
+    with running(held=True) as door, squatter.trying(door.port, door.metrics) as other:
         for again in (True, False):
             assert ask(door, get("/v1/x")).status == 200
             door.process.kill()
@@ -227,4 +227,5 @@ def test_what_can_not_be_held_stops_no_start(tmp_path: Path, monkeypatch: pytest
     assert [line.split(":")[0] for line in lines] == [
         "port 7117 can't be held (in use)",
         "ports of replicas can't be held",
+        "the port of HAProxy's metrics can't be held",
     ]

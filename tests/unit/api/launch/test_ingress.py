@@ -58,7 +58,7 @@ def test_where_serve_was_told_is_where_it_listens_in_a_cluster() -> None:
 
 def test_what_it_rewrites_is_what_serve_writes(tmp_path: Path) -> None:
     """Each rule has found its line: of another version of Serve's template one might find none."""
-    written = serve_config(tmp_path, 8000, 8001, 100)
+    written = serve_config(tmp_path, 8000, 8002, 8001, 100)
     config = ingress.rewrite(written, ingress.Door())
     assert "errorfile" in written
     assert "errorfile" not in config
