@@ -322,7 +322,7 @@ def _deliveries(c: Connection, kept: Kept) -> Iterator[Fault]:
     tripped = exists().where(
         move.breaker_id == o.breaker_id,
         move.project_id == o.project_id,
-        move.sequence.between(o.incident, o.sequence),
+        (move.sequence + 0).between(o.incident, o.sequence),  # by the index on the breaker: its moves are few
         move.curr == "open",
         move.hidden_by.is_(None),
     )
