@@ -339,6 +339,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate or a mere
     checkpoint. `announce`: callers see another allow_rate, whether moves come with it or not: behind a throttle that
     ends the machine may have made one that is hidden. `state` and `allow_rate` are what callers see from then on.
+    `number`: counts a breaker's commits within an epoch, from 1; 0 where nobody counts.
     """
 
     breaker_id: str
@@ -353,6 +354,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     settings: bytes | None = None
     """The encoded BreakerSet, when it changed since this process last stored it."""
     announce: bool = False
+    number: int = 0
 
     def seen(self) -> bool:
         """Whether callers see something else after it."""

@@ -124,6 +124,7 @@ class HostedBreaker:
     Everything else is set by the methods below alone."""
 
     __slots__ = (
+        "_commits",
         "_drafts",
         "_machine_rate",
         "_starting",
@@ -180,6 +181,7 @@ class HostedBreaker:
         self.blocked = True
         self.resting, self.keeps = False, 0
         self._drafts: tuple[EventDraft, ...] | None = None
+        self._commits = 0
         self.dropped = False
         self.aside = False
         self.dirty = False
@@ -434,6 +436,7 @@ class HostedBreaker:
         drafts, self._drafts = self._drafts, None
         record, shown = self.breaker.record(), self.breaker.shown
         changed = self.settings.version != self.stored_version
+        self._commits += 1
         return Commit(
             breaker_id=self.id,
             project_id=self.project_id,
@@ -446,6 +449,7 @@ class HostedBreaker:
             applied_offsets=dict(self.applied_offsets),
             settings=encode_entry(self.settings) if changed else None,
             announce=any(isinstance(e, RateChange) for e in effects),
+            number=self._commits,
         )
 
 

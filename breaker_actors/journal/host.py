@@ -18,6 +18,7 @@ from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Fenced, Overloaded, TookTooLong, Unavailable
 from breaker_actors.journal.group_size import GroupSize
 from breaker_actors.journal.listeners import Listeners
+from breaker_actors.journal.newest import Newest
 from breaker_actors.journal.transition_budgets import Budgets
 from breaker_actors.journal.transition_lines import TransitionLines
 from breaker_actors.journal.unstorable import Unstorable
@@ -81,7 +82,7 @@ class JournalHost:
         self._size = GroupSize(GROUP_MAX)
         # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
         self._group: Lane[Commit, CommitResult] = Lane(
-            self._write,
+            self._in_order,
             weigh=self._listeners.weight,
             weight_max=1 << 30,
             call_weight_max=GROUP_MAX,
@@ -89,7 +90,7 @@ class JournalHost:
         self._watching: asyncio.Task[None] | None = None
         per_minute = settings.transitions_per_minute_max
         self._budgets = Budgets(per_minute, max(per_minute, BURST_MIN))
-        self._unstorable = Unstorable()
+        self._unstorable, self._newest = Unstorable(), Newest()
         self.meters = Meters("journal", f"journal-{shard}")
         self._lines = TransitionLines(self.meters)
         self.meters.watch(self._look)
@@ -249,6 +250,13 @@ class JournalHost:
             self._budgets.refund(commit.project_id, cost)
             return "failed"
 
+    async def _in_order(self, commits: list[Commit]) -> list[CommitResult]:
+        """Stores those that are not late."""
+        answers = self._newest.late(commits)
+        on_time = [c for c, answer in zip(commits, answers, strict=True) if answer is None]
+        results = iter(await self._write(on_time) if on_time else ())
+        return [next(results) if answer is None else answer for answer in answers]
+
     async def _write(self, commits: list[Commit]) -> list[CommitResult]:
         """Stores a group. When one of its commits can't be stored at all, whatever the reason, the others are: halves
         are tried apart until it is alone; it is set aside, and comes again if its breaker still wants it, after a while
@@ -295,6 +303,8 @@ class JournalHost:
         judged = list(zip(commits, results, strict=True))
         # Of a repetition nobody knows whether it was told of, but to the feed: newer words may stand there by now.
         stored = [commit for commit, result in judged if result in ("ok", "repeated")]
+        for commit in stored:
+            self._newest.note(commit)
         if any(alert_of(e.prev, e.curr) for c in stored for e in c.events if e.hidden_by != "override"):
             self._nudge()
         self._count(stored, results)
