@@ -6,6 +6,9 @@ Runs beside the Directory. Everything it does may be done twice, so a superseded
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -16,7 +19,8 @@ from breaker_actors.messages import LogFloor
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import RetentionStore
 from breaker_actors.store.rows import KEPT_MS
-from breaker_actors.telemetry.guard import run_supervised
+from breaker_actors.telemetry.guard import log_failure, run_supervised
+from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.peers import BreakerPeer, Net, RouterPeer
 from breaker_actors.wal.base import LogStock, SampleLog
 
@@ -26,23 +30,30 @@ GONE_SPARED_MS = 60_000
 """Where room is short the rest of it goes early, but for what came within this time."""
 PRUNE_EVERY_S = 600.0
 """After a round that came to its end; one that was cut short goes on in the next."""
+LINK_PAGES = 40
+"""A round looks at so many pages of ended links at most."""
 PACE = 2
 DAY_MS = 86_400_000
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
 
 class Retention:
-    """Start with `start()`, end with `stop()`; `round()` is one pass."""
+    """Start with `start()`, end with `stop()`; `round()` is one pass, whose parts stand alone. `meters`: of the
+    Directory."""
 
     def __init__(
-        self, store: RetentionStore, sample_log: SampleLog, net: Net, clock: Clock, settings: Settings
+        self, store: RetentionStore, sample_log: SampleLog, net: Net, clock: Clock, settings: Settings, meters: Meters
     ) -> None:
         self._store = store
         self._log = sample_log
         self._net = net
         self._clock = clock
         self._settings = settings
+        self._meters = meters
+        self._links_after = ""
         self._pruned_s: float | None = None
         self._aging: tuple[int, float] | None = None
         self._turn = asyncio.Lock()
@@ -64,42 +75,66 @@ class Retention:
     async def round(self) -> None:
         """Trims every log whose owner answers and, now and then, prunes the history. One at a time."""
         async with self._turn:
-            await self._round()
-
-    async def _round(self) -> None:
-        now = self._clock.now_ms()
-        try:
-            await self._trim(now)
-            if shed := await self._store.shed_deliveries(now):
-                log.warning("deliveries_shed", count=shed)
+            now = self._clock.now_ms()
+            await self._alone("logs", partial(self._trim, now))
+            await self._alone("deliveries_beyond", partial(self._shed, now))
             at_s = self._clock.monotonic()
             if self._pruned_s is None or at_s - self._pruned_s >= PRUNE_EVERY_S:
-                aged_ms = await self._age(now, at_s)
-                before_ms = aged_ms - self._settings.history_retention_days * DAY_MS
-                removed = await self._store.prune(before_ms)
-                removed["ended_links"] = await self._forget_links()
-                removed["answers"] = await self._store.prune_idempotency_keys(aged_ms - KEPT_MS)
-                removed["deliveries"] = await self._store.prune_deliveries(before_ms)
-                removed |= await self._store.prune_ended(aged_ms)
-                if self._store.is_pruned:
-                    self._pruned_s = at_s
-                if any(removed.values()):
-                    log.info("history_pruned", **removed)
-                await self._store.finish_deletions(now)
+                await self._prune(now, at_s)
+
+    async def _alone(self, part: str, work: Callable[[], Awaitable[T]]) -> T | None:
+        """What a part of a round comes to; None where it fails, which keeps no other part from its turn."""
+        try:
+            return await work()
         except BreakersError as error:
-            log.warning("upkeep_put_off", error=str(error))
+            log.warning("upkeep_put_off", part=part, error=str(error))
+        except Exception as error:
+            log_failure(f"upkeep: {part}", error)
+        self._meters.count("breakers_upkeep_failures_total", part=part)
+        return None
+
+    async def _shed(self, now: int) -> None:
+        if shed := await self._store.shed_deliveries(now):
+            log.warning("deliveries_shed", count=shed)
+
+    async def _prune(self, now: int, at_s: float) -> None:
+        """Without a time nothing is old. Deletions come last: they may wait for others' changes."""
+        store = self._store
+        works: dict[str, Callable[[], Awaitable[dict[str, int] | int]]] = {"ended_links": self._forget_links}
+        aged_ms = await self._alone("time", partial(self._age, now, at_s))
+        if aged_ms is not None:
+            before_ms = aged_ms - self._settings.history_retention_days * DAY_MS
+            works |= {
+                "history": partial(store.prune, before_ms),
+                "answers": partial(store.prune_idempotency_keys, aged_ms - KEPT_MS),
+                "deliveries": partial(store.prune_deliveries, before_ms),
+                "ended": partial(store.prune_ended, aged_ms),
+            }
+        found = {part: await self._alone(part, work) for part, work in works.items()}
+        removed = dict[str, int]()
+        for part, gone in found.items():
+            removed |= {part: gone} if isinstance(gone, int) else gone or {}
+        if any(removed.values()):
+            log.info("history_pruned", **removed)
+        finished = await self._alone("deletions", partial(store.finish_deletions, now))
+        if None not in (aged_ms, finished, *found.values()) and not self._links_after and store.is_pruned:
+            self._pruned_s = at_s
 
     async def _forget_links(self) -> int:
-        """How many ended links were forgotten. Owners take routers that a breaker has left for good out of its cut; who
-        can't be told now is when more of that breaker's links have ended, or gets no such cut when he starts."""
-        forgotten, after = 0, ""
-        while (some := await self._store.forget_ended_links(after)).after is not None:
-            forgotten, after = forgotten + some.count, some.after
+        """How many ended links were forgotten, of LINK_PAGES pages at most: the next round goes on behind them. Owners
+        take routers that a breaker has left for good out of its cut; who can't be told now is when more of that
+        breaker's links have ended, or gets no such cut when he starts."""
+        forgotten = 0
+        for _ in range(LINK_PAGES):
+            some = await self._store.forget_ended_links(self._links_after)
+            forgotten, self._links_after = forgotten + some.count, some.after or ""
             for owner, left in some.left.items():
                 try:
                     await BreakerPeer(self._net, owner).link(left)
                 except BreakersError as error:
                     log.info("left_routers_not_told", actor=owner, error=str(error))
+            if some.after is None:
+                break
         return forgotten
 
     async def _age(self, now: int, at_s: float) -> int:

@@ -294,13 +294,13 @@ class DirectoryActor(_Wrapped):
         store = make_store(settings)
         await _until_up(store.open)
         net, clock = RayNet(settings), steady_clock(settings)
-        self._part = DirectoryHost(store, net, clock, settings, lambda: budgets(settings), _end_process)
+        self._part = directory = DirectoryHost(store, net, clock, settings, lambda: budgets(settings), _end_process)
         await self._open(settings)
         from breaker_actors.ray_runtime.presence import show_presence
 
         self._presence = show_presence(settings, ray.get_runtime_context().get_session_name())
         self._started = asyncio.create_task(self._part.start())
-        self._retention = Retention(store, make_log(settings), net, clock, settings)
+        self._retention = Retention(store, make_log(settings), net, clock, settings, directory.meters)
         self._retention.start()
 
 

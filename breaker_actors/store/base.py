@@ -641,7 +641,8 @@ class PlacementStore(AsideNotes, Placements, Protocol):
 
 
 class RetentionStore(Placements, Protocol):
-    """What is too old or too much, and what of the logs is still needed. Each call removes a bounded part.
+    """What is too old or too much, and what of the logs is still needed. Each call looks at a bounded part and removes
+    what may go of it; where it has several things to do, and one fails, it does the others before it raises.
     `is_pruned`: the last calls of each came to the end of what there was."""
 
     @property

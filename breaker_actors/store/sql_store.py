@@ -46,6 +46,7 @@ class SqlStore(Configuration, Operations, Outbox, Stored):
         self._db = Database(url, self.asides, self._tell, synced, sums_at_the_end, shares=shares or Shares())
         self._steps = Steps(self._db)
         self._marks, self._turns, self._cut_short = {}, {}, set()
+        self._finished = ""
 
     async def open(self) -> None:
         """Connects. A SQLite file is made and upgraded first, so is an empty PostgreSQL database; any other has to have

@@ -51,6 +51,10 @@ ROUTES = (
 """Groups of routes: the API's blueprints; none: no route was found."""
 CHANNELS = ("slack", "pagerduty", "alertmanager", "email", "webhook", "apprise")
 STORED: tuple[str, ...] = get_args(StoredLimit)
+UPKEEP = (
+    *("logs", "deliveries_beyond", "ended_links", "time", "history", "answers", "deliveries", "ended", "deletions"),
+)
+"""Parts of a round of upkeep."""
 LANES = {"lane": ("ingest", "log", "delivery", "commit", "journal")}
 
 
@@ -505,6 +509,16 @@ _METERS = [
         ("directory",),
         "notifications that went out as if nothing muted them, since matching mutes took too long and they could not be"
         " held (see Limits)",
+    ),
+    Meter(
+        "breakers_upkeep_failures_total",
+        "parts",
+        ("directory",),
+        "parts of rounds of upkeep that failed, and are tried again in the next one: logs: what nobody needs of them;"
+        " deliveries_beyond: what projects have beyond their shares; time: up to when history is old; history: old"
+        " events, audit entries and mutes; answers: those kept for Idempotency-Keys; ended: names and sessions;"
+        " deletions: projects whose end was not finished",
+        {"part": UPKEEP},
     ),
     # every process
     Meter(

@@ -18,8 +18,13 @@ async def run_supervised(loop: str, work: Awaitable[None]) -> None:
     try:
         await work
     except Exception as error:
-        # the trace as text: a renderer that shows local variables could show a secret
-        log.error("round_failed", loop=loop, error=str(error), trace=traceback.format_exc(limit=8))
+        log_failure(loop, error)
+
+
+def log_failure(loop: str, error: Exception) -> None:
+    """Call it where an exception is handled that nobody expected."""
+    # the trace as text: a renderer that shows local variables could show a secret
+    log.error("round_failed", loop=loop, error=str(error), trace=traceback.format_exc(limit=8))
 
 
 class Background:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, func, insert, select
 
+from breaker_actors.errors import Unavailable
 from breaker_actors.store import aging, section
 from breaker_actors.store import tables as t
 from breaker_actors.store.aging import Turns
@@ -249,3 +250,24 @@ async def test_old_ones_of_both_go_in_steps(world: World, monkeypatch: pytest.Mo
     assert await world.store.prune_idempotency_keys(4) == 4
     assert (await world.store.prune(3))["mutes"] == 3
     assert len(await world.store.list_mutes(world.project_id)) == 2
+
+
+async def test_what_fails_keeps_nothing_else_from_going(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at the end."""
+    draft = MuteDraft(starts_ms=0, ends_ms=None, all=True, comment="c")
+    mute = await world.store.create_mute(world.project_id, draft, 1)
+    await world.store.end_mute(world.project_id, mute.id, 2)
+
+    async def fails(*args: Any) -> int:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(world.store, "_remove_old", fails)
+    with pytest.raises(Unavailable, match="not now"):
+        await world.store.prune(3)
+    assert await world.store.list_mutes(world.project_id) == []
+    ended, had = world.store._note_end, list[str]()  # type: ignore[attr-defined]
+    monkeypatch.setattr(retention, "_ENDING", {"broken": (), **retention._ENDING})
+    monkeypatch.setattr(world.store, "_note_end", lambda name, is_done: had.append(name) or ended(name, is_done))
+    with pytest.raises(ValueError, match="not enough values"):
+        await world.store.prune_ended(3)
+    assert had == ["gone_names", "sessions"]

@@ -523,6 +523,32 @@ async def test_a_deletion_that_fails_keeps_no_other(
     assert [await world.store.finish_deletions(soon) for _ in range(2)] == [1, 0]
 
 
+async def test_deletions_that_fail_let_others_go_first(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for a part of them goes on behind the last ones; an error that nobody expected is no other one's."""
+    deleted = [world, await world.neighbour("other"), await world.neighbour("third")]
+    for each in deleted:
+        for name in "abcde":
+            await each.breaker(name)
+        pauses.begun = False
+        pauses.acts = [die]
+        with pytest.raises(RuntimeError, match="killed"):
+            await each.store.delete_project(each.project_id, 50)
+    asked = list[str]()
+
+    async def end_rest(steps: Any, who: Any, place: Any) -> list[int]:
+        asked.append(place.project_id)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(projects, "end_rest", end_rest)
+    monkeypatch.setattr(projects, "FINISHED_AT_ONCE", 2)
+    soon = 51 + project_end.UNFINISHED_MS
+    assert [await world.store.finish_deletions(soon) for _ in range(3)] == [2, 2, 2]
+    first, second, third = sorted(each.project_id for each in deleted)
+    assert [set(asked[n : n + 2]) for n in (0, 2, 4)] == [{first, second}, {third, first}, {second, third}]
+
+
 async def die() -> None:
     raise RuntimeError("killed")
 

@@ -310,7 +310,7 @@ class World:
         end = self._superseded
         directory = make_directory(store, wire, process.believed, self.settings, superseded=lambda: end(process))
         process.set_up(directory)
-        Retention(store, log, wire, process.believed, self.settings).start()
+        Retention(store, log, wire, process.believed, self.settings, directory.meters).start()
         await directory.start()
 
     def _superseded(self, process: Process) -> None:

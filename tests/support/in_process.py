@@ -25,6 +25,7 @@ from breaker_actors.notify.nudge import Nudge
 from breaker_actors.router.host import RouterHost
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import Store
+from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.peers import (
     DIRECTORY,
     NOTIFIER,
@@ -175,7 +176,7 @@ class LocalCluster:
         self.net = LocalNet(log, clock, settings)
         self.net.start_journal = self.start_journal
         self.gateway = ActorGateway(store, self.net, clock, settings)
-        self.retention = Retention(store, log, self.net, clock, settings)
+        self.retention = Retention(store, log, self.net, clock, settings, Meters("directory", DIRECTORY))
 
     async def __aenter__(self) -> LocalCluster:
         for shard in range(self.settings.journals):

@@ -22,6 +22,7 @@ from breaker_actors.store.rows import SYSTEM, Once, ProjectRow
 from breaker_actors.store.secrets import new_ingest_secret
 from breaker_actors.store.section import ACCESS, IDS, bump, by_ids, lock_project, must_exist, new_id
 from breaker_actors.store.steps import Who
+from breaker_actors.telemetry.guard import log_failure
 from breaker_actors.text.escaping import link_template
 
 log = structlog.get_logger()
@@ -46,6 +47,10 @@ def signing(c: Connection) -> tuple[int, int]:
 
 
 class Projects(Onces):
+    """`_finished`: the project of a deletion that was taken up last."""
+
+    _finished: str
+
     async def create_project(
         self,
         org_id: str,
@@ -153,13 +158,19 @@ class Projects(Onces):
         return await self._steps.whole(who, in_steps)
 
     async def finish_deletions(self, now_ms: int) -> int:
+        behind = self._finished
+
         def unfinished(c: Connection) -> list[Row[Any]]:
+            """Those behind the last ones first: ten that fail keep no other from its turn."""
             query = select(t.projects.c.id, t.workspaces.c.org_id)
             query = query.join(t.workspaces, t.workspaces.c.id == t.projects.c.workspace_id)
             query = query.where(t.projects.c.deleted_ms < now_ms - UNFINISHED_MS, has_more())
+            query = query.order_by(t.projects.c.id <= behind, t.projects.c.id)
             return list(c.execute(query.limit(FINISHED_AT_ONCE)))
 
         projects = await self._db.read(unfinished)
+        if projects:
+            self._finished = projects[-1].id
         await asyncio.gather(*(self._finish(project, now_ms) for project in projects))
         return len(projects)
 
@@ -170,6 +181,8 @@ class Projects(Onces):
             await end_rest(self._steps, who, place)
         except BreakersError as error:
             log.warning("deletion_put_off", project_id=project.id, error=str(error))
+        except Exception as error:
+            log_failure(f"deletion of {project.id}", error)
 
     async def _change_project(
         self,

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from breaker_actors.store import tables as t
-from breaker_actors.store.aging import Aging, Found, Part
+from breaker_actors.store.aging import Aging, Found, Kept, Part, Walk, alone, page_of
 from breaker_actors.store.config.audit_log import OVERRIDES
 from breaker_actors.store.outages import begins_outage
 from breaker_actors.store.outbox.held import forget_mutes
@@ -52,26 +52,44 @@ class Upkeeps(Aging):
 
     async def prune(self, before_ms: int) -> dict[str, int]:
         removed = dict.fromkeys(("events", "audit", "backfill_events"), 0)
+        failed = list[Exception]()
         for part in await self._db.read(_parts):
             remove = partial(_remove, part=part)
-            removed[part.age.table.name] += await self._remove_old(part, before_ms, PAGE, PAGES_MAX, remove)
-        await self._db.write(_forget_counted)
-        removed["events"] += await self._prune_beyond()
+            with alone(failed):
+                removed[part.age.table.name] += await self._remove_old(part, before_ms, PAGE, PAGES_MAX, remove)
+        with alone(failed):
+            await self._db.write(_forget_counted)
+        with alone(failed):
+            removed["events"] += await self._prune_beyond()
+        with alone(failed):
+            removed["mutes"] = await self._prune_mutes(before_ms)
+        if failed:
+            raise failed[0]
+        return removed
+
+    async def _prune_mutes(self, before_ms: int) -> int:
         mutes = await self._db.read(partial(_old_mutes, before_ms=before_ms))
-        removed["mutes"], is_done = await self._in_steps(mutes, forget_mutes)
+        removed, is_done = await self._in_steps(mutes, forget_mutes)
         self._note_end("mutes", is_done and len(mutes) < PAGE)
         return removed
 
     async def prune_ended(self, now_ms: int) -> dict[str, int]:
-        removed = {}
-        for name, columns in _ENDING.items():
-            removed[name] = 0
-            for _ in range(PAGES_MAX):
-                gone = await self._db.write(partial(_forget_page, columns=columns, now_ms=now_ms))
-                removed[name] += gone
-                self._note_end(name, gone < PAGE)
-                if gone < PAGE:
-                    break
+        removed, failed = dict.fromkeys(_ENDING, 0), list[Exception]()
+        for name in _ENDING:
+            with alone(failed):
+                removed[name] = await self._prune_pages(name, now_ms)
+        if failed:
+            raise failed[0]
+        return removed
+
+    async def _prune_pages(self, name: str, now_ms: int) -> int:
+        removed = 0
+        for _ in range(PAGES_MAX):
+            gone = await self._db.write(partial(_forget_page, columns=_ENDING[name], now_ms=now_ms))
+            removed += gone
+            self._note_end(name, gone < PAGE)
+            if gone < PAGE:
+                break
         return removed
 
     async def _prune_beyond(self) -> int:
@@ -140,9 +158,10 @@ def _forget_page(c: Connection, columns: Sequence[Column[Any]], now_ms: int) -> 
     return len(found)
 
 
-def _starts_ongoing_outage() -> ColumnElement[bool]:
-    """The beginning of an outage that goes on: who is told of its end must have heard of it, and how long it was."""
-    e, later = t.events.c, t.events.alias()
+def _starts_ongoing_outage(e: Any) -> ColumnElement[bool]:
+    """The beginning of an outage that goes on: who is told of its end must have heard of it, and how long it was. `e`:
+    columns of events."""
+    later = t.events.alias()
     same_life = (later.c.breaker_id == e.breaker_id) & (later.c.project_id == e.project_id)
     newer = exists().where(same_life, begins_outage(later.c), later.c.transition_seq > e.transition_seq)
     b = t.breakers.c
@@ -151,7 +170,15 @@ def _starts_ongoing_outage() -> ColumnElement[bool]:
     return begins_outage(e) & going_on & ~newer
 
 
-_STARTS_ONGOING_OUTAGE = _starts_ongoing_outage()
+_E = t.events.c
+_STARTS_ONGOING_OUTAGE = _starts_ongoing_outage(_E)
+_KEPT = Kept(
+    order=(_E.project_id, _E.ts_ms, _E.sequence),
+    columns=(
+        *(_E.shard, _E.sequence, _E.project_id, _E.breaker_id, _E.prev, _E.ts_ms, _E.transition_seq),
+        _E.hidden_by,
+    ),
+)
 
 
 def _remove(c: Connection, keys: Sequence[int], part: Part) -> int:
@@ -183,14 +210,17 @@ def _take_audit(c: Connection, mine: ColumnElement[bool]) -> None:
             add(c, of_id, what, -int(size))
 
 
-def _oldest_events(c: Connection, project_id: str, much: int) -> Found:
-    """A page of a project's oldest events in one journal. It walks over beginnings of outages that go on, so nobody's
-    writes may wait for it."""
-    e = t.events.c
-    oldest = select(e.shard, e.sequence).where(e.project_id == project_id, ~_STARTS_ONGOING_OUTAGE)
-    found = c.execute(oldest.order_by(e.ts_ms, e.sequence).limit(min(PAGE, much))).all()
-    shard = found[0].shard if found else 0
-    return Found([row.sequence for row in found if row.shard == shard], partial(_drop, part=_events_of(shard)))
+def _oldest_events(c: Connection, project_id: str, much: int, walk: Walk) -> Found:
+    """Of a page of a project's events, oldest first, those that may go, in one journal. Nobody's writes may wait for
+    the look."""
+    p = page_of(c, _KEPT, project_id, walk.mark, PAGE).c
+    query = select(p.shard, p.ts_ms, p.sequence, (~_starts_ongoing_outage(p)).label("goes"))
+    rows = c.execute(query.order_by(p.ts_ms, p.sequence)).all()
+    last = (rows[-1].ts_ms, rows[-1].sequence) if len(rows) == PAGE else None
+    going = [row for row in rows if row.goes]
+    shard = going[0].shard if going else 0
+    keys = [row.sequence for row in going if row.shard == shard]
+    return Found(keys[:much], partial(_drop, part=_events_of(shard)), last)
 
 
 def _drop(c: Connection, keys: Sequence[int], part: Part) -> int:

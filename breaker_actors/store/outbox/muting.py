@@ -85,9 +85,9 @@ def is_quiet(project_id: Column[str]) -> ColumnElement[bool]:
     return mute | exists().where(t.outbox.c.project_id == project_id, HELD)
 
 
-def stands() -> ColumnElement[bool]:
-    """Whether the outage of a delivery goes on: its breaker is not closed, and was not since."""
-    o, e, b = t.outbox.c, t.events.c, t.breakers.c
+def stands(of: Any = t.outbox.c) -> ColumnElement[bool]:
+    """Whether the outage of a delivery goes on: its breaker is not closed, and was not since. `of`: its columns."""
+    o, e, b = of, t.events.c, t.breakers.c
     same_life = (e.breaker_id == o.breaker_id) & (e.project_id == o.project_id)
     over = exists().where(same_life, e.transition_seq > o.transition_seq, begins_outage(e))
     its_breaker = (b.id == o.breaker_id) & (b.project_id == o.project_id)

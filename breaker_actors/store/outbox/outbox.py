@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, func, literal, select, update
 
 from breaker_actors.errors import BreakersError, NotFound, NotRedrivable
 from breaker_actors.store import tables as t
-from breaker_actors.store.aging import Aging, Found, Part
+from breaker_actors.store.aging import Aging, Found, Kept, Part, Walk, page_of
 from breaker_actors.store.config.audit_log import Note, Place, write_down
 from breaker_actors.store.config.channels import config_place
 from breaker_actors.store.config.projects import slack_place
@@ -27,7 +27,7 @@ from breaker_actors.store.outbox import held as held_back
 from breaker_actors.store.outbox import standing
 from breaker_actors.store.outbox.channel_queue import PENDING, channels_of, failing, waiting
 from breaker_actors.store.outbox.claims import COLUMNS, GONE, Term, delivery_of
-from breaker_actors.store.outbox.muting import HELD, stands
+from breaker_actors.store.outbox.muting import stands
 from breaker_actors.store.outbox.payloads import drop_unused
 from breaker_actors.store.quotas import DELIVERIES_DROPPED, UNSENT, add
 from breaker_actors.store.rows import (
@@ -311,15 +311,17 @@ def _refuse_endless(c: Connection, last: Row[Any]) -> None:
         )
 
 
-def _to_shed(c: Connection, project_id: str, much: int, now_ms: int) -> Found:
-    """The oldest ended rows of a project, which are removed; where there are none, the oldest that wait, which end. At
-    most PRUNE_MAX. It may walk through all rows of a project, so nobody's writes may wait for it."""
-    o = t.outbox.c
-    mine = select(o.number).where(o.project_id == project_id).order_by(o.number)
-    if ended := c.execute(mine.where(_ENDED).limit(min(much, PRUNE_MAX))).scalars().all():
-        return Found(ended, _remove_early)
-    waiting = mine.where(_waits(now_ms)).limit(min((much + 1) // 2, PRUNE_MAX))
-    return Found(c.execute(waiting).scalars().all(), partial(_end, now_ms=now_ms))
+def _to_shed(c: Connection, project_id: str, much: int, walk: Walk, now_ms: int) -> Found:
+    """Of a page of a project's rows, oldest first, those that have ended, which are removed; where a whole lap found
+    none, those that wait, which end. The page may be long to look through, so nobody's writes may wait for it."""
+    p = page_of(c, _KEPT, project_id, walk.mark, PRUNE_MAX).c
+    query = select(p.number, _forgettable(p).label("ended"), _waits(p, now_ms).label("waits")).order_by(p.number)
+    rows = c.execute(query).all()
+    last = (rows[-1].number,) if len(rows) == PRUNE_MAX else None
+    ended, waiting = [row.number for row in rows if row.ended], [row.number for row in rows if row.waits]
+    if ended or not walk.takes_them:
+        return Found(ended[:much], _remove_early, last, bool(waiting))
+    return Found(waiting[: (much + 1) // 2], partial(_end, now_ms=now_ms), last)
 
 
 def _remove_early(c: Connection, numbers: Sequence[int]) -> int:
@@ -341,11 +343,10 @@ def _remove(c: Connection, numbers: Sequence[int]) -> int:
     return len(rows)
 
 
-def _waits(now_ms: int) -> ColumnElement[bool]:
+def _waits(o: Any, now_ms: int) -> ColumnElement[bool]:
     """What waits and may end by itself: not what is being sent, nor an end of an outage, which goes with its trips."""
-    o = t.outbox.c
     free = o.lease_until_ms.is_(None) | (o.lease_until_ms <= now_ms)
-    return (PENDING | HELD) & free & ((o.kind == "trip") | o.incident.is_(None))
+    return and_(o.state.in_(("pending", "held")), free, (o.kind == "trip") | o.incident.is_(None))
 
 
 def _end(c: Connection, numbers: Sequence[int], now_ms: int) -> int:
@@ -353,7 +354,7 @@ def _end(c: Connection, numbers: Sequence[int], now_ms: int) -> int:
     slowly loses whole outages. The end of an outage whose trip was sent is kept. How many."""
     o = t.outbox.c
     query = select(o.number, o.channel_id, o.kind, o.incident)
-    rows = c.execute(query.where(o.number.in_(numbers), _waits(now_ms)).order_by(o.number).with_for_update()).all()
+    rows = c.execute(query.where(o.number.in_(numbers), _waits(o, now_ms)).order_by(o.number).with_for_update()).all()
     ended = {"state": "dead", "ended_ms": now_ms, "last_error": TOO_MANY}
     c.execute(update(t.outbox).where(o.number.in_([row.number for row in rows])).values(ended))
     trips = [(row.channel_id, row.incident) for row in rows if row.kind == "trip"]
@@ -363,10 +364,9 @@ def _end(c: Connection, numbers: Sequence[int], now_ms: int) -> int:
     return count
 
 
-def _forgettable() -> ColumnElement[bool]:
+def _forgettable(o: Any) -> ColumnElement[bool]:
     """What has ended, but for the last sent trip of an outage that goes on, or whose end is still on its way: an end is
-    told to those only who know of the beginning."""
-    o = t.outbox.c
+    told to those only who know of the beginning. `o`: columns of deliveries."""
     same, pending = t.outbox.alias(), t.outbox.alias()
     newer = exists().where(
         same.c.incident == o.incident,
@@ -375,12 +375,26 @@ def _forgettable() -> ColumnElement[bool]:
         same.c.state == "sent",
         same.c.number > o.number,
     )
+    # Said so that the index on outages serves: not that on what is pending, which may be everything of one channel, nor
+    # a table of all that PostgreSQL would make for a page, but for a condition beside those that it can look up by.
     on_its_way = exists().where(
-        pending.c.incident == o.incident, pending.c.channel_id == o.channel_id, pending.c.state == "pending"
+        pending.c.incident == o.incident,
+        pending.c.channel_id == o.channel_id,
+        pending.c.kind.in_(_KINDS),
+        pending.c.state.between("pending", "pending"),
+        pending.c.number != o.number,
     )
-    needed = (o.kind == "trip") & (o.state == "sent") & ~newer & (on_its_way | stands())
-    return o.state.not_in(("pending", "held")) & ~needed
+    needed = and_(o.kind == "trip", o.state == "sent", ~newer, on_its_way | stands(o))
+    return and_(o.state.not_in(("pending", "held")), ~needed)
 
 
-_ENDED = _forgettable()
+_O = t.outbox.c
+_KEPT = Kept(
+    order=(_O.project_id, _O.number),
+    columns=(
+        *(_O.number, _O.project_id, _O.channel_id, _O.breaker_id, _O.kind, _O.transition_seq, _O.incident, _O.state),
+        _O.lease_until_ms,
+    ),
+)
+_ENDED = _forgettable(_O)
 _OLD = Part("deliveries", t.outbox.c.created_ms, (t.outbox.c.created_ms, t.outbox.c.number), _ENDED)

@@ -13,6 +13,8 @@ from breaker_actors.directory.retention import DAY_MS, PRUNE_EVERY_S, Retention,
 from breaker_actors.errors import Unavailable
 from breaker_actors.settings import Settings
 from breaker_actors.store.rows import ForgottenLinks
+from breaker_actors.telemetry.catalog import UPKEEP
+from breaker_actors.telemetry.meters import Meters
 from tests.support.fake_gateway import NOW_MS, FakeClock
 
 KEPT_DAYS = 90
@@ -58,7 +60,7 @@ class Books:
 
 def upkeep(tmp_path: Path, books: Any, clock: FakeClock) -> Retention:
     settings = Settings(data_dir=tmp_path, history_retention_days=KEPT_DAYS)
-    return Retention(books, None, None, clock, settings)  # type: ignore[arg-type]
+    return Retention(books, None, None, clock, settings, Meters("directory", "directory"))  # type: ignore[arg-type]
 
 
 def ages(books: Books) -> list[int]:
@@ -123,6 +125,72 @@ async def test_deletions_that_fail_keep_nothing_from_going(tmp_path: Path, monke
     books, clock = Books(NOW_MS), FakeClock(NOW_MS + 400 * DAY_MS)
     await upkeep(tmp_path, books, clock).round()
     assert (ages(books), books.ended) == ([DAY_MS], [NOW_MS + DAY_MS])
+
+
+PARTS = {
+    "logs": "placements",
+    "deliveries_beyond": "shed_deliveries",
+    "time": "history_ms",
+    "ended_links": "forget_ended_links",
+    "history": "prune",
+    "answers": "prune_idempotency_keys",
+    "deliveries": "prune_deliveries",
+    "ended": "prune_ended",
+    "deletions": "finish_deletions",
+}
+
+
+@pytest.mark.parametrize("error", [Unavailable("not now"), RuntimeError("a bug")], ids=["put off", "bug"])
+@pytest.mark.parametrize("part", UPKEEP)
+async def test_a_part_that_fails_keeps_no_other_from_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, error: Exception
+) -> None:
+    """It is logged and counted once, and has another turn in the next round."""
+    had = list[str]()
+
+    def turn(name: str, of: str) -> None:
+        real = getattr(Books, of)
+
+        async def takes(self: Books, *args: Any) -> Any:
+            had.append(name)
+            if name == part and had.count(name) == 1:
+                raise error
+            return await real(self, *args)
+
+        monkeypatch.setattr(Books, of, takes)
+
+    for name, of in PARTS.items():
+        turn(name, of)
+    keeper = upkeep(tmp_path, Books(NOW_MS), FakeClock())
+    with structlog.testing.capture_logs() as lines:
+        await keeper.round()
+    needs_time = {"history", "answers", "deliveries", "ended"} if part == "time" else set()
+    assert set(had) == set(UPKEEP) - needs_time
+    (line,) = [line for line in lines if line["log_level"] in ("warning", "error")]
+    assert part in (line.get("part"), line.get("loop", "").removeprefix("upkeep: "))
+    counted = {key: n for key, n in keeper._meters.counters.items() if key[0] == "breakers_upkeep_failures_total" and n}
+    assert counted == {("breakers_upkeep_failures_total", part): 1}
+    await keeper.round()
+    assert set(had) == set(UPKEEP)
+    assert had.count(part) == 2
+
+
+async def test_ended_links_are_gone_through_in_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind where the last one was, then from the beginning."""
+    asked = list[str]()
+
+    async def forget(self: Books, after: str) -> ForgottenLinks:
+        asked.append(after)
+        return ForgottenLinks(after=None if after == "ccc" else after + "c")
+
+    monkeypatch.setattr(Books, "forget_ended_links", forget)
+    monkeypatch.setattr(retention, "LINK_PAGES", 2)
+    books = Books(NOW_MS)
+    keeper = upkeep(tmp_path, books, FakeClock())
+    for _ in range(3):
+        await keeper.round()
+    assert asked == ["", "c", "cc", "ccc"]
+    assert len(books.before) == 2, "the second round came to the end"
 
 
 @pytest.mark.parametrize(
