@@ -148,15 +148,21 @@ def rebalance(
 def node_env(
     head: Annotated[bool, typer.Option("--head", help="On the head: make Ray's token if there is none yet.")] = False,
     data_dir: DataDir = None,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(help="Another address or name of this node, for its certificate, say behind NAT. Repeatable."),
+    ] = None,
 ) -> None:
     """Print what a node's environment needs before `ray start`: eval "$(breakers node-env)".
 
     On the head with --head: that makes ray.token in the data directory, the cluster's token; copy it into the data
     directory of every other node, and of the machine you deploy from. RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH and
-    RAY_AUTH_TOKEN, where you set them, go first. Elsewhere: ray start --address=HEAD:6379 --temp-dir="$RAY_TMPDIR/ray".
+    RAY_AUTH_TOKEN, where you set them, go first. Ray's ports ask for certificates, which each node makes of the token,
+    unless you set RAY_USE_TLS. Elsewhere: ray start --address=HEAD:6379 --temp-dir="$RAY_TMPDIR/ray".
     """
     try:
         with one_line_errors():
+            from api.launch import ray_authority
             from api.launch.ray_environment import folder_of_shell, make_folder, node_environment
             from api.launch.ray_token import of_node
             from api.launch.tls import check_settings
@@ -165,7 +171,8 @@ def node_env(
             settings = settings_of(data_dir)
             check_settings(settings, SystemClock().now_ms(), note)
             token = of_node(settings.data_dir, head)
-            exports = node_environment(folder_of_shell() or make_folder(), settings) | token
+            proofs = token | ray_authority.of_node(settings.data_dir, token, address or ())
+            exports = node_environment(folder_of_shell() or make_folder(), settings) | proofs
     except typer.Exit:
         put_script("false")  # so that `eval "$(breakers node-env)" && ray start` goes no further
         raise

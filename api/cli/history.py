@@ -237,7 +237,7 @@ def _carried_out(
     begun: bool,
 ) -> Summary:
     """On the cluster. What was not `begun` yet is, once the cluster is there."""
-    from api.launch.cluster import connected
+    from api.launch.cluster import connected, use_proofs
     from api.launch.join import prepare_join
     from api.launch.ray_environment import prepare_driver
     from breaker_actors.clock import SystemClock
@@ -246,7 +246,10 @@ def _carried_out(
     from pipelines.sources.object_store import Folder
 
     prepare_driver()  # to find the cluster imports Ray
-    address = address or _cluster_of(settings.data_dir, prepare_join(settings.data_dir))
+    if not address:
+        noted = prepare_join(settings.data_dir)
+        use_proofs(settings.data_dir)
+        address = _cluster_of(settings.data_dir, noted)
     stoppable = _stoppable(GOES_ON if begun else UNWRITTEN)
     # Ray tells drivers about its nodes on stdout, which is for results
     with stoppable, redirect_stdout(sys.stderr), connected(address, settings.data_dir):

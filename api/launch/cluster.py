@@ -18,8 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from api.launch import deployed, neighbours, processes, tls
+from api.launch import deployed, neighbours, processes, ray_authority, tls
 from api.launch import haproxy as ingress
+from api.launch import ray_tls as raytls
 from api.launch.bootstrap import prepare, whereabouts
 from api.launch.join import address_of, check_token
 from api.launch.ray_environment import NotStarted, prepare_driver, take_data_dir
@@ -322,14 +323,16 @@ def _probe() -> tuple[str, bool, str, str]:
     """On a node: the version of this program there, whether Ray was started as `breakers node-env` says, how HAProxy
     receives strangers, and the hash of what it proves itself with."""
     prepared = os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
-    proof = hashlib.sha256((ingress.proof(os.environ) or "").encode()).hexdigest()
+    secured = f"{ingress.proof(os.environ)} {raytls.is_on()}"
+    proof = hashlib.sha256(secured.encode()).hexdigest()
     return version(PACKAGE), prepared, os.environ.get(ingress.VARIABLE, "{}"), proof
 
 
 def _judge_proofs(proofs: set[str]) -> None:
     """Raises Invalid unless all nodes have one: replicas of a node refuse what HAProxy of another one sends, else."""
     if len(proofs) > 1:
-        raise Invalid(f"{MODE} or Ray's token is not the same on all nodes: start each as `breakers node-env` says")
+        what = f"{MODE}, {raytls.USE} or Ray's token"
+        raise Invalid(f"{what} is not the same on all nodes: start each as `breakers node-env` says")
 
 
 def _judge(address: str, settings: Settings, found: str, prepared: bool, received: str) -> None:
@@ -380,12 +383,19 @@ def _on_one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def use_proofs(data_dir: Path | None) -> None:
+    """Sets what this process shows to a cluster and asks of it: the token of the data directory, if it has one, and
+    certificates made with it. To be called before Ray is imported."""
+    use_of_cluster(data_dir)
+    ray_authority.use_of_cluster(data_dir)
+
+
 @contextlib.contextmanager
 def connected(address: str, data_dir: Path | None = None) -> Iterator[None]:
     """This process as a driver of the cluster at `address` ("auto": this user's on this machine), with the token of the
     data directory if it has one."""
     prepare_driver()
-    use_of_cluster(data_dir)
+    use_proofs(data_dir)
     import ray
     from ray import serve  # noqa: F401  # it sets its logger up when it is imported
 

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import re
+import socket
 import ssl
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from api.launch import private_files as private
-from api.launch import processes
+from api.launch import processes, ray_authority
 from api.launch import ray_tls as raytls
 from api.launch.leftovers import bound_folder, parse_lock
 from api.launch.ray_environment import LOCK_FILE
@@ -33,6 +34,9 @@ _OWN = ("auto", "local", "")
 _HOST_PORT = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", re.ASCII)
 # What decides about addresses and authentication, and what it may be: drivers of a cluster have to agree with it.
 _ASK, _ASK_S = "/ray.rpc.NodeInfoGcsService/GetClusterId", 3.0
+_HANDSHAKE_S = 10.0
+_OTHER_NAME = (62, 64)
+"""Of X509_verify_cert: the certificate is for another host name, or IP address."""
 _TOLD = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": ("0", "1"), MODE: ("token", "disabled"), raytls.USE: ("1",)}
 
 
@@ -176,14 +180,18 @@ def raylet_file() -> Path:
 
 def check_token(address: str) -> None:
     """Raises Invalid when the cluster takes another token than this process has, or only one of both has one: Ray
-    itself would try for half a minute and say so in twenty lines. The token is shown to those only who ask for one."""
-    if raytls.is_on():
+    itself would try for half a minute and say so in twenty lines. The token is shown to those only who ask for one and
+    have shown a certificate, unless the operator does without. Certificates of his own are looked at by Ray."""
+    if ray_authority.is_ours():
+        _check_certificate(address)
+    elif raytls.is_on():
         return
     ours, open_to_all = os.environ.get(MODE, "disabled").lower() == "token", _admits(address, ())
     if open_to_all is None and _speaks_tls(address):
         raise Invalid(
-            f"the Ray cluster at {address} takes encrypted calls only: set RAY_USE_TLS=1 and RAY_TLS_* as on its nodes;"
-            " that of `breakers serve` is no cluster to deploy on"
+            f"the Ray cluster at {address} takes encrypted calls only: copy {TOKEN_FILE} from the head's data directory"
+            f" into this one and leave {raytls.USE} unset; or, as on its nodes, set {raytls.USE}=1 and RAY_TLS_*; that"
+            " of `breakers serve` is no cluster to deploy on"
         )
     if open_to_all is not False:
         if ours and open_to_all:
@@ -203,16 +211,67 @@ def check_token(address: str) -> None:
         )
 
 
-def _admits(address: str, metadata: tuple[tuple[str, str], ...]) -> bool | None:
+def _admits(address: str, metadata: tuple[tuple[str, str], ...], encrypted: bool | None = None) -> bool | None:
     """Whether the head answers a caller with this metadata; None when it says neither."""
     import grpc  # type: ignore[import-untyped]
 
-    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+    with _channel(address, encrypted) as channel:
         try:
             channel.unary_unary(_ASK)(b"", timeout=_ASK_S, metadata=metadata)
         except grpc.RpcError as error:
             return False if error.code() is grpc.StatusCode.UNAUTHENTICATED else None
     return True
+
+
+def _channel(address: str, encrypted: bool | None = None) -> Any:
+    import grpc
+
+    options = (("grpc.enable_http_proxy", 0),)
+    if not (ray_authority.is_ours() if encrypted is None else encrypted):
+        return grpc.insecure_channel(address, options=options)
+    key, certificate, trusted = (
+        Path(os.environ[name]).read_bytes() for name in (raytls.KEY, raytls.CERTIFICATE, raytls.AUTHORITY)
+    )
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted, key, certificate), options=options)
+
+
+def _check_certificate(address: str) -> None:
+    """Raises Invalid unless who listens there has a certificate that somebody with our token made, for this address.
+    What is found instead gets no token, also from Ray: that has been told to encrypt."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context = ssl.create_default_context(cafile=os.environ[raytls.AUTHORITY])
+    context.load_cert_chain(os.environ[raytls.CERTIFICATE])
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, int(port)), _HANDSHAKE_S) as raw,
+            context.wrap_socket(raw, server_hostname=host),
+        ):
+            return
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _OTHER_NAME:
+            why = f"shows a certificate for other addresses: start it again after `breakers node-env --address {host}`"
+        else:
+            why = (
+                f"shows a certificate that was not made with this {TOKEN_FILE}: copy the head's; where its operator has"
+                f" certificates of his own, set {raytls.USE}=1 and RAY_TLS_* as on its nodes"
+            )
+    except (OSError, ValueError):
+        why = _why_in_the_clear(address)
+    raise Invalid(f"the Ray cluster at {address} {why}")
+
+
+def _why_in_the_clear(address: str) -> str:
+    """What to say of who did not answer a handshake. It is shown no token to find out."""
+    open_to_all = _admits(address, (), encrypted=False)
+    if open_to_all is None:
+        return f"proves by no certificate that it is one: {raytls.USE} is on here, the token is not shown to it"
+    return (
+        f"takes calls in the clear{' and asks for no token' if open_to_all else ''}, so the token is not shown to it: "
+        'end it and start it again after `eval "$(breakers node-env)"`; if it is to do without certificates, set '
+        f"{raytls.USE}=0 there and here{', and RAY_AUTH_MODE=disabled' if open_to_all else ''}"
+    )
 
 
 def _speaks_tls(address: str) -> bool:

@@ -35,7 +35,8 @@ RAY_FOLDER = "ray"
 LOGS_LINK, LOGS_KEPT, RAY_LOGS = "logs", "logs-last", f"{RAY_FOLDER}/session_latest/logs"
 # All that a service takes from its data directory, or writes there.
 _OURS = (
-    *("ray.token", "credentials.json", "secret.key", holders.FILE, TARGETS_FILE, "log", "history", LOGS_KEPT),
+    *("ray.token", "ray-tls", "credentials.json", "secret.key", holders.FILE),
+    *(TARGETS_FILE, "log", "history", LOGS_KEPT),
     *(f"breakers.sqlite{side}" for side in ("", "-wal", "-shm", "-journal")),
 )
 LOG_KEPT_BYTES = 1 << 20

@@ -2,7 +2,8 @@
 
 Ray's token is asked for call by call, and not everything in Ray waits for it: a call of Ray 2.60.0's syncer aborts the
 raylet or the head first. Whoever has to show a certificate can't make a call. One key and its self-signed certificate,
-made at each start in the service's folder, are both sides' proof and the only authority; they go with the folder.
+made at each start in the service's folder, are both sides' proof and the only authority; they go with the folder. Nodes
+of a cluster: api/launch/ray_authority.py.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ ON = ("1", "true")
 """Values of RAY_USE_TLS that turn it on."""
 CERTIFICATE_FILE, KEY_FILE = "ray.pem", "ray-key.pem"
 # gRPC writes a line to stderr for each handshake that fails: any local user could fill the operator's terminal.
-_QUIET = {"GRPC_VERBOSITY": "NONE"}
+QUIET = {"GRPC_VERBOSITY": "NONE"}
 # The key ends with the service; dates would only add a day on which a service, or a clock that is wrong, stops.
-_SINCE, _UNTIL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+SINCE, UNTIL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def is_on() -> bool:
@@ -56,7 +57,7 @@ def environment_of(folder: Path) -> dict[str, str]:
             private.read_own(folder / name, private.OTHERS)
         except OSError as error:
             raise Invalid(f"{folder / name} can't be read: {error.strerror}") from None
-    return {USE: "1", **_QUIET, **{name: str(folder / file) for name, file in files.items()}}
+    return {USE: "1", **QUIET, **{name: str(folder / file) for name, file in files.items()}}
 
 
 def _certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
@@ -64,7 +65,7 @@ def _certificate(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "breakers")])
     hosts = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(_SINCE).not_valid_after(_UNTIL)
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(SINCE).not_valid_after(UNTIL)
     builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
     return builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True).sign(
         key, hashes.SHA256()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from api.launch import haproxy as ingress
@@ -65,12 +66,13 @@ def use_of_cluster(data_dir: Path | None) -> None:
         use_token(data_dir / TOKEN_FILE)
 
 
-def current() -> str:
-    """The token that Ray takes in this process, found as Ray finds it. Raises Invalid when there is none."""
+def current(environ: Mapping[str, str] = os.environ) -> str:
+    """The token that Ray takes in a process with this environment, found as Ray finds it. Raises Invalid when there is
+    none."""
     try:
-        return ingress.ray_token(os.environ)
+        return ingress.ray_token(environ)
     except (OSError, ValueError):
-        raise Invalid(f"Ray's token {os.environ.get(TOKEN_PATH) or '~/.ray/auth_token'} can't be read") from None
+        raise Invalid(f"Ray's token {environ.get(TOKEN_PATH) or '~/.ray/auth_token'} can't be read") from None
 
 
 def _is_said() -> bool:

@@ -39,7 +39,7 @@ from breaker_actors.telemetry import logs
 from breaker_actors.telemetry import ray_export as metrics
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.peers import ActorKind, DirectoryPeer, Spawned, shard_of
-from breaker_actors.transport.rpc import Listener, Wires, may_carry
+from breaker_actors.transport.rpc import Listener, Wires, encrypts, may_carry
 
 NAMESPACE = "breakers"
 HELLO_RETRY_S = 0.2
@@ -54,7 +54,6 @@ OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
 }
 HEAD = "node:__internal_head__"
-TLS = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 REPLICA = f"SERVE_REPLICA::{NAMESPACE}#"
 # Changes of these concern the replicas only.
 _NOT_THE_ACTORS = {"host", "port", "replicas", "health_token", "history_url", "bootstrap_admin_key"}
@@ -233,7 +232,7 @@ class _Wrapped:
         """None: all calls go through Ray. What it encrypts is not to leave the machine beside it in the clear; and not
         every address of a node is one of its interfaces."""
         address = _own_address()
-        if not may_carry(address, encrypting=TLS):
+        if not may_carry(address, encrypting=encrypts(os.environ)):
             return None
         try:
             return await self._listener.open(address)

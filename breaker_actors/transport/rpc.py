@@ -20,7 +20,7 @@ import pickle  # nosec B403 # read only after both ends have proven the token
 import secrets
 import socket
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import structlog
@@ -47,9 +47,19 @@ OVERDUE_S = 2.0
 IDLE_S = 4
 """An idle connection is lost when the other machine has not answered for so long (RFC 1122 section 4.2.3.6)."""
 CALL, RESULT, ERROR = 0, 1, 2
+OWN_CERTIFICATE = "BRK_RAY_CERTIFICATE"
+"""Names the certificate that a node shows at Ray's ports where api/launch/ray_authority.py made it."""
 
 Serve = Callable[..., Awaitable[Any]]
 log = structlog.get_logger()
+
+
+def encrypts(environ: Mapping[str, str]) -> bool:
+    """Whether the operator has Ray encrypt its calls, so that nothing is to leave a machine in the clear. Where our own
+    certificates guard Ray's ports (OWN_CERTIFICATE), it is they alone who decided, for the sake of the token."""
+    own = environ.get(OWN_CERTIFICATE)
+    ours = own is not None and own == environ.get("RAY_TLS_SERVER_CERT")
+    return environ.get("RAY_USE_TLS", "0").lower() in ("1", "true") and not ours
 
 
 def may_carry(address: str, encrypting: bool) -> bool:

@@ -125,7 +125,7 @@ def test_the_way_to_a_cluster(place: Path, mark: str) -> None:
 
 def refused_at_once(data_dir: Path, address: str, environ: dict[str, str]) -> None:
     """With a token that is not the cluster's, and with none: a line each."""
-    for token, why in ((secrets.token_hex(32), "another token"), (None, "asks for a token")):
+    for token, why in ((secrets.token_hex(32), "not made with this ray.token"), (None, "copy ray.token")):
         (data_dir / "ray.token").unlink(missing_ok=True)
         data_dir.chmod(0o700)
         if token is not None:

@@ -59,7 +59,7 @@ def node_environment(data_dir: Path) -> dict[str, str]:
     found: dict[str, str] = json.loads(shown.stdout)
     replica_ports = processes.port_block()
     return {
-        **{name: value for name, value in found.items() if name.startswith(("RAY_", "BRK_"))},
+        **{name: value for name, value in found.items() if name.startswith(("RAY_", "BRK_", "GRPC_"))},
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(processes.free_port()),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(processes.free_port()),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(replica_ports.start),

@@ -30,7 +30,9 @@ from api.cli.admin_client import Operator, trusted_at
 from api.cli.main import app
 from api.cli.status_table import show
 from api.launch import doctor
+from api.launch import ray_tls as raytls
 from api.launch import ray_token as raytoken
+from breaker_actors.transport.rpc import OWN_CERTIFICATE
 
 ACTOR: dict[str, Any] = {
     "name": "breaker-0",
@@ -261,7 +263,8 @@ def test_a_service_on_its_way_up_is_told_from_none(tmp_path: Path, monkeypatch: 
 @pytest.fixture
 def no_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing of Ray's is in the environment; the umask is as it was, afterwards."""
-    for name in ("RAY_TMPDIR", raytoken.MODE, raytoken.TOKEN, raytoken.TOKEN_PATH):
+    of_tls = (raytls.USE, raytls.CERTIFICATE, raytls.KEY, raytls.AUTHORITY, OWN_CERTIFICATE)
+    for name in ("RAY_TMPDIR", raytoken.MODE, raytoken.TOKEN, raytoken.TOKEN_PATH, *of_tls):
         monkeypatch.delenv(name, raising=False)
     before = os.umask(0o022)
     yield
@@ -286,7 +289,7 @@ def test_node_env_is_for_a_shell(tmp_path: Path) -> None:
     for _ in range(2):
         output = node_env(tmp_path / "data", "--head").stdout
         assert output.splitlines()[:2] == ["umask 077", 'ulimit -n "$(ulimit -Hn)"']
-        assert all(re.fullmatch(r"export (RAY|BRK)_\w+=\S+", line) for line in output.splitlines()[2:])
+        assert all(re.fullmatch(r"export (RAY|BRK|GRPC)_\w+=\S+", line) for line in output.splitlines()[2:])
         launcher, place, mode, token, umask = in_a_shell(
             output, "RAY_SERVE_HAPROXY_BINARY_PATH", "RAY_TMPDIR", raytoken.MODE, raytoken.TOKEN_PATH
         )
@@ -348,10 +351,62 @@ def test_what_the_operator_says_of_tokens_goes_first(
 ) -> None:
     monkeypatch.setenv(said, "disabled" if said == raytoken.MODE else "mine")
     monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    monkeypatch.setenv(raytls.USE, "0")
     output = node_env(tmp_path / "data").stdout
     exported = dict(line.removeprefix("export ").split("=", 1) for line in output.splitlines() if "export" in line)
     shutil.rmtree(Path(exported["RAY_SERVE_HAPROXY_BINARY_PATH"]).parent)
     assert exported[raytoken.MODE] == ("disabled" if said == raytoken.MODE else "token")
     assert not {raytoken.TOKEN, raytoken.TOKEN_PATH} & exported.keys()
     assert exported["RAY_TMPDIR"] == "/tmp"
+    assert raytls.USE not in exported
     assert not (tmp_path / "data").exists()
+
+
+def exported(printed: str) -> dict[str, str]:
+    return dict(line.removeprefix("export ").split("=", 1) for line in printed.splitlines() if "export" in line)
+
+
+@pytest.mark.usefixtures("no_choice")
+def test_nodes_ask_for_certificates_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head and another node, each with a key of its own; evaluated again, and where the operator decides."""
+    head, node = tmp_path / "head", tmp_path / "node"
+    first = exported(node_env(head, "--head", "--address", "203.0.113.7").stdout)
+    monkeypatch.setenv("RAY_TMPDIR", first["RAY_TMPDIR"])
+    node.mkdir()
+    shutil.copy(head / "ray.token", node)
+    second = exported(node_env(node).stdout)
+    assert first[raytls.USE] == second[raytls.USE] == "1"
+    for name, folder in ((raytls.KEY, head), (raytls.CERTIFICATE, head), (raytls.AUTHORITY, head)):
+        assert Path(first[name]).parent == folder / "ray-tls"
+        assert Path(second[name]).parent == node / "ray-tls"
+    assert Path(first[raytls.AUTHORITY]).read_bytes() == Path(second[raytls.AUTHORITY]).read_bytes()
+    assert Path(first[raytls.KEY]).read_bytes() != Path(second[raytls.KEY]).read_bytes()
+    context = ssl.create_default_context(cafile=first[raytls.AUTHORITY])
+    context.load_cert_chain(second[raytls.CERTIFICATE])
+    for name, value in first.items():
+        monkeypatch.setenv(name, value)
+    again = exported(node_env(head).stdout)
+    assert {name: again[name] for name in (raytls.USE, raytls.KEY)} == {
+        name: first[name] for name in (raytls.USE, raytls.KEY)
+    }
+    monkeypatch.setenv(raytls.USE, "0")
+    assert not {raytls.USE, raytls.KEY} & exported(node_env(head).stdout).keys()
+    monkeypatch.setenv(raytls.USE, "1")
+    wrong = node_env(head, "--address", "not an address")
+    assert (wrong.exit_code, wrong.stdout, len(wrong.stderr.splitlines())) == (2, "false\n", 1)
+    shutil.rmtree(first["RAY_TMPDIR"])
+
+
+@pytest.mark.usefixtures("no_choice")
+def test_certificates_are_made_of_a_token_that_the_operator_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(raytoken.TOKEN, "ab" * 32)
+    found = exported(node_env(tmp_path / "data").stdout)
+    shutil.rmtree(found["RAY_TMPDIR"])
+    assert found[raytls.USE] == "1"
+    assert "ab" * 32 not in str(found)
+    monkeypatch.setenv(raytoken.TOKEN, "short")
+    short = node_env(tmp_path / "data")
+    assert (short.exit_code, short.stdout, len(short.stderr.splitlines())) == (2, "false\n", 1)
+    assert "RAY_USE_TLS=0" in short.stderr

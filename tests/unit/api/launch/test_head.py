@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,20 +14,25 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from api.launch import join as joining
 from api.launch import processes
+from api.launch import ray_authority as authority
 from api.launch import ray_tls as raytls
 from api.launch import ray_token as raytoken
 from breaker_actors.errors import Invalid
+from breaker_actors.transport.rpc import OWN_CERTIFICATE
 
 TOKEN = "ab" * 32
 
 
 @pytest.fixture(autouse=True)
 def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RAY_ADDRESS", raytls.USE, raytoken.MODE, raytoken.TOKEN, raytoken.TOKEN_PATH):
-        monkeypatch.delenv(name, raising=False)
+    of_tls = (raytls.USE, raytls.CERTIFICATE, raytls.KEY, raytls.AUTHORITY, OWN_CERTIFICATE, "GRPC_VERBOSITY")
+    for name in ("RAY_ADDRESS", *of_tls, raytoken.MODE, raytoken.TOKEN, raytoken.TOKEN_PATH):
+        monkeypatch.setenv(name, "before")
+        monkeypatch.delenv(name)
 
 
 class Head(grpc.GenericRpcHandler):
@@ -112,6 +118,75 @@ def test_one_that_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
         refused(address, "RAY_USE_TLS=1")
         monkeypatch.setenv(raytls.USE, "1")
         joining.check_token(address)
+    assert found.told == []
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """This process has a token, and certificates of it; the folder they are in."""
+    use(monkeypatch, TOKEN)
+    folder = tmp_path / "ours"
+    folder.mkdir(mode=0o700)
+    authority.use_of_cluster(folder)
+    return folder
+
+
+def shown(token: str = TOKEN, *names: str) -> grpc.ServerCredentials:
+    """What a head shows that was started with this token, for these names or those of this machine."""
+    own = authority.Authority(token)
+    of = [authority._name(name) for name in names] or authority.names_of_machine()
+    pair = own.issue(of).encode()
+    trusted = own.certificate.public_bytes(Encoding.PEM)
+    return grpc.ssl_server_credentials([(pair, pair)], trusted, True)
+
+
+@pytest.mark.usefixtures("ours")
+def test_one_with_certificates_of_the_same_token() -> None:
+    with head(TOKEN, shown()) as (found, address):
+        joining.check_token(address)
+    assert found.told == [None, f"Bearer {TOKEN}"]
+
+
+@pytest.mark.usefixtures("ours")
+def test_one_with_certificates_of_another_token() -> None:
+    with head(TOKEN, shown("cd" * 32)) as (found, address):
+        refused(address, r"not made with this ray\.token")
+    assert found.told == []
+
+
+@pytest.mark.usefixtures("ours")
+def test_one_whose_certificate_is_for_other_addresses() -> None:
+    with head(TOKEN, shown(TOKEN, "203.0.113.9")) as (found, address):
+        refused(address, "node-env --address 127.0.0.1")
+    assert found.told == []
+
+
+@pytest.mark.usefixtures("ours")
+@pytest.mark.parametrize(("token", "words"), [(TOKEN, "RAY_USE_TLS=0 there and here$"), (None, "asks for no token")])
+def test_one_in_the_clear_is_shown_no_token(token: str | None, words: str) -> None:
+    """Started by an older `breakers node-env`, or a stranger's where a head was before."""
+    with head(token) as (found, address):
+        refused(address, f"in the clear.*{words}")
+    assert {*found.told} == {None}
+
+
+@pytest.mark.usefixtures("ours")
+def test_one_that_says_nothing_is_shown_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(joining, "_ASK_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        refused(f"127.0.0.1:{silent.getsockname()[1]}", "proves by no certificate")
+
+
+@pytest.mark.usefixtures("ours")
+def test_the_operator_does_without_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RAY_USE_TLS=0 is his word, also in a shell where `breakers node-env` said something else before."""
+    monkeypatch.setenv(raytls.USE, "0")
+    authority.use_of_cluster(None)
+    with head(TOKEN) as (_, address):
+        joining.check_token(address)
+    with head(TOKEN, shown()) as (found, address):
+        refused(address, "takes encrypted calls only: copy ray.token")
     assert found.told == []
 
 
