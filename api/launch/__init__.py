@@ -2,11 +2,6 @@
 directory, certificates, and the address of a cluster. Out: processes that serve (Ray, HAProxy, replicas), credentials
 of the first start, and their certain end.
 
-<<<<<<< HEAD
-Public: `bootstrap`, `cluster`, `doctor`, `join`, `listening`, `log_lines`, `processes`, `put_back`, `ray_environment`,
-`ray_token`, `supervisor`, `tls`.
-=======
-Public: `bootstrap`, `cluster`, `doctor`, `join`, `listening`, `log_lines`, `processes`, `ray_authority`,
+Public: `bootstrap`, `cluster`, `doctor`, `join`, `listening`, `log_lines`, `processes`, `put_back`, `ray_authority`,
 `ray_environment`, `ray_token`, `supervisor`, `tls`.
->>>>>>> mendV-f
 """
