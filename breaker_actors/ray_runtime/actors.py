@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -214,8 +215,10 @@ class _Wrapped:
 
     async def _open(self, settings: Settings) -> None:
         """From here on this process logs, exports what the part counts, knows what it is, and listens for calls. Its
-        loop comes before what threads of the store and the log compute."""
+        loop comes before what threads of the store and the log compute. What is there from the start, modules and their
+        like, is no garbage: each look at all of it would keep everybody waiting for a tenth of a second."""
         share_finely()
+        gc.freeze()
         self._process = Process(
             node=ray.get_runtime_context().get_node_id(),
             pid=os.getpid(),
