@@ -339,7 +339,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     With `events` it is a transition (fenced by epoch and transition_seq); without, a change of allow_rate or a mere
     checkpoint. `announce`: callers see another allow_rate, whether moves come with it or not: behind a throttle that
     ends the machine may have made one that is hidden. `state` and `allow_rate` are what callers see from then on.
-    `number`: counts a breaker's commits within an epoch, from 1; 0 where nobody counts.
+    `number`: rises from one commit of a process to its next, from 1; 0 where nobody counts.
     """
 
     breaker_id: str

@@ -16,6 +16,7 @@ from api.cli.store_access import BY, AsJson, DataDir, instant, on_store, setting
 from breaker_actors.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
+    from api.launch.put_back import ToldAgain
     from breaker_actors.messages import RouterAssignment
     from breaker_actors.settings import Settings
     from breaker_actors.store.base import Store
@@ -50,10 +51,13 @@ def recover(
             raise Invalid(f"there is no router {unknown[0]}")
         settings = settings_of(data_dir)
         ahead_max_ms = settings.clock_step_max_ms if ahead else None
-        done = await _recovered(store, settings, sorted(routers or known), now_ms, not yes, ahead_max_ms)
-        if everything and yes:
-            await store.skip_changes(newest_change(settings))
-        return done
+        newest = newest_change(settings)
+        if yes:
+            await store.is_behind(newest)  # a start goes on where this ends early, or is of some routers alone
+        losses, told = await _recovered(store, settings, sorted(routers or known), now_ms, not yes, ahead_max_ms)
+        if everything and yes and not told.unread:
+            await store.caught_up(newest)
+        return losses, list(told.later)
 
     lock = _alone(data_dir)
     try:
@@ -89,7 +93,7 @@ def _alone(data_dir: Any) -> Any:
 
 async def _recovered(
     store: Store, settings: Settings, router_ids: list[str], now_ms: int, dry: bool, ahead_max_ms: int | None
-) -> tuple[list[Loss], list[str]]:
+) -> tuple[list[Loss], ToldAgain]:
     from api.launch.put_back import all_routers, tell_again
     from breaker_actors.persistence import make_log
 
@@ -97,10 +101,10 @@ async def _recovered(
     try:
         async for router in all_routers(store, router_ids):
             found += await make_whole(store, log, router, now_ms, dry, ahead_max_ms)
-        later = await tell_again(store, log, router_ids, now_ms, BY, dry)
+        told = await tell_again(store, log, set(router_ids), now_ms, BY, dry)
     finally:
         await log.close()
-    return found, later
+    return found, told
 
 
 async def make_whole(

@@ -1,10 +1,9 @@
 """Ports that stay this user's when who listens there dies: HAProxy's two, each replica's, the fallback proxy's.
 
 HAProxy believes whoever listens at a replica's port, callers whoever listens at the service's; and HAProxy starts only
-where it gets the port of its metrics, too. While `breakers serve`
-runs it has each of these ports bound, too, without listening: the kernel lets nobody listen beside it but sockets of
-the same user that ask to share (SO_REUSEPORT), and refuses connections while nobody does. A socket that is bound only
-gets no connection, so nobody's is lost to it.
+where it gets the port of its metrics, too. While `breakers serve` runs it has each of these ports bound, too, without
+listening: the kernel lets nobody listen beside it but sockets of the same user that ask to share (SO_REUSEPORT), and
+refuses connections while nobody does. A socket that is bound only gets no connection, so nobody's is lost to it.
 
 Replicas learn from their environment which ports are held, and listen on no others. A port that can't be held stops
 no start: it is as free for others as it would be without this module, and a line says so.

@@ -45,6 +45,8 @@ FOLDER = "ray-tls"
 """Below a data directory: certificates, and keys of this machine. None is to be copied."""
 TOKEN_LENGTH_MIN = 32
 """Characters of a token. Certificates are shown to whoever connects: a short token could be found by trying all."""
+NAMES_MAX = 200
+"""Addresses and names of a certificate: those of now, then earlier ones."""
 _INFO = b"breakers ray tls authority"
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """Of P-256."""
@@ -86,15 +88,15 @@ class Authority:
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return (pem + certificate.public_bytes(Encoding.PEM)).decode("ascii")
 
-    def has_issued(self, pem: bytes, names: Iterable[x509.GeneralName]) -> bool:
-        """Whether this is a key and its certificate for all of these names."""
+    def issued_for(self, pem: bytes) -> list[x509.GeneralName]:
+        """The addresses and names of a key and its certificate; none where it is not of this authority."""
         try:
             certificate, key = x509.load_pem_x509_certificate(pem), load_pem_private_key(pem, None)
             certificate.verify_directly_issued_by(self.certificate)
             has = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-            return False
-        return certificate.public_key() == key.public_key() and {*names} <= {*has}
+            return []
+        return list(has) if certificate.public_key() == key.public_key() else []
 
 
 def is_said() -> bool:
@@ -143,8 +145,9 @@ def names_of_machine(more: Iterable[str] = ()) -> list[x509.GeneralName]:
 
 
 def _interfaces() -> list[str]:
+    """Not those of one link alone, which come and go with it: Ray is given none."""
     networks = map(ipaddress.ip_interface, ingress.own_addresses(Path("/proc/net")))
-    return [str(one.ip) for one in networks if one.network.num_addresses == 1]
+    return [str(one.ip) for one in networks if one.network.num_addresses == 1 and not one.ip.is_link_local]
 
 
 def _name(given: str) -> x509.GeneralName:
@@ -191,8 +194,9 @@ def _environment(folder: Path, token: str, more: Iterable[str]) -> dict[str, str
     certificate = authority.certificate.public_bytes(Encoding.PEM)
     if _content(trusted) != certificate:
         private.replace_own(trusted, certificate.decode("ascii"))
-    if not authority.has_issued(_content(pair), names):
-        private.replace_own(pair, authority.issue(names))
+    before = authority.issued_for(_content(pair))
+    if not {*names} <= {*before}:  # what was named once stays: who makes it anew may not know of it
+        private.replace_own(pair, authority.issue(list(dict.fromkeys([*names, *before]))[:NAMES_MAX]))
     files = {raytls.CERTIFICATE: pair, raytls.KEY: pair, raytls.AUTHORITY: trusted, OWN_CERTIFICATE: pair}
     quiet = {name: value for name, value in raytls.QUIET.items() if name not in os.environ}
     return {raytls.USE: "1", **quiet, **{name: str(path) for name, path in files.items()}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Mapping
 from operator import attrgetter
@@ -66,6 +67,8 @@ NO_VIEW = View(
     held_back=False,
 )
 """Of a breaker that was set aside; it says nothing."""
+_NUMBERS = itertools.count(1)
+"""Of this process's commits: one that takes a breaker up anew, under the same epoch, goes on behind its own."""
 IDLE_MS = 60_000
 READ_ROWS, READ_SAMPLES = 200, 8
 """What a look at a breaker's figures costs, in rows that are applied, and how many samples held as much as one row: a
@@ -124,7 +127,6 @@ class HostedBreaker:
     Everything else is set by the methods below alone."""
 
     __slots__ = (
-        "_commits",
         "_drafts",
         "_machine_rate",
         "_starting",
@@ -181,7 +183,6 @@ class HostedBreaker:
         self.blocked = True
         self.resting, self.keeps = False, 0
         self._drafts: tuple[EventDraft, ...] | None = None
-        self._commits = 0
         self.dropped = False
         self.aside = False
         self.dirty = False
@@ -436,7 +437,6 @@ class HostedBreaker:
         drafts, self._drafts = self._drafts, None
         record, shown = self.breaker.record(), self.breaker.shown
         changed = self.settings.version != self.stored_version
-        self._commits += 1
         return Commit(
             breaker_id=self.id,
             project_id=self.project_id,
@@ -449,7 +449,7 @@ class HostedBreaker:
             applied_offsets=dict(self.applied_offsets),
             settings=encode_entry(self.settings) if changed else None,
             announce=any(isinstance(e, RateChange) for e in effects),
-            number=self._commits,
+            number=next(_NUMBERS),
         )
 
 

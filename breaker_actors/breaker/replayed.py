@@ -114,7 +114,9 @@ async def configured(log: SampleLog, router: RouterRef) -> tuple[RouterView, dic
     async for record in LogReader(log).after(router, 0, END):
         if record.kind == BREAKER:
             settings = settings_of(record.payload)
-            told[settings.breaker_id] = Told(record.offset, settings.version, settings.rule is None)
+            known = told.get(settings.breaker_id)
+            if known is None or settings.version > known.version:
+                told[settings.breaker_id] = Told(record.offset, settings.version, settings.rule is None)
         elif record.kind == VIEW:
             view = view_of(record.payload)
     return view, told

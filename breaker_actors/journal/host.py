@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from breaker_actors.clock import Clock
@@ -80,9 +81,11 @@ class JournalHost:
         self._unknown: set[str] = set()
         self._listeners = Listeners(store)
         self._size = GroupSize(GROUP_MAX)
+        self.meters = Meters("journal", f"journal-{shard}")
+        self._newest = Newest(self.meters)
         # bounded by the breakers there are: each has at most one commit and one checkpoint in flight
         self._group: Lane[Commit, CommitResult] = Lane(
-            self._in_order,
+            partial(self._newest.in_order, self._write),
             weigh=self._listeners.weight,
             weight_max=1 << 30,
             call_weight_max=GROUP_MAX,
@@ -90,8 +93,7 @@ class JournalHost:
         self._watching: asyncio.Task[None] | None = None
         per_minute = settings.transitions_per_minute_max
         self._budgets = Budgets(per_minute, max(per_minute, BURST_MIN))
-        self._unstorable, self._newest = Unstorable(), Newest()
-        self.meters = Meters("journal", f"journal-{shard}")
+        self._unstorable = Unstorable()
         self._lines = TransitionLines(self.meters)
         self.meters.watch(self._look)
         self.meters.watch_asides(store.asides)
@@ -249,13 +251,6 @@ class JournalHost:
         except BreakersError:
             self._budgets.refund(commit.project_id, cost)
             return "failed"
-
-    async def _in_order(self, commits: list[Commit]) -> list[CommitResult]:
-        """Stores those that are not late."""
-        answers = self._newest.late(commits)
-        on_time = [c for c, answer in zip(commits, answers, strict=True) if answer is None]
-        results = iter(await self._write(on_time) if on_time else ())
-        return [next(results) if answer is None else answer for answer in answers]
 
     async def _write(self, commits: list[Commit]) -> list[CommitResult]:
         """Stores a group. When one of its commits can't be stored at all, whatever the reason, the others are: halves

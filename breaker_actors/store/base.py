@@ -747,12 +747,14 @@ class RecoverStore(Protocol):
         a breaker has in any log: of one version the first counts; a breaker that has ended there
         begins anew. Answers whose is later, breakers and the router; `dry`: and does nothing. No service may run."""
 
-    async def last_change(self) -> int:
-        """The highest number that a change of configuration was ever given. A log that has a higher one is later than
-        the database. On SQLite; 0 on PostgreSQL, whose logs lie in it and are put back with it."""
+    async def is_behind(self, newest: int) -> bool:
+        """Whether logs are later than the database, which never gave a change the number `newest` that they have, or
+        were at an earlier look: that is remembered until `caught_up`. Of PostgreSQL, whose logs lie in it and are put
+        back with it, never."""
 
-    async def skip_changes(self, upto: int) -> None:
-        """Gives the next changes numbers beyond this one. Does nothing on PostgreSQL."""
+    async def caught_up(self, newest: int) -> None:
+        """The database's configuration is on its way behind that of all logs. The next changes get numbers beyond this
+        one."""
 
 
 class Store(ReplicaStore, DirectoryStore, JournalStore, OutboxStore, RetentionStore, RecoverStore, Protocol):

@@ -324,8 +324,9 @@ _METERS = [
         "breakers_journal_commits_total",
         "commits",
         ("journal",),
-        "commits by result; repeated: was stored; put_off: come again, as others of their organisation filled a call",
-        {"result": ("ok", "repeated", "fenced", "failed", "put_off")},
+        "commits by result; repeated: was stored; late: came behind a later one of its breaker, and was passed over;"
+        " put_off: come again, as others of their organisation filled a call",
+        {"result": ("ok", "repeated", "late", "fenced", "failed", "put_off")},
     ),
     Meter(
         "breakers_transitions_paced_total",

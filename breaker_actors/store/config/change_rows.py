@@ -40,6 +40,10 @@ _RAISE = update(t.routers).where(t.routers.c.id == bindparam("which")).values(ve
 _ADD_CHANGES = insert(t.changes).returning(t.changes.c.id, sort_by_parameter_order=True)
 
 
+BEHIND = "behind_logs"
+"""The counter that is there from when logs were found to be later than the database until that is put right."""
+
+
 def breaker_entry(row: BreakerRow) -> Entry:
     """The settings record of a breaker that existed before."""
     return BREAKER, encode_entry(_settings(row))
@@ -84,18 +88,29 @@ def add_changes(c: Connection, changes: Sequence[Change]) -> list[int]:
     return [int(id_) for id_ in c.execute(_ADD_CHANGES, rows).scalars()]
 
 
-def last_change(c: Connection) -> int:
-    """The highest number that a change was ever given (SQLite, "AUTOINCREMENT"); 0 on PostgreSQL."""
+def is_behind(c: Connection, newest: int) -> bool:
+    """Whether no change was ever given a number that logs have (SQLite, "AUTOINCREMENT"), or that was so and is not put
+    right yet."""
     if c.dialect.name != "sqlite":
-        return 0
-    return int(c.execute(text("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")).scalar_one())
+        return False
+    marked = c.execute(select(t.counters.c.value).where(t.counters.c.name == BEHIND)).scalar()
+    return bool(marked) or newest > _last_change(c)
 
 
-def skip_changes(c: Connection, upto: int) -> None:
-    """The next changes get numbers beyond this one. Does nothing on PostgreSQL."""
-    if c.dialect.name == "sqlite" and upto > last_change(c):
+def note_behind(c: Connection) -> None:
+    c.execute(delete(t.counters).where(t.counters.c.name == BEHIND))
+    c.execute(insert(t.counters).values(name=BEHIND, value=1))
+
+
+def note_caught_up(c: Connection, newest: int) -> None:
+    c.execute(delete(t.counters).where(t.counters.c.name == BEHIND))
+    if c.dialect.name == "sqlite" and newest > _last_change(c):
         c.execute(text("DELETE FROM sqlite_sequence WHERE name = 'changes'"))
-        c.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('changes', :seq)"), {"seq": upto})
+        c.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES ('changes', :seq)"), {"seq": newest})
+
+
+def _last_change(c: Connection) -> int:
+    return int(c.execute(text("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")).scalar_one())
 
 
 def linked_of(c: Connection, router_ids: Sequence[str]) -> dict[str, list[Linked]]:

@@ -20,12 +20,13 @@ from breaker_actors.store.config.change_rows import (
     birth_entry,
     breaker_entry,
     current_views,
-    last_change,
+    is_behind,
     linked_of,
     links_of,
     load_routers,
+    note_behind,
+    note_caught_up,
     raise_views,
-    skip_changes,
     view_entry,
 )
 from breaker_actors.store.config.change_set import begin_anew, load_breakers
@@ -96,11 +97,14 @@ class Routers(Onces):
             project_id, lambda c: _tell_again(c, place, _locked(c, project_id, router_id), view, told, highest, dry)
         )
 
-    async def last_change(self) -> int:
-        return await self._db.read(last_change)
+    async def is_behind(self, newest: int) -> bool:
+        if not await self._db.read(lambda c: is_behind(c, newest)):
+            return False
+        await self._db.write(note_behind)
+        return True
 
-    async def skip_changes(self, upto: int) -> None:
-        await self._db.write(lambda c: skip_changes(c, upto))
+    async def caught_up(self, newest: int) -> None:
+        await self._db.write(lambda c: note_caught_up(c, newest))
 
     async def delete_router(self, project_id: str, router_id: str, now_ms: int, by: str = SYSTEM) -> list[int]:
         place = Place(by, now_ms, project_id)
@@ -237,7 +241,7 @@ def _tell_again(
             entries.setdefault(router_id, []).append(entry)
             links.setdefault(router_id, []).append(id_)
     told_on = dict.fromkeys([id_ for id_ in raised if not later[id_][2]] + left)
-    entries[row.id] += [breaker_entry(raised.get(id_, breakers[id_])) for id_ in told_on]
+    entries[row.id] += _settings([raised.get(id_, breakers[id_]) for id_ in told_on], _unborn(c, row))
     for router_id, ids in links.items():
         for some in chunks(ids):
             anew = update(t.links).where(_L.router_id == router_id, _L.breaker_id.in_(some))

@@ -52,6 +52,7 @@ def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("breaker_actors.router.duplicates.RETRIES_MS", LIVES_MS)
     monkeypatch.setattr("breaker_actors.wal.reader.VIEWS_MAX", 15)
     monkeypatch.setattr("breaker_actors.gateway.gateway.OWNERS_MAX", 15)
+    monkeypatch.setattr("breaker_actors.journal.newest.KNOWN_MAX", 15)
     monkeypatch.setattr("tests.support.cluster.make_log", make_log)
 
 

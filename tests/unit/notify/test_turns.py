@@ -67,7 +67,8 @@ async def backlog(shop: Shop, channels: int, rows: int) -> OutboxWorld:
 
 
 async def test_a_burst_beside_a_backlog_takes_few_turns(shop: Shop) -> None:
-    """A hundred alerts of one channel, and sixty channels of another organisation with 600 rows that were first."""
+    """A hundred alerts of one channel, and sixty channels of another organisation with 600 rows that were first: 25
+    turns where a turn gives no more than places. Some turns find rows in hand, and give none."""
     many = await backlog(shop, 60, 10)
     channel, rows = await shop.channel(), await breakers(shop, 100)
     await trip(shop, rows, shop.clock.ms)
@@ -75,7 +76,8 @@ async def test_a_burst_beside_a_backlog_takes_few_turns(shop: Shop) -> None:
     await shop.notifier.run_for(10)
     assert len(shop.sender.got(channel.id)) == 100
     mine, theirs = turns.of(shop.world.org_id), turns.of(many.world.org_id)
-    assert len(mine) <= 4
+    assert len(mine) <= 8
+    assert sum(n > 0 for n in mine) <= 4
     assert sum(mine) == 100
     assert max(mine + theirs) <= PACE.begun_max
     assert sum(theirs) == 600

@@ -56,12 +56,11 @@ def test_a_node_has_a_key_of_its_own_for_its_addresses() -> None:
     first, second = own.issue(names), own.issue(names)
     assert first != second
     for pem in (first, second):
-        assert own.has_issued(pem.encode(), names)
-        assert not authority.Authority(OTHER).has_issued(pem.encode(), names)
-        assert not own.has_issued(pem.encode(), [*names, x509.DNSName("another.example")])
+        assert own.issued_for(pem.encode()) == names
+        assert authority.Authority(OTHER).issued_for(pem.encode()) == []
     key = first[: first.index("-----BEGIN CERTIFICATE")]
-    assert not own.has_issued((key + second[second.index("-----BEGIN CERTIFICATE") :]).encode(), names)
-    assert not own.has_issued(b"", names)
+    assert own.issued_for((key + second[second.index("-----BEGIN CERTIFICATE") :]).encode()) == []
+    assert own.issued_for(b"") == []
     issued = x509.load_pem_x509_certificate(first.encode())
     assert issued.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
 
@@ -91,6 +90,20 @@ def test_files_of_a_node_are_its_users_alone_and_stay(data_dir: Path) -> None:
     other = authority.of_node(data_dir, PROOF | {raytoken.TOKEN: OTHER})
     assert not {*other.values()} & {found[name] for name in FILES}
     assert pair.read_text() == added
+
+
+def test_what_was_named_once_stays(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes a certificate anew, for an address that came, does not know what `node-env --address` named. Those
+    of one link come and go, and are in none."""
+    authority.of_node(data_dir, PROOF, ["203.0.113.7"])
+    known = authority.ingress.own_addresses(Path("/proc/net"))
+    came = [*known, "198.51.100.9/32", "fe80::42:acff:fe11:2/128"]
+    monkeypatch.setattr(authority.ingress, "own_addresses", lambda folder: came)
+    found = authority.of_node(data_dir, PROOF)
+    pem = Path(found[raytls.CERTIFICATE]).read_bytes()
+    names = {str(name.value) for name in authority.Authority(TOKEN).issued_for(pem)}
+    assert {"203.0.113.7", "198.51.100.9", "127.0.0.1"} <= names
+    assert not any(name.startswith("fe80:") for name in names)
 
 
 def test_a_folder_of_others_is_refused(data_dir: Path) -> None:
