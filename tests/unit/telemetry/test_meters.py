@@ -163,7 +163,7 @@ def test_labels_name_what_the_code_names() -> None:
     assert {*CHANNELS} == {*get_args(ChannelKind)}
     for name, label, words in (
         ("breakers_streams_closed_total", "reason", get_args(Ending)),
-        ("breakers_journal_commits_total", "result", (*get_args(CommitResult), "put_off")),
+        ("breakers_journal_commits_total", "result", (*get_args(CommitResult), "late", "put_off")),
         ("breakers_feed_entries_total", "kind", get_args(get_type_hints(FeedEntry)["kind"])),
         ("breakers_held", "state", (*get_args(StateWord), "starting")),
         ("breakers_actors_up", "kind", get_args(ActorKind)),
