@@ -74,11 +74,6 @@ class Circuit:
         self._found = now_ms, until_ms, room
         return room
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether as many may be under way as ever: nothing failed lately."""
-        return self._width == self._width_max
-
     def wake_ms(self) -> int:
         """When there may be room again; to be asked when there is none."""
         return max(self._not_before_ms, (self._breaker.next_wake() or 0) if self.state == "open" else 0)

@@ -22,24 +22,19 @@ ATTEMPTS_MIN = 3
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Deliveries at once (of one channel, in all; beyond `second_slot_max` a channel gets no second; how many an
-    organisation may have: `places`), how many of an organisation are leased in one turn at most (what others wait for
-    in between goes by it), how many rows a channel has in hand at most (`hand`), and times in ms.
+    organisation may have: `places`), how many of an organisation are begun in one turn at most (what others wait for in
+    between goes by it), and times in ms.
 
     `poll`: how often the outbox is looked at unasked; `sweep`: how often channels that don't answer are looked through
-    for deliveries to give up; `lease_margin`: how long after the time an attempt may take its row stays leased;
-    `hand_lease`: for how long rows in hand are leased, `hand`: for how long they may be begun. What is left till the
-    end of the lease is for saying in the store that an attempt goes on, or that none was begun."""
+    for deliveries to give up; `lease_margin`: how long after the time an attempt may take its row stays leased."""
 
     channel_max: int = 4
     total_max: int = 512
     second_slot_max: int = 256
     begun_max: int = 64
-    hand_max: int = 60
     poll_ms: int = 1_000
     sweep_ms: int = 5_000
     lease_margin_ms: int = 2_000
-    hand_ms: int = 1_500
-    hand_lease_ms: int = 3_000
     retry_base_ms: int = 2_000
     retry_cap_ms: int = 60_000
     cooldown_ms: int = 2_000

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from breaker_actors.clock import Clock
 from breaker_actors.errors import BreakersError, Fenced, Unavailable
-from breaker_actors.notify.channel_work import RENEWAL, Queue, Work
+from breaker_actors.notify.channel_work import RENEWAL, Queue
 from breaker_actors.notify.circuit import Circuit
 from breaker_actors.notify.limits import ATTEMPTS_MIN, Pace
 from breaker_actors.notify.model import LATE, SEALED, UNREADABLE, Attempt, Destination, RenewingSender, message_of
@@ -31,7 +31,7 @@ from breaker_actors.notify.places import shared_out
 from breaker_actors.notify.renewals import Renewals
 from breaker_actors.settings import Settings
 from breaker_actors.store.base import OutboxStore
-from breaker_actors.store.rows import UNREADABLE_ALERT, ChannelKind, DeliveryResult, DeliveryRow, Leased, Spare, Waiting
+from breaker_actors.store.rows import UNREADABLE_ALERT, ChannelKind, DeliveryResult, DeliveryRow, Leased, Waiting
 from breaker_actors.telemetry.guard import run_supervised
 from breaker_actors.telemetry.meters import Meters
 from breaker_actors.transport.lane import Lane
@@ -49,7 +49,6 @@ half a minute at most: an organisation may have a hundred thousand of them, and 
 LOOKED_BACK = 1_000
 
 Idle = Callable[[asyncio.Event, int], Awaitable[None]]
-Settling = Lane[tuple[str, DeliveryResult | None], bool]
 log = structlog.get_logger()
 
 
@@ -85,7 +84,6 @@ class NotifierHost:
         self._timeout_ms = settings.notify_timeout_ms
         self._give_up_ms = settings.notify_give_up_ms
         self._pace = pace or Pace()
-        self._limit_s = (self._timeout_ms + self._pace.lease_margin_ms / 2) / 1000
         self._chance = chance or random.Random()  # nosec B311 # jitter of retries
         self._idle = idle
         self._superseded = superseded
@@ -108,9 +106,8 @@ class NotifierHost:
         self._turns = 0
         self._turning = asyncio.Lock()
         self._draining = False
-        self._hands: set[Queue] = set()  # those with rows in hand, or under way from there
-        # bounded by twice total_max: one entry per delivery under way, or in hand
-        self._settling: Settling = Lane(self._settle, weight_max=1 << 30)
+        # bounded by total_max: one entry per delivery under way
+        self._settling: Lane[tuple[str, DeliveryResult | None], None] = Lane(self._settle, weight_max=1 << 30)
         self._loop: asyncio.Task[None] | None = None
         self._sends: set[asyncio.Task[None]] = set()
 
@@ -133,8 +130,6 @@ class NotifierHost:
         self._draining = True
         async with self._turning:
             pass  # what is being leased now is under way after it
-        for queue in self._queues.values():
-            self._give_back(queue)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self._sends:
@@ -180,7 +175,6 @@ class NotifierHost:
             for one in await self._renewals.survey(now):
                 if one.version is not None and one.kind is not None:
                     self._renewals.begin(self._queue(one, one.version, one.kind, now), now)
-            self._close_hands(now)
             await self._send_some(now)
             await self._cancel(now)
             if now >= self._sweep_ms:
@@ -200,7 +194,6 @@ class NotifierHost:
         sweep_ms = self._rested_ms if self._silent else self._sweep_ms
         times = [self._poll_ms, self._mutes.due_ms(now), self._renewals.due_ms, sweep_ms]
         times += [self._cancel_ms] if self._gone else []
-        times += [wake_ms for queue in self._hands if (wake_ms := queue.hand.wake_ms) is not None]
         for queue in self._queues.values():
             if queue.circuit.capacity(now) == 0:
                 times.append(queue.circuit.wake_ms())
@@ -223,8 +216,6 @@ class NotifierHost:
         for one in waiting:
             if one.version is None or one.kind is None:
                 self._gone[one.channel_id] = None
-                if one.channel_id in self._queues:
-                    self._give_back(self._queues[one.channel_id])
                 continue
             queue = self._queue(one, one.version, one.kind, now)
             if unasked or one.newest > queue.seen or one.channel_id in released:
@@ -248,9 +239,8 @@ class NotifierHost:
             if circuit is None:  # what was known of the receiver can't be read: it is met anew
                 circuit = Circuit(one.channel_id, version, None, self._pace, now)
             if queue is None:
-                queue = self._queues[one.channel_id] = Queue(one, kind, circuit, self._pace)
+                queue = self._queues[one.channel_id] = Queue(one, kind, circuit)
             else:
-                self._give_back(queue)
                 queue.circuit, queue.noted, queue.look = circuit, circuit.revision, True
         return queue
 
@@ -297,83 +287,45 @@ class NotifierHost:
                     continue
                 error = f"not tried: the channel does not answer ({queue.circuit.last_error})"
                 counts = await self._store.give_up_deliveries(self._epoch, id_, now, now - self._give_up_ms, error)
-                _count_unsent(self.meters, queue, counts)
+                self._count_unsent(queue, counts)
                 if self._clock.monotonic() - begun > SWEEP_S:
                     break
         finally:  # what can't be looked through now is not tried again and again meanwhile
             self._rested_ms = now + _rest_ms(self._clock.monotonic() - begun)
 
+    def _count_unsent(self, queue: Queue, counts: dict[str, int]) -> None:
+        for state, count in counts.items():
+            if count:
+                self.meters.count("breakers_notifications_unsent_total", count, state=state)
+                log.warning("notifications_unsent", channel_id=queue.circuit.channel_id, state=state, count=count)
+
     async def _send_some(self, now: int) -> None:
         claims = [] if self._draining else [queue.claim(now) for queue in self._queues.values()]
-        claims = [
-            claim for claim in claims if claim.room or claim.taken or claim.handed
-        ]  # most may be of channels that don't answer
-        shares = shared_out(claims, self._pace)
-        if sum(map(sum, shares.values())) >= self._pace.begun_max:
+        claims = [claim for claim in claims if claim.room or claim.taken]  # most may be of channels that don't answer
+        wants = shared_out(claims, self._pace)
+        if sum(wants.values()) >= self._pace.begun_max:
             self._wake.set()  # some may have room for more in the next turn
-        for id_ in [id_ for id_ in shares if self._queues[id_].renews(now)]:
-            del shares[id_]
+        for id_ in [id_ for id_ in wants if self._queues[id_].renews(now)]:
+            del wants[id_]
             self._queues[id_].sending.add(RENEWAL)
-            self._queues[id_].taken += 1
             self._begin(self._renew(self._queues[id_]))
-        if not shares:
+        if not wants:
             return
-        held = {id_ for channel_id in shares for id_ in self._queues[channel_id].sending}
+        held = {id_ for channel_id in wants for id_ in self._queues[channel_id].sending}
         until_ms = now + self._timeout_ms + self._pace.lease_margin_ms
-        for channel_id in shares:
+        for channel_id in wants:
             self._queues[channel_id].look = self._queues[channel_id].rows_first = False
             self._queues[channel_id].served = self._turns
-        wants = {channel_id: share.places for channel_id, share in shares.items()}
-        more = {channel_id: share.hand for channel_id, share in shares.items() if share.hand}
-        spare = Spare(wants=more, until_ms=now + self._pace.hand_lease_ms) if more else None
-        most = {channel_id: self._queues[channel_id].taken + places for channel_id, places in wants.items()}
-        for leased in await self._store.lease_deliveries(self._epoch, wants, held, now, until_ms, spare):
-            self._begin_leased(leased, now, until_ms, most[leased.channel_id])
-
-    def _begin_leased(self, leased: Leased, now: int, until_ms: int, most: int) -> None:
-        """Sends rows of a channel, at so many places at most; those to spare are in hand."""
-        queue = self._queues[leased.channel_id]
-        queue.later_ms = leased.later_ms
-        queue.look |= bool(leased.dropped) or (leased.later_ms is not None and leased.later_ms <= now)
-        _count_unsent(self.meters, queue, leased.dropped)
-        if leased.unread or (not leased.rows and queue.renews(now)):
-            self._wake.set()  # another organisation had its turn; its renewal let rows go first, and there were none
-        at_once, in_hand = _in_order(leased, until_ms, now + self._pace.hand_lease_ms)
-        queue.sending.update(row.id for row in leased.rows)
-        if queue.hand.work:
-            self._give_back(queue, queue.hand.overtaken({row.breaker_id for row in leased.rows}))
-        for work in at_once:
-            queue.taken += 1
-            self._begin(self._send(queue, work))
-        if in_hand:
-            self._hands.add(queue)
-            queue.hand.deal(in_hand)
-            most = min(most, queue.circuit.capacity(now))
-            while queue.taken < most and (one := queue.next_in_hand(now)) is not None:  # a place came free meanwhile
-                queue.taken += 1
-                self._begin(self._send(queue, one))
-            if not queue.taken:  # nobody goes on with them
-                self._give_back(queue)
-
-    def _close_hands(self, now: int) -> None:
-        """What was not begun in time is given back, what is still under way is leased for as long as any attempt."""
-        for queue in list(self._hands):
-            hand = queue.hand
-            if hand.work and now >= hand.close_ms(hand.work[0]):
-                self._give_back(queue)
-            until_ms = now + self._timeout_ms + self._pace.lease_margin_ms
-            for delivery_id, limit in hand.prolong(now, until_ms):
-                tried = DeliveryResult(delivery_id=delivery_id, result="prolonged", at_ms=now, next_ms=until_ms)
-                self._begin(_prolong(self._settling, queue, tried, limit, self._limit_s))
-            if hand.wake_ms is None:
-                self._hands.discard(queue)
-
-    def _give_back(self, queue: Queue, works: Sequence[Work] | None = None) -> None:
-        """These rows, or all that are in hand, wait as if they had not been leased."""
-        now = self._clock.now_ms()
-        for work in queue.hand.give_back() if works is None else works:
-            tried = DeliveryResult(delivery_id=work.row.id, result="returned", at_ms=now)
-            self._begin(self._store_outcome(queue, work, tried))
+        for leased in await self._store.lease_deliveries(self._epoch, wants, held, now, until_ms):
+            queue = self._queues[leased.channel_id]
+            queue.later_ms = leased.later_ms
+            queue.look |= bool(leased.dropped) or (leased.later_ms is not None and leased.later_ms <= now)
+            self._count_unsent(queue, leased.dropped)
+            if not leased.rows and queue.renews(now):
+                self._wake.set()  # its renewal let rows go first, and there were none
+            for row in leased.rows:
+                queue.sending.add(row.id)
+                self._begin(self._deliver(queue, leased, row, until_ms))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -387,74 +339,96 @@ class NotifierHost:
             attempt = await self._renewals.renew(self._epoch, queue)
             if attempt is not None:
                 queue.hasten |= circuit.note(attempt, seq, self._clock.now_ms())
-                await _settled(self._settling, circuit.channel_id, None)
+                await self._settled(circuit.channel_id, None)
         finally:
             queue.sending.discard(RENEWAL)
-            queue.taken -= 1
             self._wake.set()
 
-    async def _send(self, queue: Queue, work: Work | None) -> None:
-        """Goes through rows at one place: from lease to settlement, or, while others are in hand, to the answer."""
+    async def _deliver(self, queue: Queue, leased: Leased, row: DeliveryRow, until_ms: int) -> None:
+        """One attempt, from lease to settlement."""
         try:
-            while work is not None:
-                tried = await self._deliver(queue, work)
-                following = queue.next_in_hand(self._clock.now_ms())
-                if following is None:
-                    await self._store_outcome(queue, work, tried)
-                    following = queue.next_in_hand(self._clock.now_ms())
-                else:
-                    self._begin(self._store_outcome(queue, work, tried))
-                work = following
-            self._give_back(queue)  # where anything is left nothing of it may be begun
-        finally:
-            queue.taken -= 1
-            self._wake.set()
-
-    async def _deliver(self, queue: Queue, work: Work) -> DeliveryResult | None:
-        """One attempt. None: nothing is known of it."""
-        row = work.row
-        try:
-            if not work.spare and self._clock.now_ms() > work.until_ms - self._timeout_ms:
-                return None  # we slept through the lease: somebody else may be sending it; if not, it is taken again
+            if self._clock.now_ms() > until_ms - self._timeout_ms:
+                return  # we slept through the lease: somebody else may be sending it, and if not, it is taken again
             circuit, seq, begun = queue.circuit, queue.circuit.seq, self._clock.monotonic()
-            attempt = await _attempt(self._sender, queue, work, self._clock.now_ms(), self._limit_s)
+            attempt = await self._attempt(leased, row)
             now = self._clock.now_ms()
             self.meters.observe("breakers_notification_seconds", self._clock.monotonic() - begun, channel=queue.kind)
             queue.hasten |= circuit.note(attempt, seq, now)
-            if attempt.result != "retry":
-                queue.hand.note_sent()
-            tried = _judged(row, attempt, now, self._give_up_ms, self._pace, self._chance)
-            _count(self.meters, queue, row, tried)
-            return tried
+            tried = self._judge(row, attempt, now)
+            self._count(queue, row, tried)
+            await self._settled(leased.channel_id, tried)
         except Exception as error:  # a bug: better sent again later than again and again
             # without its text: that may hold anything of what was to be sent
             trace = "".join(traceback.format_tb(error.__traceback__, limit=8))
             log.error("delivery_failed", delivery_id=row.id, error=type(error).__name__, trace=trace)
             await asyncio.sleep((self._timeout_ms + self._pace.lease_margin_ms) / 1000)
-            return None
-
-    async def _store_outcome(self, queue: Queue, work: Work, tried: DeliveryResult | None) -> None:
-        try:
-            if tried is not None:
-                await _settled(self._settling, work.leased.channel_id, tried)
         finally:
-            queue.sending.discard(work.row.id)
-            queue.hand.leased.discard(work.row.id)
+            queue.sending.discard(row.id)
             queue.look = True
             self._wake.set()
 
-    async def _settle(self, entries: list[tuple[str, DeliveryResult | None]]) -> Sequence[bool]:
-        """Stores outcomes with what they taught about their channels; whether each was still leased."""
+    async def _attempt(self, leased: Leased, row: DeliveryRow) -> Attempt:
+        if leased.config is None:
+            return Attempt(result="refused", error=SEALED)
+        if row.told == UNREADABLE_ALERT:
+            return Attempt(result="refused", error=UNREADABLE)
+        to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config, org_id=leased.org_id)
+        try:
+            async with asyncio.timeout((self._timeout_ms + self._pace.lease_margin_ms / 2) / 1000):
+                return await self._sender.send(to, message_of(row, leased.project_name))
+        except TimeoutError:
+            return LATE
+        except Exception as error:  # a sender never raises; a bug in one must not take the queue with it
+            log.error("sender_failed", delivery_id=row.id, error=type(error).__name__)
+            return Attempt(result="retry", error=f"internal error ({type(error).__name__})")
+
+    def _judge(self, row: DeliveryRow, attempt: Attempt, now: int) -> DeliveryResult:
+        """What becomes of the row after an attempt."""
+        ended = DeliveryResult(delivery_id=row.id, result="sent", at_ms=now, status=attempt.status, error=attempt.error)
+        if attempt.result == "sent":
+            return ended
+        since = now if row.since_ms is None else row.since_ms
+        too_old = now - since >= self._give_up_ms and row.attempts >= ATTEMPTS_MIN
+        if attempt.result == "refused" or too_old:
+            return replace(ended, result="dead")
+        pause = max(self._pace.retry_ms(row.attempts, self._chance), attempt.retry_after_ms or 0)
+        return replace(ended, result="retry", next_ms=now + pause)
+
+    def _count(self, queue: Queue, row: DeliveryRow, tried: DeliveryResult) -> None:
+        result = {"sent": "delivered"}.get(tried.result, tried.result)
+        self.meters.count("breakers_notifications_total", channel=queue.kind, result=result)
+        if tried.result == "dead":
+            self.meters.count("breakers_notifications_unsent_total", state="dead")
+            log.warning(
+                "notification_dead",
+                delivery_id=row.id,
+                channel_id=row.channel_id,
+                breaker_id=row.breaker_id,
+                name=row.told.name,
+                kind=row.kind,
+                attempts=row.attempts,
+                error=tried.error,
+            )
+
+    async def _settled(self, channel_id: str, tried: DeliveryResult | None) -> None:
+        """Returns when the outcome is stored; its place stays taken until then. None: of a renewal there is none."""
+        while True:
+            try:
+                return await self._settling.put((channel_id, tried))
+            except BreakersError:
+                await asyncio.sleep(RETRY_S)
+
+    async def _settle(self, entries: list[tuple[str, DeliveryResult | None]]) -> Sequence[None]:
+        """Stores outcomes with what they taught about their channels."""
         touched = {id_: queue for id_, _ in entries if (queue := self._queues.get(id_)) is not None}
         changed = {id_: queue.circuit for id_, queue in touched.items() if queue.circuit.revision != queue.noted}
         hasten = [id_ for id_, queue in touched.items() if queue.hasten]
         marks = {id_: circuit.revision for id_, circuit in changed.items()}
         rows = [circuit.row() for circuit in changed.values()]
         outcomes = [tried for _, tried in entries if tried is not None]
-        mine: set[str] = set()
         try:
             if outcomes or rows or hasten:
-                mine = await self._store.settle_deliveries(self._epoch, outcomes, rows, hasten)
+                await self._store.settle_deliveries(self._epoch, outcomes, rows, hasten)
         except BreakersError as error:
             log.warning("outcomes_not_stored", count=len(entries), error=str(error))
             raise
@@ -463,101 +437,9 @@ class NotifierHost:
         for id_ in hasten:
             touched[id_].hasten = False
             touched[id_].look = True
-        return [tried is not None and tried.delivery_id in mine for _, tried in entries]
+        return [None] * len(entries)
 
 
 def _rest_ms(took_s: float) -> int:
     """For how long rows that can't be sent are left alone, after a look at them that took so long."""
     return min(SWEEP_REST_MAX_MS, SWEEP_REST * round(1000 * took_s))
-
-
-def _judged(
-    row: DeliveryRow, attempt: Attempt, now: int, give_up_ms: int, pace: Pace, chance: random.Random
-) -> DeliveryResult:
-    """What becomes of the row after an attempt."""
-    ended = DeliveryResult(delivery_id=row.id, result="sent", at_ms=now, status=attempt.status, error=attempt.error)
-    if attempt.result == "sent":
-        return ended
-    since = now if row.since_ms is None else row.since_ms
-    too_old = now - since >= give_up_ms and row.attempts >= ATTEMPTS_MIN
-    if attempt.result == "refused" or too_old:
-        return replace(ended, result="dead")
-    pause = max(pace.retry_ms(row.attempts, chance), attempt.retry_after_ms or 0)
-    return replace(ended, result="retry", next_ms=now + pause)
-
-
-def _in_order(leased: Leased, until_ms: int, spare_until_ms: int) -> tuple[list[Work], list[Work]]:
-    """What is sent at once, and what is in hand."""
-    works = [Work(leased, row, until_ms, spare=False) for row in leased.rows if row.id not in leased.spare]
-    return works, [Work(leased, row, spare_until_ms, spare=True) for row in leased.rows if row.id in leased.spare]
-
-
-def _count_unsent(meters: Meters, queue: Queue, counts: dict[str, int]) -> None:
-    for state, count in counts.items():
-        if count:
-            meters.count("breakers_notifications_unsent_total", count, state=state)
-            log.warning("notifications_unsent", channel_id=queue.circuit.channel_id, state=state, count=count)
-
-
-def _count(meters: Meters, queue: Queue, row: DeliveryRow, tried: DeliveryResult) -> None:
-    result = {"sent": "delivered"}.get(tried.result, tried.result)
-    meters.count("breakers_notifications_total", channel=queue.kind, result=result)
-    if tried.result == "dead":
-        meters.count("breakers_notifications_unsent_total", state="dead")
-        log.warning(
-            "notification_dead",
-            delivery_id=row.id,
-            channel_id=row.channel_id,
-            breaker_id=row.breaker_id,
-            name=row.told.name,
-            kind=row.kind,
-            attempts=row.attempts,
-            error=tried.error,
-        )
-
-
-async def _attempt(sender: RenewingSender, queue: Queue, work: Work, now: int, limit_s: float) -> Attempt:
-    leased, row = work.leased, work.row
-    if leased.config is None:
-        return Attempt(result="refused", error=SEALED)
-    if row.told == UNREADABLE_ALERT:
-        return Attempt(result="refused", error=UNREADABLE)
-    to = Destination(channel_id=leased.channel_id, kind=leased.kind, config=leased.config, org_id=leased.org_id)
-    left_s = (work.until_ms - now) / 1000
-    try:
-        async with asyncio.timeout(min(limit_s, left_s) if work.spare else limit_s) as limit:
-            if work.spare:
-                queue.hand.going[row.id] = work, limit
-            return await sender.send(to, message_of(row, leased.project_name))
-    except TimeoutError:
-        return LATE
-    except Exception as error:  # a sender never raises; a bug in one must not take the queue with it
-        log.error("sender_failed", delivery_id=row.id, error=type(error).__name__)
-        return Attempt(result="retry", error=f"internal error ({type(error).__name__})")
-    finally:
-        queue.hand.going.pop(row.id, None)
-
-
-async def _settled(lane: Settling, channel_id: str, tried: DeliveryResult | None) -> None:
-    """Returns when the outcome is stored; its place stays taken until then, or has gone to the next row in hand.
-    None: of a renewal there is none."""
-    while True:
-        try:
-            await lane.put((channel_id, tried))
-            return
-        except BreakersError:
-            await asyncio.sleep(RETRY_S)
-
-
-async def _prolong(lane: Settling, queue: Queue, tried: DeliveryResult, limit: asyncio.Timeout, limit_s: float) -> None:
-    """An attempt goes on beyond the short lease under which it began, once that is stored."""
-    while tried.delivery_id in queue.hand.going:
-        begun_s = asyncio.get_running_loop().time()
-        try:
-            is_mine = await lane.put((queue.of.channel_id, tried))
-        except BreakersError:
-            await asyncio.sleep(RETRY_S)
-            continue
-        if is_mine and tried.delivery_id in queue.hand.going and not limit.expired():
-            limit.reschedule(begun_s + limit_s)
-        return

@@ -71,7 +71,6 @@ from breaker_actors.store.rows import (
     RulesChange,
     ScrapedBreaker,
     SessionRow,
-    Spare,
     StoredFigures,
     StoredState,
     StreamSnapshot,
@@ -491,19 +490,12 @@ class OutboxStore(AsideNotes, Protocol):
         that have any."""
 
     async def lease_deliveries(
-        self,
-        epoch: int,
-        wants: Mapping[str, int],
-        held: Collection[str],
-        now_ms: int,
-        until_ms: int,
-        spare: Spare | None = None,
+        self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
     ) -> list[Leased]:
-        """At most so many deliveries of each channel as `wants` says, to be sent at once, and behind them as many as
-        `spare` says; of a breaker only the oldest one. Each counts as an attempt. Nobody else may send them before
-        `until_ms`, those to spare before the time of `spare`. `held`: ids that this epoch is sending; what it leased
-        beside them it never heard of, and may take again. Channels that are gone or disabled are left out. Of several
-        organisations each is looked at for a bounded time. Raises Fenced."""
+        """At most so many deliveries of each channel as `wants` says, to be sent at once; of a breaker only the oldest
+        one. Each counts as an attempt. Nobody else may send them before `until_ms`. `held`: ids that this epoch is
+        sending; what it leased beside them it never heard of, and may take again. Channels that are gone or disabled
+        are left out. Raises Fenced."""
 
     async def settle_deliveries(
         self,

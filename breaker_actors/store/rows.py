@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -537,18 +537,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     circuit: CircuitRow | None
 
 
-class Spare(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliveries that are leased beyond those to be sent at once: so many of each channel, until then."""
-
-    wants: Mapping[str, int]
-    until_ms: int
-
-
 class Leased(msgspec.Struct, frozen=True, kw_only=True):
     """What the Notifier may send on one channel now. `config` is opened (None: its seal does not open) and must not
     reach a log. `later_ms`: when the next of those that wait may be tried; None: nobody knows of one.
-    `dropped`: recoveries that ended here because their trips were not sent, by state. `spare`: ids of rows that are
-    leased for a short time only. `unread`: the channel was not looked at, as its organisation took its time already."""
+    `dropped`: recoveries that ended here because their trips were not sent, by state."""
 
     channel_id: str
     org_id: str
@@ -558,8 +550,6 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[DeliveryRow, ...]
     later_ms: int | None
     dropped: dict[str, int]
-    spare: frozenset[str] = frozenset()
-    unread: bool = False
 
     def __repr__(self) -> str:
         return f"Leased(channel_id={self.channel_id!r}, rows={len(self.rows)})"
@@ -567,11 +557,10 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True):
 
 class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one attempt to deliver. `status`: the receiver's HTTP status; `next_ms`: when to try again (retry
-    only). `returned`: no attempt was begun, the row waits as before it was leased. `prolonged`: the attempt goes on,
-    the lease until `next_ms`."""
+    only)."""
 
     delivery_id: str
-    result: Literal["sent", "retry", "dead", "returned", "prolonged"]
+    result: Literal["sent", "retry", "dead"]
     at_ms: int
     status: int | None = None
     error: str | None = None

@@ -13,8 +13,8 @@ from sqlalchemy import update
 from breaker_actors.errors import Fenced
 from breaker_actors.store import tables as t
 from breaker_actors.store.base import Store
-from breaker_actors.store.outbox import channel_queue, claims
-from breaker_actors.store.rows import DeliveryResult, Spare
+from breaker_actors.store.outbox import channel_queue
+from breaker_actors.store.rows import DeliveryResult
 from breaker_actors.store.sql_store import SqlStore
 from tests.contract.outbox_world import LEASE_MS, OutboxWorld, circuit_row
 from tests.contract.store_world import World
@@ -470,80 +470,3 @@ async def test_waiting_channels_say_whose_they_are(told: OutboxWorld) -> None:
     waiting = await told.store.waiting_channels()
     assert {one.channel_id for one in waiting} == {channel.id, told.world.project_id}
     assert {(one.org_id, one.project_id) for one in waiting} == {(told.world.org_id, told.world.project_id)}
-
-
-# rows to spare
-
-
-async def test_rows_to_spare_are_leased_for_a_short_time(told: OutboxWorld) -> None:
-    """Behind those to be sent at once; whoever comes may send them as soon as that is over."""
-    channel, rows = await told.channel(), [await told.breaker(f"b{i}") for i in range(5)]
-    for row in rows:
-        await told.moves(row.id, "open")
-    spare = Spare(wants={channel.id: 2}, until_ms=10_300)
-    (leased,) = await told.store.lease_deliveries(told.epoch, {channel.id: 1}, (), 10_000, 11_000, spare)
-    assert [row.breaker_id for row in leased.rows] == [row.id for row in rows[:3]]
-    assert leased.spare == {row.id for row in leased.rows[1:]}
-    assert leased.later_ms == 10_000
-    await told.open()
-    assert [row.breaker_id for row in await told.take(channel.id, now_ms=10_299)] == [row.id for row in rows[3:]]
-    assert [row.breaker_id for row in await told.take(channel.id, now_ms=10_300, want=9)] == [
-        row.id for row in [*rows[1:3], *rows[3:]]
-    ]
-
-
-async def test_a_row_that_is_returned_waits_as_before(told: OutboxWorld) -> None:
-    """Also one that was tried before; for whoever comes at once."""
-    channel, rows = await told.channel(), [await told.breaker(name) for name in "ab"]
-    for row in rows:
-        await told.moves(row.id, "open")
-    first, second = await told.take(channel.id)
-    assert await told.settle(first, "retry", next_ms=10_000)
-    before = await told.rows(channel.id)
-    (again,) = await told.take(channel.id, held=[second.id])
-    assert (again.id, again.attempts) == (first.id, 2)
-    assert await told.settle(again, "returned")
-    assert await told.settle(second, "returned")
-    one, other = await told.rows(channel.id)
-    assert one == before[0]
-    assert (other.attempts, other.since_ms, other.state) == (0, None, "pending")
-    await told.open()
-    assert len(await told.take(channel.id, now_ms=10_001)) == 2
-
-
-async def test_a_lease_that_is_prolonged_keeps_others_off(told: OutboxWorld) -> None:
-    """Unless its outcome is there, or somebody else has the row."""
-    channel, rows = await told.channel(), [await told.breaker(name) for name in "ab"]
-    for row in rows:
-        await told.moves(row.id, "open")
-    first, second = await told.take(channel.id)
-    tried = [
-        DeliveryResult(delivery_id=first.id, result="prolonged", at_ms=10_500, next_ms=20_000),
-        DeliveryResult(delivery_id=second.id, result="retry", at_ms=10_500, next_ms=10_500),
-        DeliveryResult(delivery_id=second.id, result="prolonged", at_ms=10_500, next_ms=20_000),
-    ]
-    assert await told.store.settle_deliveries(told.epoch, tried) == {first.id, second.id}
-    old = told.epoch
-    await told.open()
-    assert [row.id for row in await told.take(channel.id, now_ms=19_000)] == [second.id]
-    assert await told.store.settle_deliveries(old, tried[2:]) == set()
-    assert [row.id for row in await told.take(channel.id, now_ms=20_000, held=[second.id])] == [first.id]
-
-
-async def test_an_organisation_is_looked_at_for_a_while_where_another_waits(
-    told: OutboxWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of its channels is in any case; the others say that they were not."""
-    mine, row = [await told.channel() for _ in range(3)], await told.breaker()
-    await told.moves(row.id, "open")
-    other = OutboxWorld(await told.world.neighbour("other"))
-    theirs, its = [await other.channel() for _ in range(2)], await other.breaker()
-    await other.moves(its.id, "open")
-    monkeypatch.setattr(claims, "LOOK_S", 0.0)
-    found = await told.lease(*[one.id for one in [*mine, *theirs]])
-    looked = {one.channel_id for one in found if not one.unread}
-    assert looked == {mine[0].id, theirs[0].id}
-    assert {one.channel_id for one in found if one.rows} == looked
-    assert {one.later_ms for one in found if one.unread} == {10_000}
-    alone = await told.lease(*[one.id for one in mine[1:]])
-    assert [len(one.rows) for one in alone] == [1, 1]

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from time import perf_counter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, Update, bindparam, case, delete, func, literal, select, update
+from sqlalchemy import Connection, Row, Select, Update, bindparam, delete, func, literal, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from breaker_actors.store import tables as t
@@ -28,9 +27,6 @@ from breaker_actors.store.section import IDS, by_ids, chunks
 PAGE, HEADS_MAX = 64, 400
 """A lease reads a channel's rows by pages and looks at so many breakers at most: if all of those are being sent or wait
 to be tried again, the others wait with them."""
-LOOK_S = 0.02
-"""A lease looks at channels of an organisation for so long while another has some, and at one of them at least: what a
-look takes goes by what waits there."""
 GIVE_UP_MAX, BEGUN_MAX = 500, 2_000
 """Rows of a channel that does not answer: so many are given up at once, and of so many their time begins."""
 CANCEL_MAX = 1_000
@@ -99,21 +95,6 @@ _HEADS_BEYOND = _HEADS.where(
 _CLAIM = _claim_statement()
 _CLAIMED_OF_EPOCH = _claimed_statement()
 _SETTLE = _settle_statement()
-_RETURN = (
-    update(t.outbox)
-    .where(t.outbox.c.id.in_(IDS), t.outbox.c.lease_epoch == bindparam("epoch"), PENDING)
-    .values(
-        attempts=t.outbox.c.attempts - 1,
-        since_ms=case((t.outbox.c.attempts > 1, t.outbox.c.since_ms), else_=None),
-        lease_epoch=None,
-        lease_until_ms=None,
-    )
-)
-_PROLONG = (
-    update(t.outbox)
-    .where(t.outbox.c.id.in_(IDS), t.outbox.c.lease_epoch == bindparam("epoch"), PENDING)
-    .values(lease_until_ms=bindparam("until"))
-)
 _END = (
     update(t.outbox)
     .where(t.outbox.c.number.in_(IDS) & PENDING)
@@ -151,11 +132,9 @@ class Ready(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Rows that are leased, the ids of those to spare, and how many were ended because their trips were not told, by
-    channel and state."""
+    """Rows that are leased, and how many were ended because their trips were not told, by channel and state."""
 
     rows: list[DeliveryRow]
-    spare: frozenset[str]
     dropped: dict[str, dict[str, int]]
 
 
@@ -219,43 +198,26 @@ def _free_ms(row: Any, term: Term) -> int | None:
     return max(next_ms, leased_ms)
 
 
-def ready(
-    c: Connection, wants: Mapping[str, int], spare: Mapping[str, int], term: Term
-) -> tuple[dict[str, Any], dict[str, Ready]]:
-    """Channels that are there, and what of each may be claimed, but for those of an organisation that took its time.
-    It may walk through all that waits for a channel, so nobody's writes may wait for it. Raises Fenced."""
+def ready(c: Connection, wants: Mapping[str, int], term: Term) -> tuple[dict[str, Any], dict[str, Ready]]:
+    """Channels that are there, and what of each may be claimed. It may walk through all that waits for a channel, so
+    nobody's writes may wait for it. Raises Fenced."""
     NOTIFIER.look(c, term.epoch)
     there = channels_of(c, list(wants))
     redrives = _redrives(c, {channel.project_id for channel in there.values()})
-    is_alone = len({channel.org_id for channel in there.values()}) < 2
-    took_s: dict[str, float] = {}
-    found: dict[str, Ready] = {}
-    for channel_id in (id_ for id_ in wants if id_ in there):  # in the order in which they got their places
-        channel, begun = there[channel_id], perf_counter()
-        if not is_alone and took_s.get(channel.org_id, -1.0) >= LOOK_S:
-            continue
-        want = wants[channel_id] + spare.get(channel_id, 0)
-        found[channel_id] = Ready(*heads_of(c, channel_id, want, term), redrives[channel.project_id])
-        took_s[channel.org_id] = took_s.get(channel.org_id, 0.0) + perf_counter() - begun
-    return there, found
+    return there, {
+        channel_id: Ready(*heads_of(c, channel_id, wants[channel_id], term), redrives[channel.project_id])
+        for channel_id, channel in there.items()
+    }
 
 
 def _redrives(c: Connection, project_ids: Collection[str]) -> Counter[str]:
     return Counter({row.of_id: row.used for row in by_ids(c, _REDRIVES, list(project_ids))})
 
 
-def take(
-    c: Connection,
-    found: Mapping[str, Ready],
-    project_of: Mapping[str, str],
-    term: Term,
-    wants: Mapping[str, int],
-    spare_until_ms: int,
-) -> Taken:
+def take(c: Connection, found: Mapping[str, Ready], project_of: Mapping[str, str], term: Term) -> Taken:
     """Leases what was found, and ends what follows a trip that was never told. Raises Fenced: so nobody else can have
     leased any of them since. Nothing of a project where something was redriven since: it may come before what was
-    found. An end whose trip is to be sent again by now waits behind it. What a channel has beyond `wants` is to
-    spare."""
+    found. An end whose trip is to be sent again by now waits behind it."""
     NOTIFIER.check(c, term.epoch)
     redrives = _redrives(c, {project_of[channel_id] for channel_id in found})
     found = {id_: one for id_, one in found.items() if redrives[project_of[id_]] == one.redrives}
@@ -268,12 +230,7 @@ def take(
         for channel_id in {channel_id for channel_id, _ in outages}
     }
     waits = {number for number, one in ends.items() if trips.get(one, {}).get("pending", number) < number}
-    numbers = {id_: [head.number for head in one.heads if head.number not in waits] for id_, one in found.items()}
-    rows = claim(c, [number for id_, mine in numbers.items() for number in mine[: wants[id_]]], term)
-    short = term._replace(until_ms=spare_until_ms)
-    spare = claim(c, [number for id_, mine in numbers.items() for number in mine[wants[id_] :]], short)
-    together = sorted([*rows, *spare], key=attrgetter("number")) if spare else rows
-    return Taken(together, frozenset(row.id for row in spare), dropped)
+    return Taken(claim(c, [head.number for _, head in heads if head.number not in waits], term), dropped)
 
 
 def claim(c: Connection, numbers: Sequence[int], term: Term) -> list[DeliveryRow]:
@@ -295,12 +252,7 @@ def settle(
     # what was sent was sent, even if the row was cancelled meanwhile; else a cancelled one stays so
     kept = [one for one in tried if one.delivery_id in mine]
     kept = [one for one in kept if one.result == "sent" or mine[one.delivery_id].state == "pending"]
-    _write_tried(c, [one for one in kept if one.result not in ("returned", "prolonged")])
-    for some in chunks([one.delivery_id for one in kept if one.result == "returned"]):
-        c.execute(_RETURN, {"ids": some, "epoch": epoch})
-    until_ms = max((one.next_ms for one in kept if one.result == "prolonged"), default=0)
-    for some in chunks([one.delivery_id for one in kept if one.result == "prolonged"]):
-        c.execute(_PROLONG, {"ids": some, "epoch": epoch, "until": until_ms})  # but where the outcome is there already
+    _write_tried(c, kept)
     dead = [mine[one.delivery_id] for one in kept if one.result == "dead"]
     at_ms = max((one.at_ms for one in kept), default=0)
     drop_followers(c, [(row.channel_id, row.incident) for row in dead if row.kind == "trip"], at_ms)

@@ -43,7 +43,6 @@ from breaker_actors.store.rows import (
     HeldLook,
     Leased,
     MutesTended,
-    Spare,
     Waiting,
 )
 from breaker_actors.store.section import IDS, belongs, bump, by_ids, lock_project
@@ -62,31 +61,23 @@ class Outbox(Aging):
         return await self._db.read(lambda c: waiting(c, after, among))
 
     async def lease_deliveries(
-        self,
-        epoch: int,
-        wants: Mapping[str, int],
-        held: Collection[str],
-        now_ms: int,
-        until_ms: int,
-        spare: Spare | None = None,
+        self, epoch: int, wants: Mapping[str, int], held: Collection[str], now_ms: int, until_ms: int
     ) -> list[Leased]:
         term = Term(epoch, now_ms, until_ms, frozenset(held))
-        more = Spare(wants={}, until_ms=until_ms) if spare is None else spare
-        there, ready = await self._db.read(lambda c: leases.ready(c, wants, more.wants, term))
-        taken = leases.Taken([], frozenset(), {})
+        there, ready = await self._db.read(lambda c: leases.ready(c, wants, term))
+        taken = leases.Taken([], {})
         if any(one.heads for one in ready.values()):
             project_of = {channel_id: channel.project_id for channel_id, channel in there.items()}
-            taken = await self._db.write(lambda c: leases.take(c, ready, project_of, term, wants, more.until_ms))
+            taken = await self._db.write(lambda c: leases.take(c, ready, project_of, term))
         mine: dict[str, list[DeliveryRow]] = {channel_id: [] for channel_id in there}
         for row in taken.rows:
             mine[row.channel_id].append(row)
         # what became another one meanwhile is looked at again
         later_ms = {id_: one.later_ms if len(mine[id_]) == len(one.heads) else now_ms for id_, one in ready.items()}
-        found = [
-            self._leased(there[id_], mine[id_], later_ms[id_], taken.dropped.get(id_, {}), taken.spare) for id_ in ready
+        return [
+            self._leased(channel, mine[channel_id], later_ms[channel_id], taken.dropped.get(channel_id, {}))
+            for channel_id, channel in there.items()
         ]
-        unread = [self._leased(channel, [], now_ms, unread=True) for id_, channel in there.items() if id_ not in ready]
-        return found + unread
 
     async def settle_deliveries(
         self,
@@ -210,21 +201,16 @@ class Outbox(Aging):
         rows: Sequence[DeliveryRow],
         later_ms: int | None = None,
         dropped: Mapping[str, int] = MappingProxyType({}),
-        spare: frozenset[str] = frozenset(),
-        *,
-        unread: bool = False,
     ) -> Leased:
         return Leased(
             channel_id=channel.id,
             org_id=channel.org_id,
             kind=channel.channel,
-            config=None if unread else self._config(channel),
+            config=self._config(channel),
             project_name=channel.name,
             rows=tuple(rows),
             later_ms=later_ms,
             dropped=dict(dropped),
-            spare=spare.intersection(row.id for row in rows) if spare else spare,
-            unread=unread,
         )
 
     def _config(self, channel: Row[Any]) -> dict[str, Any] | None:

@@ -10,20 +10,13 @@ from types import FrameType
 import pytest
 
 from breaker_actors.notify.limits import Pace
-from breaker_actors.notify.places import Claim, Share, _Channels, shared_out
+from breaker_actors.notify.places import Claim, _Channels, shared_out
 
 PACE = Pace()
 
 
-def claim(org: str, project: str, n: int, taken: int = 0, room: int = 4, served: int = 0, **hand: int) -> Claim:
-    return Claim(f"{org}/{project}/{n}", project, org, taken, room, served, **hand)
-
-
-def places(claims: list[Claim], pace: Pace = PACE) -> dict[str, int]:
-    """What each channel gets, where none asks for rows in hand."""
-    found = shared_out(claims, pace)
-    assert not any(share.hand for share in found.values())
-    return {channel_id: share.places for channel_id, share in found.items()}
+def claim(org: str, project: str, n: int, taken: int = 0, room: int = 4, served: int = 0) -> Claim:
+    return Claim(f"{org}/{project}/{n}", project, org, taken, room, served)
 
 
 def by(more: dict[str, int], level: int) -> Counter[str]:
@@ -33,15 +26,11 @@ def by(more: dict[str, int], level: int) -> Counter[str]:
     return found
 
 
-def rows_of(found: dict[str, Share], level: int) -> Counter[str]:
-    return by({channel_id: sum(share) for channel_id, share in found.items()}, level)
-
-
 def in_turns(claims: list[Claim]) -> Counter[str]:
     """What each channel gets by turns of which each gives an organisation so many places at most."""
     total: Counter[str] = Counter()
-    while more := places(
-        [one._replace(taken=one.taken + (got := total[one.channel_id]), room=one.room - got) for one in claims]
+    while more := shared_out(
+        [one._replace(taken=one.taken + (got := total[one.channel_id]), room=one.room - got) for one in claims], PACE
     ):
         assert max(by(more, 1).values()) <= PACE.begun_max
         total.update(more)
@@ -58,7 +47,7 @@ def test_organisations_that_take_all_they_may_leave_as_much_free(orgs: int, each
 
 def test_who_comes_beside_them_gets_a_place() -> None:
     full = [claim("slow", f"p{n % 15}", n, taken=1 if n < 256 else 0) for n in range(1_500)]
-    assert places([*full, claim("late", "p", 0, room=1)]) == {"late/p/0": 1}
+    assert shared_out([*full, claim("late", "p", 0, room=1)], PACE) == {"late/p/0": 1}
 
 
 def test_projects_of_an_organisation_take_turns() -> None:
@@ -72,16 +61,16 @@ def test_channels_of_a_project_take_turns() -> None:
     """Who has none comes before who has one, of several who was served longest ago."""
     pace = Pace(total_max=4)
     claims = [claim("o", "p", 0, taken=1), claim("o", "p", 1, served=7), claim("o", "p", 2, served=6)]
-    assert places(claims, pace) == {"o/p/2": 1}
-    assert places([claim("o", "p", 0, taken=1, room=0), claim("o", "p", 1), claim("p", "p", 2)], pace) == {
+    assert shared_out(claims, pace) == {"o/p/2": 1}
+    assert shared_out([claim("o", "p", 0, taken=1, room=0), claim("o", "p", 1), claim("p", "p", 2)], pace) == {
         "o/p/1": 1,
         "p/p/2": 1,
     }
 
 
 def test_one_channel_alone_gets_all_it_may_use() -> None:
-    assert places([claim("o", "p", 0)]) == {"o/p/0": 4}
-    assert places([claim("o", "p", 0, room=0)]) == {}
+    assert shared_out([claim("o", "p", 0)], PACE) == {"o/p/0": 4}
+    assert shared_out([claim("o", "p", 0, room=0)], PACE) == {}
     assert shared_out([], PACE) == {}
 
 
@@ -93,7 +82,7 @@ def test_whatever_is_asked_for_the_bounds_hold() -> None:
             for n in range(chance.randrange(300))
         ]
         taken = by({one.channel_id: one.taken for one in claims}, 1)
-        found = places(claims)
+        found = shared_out(claims, PACE)
         assert all(0 < found[one.channel_id] <= one.room for one in claims if one.channel_id in found)
         total = taken.total() + sum(found.values())
         assert total <= max(PACE.total_max, taken.total())
@@ -107,7 +96,7 @@ def test_only_channels_of_projects_that_have_a_turn_are_put_in_order(monkeypatch
     peek = _Channels.peek
     monkeypatch.setattr(_Channels, "peek", lambda channels: looked.append(channels) or peek(channels))
     claims = [claim("o", f"p{n % 100}", n, taken=int(n < 255)) for n in range(10_000)]
-    assert sum(places(claims).values()) == 1
+    assert sum(shared_out(claims, PACE).values()) == 1
     assert len(set(looked)) == 1
 
 
@@ -131,69 +120,3 @@ def _work(claims: list[Claim]) -> int:
 def test_thousands_of_channels_cost_little_where_few_places_are_left_to_them(taken: int) -> None:
     claims = [claim("o", f"p{n % 100}", n, taken=1 if n < taken else 0) for n in range(10_000)]
     assert _work([*claims, claim("late", "p", 0, room=1)]) < 6_000
-
-
-# rows in hand
-
-
-def test_an_organisation_with_one_channel_gets_as_many_rows_as_one_with_sixty() -> None:
-    claims = [claim("many", "p", n, hand=60) for n in range(60)] + [claim("one", "p", 0, hand=60)]
-    found = shared_out(claims, PACE)
-    assert rows_of(found, 1) == {"many": 64, "one": 64}
-    assert found["one/p/0"] == Share(4, 60)
-
-
-@pytest.mark.parametrize("channels", [100, 1_000])
-def test_many_channels_of_one_organisation_leave_another_its_rows(channels: int) -> None:
-    claims = [claim("many", "p", n, room=1) for n in range(channels)] + [claim("one", "p", 0, hand=60)]
-    assert rows_of(shared_out(claims, PACE), 1) == {"many": 64, "one": 64}
-
-
-def test_rows_of_an_organisation_go_to_its_projects_in_turn_and_then_to_their_channels() -> None:
-    claims = [claim("o", "large", n, hand=60) for n in range(16)] + [claim("o", "small", n, hand=60) for n in range(2)]
-    found = shared_out(claims, PACE)
-    assert rows_of(found, 2) == {"o/large": 32, "o/small": 32}
-    assert set(rows_of(found, 3).values()) == {2, 16}
-    assert {share.places for id_, share in found.items() if "small" in id_} == {4}
-
-
-def test_who_has_no_place_gets_nothing_in_hand() -> None:
-    pace = Pace(total_max=4)
-    claims = [claim("o", "p", n, taken=int(n < 2), hand=60) for n in range(5)]
-    assert shared_out(claims, pace) == {}
-    assert shared_out([claim("o", "p", 0, room=0, hand=60)], PACE) == {}
-
-
-def test_who_has_all_its_places_gets_rows_in_hand() -> None:
-    assert shared_out([claim("o", "p", 0, taken=4, room=0, hand=9)], PACE) == {"o/p/0": Share(0, 9)}
-
-
-def test_what_is_in_hand_counts_until_its_outcome_is_stored() -> None:
-    """Of an organisation, and of all."""
-    assert rows_of(shared_out([claim("o", "p", 0, taken=4, room=0, hand=60, handed=60)], PACE), 1) == {"o": 4}
-    claims = [claim(f"o{n}", "p", 0, taken=1, room=0, hand=60) for n in range(100)]
-    taken: Counter[str] = Counter()
-    while more := shared_out(
-        [one._replace(handed=(got := taken[one.channel_id]), hand=one.hand - got) for one in claims], PACE
-    ):
-        taken.update({channel_id: share.hand for channel_id, share in more.items()})
-    assert taken.total() <= PACE.total_max
-    assert max(taken.values()) - min(taken.values()) <= 1
-
-
-def test_whatever_is_asked_for_in_hand_the_bounds_hold() -> None:
-    chance = random.Random(9)
-    for _ in range(200):
-        claims = [
-            claim(f"o{chance.randrange(4)}", f"p{chance.randrange(4)}", n, chance.randrange(3), chance.randrange(5))
-            for n in range(chance.randrange(200))
-        ]
-        claims = [one._replace(hand=chance.choice((0, 3, 60)), handed=chance.choice((0, 0, 5))) for one in claims]
-        found = shared_out(claims, PACE)
-        of = {one.channel_id: one for one in claims}
-        assert all(got.places <= of[id_].room and got.hand <= of[id_].hand for id_, got in found.items())
-        assert all(got.hand == 0 or of[id_].taken + got.places for id_, got in found.items())
-        assert max(rows_of(found, 1).values(), default=0) <= PACE.begun_max
-        handed = by({one.channel_id: one.handed for one in claims}, 1)
-        for org, count in by({id_: share.hand for id_, share in found.items()}, 1).items():
-            assert not count or handed[org] + count <= PACE.begun_max
