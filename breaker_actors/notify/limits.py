@@ -23,7 +23,8 @@ ATTEMPTS_MIN = 3
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Deliveries at once (of one channel, in all; beyond `second_slot_max` a channel gets no second; how many an
     organisation may have: `places`), how many of an organisation are begun in one turn at most (what others wait for in
-    between goes by it), and times in ms.
+    between goes by it; `begun_beside_max` where another one has some to begin, whose channels get no more than their
+    places in a turn, however few they are), and times in ms.
 
     `poll`: how often the outbox is looked at unasked; `sweep`: how often channels that don't answer are looked through
     for deliveries to give up; `lease_margin`: how long after the time an attempt may take its row stays leased."""
@@ -32,6 +33,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     total_max: int = 512
     second_slot_max: int = 256
     begun_max: int = 64
+    begun_beside_max: int = 8
     poll_ms: int = 1_000
     sweep_ms: int = 5_000
     lease_margin_ms: int = 2_000

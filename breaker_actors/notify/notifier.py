@@ -303,7 +303,7 @@ class NotifierHost:
         claims = [] if self._draining else [queue.claim(now) for queue in self._queues.values()]
         claims = [claim for claim in claims if claim.room or claim.taken]  # most may be of channels that don't answer
         wants = shared_out(claims, self._pace)
-        if sum(wants.values()) >= self._pace.begun_max:
+        if sum(wants.values()) >= min(self._pace.begun_max, self._pace.begun_beside_max):
             self._wake.set()  # some may have room for more in the next turn
         for id_ in [id_ for id_ in wants if self._queues[id_].renews(now)]:
             del wants[id_]

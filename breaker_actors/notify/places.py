@@ -2,8 +2,8 @@
 
 An organisation may have as many places as are left free: one alone half of all, of two a third each, of k that take all
 they may the (k+1)th part each. The same part is left for whoever comes, so however slow the receivers of some are, the
-alert of another organisation finds a place at once. In one turn it gets `begun_max` at most: so however fast its
-receivers are, others' come in between.
+alert of another organisation finds a place at once. In one turn it gets `begun_max` at most, and `begun_beside_max`
+while another one has something to begin: so however fast its receivers are, others' come in between, and soon again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from breaker_actors.notify.limits import Pace
+
+SETTLED_TURNS = 3
+"""What a fast receiver took is settled after so many turns."""
 
 
 class Claim(NamedTuple):
@@ -38,6 +41,7 @@ class _Channels:
     def __init__(self, claims: Sequence[Claim]) -> None:
         self.taken: int = sum(map(_TAKEN, claims))
         self.served = max(map(_SERVED, claims))
+        self.has_room = any(claim.room for claim in claims)
         self._claims = claims
         self._next: list[tuple[int, int, int]] | None = None
 
@@ -67,8 +71,14 @@ class _Projects:
         self.taken: int = sum(channels.taken for channels in self._channels)
         self._before = self.taken
         self.served = max(channels.served for channels in self._channels)
+        self.has_room = any(channels.has_room for channels in self._channels)
         self._next = [(channels.taken, channels.served, n) for n, channels in enumerate(self._channels)]
         heapq.heapify(self._next)
+
+    def is_busy(self, turn: int) -> bool:
+        """Whether it has something to begin, or soon may have: what it got in one of the last turns is not settled yet.
+        Who waits for slow receivers makes nobody's turns short. `turn`: the last one."""
+        return self.has_room or (self.taken > 0 and turn - self.served < SETTLED_TURNS)
 
     @property
     def given(self) -> int:
@@ -101,10 +111,12 @@ def shared_out(claims: Iterable[Claim], pace: Pace) -> dict[str, int]:
     waiting = [(org.taken, org.served, n, org) for n, org in enumerate(orgs.values())]
     heapq.heapify(waiting)
     more: dict[str, int] = {}
+    last = max((org.served for org in orgs.values()), default=0)
+    begun_max = pace.begun_max if sum(org.is_busy(last) for org in orgs.values()) < 2 else pace.begun_beside_max
     while waiting:
         mine, served, n, org = waiting[0]
         may = partial(_is_free, mine, total, pace)
-        claim = org.take(may) if may(0) and org.given < pace.begun_max else None
+        claim = org.take(may) if may(0) and org.given < begun_max else None
         if claim is None:
             heapq.heappop(waiting)
             continue

@@ -73,20 +73,22 @@ class Found(NamedTuple):
 class Walk(NamedTuple):
     """Laps through a project's rows, which go on in later rounds. `mark`: behind which row, () for the first one;
     `waiting`: where the first page of this lap lies that has rows which may go where there are no others; `takes_them`:
-    the last lap found no others; `gave`: this one found some; `is_spent`: the last ones found nothing at all."""
+    the last lap found no others; `gave`: this one found some; `is_spent`: the last ones found nothing at all. `excess`:
+    how much was beyond the share as the lap began: what gives less than comes counts as nothing."""
 
     mark: Mark = ()
     waiting: Mark | None = None
     takes_them: bool = False
     gave: bool = False
     is_spent: bool = False
+    excess: int | None = None
 
-    def behind(self, page: Found) -> Walk:
+    def behind(self, page: Found, much: int = 0) -> Walk:
         """Goes on behind a page on which nothing may go any more; at the end it begins anew."""
         waiting = self.mark if self.waiting is None and page.has_waiting else self.waiting
         if page.last is not None:
             return self._replace(mark=page.last, waiting=waiting)
-        if self.gave:
+        if self.gave and (self.excess is None or much < self.excess):
             return Walk()
         if waiting is not None and not self.takes_them:
             return Walk(waiting, takes_them=True, is_spent=self.is_spent)
@@ -148,8 +150,11 @@ class _Round:
         """It was looked at. A page that gives something is looked at again once that has gone."""
         self.looks[one.org_id] += 1
         self.pages[project_id] = page
+        much = dict(one.projects)[project_id]
+        if self.walk(project_id).excess is None:
+            self.walks[project_id] = self.walk(project_id)._replace(excess=much)
         if not page.keys:
-            self.walks[project_id] = walk = self.walk(project_id).behind(page)
+            self.walks[project_id] = walk = self.walk(project_id).behind(page, much)
             if page.last is None and walk.is_spent and not walk.takes_them:
                 self.idle.add(project_id)
 
@@ -161,7 +166,7 @@ class _Round:
 
     def has_gone(self, project_id: str) -> None:
         """Something of it."""
-        self.walks[project_id] = self.walk(project_id)._replace(gave=True, is_spent=False)
+        self.walks[project_id] = self.walk(project_id)._replace(gave=True)
 
     def is_over(self, one: Excess) -> bool:
         """Whether it gives nothing more in this round."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, select, text, update
+from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql
 
 from breaker_actors.store import aging
@@ -15,6 +15,8 @@ from breaker_actors.store import tables as t
 from breaker_actors.store.aging import Found, Walk
 from breaker_actors.store.operational import retention
 from breaker_actors.store.outbox import outbox
+from breaker_actors.store.quotas import add
+from breaker_actors.store.section import new_id
 from tests.contract.backends import Backend
 from tests.contract.outbox_world import OutboxWorld
 from tests.contract.store_world import World
@@ -173,3 +175,59 @@ def test_laps() -> None:
     assert again.behind(page(waits=True)) == Walk(is_spent=True), "it may not end: the next lap is an ordinary one"
     assert second._replace(gave=True).behind(page()) == Walk(), "what waits has time, as something has gone"
     assert Walk(is_spent=True).behind(page(last=3)) == Walk((3,), is_spent=True)
+
+
+async def more(told: OutboxWorld, channel_id: str, times: int, state: str) -> None:
+    """Deliveries like a channel's newest one, of outages of their own."""
+    o, events = t.outbox, t.events.c
+
+    def write_them(c: Connection) -> None:
+        newest = select(o).where(o.c.channel_id == channel_id).order_by(o.c.number.desc()).limit(1)
+        like = {name: value for name, value in c.execute(newest).one()._mapping.items() if name != "number"}
+        last = max(c.execute(select(func.max(column))).scalar() or 0 for column in (o.c.sequence, events.sequence))
+        own = [{"id": new_id(), "sequence": last + n, "incident": last + n} for n in range(1, times + 1)]
+        c.execute(insert(o), [like | {"state": state} | one for one in own])
+        add(c, like["project_id"], "deliveries", times)
+
+    await write(told.world, write_them)
+
+
+async def test_what_waits_goes_also_where_a_little_ends_now_and_then(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two more wait each round for a channel that does not answer, and one has ended: a lap that gives less than comes
+    counts as one that gave nothing."""
+    hurry(monkeypatch, page=10, looks=2)
+    told = await told_of(await small(deliveries=100))
+    silent, row = await told.channel("trip"), await told.breaker("b")
+    await told.moves(row.id, "open")
+    await more(told, silent.id, 100, "pending")
+    left = []
+    for _ in range(60):
+        await more(told, silent.id, 2, "pending")
+        await more(told, silent.id, 1, "dead")
+        await told.store.shed_deliveries(NOW_MS)
+        left.append(await numbers(told))
+    assert max(left) <= 130
+    assert max(left[20:]) <= 110
+
+
+async def test_siblings_are_asked_also_where_the_largest_gives_a_little_now_and_then(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch, page=10, looks=4)
+    world, both, channels = await small(deliveries=100, full_projects=1), list[OutboxWorld](), list[str]()
+    for is_second in (False, True):
+        told = await told_of(await sibling(world) if is_second else world)
+        channel, row = await told.channel("trip"), await told.breaker("b")
+        await told.moves(row.id, "open")
+        await told.send_all(channel.id)
+        both.append(told)
+        channels.append(channel.id)
+    await more(both[0], channels[0], 75, "sent")  # of outages that go on: they stay
+    await more(both[1], channels[1], 30, "dead")
+    for _ in range(40):
+        for told, channel_id in zip(both, channels, strict=True):
+            await more(told, channel_id, 1, "dead")
+        await both[0].store.shed_deliveries(NOW_MS)
+    assert await numbers(both[0]) + await numbers(both[1]) <= 110

@@ -45,6 +45,17 @@ def test_organisations_that_take_all_they_may_leave_as_much_free(orgs: int, each
     assert PACE.total_max - found.total() >= each - 2
 
 
+def test_beside_another_organisation_a_turn_is_short() -> None:
+    """A channel begins what it has places for in each turn: others' part of the turns is what the rest of its rows wait
+    for, also while those under way are not settled. Who is alone, or beside slow receivers, has longer ones."""
+    many, few = [claim("many", "p", n, served=9) for n in range(60)], claim("few", "p", 0, served=5)
+    assert by(shared_out([*many, few], PACE), 1) == {"many": PACE.begun_beside_max, "few": PACE.channel_max}
+    full = few._replace(taken=PACE.channel_max, room=0)
+    for served, begun in ((9, PACE.begun_beside_max), (7, PACE.begun_beside_max), (6, PACE.begun_max)):
+        assert by(shared_out([*many, full._replace(served=served)], PACE), 1) == {"many": begun}
+    assert by(shared_out(many, PACE), 1) == {"many": PACE.begun_max}
+
+
 def test_who_comes_beside_them_gets_a_place() -> None:
     full = [claim("slow", f"p{n % 15}", n, taken=1 if n < 256 else 0) for n in range(1_500)]
     assert shared_out([*full, claim("late", "p", 0, room=1)], PACE) == {"late/p/0": 1}
