@@ -496,18 +496,23 @@ async def test_what_a_process_that_died_left_is_ended_later(
     assert await counts(world) == [0, 0, 0]
 
 
-async def test_a_deletion_that_fails_keeps_no_other(
-    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor upkeep: it is put off, and taken up again."""
-    other = await world.neighbour("other")
-    for each in (world, other):
+async def begin_to_delete(pauses: Pauses, *worlds: World) -> None:
+    """Deletes projects with five breakers; who does it is killed after the first step."""
+    for each in worlds:
         for name in "abcde":
             await each.breaker(name)
         pauses.begun = False
         pauses.acts = [die]
         with pytest.raises(RuntimeError, match="killed"):
             await each.store.delete_project(each.project_id, 50)
+
+
+async def test_a_deletion_that_fails_keeps_no_other(
+    world: World, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor upkeep: it is put off, and taken up again."""
+    other = await world.neighbour("other")
+    await begin_to_delete(pauses, world, other)
     real, broken = projects.end_rest, world.project_id
 
     async def end_rest(steps: Any, who: Any, place: Any) -> list[int]:
@@ -528,13 +533,7 @@ async def test_deletions_that_fail_let_others_go_first(
 ) -> None:
     """Who asks for a part of them goes on behind the last ones; an error that nobody expected is no other one's."""
     deleted = [world, await world.neighbour("other"), await world.neighbour("third")]
-    for each in deleted:
-        for name in "abcde":
-            await each.breaker(name)
-        pauses.begun = False
-        pauses.acts = [die]
-        with pytest.raises(RuntimeError, match="killed"):
-            await each.store.delete_project(each.project_id, 50)
+    await begin_to_delete(pauses, *deleted)
     asked = list[str]()
 
     async def end_rest(steps: Any, who: Any, place: Any) -> list[int]:
